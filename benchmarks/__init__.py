@@ -1,0 +1,1 @@
+"""Dutiful against its peers, side by side in one sitting: `python -m benchmarks --help`."""

@@ -1,0 +1,112 @@
+"""Run the benchmarks: `python -m benchmarks --quick`, `--only drain1,latency`, `--peers dutiful,raw`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from benchmarks import peers as registry
+from benchmarks.harness import SERVER_SETTINGS, Bench, Sizes
+from benchmarks.peer import Peer
+from benchmarks.report import RESULTS, Sample, machine_facts, save, show
+from benchmarks.scenarios import SCENARIOS, Scenario
+from dutiful.testing.servers import PostgresServer
+
+
+def main() -> int:
+    options = _options()
+    console = Console()
+    sizes = Sizes.quick() if options.quick else Sizes()
+    if options.pin_seconds:
+        sizes = dataclasses.replace(sizes, pin_s=options.pin_seconds)
+    peers = _peers(console, options.peers)
+    with (
+        PostgresServer(options.postgres, settings=SERVER_SETTINGS) as server,
+        tempfile.TemporaryDirectory(prefix="dutiful-bench-") as directory,
+    ):
+        bench = Bench(server, Path(directory), sizes)
+        repeats = 1 if options.quick else options.repeats
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            samples, failures = runner.run(_run(console, bench, options.only, peers, repeats))
+        facts = machine_facts(server, peers, sizes)
+    show(console, options.only, samples)
+    console.print(f"{facts['cpu']}, {facts['cores']} cores, Postgres {facts['postgres']}, Python {facts['python']}")
+    console.print(f"Written to {save(facts, samples, failures, options.results)}")
+    for failure in failures:
+        console.print(f"failed: {failure}", style="red", markup=False, soft_wrap=True)
+    return 1 if failures else 0
+
+
+async def _run(
+    console: Console, bench: Bench, scenarios: Sequence[Scenario], peers: Sequence[Peer], repeats: int
+) -> tuple[list[Sample], list[str]]:
+    samples: list[Sample] = []
+    failures: list[str] = []
+    for scenario in scenarios:
+        entrants = [peer for peer in peers if scenario.name in peer.scenarios]
+        for repeat in range(scenario.repeats or repeats):
+            # Interleaved and rotated, so that no system always runs on a warm or a tired machine.
+            shift = repeat % max(len(entrants), 1)
+            for peer in entrants[shift:] + entrants[:shift]:
+                run = f"{scenario.name} {repeat + 1} {peer.name}"
+                try:
+                    metrics = await scenario.run(bench, peer)
+                except Exception as error:
+                    failures.append(f"{run}: {type(error).__name__}: {error}")
+                    console.print(failures[-1], style="red", markup=False, soft_wrap=True)
+                    continue
+                samples.append(Sample(scenario.name, peer.name, peer.store, repeat, metrics))
+                figures = ", ".join(f"{key} {value:,.2f}" for key, value in metrics.items())
+                console.print(f"{run}: {figures}", highlight=False, soft_wrap=True)
+    return samples, failures
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    names = ", ".join(scenario.name for scenario in SCENARIOS)
+    default = tuple(scenario for scenario in SCENARIOS if scenario.by_default)
+    parser.add_argument("--quick", action="store_true", help="small sizes, once: proves that everything runs")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each system, of which the median counts")
+    parser.add_argument("--only", type=_scenarios, default=default, metavar="A,B", help=f"of {names}")
+    parser.add_argument("--peers", type=_names, default=registry.NAMES, metavar="A,B", help=", ".join(registry.NAMES))
+    parser.add_argument("--postgres", type=int, default=18, help="server version, 18 or 16")
+    parser.add_argument("--pin-seconds", type=float, help="how long the snapshot is held, 300 by default")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the JSON files")
+    return parser.parse_args()
+
+
+def _scenarios(text: str) -> tuple[Scenario, ...]:
+    wanted = text.split(",")
+    if unknown := set(wanted) - {scenario.name for scenario in SCENARIOS}:
+        raise argparse.ArgumentTypeError(f"no such scenario: {', '.join(sorted(unknown))}")
+    return tuple(scenario for scenario in SCENARIOS if scenario.name in wanted)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    wanted = text.split(",")
+    if unknown := set(wanted) - set(registry.NAMES):
+        raise argparse.ArgumentTypeError(f"no such peer: {', '.join(sorted(unknown))}")
+    return tuple(name for name in registry.NAMES if name in wanted)
+
+
+def _peers(console: Console, names: Sequence[str]) -> list[Peer]:
+    found: list[Peer] = []
+    for name in names:
+        match registry.load(name):
+            case str(reason):
+                console.print(f"{name} does not take part: {reason}", style="yellow", markup=False, soft_wrap=True)
+            case peer:
+                found.append(peer)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

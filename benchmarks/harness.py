@@ -1,0 +1,193 @@
+"""Fresh databases, real worker processes and the one way in which every system is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.peer import DEFAULT_LANE, Lane, Peer, payload
+from benchmarks.tally import Tally
+from dutiful.testing.servers import PostgresServer
+
+# A checkpoint in the middle of a run would be noise; durability stays as in production.
+SERVER_SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "30min"}
+
+_STALL_S = 60.0
+_BULK = 1_000
+
+Metrics = dict[str, float]
+
+
+class BenchmarkError(RuntimeError):
+    """A system did not do what its peer promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured; `quick` only proves that everything runs."""
+
+    drain_scale: float = 1.0
+    enqueue_s: float = 3.0
+    latency_jobs: int = 300
+    backlog_jobs: int = 500_000
+    head_jobs: int = 100_000
+    pin_s: float = 300.0
+
+    @classmethod
+    def quick(cls) -> Sizes:
+        return cls(
+            drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=10.0
+        )  # fmt: skip
+
+
+class Workers:
+    """Running worker processes and what they have counted."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], tallies: Sequence[Tally]) -> None:
+        self._processes = processes
+        self._tallies = tallies
+
+    @property
+    def count(self) -> int:
+        """How many jobs they have run between them."""
+        return sum(tally.count for tally in self._tallies)
+
+    @property
+    def first(self) -> float:
+        """When the first job of any of them ended."""
+        return min(tally.first for tally in self._tallies if tally.count)
+
+    @property
+    def last(self) -> float:
+        """When the latest job of any of them ended."""
+        return max(tally.last for tally in self._tallies)
+
+    def latencies(self) -> list[float]:
+        """Seconds from enqueue to handler."""
+        return [value for tally in self._tallies for value in tally.latencies()]
+
+    def memory_mb(self) -> float:
+        """Resident memory of the largest worker."""
+        return max(_resident_mb(process.pid) for process in self._processes)
+
+    async def reach(self, target: int) -> None:
+        """Wait until they have run this many jobs."""
+        seen, since = -1, time.monotonic()
+        while (count := self.count) < target:
+            if count != seen:
+                seen, since = count, time.monotonic()
+            if dead := [process.returncode for process in self._processes if process.poll() is not None]:
+                raise BenchmarkError(f"a worker ended with code {dead[0]} after {count:,} of {target:,} jobs")
+            if time.monotonic() - since > _STALL_S:
+                raise BenchmarkError(f"workers stalled at {count:,} of {target:,} jobs")
+            await asyncio.sleep(0.002)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One sitting: a Postgres server, a directory for SQLite files, and the sizes."""
+
+    server: PostgresServer
+    directory: Path
+    sizes: Sizes
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @asynccontextmanager
+    async def database(self, peer: Peer) -> AsyncIterator[str]:
+        """An empty database with the peer's tables, dropped afterwards."""
+        name = f"bench_{next(self._numbers)}"
+        if peer.store == "sqlite":
+            with tempfile.TemporaryDirectory(dir=self.directory) as directory:
+                url = str(Path(directory) / f"{name}.db")
+                await peer.install(url)
+                yield url
+            return
+        url = self.server.create_database(name)
+        try:
+            await peer.install(url)
+            self.server.run_sql("CHECKPOINT")
+            yield url
+        finally:
+            self.server.drop_database(name)
+
+    async def preload(self, peer: Peer, url: str, jobs: int, lane: Lane = DEFAULT_LANE) -> None:
+        """Fill the queue, then refresh the planner's statistics, as autovacuum would."""
+        async with peer.producer(url, 1) as producer:
+            for start in range(0, jobs, _BULK):
+                await producer.enqueue_many([payload(i) for i in range(start, min(start + _BULK, jobs))], lane)
+        if peer.store == "postgres":
+            self.server.run_sql("ANALYZE", url.rpartition("/")[2])
+
+    @contextmanager
+    def workers(self, peer: Peer, url: str, count: int = 1, queues: Sequence[str] = ("bench",)) -> Iterator[Workers]:
+        """Real processes, killed at the end."""
+        processes: list[subprocess.Popen[bytes]] = []
+        tallies: list[Tally] = []
+        module, *options = peer.worker
+        try:
+            for _ in range(count):
+                path = self.directory / f"tally_{next(self._numbers)}"
+                tallies.append(Tally.create(path))
+                command = [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.worker",
+                    module,
+                    url,
+                    str(path),
+                    ",".join(queues),
+                    *options,
+                ]
+                processes.append(subprocess.Popen(command))
+            yield Workers(processes, tallies)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+    async def drain(self, peer: Peer, jobs: int, workers: int = 1, behind: int = 0, head: int = 0) -> Metrics:
+        """Run the first `jobs` waiting jobs, with others behind them or of an unknown kind ahead of them."""
+        async with self.database(peer) as url:
+            wal = self.wal_position(peer)
+            if head:
+                await self.preload(peer, url, head, Lane(kind="unknown"))
+            await self.preload(peer, url, jobs + behind)
+            with self.workers(peer, url, workers) as crew:
+                await crew.reach(jobs)
+                # Read in this order: a job that ends in between then lowers the rate, never raises it.
+                count, last = crew.count, crew.last
+                metrics = {"jobs_per_s": (count - 1) / (last - crew.first), "memory_mb": crew.memory_mb()}
+                if behind or head:
+                    return metrics
+                metrics["settle_lag_ms"] = (await self._settled(peer, url) - last) * 1000
+            if peer.store == "postgres":
+                metrics["wal_bytes_per_job"] = (self.wal_position(peer) - wal) / jobs
+            return metrics
+
+    def wal_position(self, peer: Peer) -> int:
+        """How many bytes of write-ahead log the server has written, all databases together."""
+        if peer.store == "sqlite":
+            return 0
+        return int(self.server.run_sql("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint"))
+
+    async def _settled(self, peer: Peer, url: str) -> float:
+        deadline = time.monotonic() + _STALL_S
+        while unfinished := await peer.unfinished(url):
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"{peer.name} never finished {unfinished:,} jobs that it ran")
+            await asyncio.sleep(0.005)
+        return time.time()
+
+
+def _resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024

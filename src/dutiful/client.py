@@ -1,0 +1,253 @@
+"""Enqueue, cancel, look up, wait for a result."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from dutiful.core import ids
+from dutiful.core.duration import Duration, duration
+from dutiful.core.errors import (
+    DataRefused,
+    DutifulError,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    ResultTimeout,
+    UniqueConflict,
+)
+from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
+from dutiful.core.transitions import State
+from dutiful.delivery import Delivery
+from dutiful.store import CancelResult, Store
+
+R = TypeVar("R")
+BATCH = 1_000
+FIRST_LOOK, LONGEST_LOOK = 0.02, 0.5
+
+
+class JobHandle(Generic[R]):
+    """A job that was enqueued."""
+
+    __slots__ = ("_client", "_read", "created", "id")
+
+    def __init__(self, job_id: UUID, created: bool, client: "Client", read: Callable[[Any], Any] | None = None) -> None:
+        self.id = job_id
+        self.created = created
+        self._client = client
+        self._read = read
+
+    @property
+    def public_id(self) -> str:
+        return ids.public(self.id)
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
+        value = await self._client.result(self.id, timeout)
+        return self._read(value) if self._read else value  # type: ignore[no-any-return]
+
+    async def record(self) -> JobRecord:
+        return await self._client.get(self.id)
+
+    async def cancel(self, reason: str = "cancelled") -> bool:
+        """Cancel it if it waits, ask it to stop if it runs; False if it had ended."""
+        return (await self._client.cancel(self.id, reason)).changed
+
+    def __repr__(self) -> str:
+        return f"<job {self.public_id}>"
+
+
+class Client:
+    """The producing side of one open store, on one event loop."""
+
+    def __init__(self, store: Store, delivery: Delivery) -> None:
+        self.store = store
+        self.delivery = delivery
+        self._intake = _Intake(store, delivery)
+        self._waiting = _Waiting(store)
+
+    async def submit(self, job: NewJob) -> Inserted:
+        """Store one job; calls made while another is under way share its successor's commit."""
+        if job.plain:
+            return await self._intake.add(job)
+        # Keys are locks: they never wait inside a batch that others share.
+        return checked((await self.submit_many([job]))[0], job)
+
+    async def submit_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Store all of them in one transaction, or none."""
+        inserted = await self.store.insert(jobs)
+        self.delivery.hint(lines(jobs))
+        return inserted
+
+    async def find(self, job_id: UUID) -> JobRecord | None:
+        return await self.store.find(job_id)
+
+    async def get(self, job_id: UUID) -> JobRecord:
+        record = await self.store.find(job_id)
+        if record is None:
+            raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
+        return record
+
+    async def cancel(self, job_id: UUID, reason: str) -> CancelResult:
+        result = await self.store.cancel(job_id, reason)
+        if result is None:
+            raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
+        return result
+
+    async def result(self, job_id: UUID, timeout: Duration | None = None) -> Any:
+        limit = None if timeout is None else duration(timeout, "timeout")
+        return _result_of(await self._waiting.final(job_id, limit))
+
+    async def close(self) -> None:
+        await self._intake.close()
+        await self._waiting.close()
+
+
+def lines(jobs: Sequence[NewJob]) -> frozenset[tuple[str, int]]:
+    return frozenset((job.queue, job.priority) for job in jobs)
+
+
+def checked(inserted: Inserted, job: NewJob) -> Inserted:
+    """Raise UniqueConflict if the job's key was taken and its caller wants to hear of it."""
+    if inserted.insertion is Insertion.REJECTED:
+        key = job.unique.key if job.unique else ""
+        raise UniqueConflict(
+            f"{job.kind}: job {ids.public(inserted.job_id)} holds the unique key {key!r}; wait for it, or enqueue with "
+            "on_conflict=return or replace",
+            inserted.job_id,
+        )
+    return inserted
+
+
+def _result_of(record: JobRecord) -> Any:
+    match record.state:
+        case State.COMPLETED | State.COMPLETED_WITH_ERRORS:
+            return record.result
+        case State.CANCELLED:
+            raise JobCancelled(f"job {ids.public(record.id)} was cancelled: {_message(record)}")
+        case _:
+            error = record.errors[0] if record.errors else None
+            raise JobFailed(f"job {ids.public(record.id)} failed: {_message(record)}", record.state, error)
+
+
+def _message(record: JobRecord) -> str:
+    error = record.errors[0] if record.errors else {}
+    return f"{error.get('type', 'unknown')}: {error.get('message', '')}"
+
+
+class _Intake:
+    """Group commit: while one insert is under way, what arrives waits for the next one. No timer."""
+
+    def __init__(self, store: Store, delivery: Delivery) -> None:
+        self._store = store
+        self._delivery = delivery
+        self._pending: list[tuple[NewJob, asyncio.Future[Inserted]]] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def add(self, job: NewJob) -> Inserted:
+        future: asyncio.Future[Inserted] = asyncio.get_running_loop().create_future()
+        self._pending.append((job, future))
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush(), name="dutiful intake")
+        return await future
+
+    async def _flush(self) -> None:
+        try:
+            while self._pending:
+                batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
+                await self._insert(batch)
+        finally:
+            self._flushing = None
+
+    async def _insert(self, batch: list[tuple[NewJob, "asyncio.Future[Inserted]"]]) -> None:
+        """A caller that gave up is still stored: it may not know that it was too late to take its job back."""
+        jobs = [job for job, _ in batch]
+        try:
+            results = await self._store.insert(jobs)
+        except DataRefused as error:
+            if len(batch) == 1:
+                _fail(batch, error)
+                return
+            # One bad job must not fail its neighbours.
+            middle = len(batch) // 2
+            await self._insert(batch[:middle])
+            await self._insert(batch[middle:])
+            return
+        except DutifulError as error:
+            _fail(batch, error)
+            return
+        except BaseException as error:
+            _fail(batch, error)
+            raise
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)
+        self._delivery.hint(lines(jobs))
+
+    async def close(self) -> None:
+        if self._flushing is not None:
+            await asyncio.gather(self._flushing, return_exceptions=True)
+
+
+def _fail(batch: list[tuple[NewJob, "asyncio.Future[Inserted]"]], error: BaseException) -> None:
+    for _, future in batch:
+        if not future.done():
+            if isinstance(error, asyncio.CancelledError):
+                future.cancel()
+            else:
+                future.set_exception(error)
+
+
+class _Waiting:
+    """One look serves all callers of this process that wait for a result."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: dict[UUID, list[asyncio.Future[JobRecord]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._fresh = asyncio.Event()
+
+    async def final(self, job_id: UUID, limit: timedelta | None) -> JobRecord:
+        if await self._store.find(job_id) is None:
+            raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
+        future: asyncio.Future[JobRecord] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(job_id, []).append(future)
+        self._fresh.set()
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(), name="dutiful results")
+        try:
+            return await asyncio.wait_for(future, None if limit is None else limit.total_seconds())
+        except TimeoutError:
+            raise ResultTimeout(f"job {ids.public(job_id)} is not final after {limit}; it goes on") from None
+        finally:
+            rest = [f for f in self._waiters.pop(job_id, []) if f is not future]
+            if rest:
+                self._waiters[job_id] = rest
+
+    async def _look(self) -> None:
+        pause = FIRST_LOOK
+        try:
+            while self._waiters:
+                self._fresh.clear()
+                for record in await self._store.outcomes(list(self._waiters)):
+                    pause = FIRST_LOOK
+                    for future in self._waiters.pop(record.id, []):
+                        if not future.done():
+                            future.set_result(record)
+                try:
+                    await asyncio.wait_for(self._fresh.wait(), pause)
+                    pause = FIRST_LOOK
+                except TimeoutError:
+                    pause = min(pause * 1.5, LONGEST_LOOK)
+        except Exception as error:
+            for future in [f for futures in self._waiters.values() for f in futures]:
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            self._looking = None
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)

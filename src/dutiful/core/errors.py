@@ -1,0 +1,89 @@
+"""What can go wrong, named after whose fault it is; each message says what to do next."""
+
+
+
+from collections.abc import Mapping
+from uuid import UUID
+
+
+class DutifulError(Exception):
+    """The base of every error that Dutiful raises."""
+
+
+class UsageError(DutifulError):
+    """The caller's fault: trying again without a change will not help."""
+
+
+class PayloadInvalid(UsageError):
+    """A payload does not fit its kind; `field` is the path of the culprit, if there is a single one."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class UnknownKind(UsageError):
+    """No kind of this name is registered with the app."""
+
+
+class MalformedId(UsageError):
+    """The text is not the spelling of any job's id."""
+
+
+class UniqueConflict(DutifulError):
+    """Another job holds the unique key; `existing` is its id."""
+
+    def __init__(self, message: str, existing: UUID) -> None:
+        super().__init__(message)
+        self.existing = existing
+
+    def __reduce__(self) -> tuple[type["UniqueConflict"], tuple[str, UUID]]:
+        return type(self), (str(self), self.existing)
+
+
+class JobNotFound(DutifulError):
+    """There is no such job: it never was, it was removed by retention, or it belongs to another tenant."""
+
+
+class IllegalTransition(DutifulError):
+    """The job's state does not allow this act; nothing was changed."""
+
+
+class StoreUnavailable(DutifulError):
+    """The database did not answer; what was asked for may be tried again."""
+
+
+class SchemaMismatch(DutifulError):
+    """The database's schema and this release do not fit each other."""
+
+
+class ClaimLost(DutifulError):
+    """The job is no longer ours: its lease ended, and whatever we did under it is discarded."""
+
+
+class JobFailed(DutifulError):
+    """The awaited job has no result: it ended in `state`, because of `error`."""
+
+    def __init__(self, message: str, state: str, error: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.state = state
+        self.error = error
+
+    def __reduce__(self) -> tuple[type["JobFailed"], tuple[str, str, Mapping[str, object] | None]]:
+        return type(self), (str(self), self.state, self.error)
+
+
+class JobCancelled(DutifulError):
+    """The awaited job was cancelled, so it has no result."""
+
+
+class ResultTimeout(DutifulError):
+    """The awaited job did not finish in the time allowed; it goes on."""
+
+
+class ShutdownTimeout(DutifulError):
+    """Jobs still ran when the time to shut down was over; their leases will end and others take them."""
+
+
+class DataRefused(DutifulError):
+    """The database refused what it was given, and would refuse it again; nothing was stored."""

@@ -1,0 +1,145 @@
+"""The one place that decides what becomes of a job after an attempt."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol, assert_never
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.outcome import (
+    Cancelled,
+    Done,
+    Failed,
+    Lost,
+    Outcome,
+    Partial,
+    Released,
+    Snoozed,
+    TimedOut,
+    TimeoutExceeded,
+)
+from dutiful.core.retry import Retry
+from dutiful.core.transitions import Act, State, check
+
+Uniform = Callable[[float, float], float]
+ZERO = timedelta(0)
+
+
+class Held(Protocol):
+    """What the decision needs to know of a claim; Claim and Lapsed both have it."""
+
+    @property
+    def job_id(self) -> UUID: ...
+    @property
+    def claim_id(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def crashes(self) -> int: ...
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How a kind wants its failures and crashes treated."""
+
+    retry: Retry = Retry()
+    max_crashes: int = 3
+    retry_crashes: bool = True
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Where a running job goes now; the store checks the claim and writes it in one transaction."""
+
+    job_id: UUID
+    claim_id: int
+    to: State
+    outcome: str
+    attempt: int  # attempts spent so far
+    crashes: int
+    delay: timedelta | None = None  # for State.SCHEDULED
+    result: str | None = None
+    errors: tuple[dict[str, Any], ...] = ()
+    keep_seq: bool = False  # back to the place in the line that it had
+
+
+def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
+    """The Change for `outcome`; `max_attempts` is the job's own, which may differ from its kind's."""
+    match outcome:
+        case Done(result):
+            return _move(held, Act.COMPLETE, State.COMPLETED, "done", result=result)
+        case Partial(result, errors):
+            return _move(held, Act.COMPLETE, State.COMPLETED_WITH_ERRORS, "partial", result=result, errors=errors)
+        case Failed(error, exception, retry_after, final):
+            delay = (
+                None
+                if final
+                else policy.retry.delay_after(held.attempt, exception, uniform, retry_after, max_attempts=max_attempts)
+            )
+            return _retry_or_fail(held, "failed", delay, error)
+        case TimedOut(_, error):
+            delay = policy.retry.delay_after(held.attempt, TimeoutExceeded, uniform, max_attempts=max_attempts)
+            return _retry_or_fail(held, "timed_out", delay, error)
+        case Snoozed(delay):
+            # A snooze is not a failure, so the attempt is handed back.
+            return _later(held, Act.SNOOZE, "snoozed", delay, attempt=held.attempt - 1)
+        case Cancelled(reason):
+            error = {"type": "Cancelled", "message": reason}
+            return _move(held, Act.CANCEL, State.CANCELLED, "cancelled", errors=(error,))
+        case Lost():
+            return _lost(held, policy)
+        case Released():
+            return _move(held, Act.RELEASE, State.READY, "released", attempt=held.attempt - 1, keep_seq=True)
+        case _:
+            assert_never(outcome)
+
+
+def _retry_or_fail(held: Held, word: str, delay: timedelta | None, error: dict[str, Any]) -> Change:
+    if delay is None:
+        return _move(held, Act.FAIL, State.FAILED, word, errors=(error,))
+    return _later(held, Act.RETRY, word, delay, attempt=held.attempt, errors=(error,))
+
+
+def _lost(held: Held, policy: Policy) -> Change:
+    """A lost attempt is the worker's fault until the same job was there at too many deaths."""
+    crashes = held.crashes + 1
+    if policy.retry_crashes and crashes < policy.max_crashes:
+        return _move(held, Act.LOSE, State.READY, "lost", attempt=held.attempt - 1, crashes=crashes)
+    times = "once" if crashes == 1 else f"{crashes} times"
+    message = f"the worker running this job died {times}; it may be what kills it"
+    error = {"type": "WorkerLost", "message": message}
+    return _move(held, Act.LOSE, State.FAILED, "lost", crashes=crashes, errors=(error,))
+
+
+def _later(
+    held: Held, act: Act, word: str, delay: timedelta, *, attempt: int, errors: tuple[dict[str, Any], ...] = ()
+) -> Change:
+    if delay <= ZERO:
+        return _move(held, act, State.READY, word, attempt=attempt, errors=errors)
+    return _move(held, act, State.SCHEDULED, word, attempt=attempt, errors=errors, delay=delay)
+
+
+def _move(
+    held: Held,
+    act: Act,
+    to: State,
+    word: str,
+    *,
+    attempt: int | None = None,
+    crashes: int | None = None,
+    delay: timedelta | None = None,
+    result: str | None = None,
+    errors: tuple[dict[str, Any], ...] = (),
+    keep_seq: bool = False,
+) -> Change:
+    return Change(
+        job_id=held.job_id,
+        claim_id=held.claim_id,
+        to=check(State.RUNNING, act, to),
+        outcome=word,
+        attempt=held.attempt if attempt is None else attempt,
+        crashes=held.crashes if crashes is None else crashes,
+        delay=delay,
+        result=result,
+        errors=errors,
+        keep_seq=keep_seq,
+    )

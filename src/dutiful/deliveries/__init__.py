@@ -1,0 +1,1 @@
+"""The deliveries: ways to pass on that there is something to look at."""

@@ -1,0 +1,26 @@
+"""The contract of a delivery: word that there may be something to look at; never the truth.
+
+A hint may be lost, repeated or late: workers also poll, so a lost one costs at most one poll.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+Lines = frozenset[tuple[str, int]]
+"""The (queue, priority) that may have got jobs; empty means: look everywhere."""
+
+
+class Delivery(Protocol):
+    def hint(self, lines: Lines) -> None:
+        """Pass the word on, soon; called after the commit, never blocks, never raises."""
+
+    def listen(self) -> AsyncIterator[Lines]:
+        """What others say, until the iterator is closed; says `frozenset()` after a gap such as a reconnect."""
+        ...
+
+    @property
+    def healthy(self) -> bool:
+        """Whether hints can be expected now; if not, workers poll more often."""
+        ...
+
+    async def close(self) -> None: ...

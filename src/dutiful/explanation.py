@@ -1,0 +1,179 @@
+"""Why a job stands where it stands, in words for people, from facts that were looked up."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from dutiful.core import ids
+from dutiful.core.duration import brief
+from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.transitions import State
+from dutiful.store import Pause, PauseScope, WorkerRecord
+
+START = "start one with `dutiful worker`"
+
+
+class Why(StrEnum):
+    """Why a job stands where it stands."""
+
+    FINISHED = "finished"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    LAPSED = "lapsed"
+    NOT_DUE = "not_due"
+    RETRY = "retry"
+    SNOOZED = "snoozed"
+    DEPENDENCY = "dependency"
+    KIND_PAUSED = "kind_paused"
+    QUEUE_PAUSED = "queue_paused"
+    LANE_PAUSED = "lane_paused"
+    GATED = "gated"
+    NO_WORKER = "no_worker"
+    QUEUE_UNSERVED = "queue_unserved"
+    KIND_UNKNOWN = "kind_unknown"
+    SUSPECT = "suspect"
+    IN_LINE = "in_line"
+    NEXT = "next"
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`sentence` completes "It …"; `remedy` is what a person can do about it, if anything."""
+
+    code: Why
+    sentence: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The workers that are alive, and what is paused."""
+
+    workers: tuple[WorkerRecord, ...]
+    pauses: tuple[Pause, ...]
+
+    @classmethod
+    def of(cls, workers: list[WorkerRecord], pauses: list[Pause]) -> "Fleet":
+        return cls(tuple(w for w in workers if w.alive), tuple(pauses))
+
+    def paused(self, scope: PauseScope, name: str) -> Pause | None:
+        return next((p for p in self.pauses if p.scope is scope and p.name == name), None)
+
+    def serving(self, queue: str) -> Iterator[tuple[WorkerRecord, str, dict[str, Any]]]:
+        """Each lane of each worker that takes jobs from the queue."""
+        for worker in self.workers:
+            for name, lane in worker.lanes.items():
+                if queue in lane["queues"] or "*" in lane["queues"]:
+                    yield worker, name, lane
+
+    def slots(self, record: JobRecord) -> tuple[int, int]:
+        """All slots that could run the job, and how many of them are busy."""
+        lanes = [lane for worker, _, lane in self.serving(record.queue) if record.kind in worker.kinds]
+        return sum(lane["slots"] for lane in lanes), sum(lane.get("busy", 0) for lane in lanes)
+
+
+def finished(record: JobRecord, now: datetime) -> Explanation:
+    ended = "" if record.finished_at is None else f" {brief(now - record.finished_at)} ago"
+    remedy = f"`dutiful jobs retry {ids.public(record.id)}` runs it again as a new job"
+    return Explanation(Why.FINISHED, f"has ended as {record.state.replace('_', ' ')}{ended}", remedy)
+
+
+def running(record: JobRecord, now: datetime) -> Explanation:
+    public = ids.public(record.id)
+    if record.expires_at is not None and record.expires_at < now:
+        ago = brief(now - record.expires_at)
+        return Explanation(
+            Why.LAPSED,
+            f"was running, but its worker gave no sign and its lease ended {ago} ago; a live worker will rescue it",
+            f"if no worker is alive, {START}",
+        )
+    since = "" if record.started_at is None else f" for {brief(now - record.started_at)}"
+    attempt = f"(attempt {record.attempt} of {record.max_attempts})"
+    if record.cancel_requested_at is not None:
+        asked = brief(now - record.cancel_requested_at)
+        return Explanation(Why.STOPPING, f"has been running{since} {attempt} and was asked to stop {asked} ago")
+    return Explanation(Why.RUNNING, f"has been running{since} {attempt}", f"`dutiful jobs cancel {public}` stops it")
+
+
+def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], now: datetime) -> Explanation:
+    due = f"{run_at:%Y-%m-%d %H:%M:%S} UTC, in {brief(run_at - now)}"
+    remedy = f"`dutiful jobs retry {ids.public(record.id)}` makes it due now"
+    last = attempts[-1] if attempts else None
+    if last is None or last.outcome == "refused":
+        return Explanation(Why.NOT_DUE, f"is not due until {due}", remedy)
+    if last.outcome == "snoozed":
+        return Explanation(Why.SNOOZED, f"asked to be run later (snoozed); it is due at {due}", remedy)
+    error = last.error or {}
+    what = f"{error.get('type', last.outcome)}: {error.get('message', '')}".rstrip(": ").splitlines()
+    tried = f"attempt {record.attempt} of {record.max_attempts}"
+    return Explanation(Why.RETRY, f"waits to be retried after {tried} ended with {what[0]}; it is due at {due}", remedy)
+
+
+def gate(record: JobRecord, needs: list[JobRecord], fleet: Fleet, now: datetime) -> Explanation | None:
+    """What keeps a blocked job blocked; None if it is free, and only has to be moved."""
+    if record.gate == "dependency":
+        waiting = [n for n in needs if n.state not in (State.COMPLETED, State.COMPLETED_WITH_ERRORS)]
+        if not waiting:
+            return None
+        named = ", ".join(f"{ids.public(n.id)} ({n.kind}, {n.state})" for n in waiting[:3])
+        more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+        remedy = f"`dutiful jobs show {ids.public(waiting[0].id)}` tells what that one waits for"
+        return Explanation(Why.DEPENDENCY, f"depends on jobs that have not completed: {named}{more}", remedy)
+    if record.gate == "paused":
+        return _paused(PauseScope.KIND, record.kind, fleet, now)
+    return Explanation(Why.GATED, f"is held back by {record.gate} {record.gate_key or ''}".rstrip())
+
+
+def _paused(scope: PauseScope, name: str, fleet: Fleet, now: datetime) -> Explanation | None:
+    pause = fleet.paused(scope, name)
+    if pause is None:
+        return None
+    code = {"kind": Why.KIND_PAUSED, "queue": Why.QUEUE_PAUSED, "lane": Why.LANE_PAUSED}[scope]
+    sentence = f"waits because its {scope} {name!r} is {paused_words(pause, now)}"
+    return Explanation(code, sentence, f"`dutiful resume {scope} {name}`")
+
+
+def unserved(record: JobRecord, fleet: Fleet, now: datetime) -> Explanation | None:
+    """What keeps every worker from taking a due job; None if one could."""
+    queue, kind = record.queue, record.kind
+    if found := _paused(PauseScope.KIND, kind, fleet, now) or _paused(PauseScope.QUEUE, queue, fleet, now):
+        return found
+    if not fleet.workers:
+        return Explanation(Why.NO_WORKER, "waits because no worker is alive", START)
+    serving = list(fleet.serving(queue))
+    if not serving:
+        lanes = f"start a worker with a lane for it: `dutiful worker --lanes 'more=1:{queue}'`"
+        return Explanation(Why.QUEUE_UNSERVED, f"waits because no live worker serves its queue {queue!r}", lanes)
+    knowing = [(worker, lane) for worker, lane, _ in serving if kind in worker.kinds]
+    if not knowing:
+        remedy = "deploy the code that has this kind to a worker that serves the queue"
+        sentence = f"waits because no live worker that serves its queue {queue!r} knows its kind {kind!r}"
+        return Explanation(Why.KIND_UNKNOWN, sentence, remedy)
+    lane = knowing[0][1]
+    if all(fleet.paused(PauseScope.LANE, name) for _, name in knowing):
+        return _paused(PauseScope.LANE, lane, fleet, now)
+    return None
+
+
+def in_line(record: JobRecord, fleet: Fleet, ahead: int, *, exact: bool) -> Explanation:
+    """Nothing holds it back: how long the line is; `exact` is False if `ahead` counts the whole queue."""
+    if record.state is not State.READY:
+        return Explanation(Why.NEXT, "is free to run; a worker makes it ready within a second or two")
+    slots, busy = fleet.slots(record)
+    served = f"{busy} of the {slots} slots that serve its queue {record.queue!r} are busy"
+    if record.crashes:
+        sentence = f"was running when a worker died, so it is run alone, as soon as a slot is idle; {served}"
+        return Explanation(Why.SUSPECT, sentence)
+    if not ahead:
+        return Explanation(Why.NEXT, f"is the next of its queue to be taken; {served}")
+    count = f"{'about' if exact else 'up to'} {ahead:,} job{'s are' if ahead > 1 else ' is'} ahead of it"
+    return Explanation(Why.IN_LINE, f"waits for a slot: {count}; {served}", "give its lane more slots, or add workers")
+
+
+def paused_words(pause: Pause, now: datetime) -> str:
+    by = f" by {pause.by}" if pause.by else ""
+    reason = f": {pause.reason}" if pause.reason else ""
+    return f"paused for {brief(now - pause.since)}{by}{reason}"

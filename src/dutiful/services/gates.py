@@ -1,0 +1,32 @@
+"""Re-checks every gate, so that a lost wake-up costs a second."""
+
+import time
+
+from dutiful.delivery import Lines
+from dutiful.store import Duties, Survey
+
+BATCH = 1_000
+ROUNDS = 10
+
+
+class Gates:
+    name = "gates"
+
+    def __init__(self, duties: Duties) -> None:
+        self._duties = duties
+        self._not_before = 0.0
+
+    async def tick(self, survey: Survey) -> Lines:
+        lines: set[tuple[str, int]] = set()
+        if not survey.blocked or time.monotonic() < self._not_before:
+            return frozenset()
+        began = time.monotonic()
+        for _ in range(ROUNDS):
+            promotion = await self._duties.sweep(BATCH)
+            lines |= promotion.lines
+            if promotion.moved < BATCH:
+                break
+        # Looking for late jobs of a paused kind walks its lines; a long walk is not taken often.
+        now = time.monotonic()
+        self._not_before = now + (0 if lines else 20 * (now - began))
+        return frozenset(lines)

@@ -1,0 +1,71 @@
+"""Takes jobs back from workers that died."""
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from dutiful.core import ids
+from dutiful.core.job import Lapsed
+from dutiful.core.outcome import Cancelled, Lost
+from dutiful.core.settle import Change, Policy, decide
+from dutiful.core.transitions import State
+from dutiful.delivery import Lines
+from dutiful.kind import Kind
+from dutiful.store import Duties, Refusal, Survey, Work
+
+log = logging.getLogger("dutiful.services")
+BATCH = 500
+EVERYWHERE: Lines = frozenset({("*", 0)})
+
+
+class Rescue(Duties, Work, Protocol):
+    """What a rescue needs of a store."""
+
+
+class Rescuer:
+    name = "rescuer"
+
+    def __init__(
+        self,
+        store: Rescue,
+        kinds: Mapping[str, Kind[Any, Any]],
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._uniform = uniform
+
+    async def tick(self, survey: Survey) -> Lines:
+        if not survey.lapsed:
+            return frozenset()
+        moved = False
+        while lapsed := await self._store.lapsed(BATCH):
+            changes = self.decide(lapsed)
+            refused = await self._store.settle(changes, lapsed_only=True)
+            report(lapsed, changes, refused)
+            moved = moved or len(refused) < len(changes)
+            if len(lapsed) < BATCH or len(refused) == len(changes):
+                break
+        return EVERYWHERE if moved else frozenset()
+
+    def decide(self, lapsed: Sequence[Lapsed]) -> list[Change]:
+        """The fate of each: back in line, cancelled as asked, or a dead letter if it was there at too many deaths."""
+        return [decide(job, self._outcome(job), self._policy(job.kind), 1, self._uniform) for job in lapsed]
+
+    def _outcome(self, lapsed: Lapsed) -> Lost | Cancelled:
+        return Cancelled("cancelled while its worker died") if lapsed.cancel_requested else Lost()
+
+    def _policy(self, kind: str) -> Policy:
+        known = self._kinds.get(kind)
+        return known.policy if known else Policy()
+
+
+def report(lapsed: Sequence[Lapsed], changes: Sequence[Change], refused: Sequence[Refusal]) -> None:
+    not_ours = {refusal.job_id for refusal in refused}
+    for job, change in zip(lapsed, changes, strict=True):
+        if job.job_id not in not_ours:
+            fate = "is a dead letter now" if change.to is State.FAILED else f"is {change.to} again"
+            log.warning(
+                "job %s (%s) was lost with worker %s; it %s", ids.public(job.job_id), job.kind, job.worker_id, fate
+            )

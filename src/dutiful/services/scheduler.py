@@ -1,0 +1,63 @@
+"""Fires schedules: by compare-and-set of their next time, in the transaction that enqueues."""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.cron import CatchUp, due
+from dutiful.core.errors import UsageError
+from dutiful.core.job import NewJob
+from dutiful.delivery import Lines
+from dutiful.schedule import when_of
+from dutiful.store import Duties, Fired, Reader, ScheduleRecord, Survey
+
+log = logging.getLogger("dutiful.services")
+
+
+class Schedules(Duties, Reader, Protocol):
+    """What the scheduler needs of a store."""
+
+
+class Scheduler:
+    name = "scheduler"
+
+    def __init__(self, store: Schedules, new_id: Callable[[], UUID]) -> None:
+        self._store = store
+        self._new_id = new_id
+
+    async def tick(self, survey: Survey) -> Lines:
+        lines: set[tuple[str, int]] = set()
+        if survey.next_fire_at is None or survey.next_fire_at > survey.now:
+            return frozenset()
+        for record in await self._store.schedules():
+            if record.enabled and record.next_at <= survey.now:
+                try:
+                    lines |= await self._fire(record, survey.now)
+                except UsageError as error:
+                    log.error("schedule %s cannot fire: %s", record.name, error)
+        return frozenset(lines)
+
+    async def _fire(self, record: ScheduleRecord, now: datetime) -> Lines:
+        firing = due(when_of(record), record.next_at, now, CatchUp(record.catch_up))
+        jobs = [self._job(record, at) for at in firing.times]
+        if await self._store.fire(Fired(record.name, record.next_at, firing.next_at, jobs, now)):
+            return frozenset((job.queue, job.priority) for job in jobs)
+        return frozenset()  # somebody else was first
+
+    def _job(self, record: ScheduleRecord, at: datetime) -> NewJob:
+        job = record.job
+        return NewJob(
+            id=self._new_id(),
+            kind=record.kind,
+            queue=job["queue"],
+            payload=msgspec.json.encode(job["payload"]).decode(),
+            priority=job["priority"],
+            max_attempts=job["max_attempts"],
+            tenant=job.get("tenant"),
+            created_by=f"schedule {record.name}",
+            options=msgspec.json.encode({"scheduled_for": at}).decode(),
+        )

@@ -1,0 +1,389 @@
+"""The contract of a store: where jobs live.
+
+Every store passes one conformance suite. What they all promise:
+
+- A call that returned has been committed durably; a call that raised StoreUnavailable may or may not have been, and
+  every call may be repeated safely.
+- A live job stands in exactly one place (scheduled, ready, blocked or a lease); a final one has one `finished` row.
+- Only the holder of (job_id, claim_id) moves a running job.
+- Every `now` is for tests: production passes None and the store's own clock holds.
+- Times are aware, in UTC. JSON travels as text.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, Lapsed, NewJob
+from dutiful.core.settle import Change
+from dutiful.core.transitions import State
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One queue at one priority; `seq` is its first job, or where to begin to look."""
+
+    queue: str
+    priority: int
+    seq: int = 0
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a lane wants to claim: from these lines, in their order, beyond each one's seq."""
+
+    worker_id: UUID
+    lane: str
+    lines: Sequence[Line]
+    kinds: Sequence[str]
+    limit: int
+    lease: timedelta
+    suspects: int = 0  # besides `limit`: jobs with a lost attempt, to be run at once and one at a time
+
+
+class Token(msgspec.Struct, frozen=True):
+    """Proof of a claim."""
+
+    job_id: UUID
+    claim_id: int
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """The common outcome: done, with or without a result."""
+
+    job_id: UUID
+    claim_id: int
+    result: str | None = None
+
+
+class Verdict(StrEnum):
+    """Why a settlement was not applied."""
+
+    LOST = "lost"  # the claim is no longer held; recorded as a refused attempt
+    REPEATED = "repeated"  # it had been applied before (its reply was lost)
+    CANCEL_REQUESTED = "cancel_requested"  # it would leave the job alive, but somebody cancelled it: decide again
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    job_id: UUID
+    claim_id: int
+    verdict: Verdict
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """What a renewal found out: claims that are gone, and jobs that somebody wants cancelled."""
+
+    lost: frozenset[UUID] = frozenset()
+    cancel: frozenset[UUID] = frozenset()
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What there is to do for the services, in one cheap look."""
+
+    leading: bool
+    now: datetime
+    next_run_at: datetime | None = None  # of the first scheduled job
+    next_fire_at: datetime | None = None  # of the first schedule
+    lapsed: bool = False
+    blocked: bool = False
+
+
+class Promotion(msgspec.Struct, frozen=True):
+    moved: int
+    lines: frozenset[tuple[str, int]] = frozenset()  # the (queue, priority) that got jobs
+    next_run_at: datetime | None = None
+
+
+class Retained(msgspec.Struct, frozen=True):
+    """How many jobs one step of retention deleted, and where the next one begins (None: at the start)."""
+
+    deleted: int
+    cursor: UUID | None
+
+
+class CancelResult(msgspec.Struct, frozen=True):
+    """`state` is where the job stands now; `requested` says that a running one has been asked to stop."""
+
+    state: State
+    changed: bool
+    requested: bool = False
+
+
+class PauseScope(StrEnum):
+    QUEUE = "queue"
+    KIND = "kind"
+    LANE = "lane"
+
+
+class Pause(msgspec.Struct, frozen=True):
+    scope: PauseScope
+    name: str
+    since: datetime
+    by: str | None = None
+    reason: str | None = None
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process, as the fleet sees it."""
+
+    id: UUID
+    name: str
+    host: str
+    pid: int
+    started_at: datetime
+    seen_at: datetime
+    alive: bool = True
+    leading: bool = False
+    lanes: dict[str, Any]  # lane -> {"slots": 3, "queues": ["fast"] or ["*"], "busy": 1}
+    kinds: list[str]
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A cron schedule as stored; `spec` and `job` are JSON objects that core.cron and the client understand."""
+
+    name: str
+    kind: str
+    expression: str
+    timezone: str
+    catch_up: str
+    job: dict[str, Any]  # queue, payload, priority, max_attempts, tenant …
+    next_at: datetime
+    last_at: datetime | None = None
+    last_job_id: UUID | None = None
+    enabled: bool = True
+
+
+class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    scheduled: int
+    ready: int
+    blocked: int
+    running: int
+    oldest_ready_at: datetime | None = None
+    paused: bool = False
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts by state; those of final states are over `since` only, so that history never slows it."""
+
+    live: dict[str, int]
+    finished: dict[str, int]
+    since: datetime
+    oldest_ready_at: datetime | None
+    dead_letters: int
+    workers: int
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list, newest first; `before` is the cursor: the id of the last job of the page before."""
+
+    state: State | None = None
+    kind: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    correlation_id: str | None = None
+    before: UUID | None = None
+    limit: int = 50
+
+
+class Fired(msgspec.Struct, frozen=True):
+    """One firing of a schedule to be made if nobody else did: compare-and-set of its next_at, with the jobs."""
+
+    name: str
+    expected: datetime
+    next_at: datetime
+    jobs: Sequence[NewJob]
+    at: datetime
+
+
+class Schema(Protocol):
+    """The tables themselves."""
+
+    async def open(self) -> None:
+        """Connect and check that the schema can be worked with; SchemaMismatch says what to run."""
+
+    async def close(self) -> None: ...
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; returns the names of the migrations that were applied. Can be repeated."""
+
+    def migration_sql(self) -> str:
+        """All migrations as a script, for a DBA."""
+        ...
+
+
+class Intake(Protocol):
+    async def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Inserted]:
+        """Store all of `jobs` in one transaction, or none; an id that is there already is left as it is."""
+        ...
+
+    async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """The same inside the transaction that is open on the user's own async `connection`."""
+        ...
+
+    def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """The same for the user's own blocking connection or session."""
+        ...
+
+
+class Keeper(Protocol):
+    """Renews leases on a connection of its own; its calls block, and are made from one thread only."""
+
+    def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal: ...
+
+    def check(self, tokens: Sequence[Token]) -> Renewal:
+        """What a renewal would find out, without writing: cheap enough for every second."""
+        ...
+
+    def release(self, tokens: Sequence[Token]) -> None:
+        """Give claims back unspent, with their old places in line."""
+
+    def close(self) -> None: ...
+
+
+class Transaction(Protocol):
+    """The handler's own writes, committed together with its job's completion."""
+
+    async def execute(self, statement: str, *args: Any) -> None: ...
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection; refused where statements are buffered (SQLite)."""
+        ...
+
+
+class Work(Protocol):
+    async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[Line]:
+        """Every line that has a job of `kinds`, with the seq of its first; finds what a floor would pass over."""
+        ...
+
+    async def claim(self, ask: Ask, *, now: datetime | None = None) -> list[Claim]:
+        """Take up to `limit` jobs, in order of lines and seq; fewer does not mean that there are no more."""
+        ...
+
+    async def complete(self, done: Sequence[Completion], *, now: datetime | None = None) -> list[Refusal]:
+        """Settle many that are done; returns only those that were not applied."""
+        ...
+
+    async def settle(
+        self, changes: Sequence[Change], *, lapsed_only: bool = False, now: datetime | None = None
+    ) -> list[Refusal]:
+        """Apply decided changes, each job at most once a call; with `lapsed_only`, to claims still expired."""
+        ...
+
+    def keeper(self) -> Keeper: ...
+
+    def transaction(self, token: Token, result: Callable[[], str | None]) -> AbstractAsyncContextManager[Transaction]:
+        """A block whose writes commit with the job's completion; `result()` gives its JSON text at the end.
+
+        Raises ClaimLost, and rolls back, if the claim is no longer held.
+        """
+        ...
+
+    async def complete_within(self, connection: Any, token: Token, result: str | None) -> None:
+        """Complete the job in the transaction open on the user's async `connection`; ClaimLost if it is not held."""
+
+    def complete_within_sync(self, connection: Any, token: Token, result: str | None) -> None: ...
+
+
+class Duties(Protocol):
+    """What services ask of a store. Each is correct when two do it at once."""
+
+    async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
+        """Take or renew the leadership if it is free or ours, and see what there is to do."""
+        ...
+
+    async def resign(self, worker_id: UUID) -> None: ...
+
+    async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion: ...
+
+    async def lapsed(self, limit: int, *, now: datetime | None = None) -> list[Lapsed]: ...
+
+    async def held_by(self, worker_id: UUID) -> list[Lapsed]:
+        """The claims of one worker, for a supervisor that has seen it die."""
+        ...
+
+    async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        """Re-check all gates: move what may run out of `blocked`, and what may not into it."""
+        ...
+
+    async def retain(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, now: datetime | None = None
+    ) -> Retained:
+        """Delete up to `limit` finished jobs with all that belongs to them; dead letters stay."""
+        ...
+
+    async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
+        """Store what the code declares; `next_at` of a known, unchanged schedule is kept."""
+
+    async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
+        """Enqueue a schedule's jobs and move its next_at on, or do nothing if somebody else has."""
+        ...
+
+    async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None: ...
+
+    async def leave(self, worker_id: UUID) -> None: ...
+
+
+class Acts(Protocol):
+    """What people do to jobs."""
+
+    async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
+        """Cancel a waiting job, or ask a running one to stop; None if there is no such job."""
+        ...
+
+    async def expedite(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
+        """Make a scheduled job due now; returns where it stands then."""
+        ...
+
+    async def pause(self, pause: Pause, *, now: datetime | None = None) -> bool: ...
+
+    async def resume(self, scope: PauseScope, name: str) -> bool: ...
+
+    async def enable_schedule(self, name: str, enabled: bool) -> bool: ...
+
+
+class Reader(Protocol):
+    """What people and the client read."""
+
+    async def find(self, job_id: UUID) -> JobRecord | None: ...
+
+    async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
+        """Those of `job_ids` that are final; cheap enough to ask again and again."""
+        ...
+
+    async def jobs(self, filter: JobFilter) -> list[JobRecord]: ...
+
+    async def attempts(self, job_id: UUID) -> list[AttemptRecord]: ...
+
+    async def dependencies(self, job_id: UUID) -> list[JobRecord]: ...
+
+    async def queues(self) -> list[QueueRecord]: ...
+
+    async def stats(self, since: timedelta, *, now: datetime | None = None) -> Stats: ...
+
+    async def workers(self) -> list[WorkerRecord]: ...
+
+    async def schedules(self) -> list[ScheduleRecord]: ...
+
+    async def pauses(self) -> list[Pause]: ...
+
+    async def check_places(self) -> list[str]:
+        """Every breach of the laws of storage, in words; empty when all is well."""
+        ...
+
+    async def health(self) -> dict[str, Any]:
+        """Facts for `doctor`: versions, sizes, settings, and what to worry about."""
+        ...
+
+
+class Store(Schema, Intake, Work, Duties, Acts, Reader, Protocol):
+    """All of it."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+        ...

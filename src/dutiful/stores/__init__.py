@@ -1,0 +1,1 @@
+"""The stores: one folder each, all behind the contract in dutiful.store."""

@@ -1,0 +1,160 @@
+"""Connections to Postgres: one small pool, driver errors told in our words, poolers noticed."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable
+
+# After these the same call may succeed: the server went away, is overloaded, or two transactions met.
+_PASSING = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions.OperatorInterventionError,
+    asyncpg.exceptions.InsufficientResourcesError,
+    asyncpg.exceptions.TransactionRollbackError,
+    asyncpg.exceptions.LockNotAvailableError,
+    asyncpg.exceptions.ReadOnlySQLTransactionError,
+    asyncpg.exceptions.PostgresIOError,
+    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
+    asyncpg.exceptions.InvalidCatalogNameError,
+    asyncpg.exceptions.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+# The connection itself is broken; the statement may or may not have been committed.
+BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.exceptions.AdminShutdownError,
+    asyncpg.exceptions.CrashShutdownError,
+    asyncpg.exceptions.CannotConnectNowError,
+    ConnectionError,
+)
+_NOT_MIGRATED = (
+    asyncpg.exceptions.UndefinedTableError,
+    asyncpg.exceptions.UndefinedFunctionError,
+    asyncpg.exceptions.InvalidSchemaNameError,
+    asyncpg.exceptions.UndefinedColumnError,
+)
+
+
+def translate(error: BaseException, url: str) -> DutifulError:
+    """The driver's error in our words; what to do next is in the message."""
+    what = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    if isinstance(error, _NOT_MIGRATED):
+        return SchemaMismatch(f"the database {url} is not migrated ({what}); run `dutiful migrate`")
+    if isinstance(error, _PASSING):
+        return StoreUnavailable(
+            f"the database {url} cannot serve this now ({what}); check that it runs, then try again"
+        )
+    return DataRefused(f"the database refused this ({what})")
+
+
+def without_secrets(dsn: str) -> str:
+    """The address for messages and logs: no password, no options."""
+    parts = urlsplit(dsn)
+    host = parts.hostname or "localhost"
+    user = f"{parts.username}@" if parts.username else ""
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit((parts.scheme, f"{user}{host}{port}", parts.path, "", ""))
+
+
+async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10) -> Any:
+    """A connection of its own, outside the pool."""
+    return await asyncpg.connect(
+        dsn,
+        timeout=timeout,
+        statement_cache_size=0 if pooled else 100,
+        server_settings={"application_name": "dutiful"},
+    )
+
+
+async def behind_pooler(connection: Any) -> bool:
+    """Whether a pooler sits in between: it hands out process ids of its own."""
+    return bool(await connection.fetchval("select pg_backend_pid()") != connection.get_server_pid())
+
+
+async def _keep_session(connection: Any) -> None:
+    """Nothing to reset: no statement of ours leaves anything behind in its session."""
+
+
+class Connections:
+    """A pool that opens lazily, shrinks when idle, and never crosses a fork."""
+
+    def __init__(self, dsn: str, *, size: int = 8, idle: float = 20.0) -> None:
+        self.dsn = dsn
+        self.url = without_secrets(dsn)
+        self.pooled = False
+        self._size = size
+        self._idle = idle
+        self._pool: Any = None
+        self._pid = os.getpid()
+
+    async def open(self) -> None:
+        try:
+            probe = await connect(self.dsn, pooled=True)
+            try:
+                self.pooled = await behind_pooler(probe)
+            finally:
+                await probe.close()
+            self._pool = await asyncpg.create_pool(
+                self.dsn,
+                min_size=1,
+                max_size=self._size,
+                max_inactive_connection_lifetime=self._idle,
+                statement_cache_size=0 if self.pooled else 100,
+                server_settings={"application_name": "dutiful"},
+                reset=_keep_session,
+                timeout=10,
+                command_timeout=60,
+            )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise translate(error, self.url) from error
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None and self._pid == os.getpid():
+            try:
+                await asyncio.wait_for(pool.close(), 5)
+            except TimeoutError:
+                pool.terminate()
+
+    async def fetch(self, statement: str, *args: Any) -> list[Any]:
+        """Run one statement in a transaction of its own; repeated once if the connection turns out to be broken.
+
+        The repeat is safe because every statement of a store is.
+        """
+        for chance in (1, 2):
+            try:
+                async with self._ready().acquire() as connection:
+                    return list(await connection.fetch(statement, *args))
+            except BROKEN as error:
+                if chance == 2:
+                    raise translate(error, self.url) from error
+                await asyncio.sleep(0.05)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                raise translate(error, self.url) from error
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """A connection with a transaction open on it; driver errors of its own begin and commit are translated."""
+        try:
+            async with self._ready().acquire() as connection, connection.transaction():
+                yield connection
+        except DutifulError:
+            raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise translate(error, self.url) from error
+
+    def _ready(self) -> Any:
+        if self._pool is None:
+            raise StoreUnavailable("the store is not open; use `async with app:` or await app.open() first")
+        if self._pid != os.getpid():
+            raise StoreUnavailable("this process was forked after the store was opened; open it anew in the child")
+        return self._pool

@@ -1,0 +1,75 @@
+"""How jobs travel to Postgres: as columns for a batch, or as JSON for anything that has to be looked up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dutiful.core.job import Inserted, Insertion, NewJob
+
+INSERT_JOBS = "select job_id, insertion from {schema}.insert_jobs({jobs}::jsonb, {now}) order by ord"
+
+
+def columns(jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
+    """The arguments of insert_plain, one tuple a column."""
+    rows = [
+        (
+            j.id,
+            j.kind,
+            j.queue,
+            j.payload,
+            j.priority,
+            j.max_attempts,
+            j.run_at,
+            j.delay,
+            j.tenant,
+            j.correlation_id,
+            j.parent_id,
+            j.retry_of,
+            j.subject,
+            j.created_by,
+            j.options,
+        )
+        for j in jobs
+    ]
+    return list(zip(*rows, strict=True))
+
+
+def as_json(jobs: Sequence[NewJob]) -> str:
+    """The argument of insert_jobs."""
+    return msgspec.json.encode([_object(j) for j in jobs]).decode()
+
+
+def _object(job: NewJob) -> dict[str, Any]:
+    unique = job.unique
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "queue": job.queue,
+        "payload": msgspec.Raw(job.payload.encode()),
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "run_at": job.run_at,
+        "delay_ms": None if job.delay is None else round(job.delay.total_seconds() * 1000),
+        "tenant": job.tenant,
+        "correlation_id": job.correlation_id,
+        "parent_id": job.parent_id,
+        "retry_of": job.retry_of,
+        "subject": None if job.subject is None else msgspec.Raw(job.subject.encode()),
+        "created_by": job.created_by,
+        "options": None if job.options is None else msgspec.Raw(job.options.encode()),
+        "unique": None
+        if unique is None
+        else {
+            "key": unique.key,
+            "scope": unique.scope,
+            "on_conflict": unique.on_conflict,
+            "window_ms": None if unique.window is None else round(unique.window.total_seconds() * 1000),
+            "across_kinds": unique.across_kinds,
+        },
+        "depends_on": job.depends_on,
+    }
+
+
+def inserted(rows: Sequence[Any]) -> list[Inserted]:
+    return [Inserted(row[0], Insertion(row[1])) for row in rows]

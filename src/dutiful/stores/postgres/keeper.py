@@ -1,0 +1,72 @@
+"""Renews leases from a thread of its own, on a connection and an event loop of its own."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import asyncpg
+
+from dutiful.store import Renewal, Token
+from dutiful.stores.postgres.connection import connect, translate, without_secrets
+
+T = TypeVar("T")
+
+
+class PostgresKeeper:
+    def __init__(self, dsn: str, schema: str, *, pooled: bool) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._pooled = pooled
+        self._runner: asyncio.Runner | None = None
+        self._connection: Any = None
+
+    def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal:
+        if not tokens:
+            return Renewal()
+        statement = f"select job_id, cancel from {self._schema}.renew($1, $2, $3, $4)"
+        return _renewal(tokens, self._run(self._fetch(statement, *_columns(tokens), lease, now)))
+
+    def check(self, tokens: Sequence[Token]) -> Renewal:
+        if not tokens:
+            return Renewal()
+        statement = f"select job_id, cancel from {self._schema}.check_claims($1, $2)"
+        return _renewal(tokens, self._run(self._fetch(statement, *_columns(tokens))))
+
+    def release(self, tokens: Sequence[Token]) -> None:
+        if tokens:
+            statement = f"select {self._schema}.give_back($1, $2)"
+            self._run(self._fetch(statement, *_columns(tokens)))
+
+    def close(self) -> None:
+        if self._runner is not None:
+            if self._connection is not None:
+                self._connection.terminate()
+            self._runner.close()
+            self._runner = self._connection = None
+
+    async def _fetch(self, statement: str, *args: Any) -> list[Any]:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._dsn, pooled=self._pooled, timeout=5)
+        # Bounded, for a renewal that hangs must not outlive the lease that it is for.
+        return list(await self._connection.fetch(statement, *args, timeout=10))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        try:
+            return self._runner.run(work)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise translate(error, without_secrets(self._dsn)) from error
+
+
+def _renewal(tokens: Sequence[Token], rows: list[Any]) -> Renewal:
+    held = {row["job_id"] for row in rows}
+    return Renewal(
+        lost=frozenset(t.job_id for t in tokens) - held,
+        cancel=frozenset(row["job_id"] for row in rows if row["cancel"]),
+    )
+
+
+def _columns(tokens: Sequence[Token]) -> tuple[list[Any], list[int]]:
+    return [t.job_id for t in tokens], [t.claim_id for t in tokens]

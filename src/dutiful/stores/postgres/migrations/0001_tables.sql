@@ -1,0 +1,201 @@
+-- What was asked for is one immutable row, where a job stands is one row in a narrow table,
+-- what happened is append-only.
+
+create table {schema}.meta (
+    key   text primary key,
+    value text not null
+);
+
+-- What was asked for. Never updated; deleted by retention only.
+create table {schema}.job (
+    id             uuid primary key,          -- version 7, made by the client, so that enqueue can be repeated
+    created_at     timestamptz not null,
+    run_at         timestamptz,               -- null: as soon as possible
+    parent_id      uuid,
+    retry_of       uuid,
+    priority       int  not null check (priority >= 0),
+    max_attempts   int  not null check (max_attempts >= 1),
+    kind           text not null check (kind <> ''),
+    queue          text not null check (queue <> ''),
+    tenant         text,
+    correlation_id text,                      -- null: its own id
+    created_by     text,
+    payload        jsonb not null check (jsonb_typeof(payload) = 'object'),
+    subject        jsonb,
+    options        jsonb
+);
+
+-- `seq` orders a line (queue, priority) by when its jobs became ready.
+create sequence {schema}.ready_seq;
+create sequence {schema}.claim_seq;
+
+-- Due, waits for a slot. `attempt` counts those already spent.
+create table {schema}.ready (
+    seq      bigint   not null,
+    job_id   uuid     not null,
+    priority int      not null,
+    attempt  int      not null,
+    crashes  int      not null,
+    queue    text collate "C" not null,
+    kind     text collate "C" not null,
+    tenant   text,
+    primary key (queue, priority, seq)
+) with (
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 200000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
+    vacuum_truncate = off
+);
+create index ready_job on {schema}.ready (job_id);
+create index ready_suspect on {schema}.ready (queue, priority, seq) where crashes > 0;
+
+-- Waits for its time; a retry waits here too.
+create table {schema}.scheduled (
+    run_at   timestamptz not null,
+    job_id   uuid not null,
+    priority int  not null,
+    attempt  int  not null,
+    crashes  int  not null,
+    queue    text collate "C" not null,
+    kind     text collate "C" not null,
+    tenant   text,
+    primary key (run_at, job_id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
+create index scheduled_job on {schema}.scheduled (job_id);
+
+-- Waits for a gate: a pause, other jobs, …
+create table {schema}.blocked (
+    job_id   uuid primary key,
+    since    timestamptz not null,
+    run_at   timestamptz,
+    priority int  not null,
+    attempt  int  not null,
+    crashes  int  not null,
+    gate     text not null,
+    key      text not null,
+    queue    text collate "C" not null,
+    kind     text collate "C" not null,
+    tenant   text
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
+create index blocked_gate on {schema}.blocked (gate, key);
+
+create table {schema}.dependency (
+    job_id   uuid not null,
+    needs_id uuid not null,
+    primary key (job_id, needs_id)
+);
+create index dependency_needs on {schema}.dependency (needs_id);
+
+-- Running: ours until expires_at; (job_id, claim_id) is the proof.
+create table {schema}.lease (
+    job_id              uuid primary key,
+    claim_id            bigint not null,
+    worker_id           uuid   not null,
+    seq                 bigint not null,      -- its place in line, should it be given back
+    claimed_at          timestamptz not null,
+    expires_at          timestamptz not null,
+    cancel_requested_at timestamptz,
+    attempt             int  not null,        -- this one included
+    crashes             int  not null,
+    cancel_reason       text
+) with (
+    fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 200000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
+    vacuum_truncate = off
+);
+create index lease_expiry on {schema}.lease (expires_at);
+
+-- Final, exactly once: the primary key makes a second end impossible. Append-only.
+create table {schema}.finished (
+    job_id      uuid primary key,
+    claim_id    bigint,                       -- null: it was cancelled while it waited
+    worker_id   uuid,
+    claimed_at  timestamptz,
+    finished_at timestamptz not null,
+    attempt     int  not null,
+    crashes     int  not null,
+    state       text not null check (state in ('completed', 'completed_with_errors', 'failed', 'cancelled')),
+    result      jsonb,
+    errors      jsonb
+);
+
+-- Every claim that was not the final one. Append-only.
+create table {schema}.attempt (
+    id         bigint generated always as identity primary key,
+    job_id     uuid   not null,
+    claim_id   bigint not null,
+    worker_id  uuid,
+    claimed_at timestamptz,
+    ended_at   timestamptz not null,
+    attempt    int  not null,
+    outcome    text not null,
+    error      jsonb
+);
+create index attempt_job on {schema}.attempt (job_id);
+
+-- A job that failed for good and waits for a person; it keeps all it needs when its job is retained away.
+create table {schema}.dead_letter (
+    job_id  uuid primary key,
+    died_at timestamptz not null,
+    status  text  not null default 'pending_review',
+    job     jsonb not null,
+    errors  jsonb,
+    history jsonb
+);
+create index dead_letter_status on {schema}.dead_letter (status, died_at);
+
+create table {schema}.unique_key (
+    tenant     text not null,                 -- '' for none
+    kind       text not null,                 -- '' for a key across kinds
+    key        text not null,
+    job_id     uuid not null,
+    expires_at timestamptz,
+    scope      text not null check (scope in ('queued', 'active', 'window', 'forever')),
+    primary key (tenant, kind, key)
+);
+-- Only keys that a claim or an end frees, so that the hot path probes next to nothing.
+create index unique_key_queued on {schema}.unique_key (job_id) where scope = 'queued';
+create index unique_key_active on {schema}.unique_key (job_id) where scope = 'active';
+create index unique_key_window on {schema}.unique_key (expires_at) where scope = 'window';
+
+create table {schema}.pause (
+    scope  text not null check (scope in ('queue', 'kind', 'lane')),
+    name   text collate "C" not null,
+    since  timestamptz not null,
+    by     text,
+    reason text,
+    primary key (scope, name)
+);
+
+create table {schema}.worker (
+    id         uuid primary key,
+    name       text not null,
+    host       text not null,
+    pid        int  not null,
+    started_at timestamptz not null,
+    seen_at    timestamptz not null,
+    expires_at timestamptz not null,
+    lanes      jsonb not null,
+    kinds      jsonb not null
+);
+
+create table {schema}.leader (
+    name       text primary key,
+    holder     uuid not null,
+    term       bigint not null,
+    expires_at timestamptz not null
+);
+
+create table {schema}.schedule (
+    name        text primary key,
+    kind        text not null,
+    expression  text not null,
+    timezone    text not null,
+    catch_up    text not null,
+    job         jsonb not null,
+    next_at     timestamptz not null,
+    last_at     timestamptz,
+    last_job_id uuid,
+    enabled     boolean not null default true
+);

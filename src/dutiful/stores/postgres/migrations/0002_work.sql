@@ -1,0 +1,557 @@
+-- The work path: enqueue, claim, settle, renew. One function a verb.
+--
+-- The planner believes that queue tables are empty, and a plan cached while that was true would scan for ever after;
+-- so each function turns sequential scans off for itself, which also holds behind a transaction pooler.
+-- Every p_now is for tests: null means the database's clock.
+
+-- A version 7 UUID, for callers that do not make their own.
+create function {schema}.new_id() returns uuid
+language sql volatile as $$
+    select encode(
+        set_bit(set_bit(
+            overlay(uuid_send(gen_random_uuid())
+                    placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+                    from 1 for 6),
+            52, 1), 53, 1), 'hex')::uuid
+$$;
+
+-- Store jobs that nothing has to be looked up for; an id that is there already is left alone. Returns the ids made.
+create function {schema}.insert_plain(
+    p_ids uuid[], p_kinds text[], p_queues text[], p_payloads text[], p_priorities int[], p_max_attempts int[],
+    p_run_ats timestamptz[], p_delays interval[], p_tenants text[], p_correlation_ids text[], p_parent_ids uuid[],
+    p_retry_ofs uuid[], p_subjects text[], p_created_bys text[], p_options text[], p_now timestamptz
+) returns setof uuid
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+begin
+    return query
+    with made as (
+        insert into {schema}.job
+            (id, created_at, run_at, parent_id, retry_of, priority, max_attempts, kind, queue, tenant,
+             correlation_id, created_by, payload, subject, options)
+        select a.id, v_now, coalesce(a.run_at, v_now + a.delay), a.parent_id, a.retry_of, a.priority, a.max_attempts,
+               a.kind, a.queue, a.tenant, a.correlation_id, a.created_by, a.payload::jsonb, a.subject::jsonb,
+               a.options::jsonb
+        from unnest(p_ids, p_kinds, p_queues, p_payloads, p_priorities, p_max_attempts, p_run_ats, p_delays,
+                    p_tenants, p_correlation_ids, p_parent_ids, p_retry_ofs, p_subjects, p_created_bys, p_options)
+          as a (id, kind, queue, payload, priority, max_attempts, run_at, delay,
+                tenant, correlation_id, parent_id, retry_of, subject, created_by, options)
+        on conflict (id) do nothing
+        returning id, kind, queue, priority, tenant, run_at
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select nextval('{schema}.ready_seq'), m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from made m
+        where (m.run_at is null or m.run_at <= v_now) and m.kind <> all (v_paused)
+    ), to_scheduled as (
+        insert into {schema}.scheduled (run_at, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select m.run_at, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from made m
+        where m.run_at > v_now and m.kind <> all (v_paused)
+    ), to_blocked as (
+        insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
+        select m.id, v_now, m.run_at, m.priority, 0, 0, 'paused', m.kind, m.queue, m.kind, m.tenant
+        from made m
+        where m.kind = any (v_paused)
+    )
+    select m.id from made m;
+end $$;
+
+-- Cancel a job that waits. Returns whether it did; a job that a claim holds locked is waited for.
+create function {schema}.cancel_waiting(p_job uuid, p_reason text, p_now timestamptz) returns boolean
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_done boolean;
+begin
+    with from_ready as (
+        delete from {schema}.ready where job_id = p_job returning attempt, crashes
+    ), from_scheduled as (
+        delete from {schema}.scheduled where job_id = p_job returning attempt, crashes
+    ), from_blocked as (
+        delete from {schema}.blocked where job_id = p_job returning attempt, crashes
+    ), freed as (
+        insert into {schema}.finished (job_id, finished_at, attempt, crashes, state, errors)
+        select p_job, v_now, w.attempt, w.crashes, 'cancelled',
+               jsonb_build_array(jsonb_build_object('type', 'Cancelled', 'message', p_reason))
+        from (select * from from_ready union all select * from from_scheduled union all select * from from_blocked) w
+        returning 1
+    )
+    select exists (select 1 from freed) into v_done;
+    if v_done then
+        delete from {schema}.unique_key where job_id = p_job and scope = 'active';
+        delete from {schema}.unique_key where job_id = p_job and scope = 'queued';
+        delete from {schema}.dependency where job_id = p_job;
+    end if;
+    return v_done;
+end $$;
+
+-- Store jobs, given as a JSON array of objects with the names of table job, and besides:
+--   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
+-- Answers, in order, the job that stands for each request and what was done: made, existing, rejected, replaced.
+-- Keys are taken in sorted order, so that two callers cannot wait for each other.
+-- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
+create function {schema}.insert_jobs(p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false)
+returns table (ord bigint, job_id uuid, insertion text)
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+    v_job    record;
+    v_holder record;
+    v_gate   text;
+    v_key    text;
+    v_at     timestamptz;
+    v_needs  uuid[];
+    v_open   uuid[];
+    v_lost   uuid;
+begin
+    for v_job in
+        select e.ordinality as ord, j.*,
+               coalesce(j.tenant, '') as u_tenant, j.u ->> 'key' as u_key, j.u ->> 'scope' as u_scope,
+               j.u ->> 'on_conflict' as u_action, (j.u ->> 'window_ms')::bigint as u_window,
+               case when (j.u ->> 'across_kinds')::boolean then '' else j.kind end as u_kind
+        from jsonb_array_elements(p_jobs) with ordinality e,
+             lateral (
+                select (e.value ->> 'id')::uuid as id, e.value ->> 'kind' as kind,
+                       coalesce(e.value ->> 'queue', 'default') as queue,
+                       coalesce(e.value -> 'payload', '{}'::jsonb) as payload,
+                       coalesce((e.value ->> 'priority')::int, 100) as priority,
+                       coalesce((e.value ->> 'max_attempts')::int, 5) as max_attempts,
+                       coalesce((e.value ->> 'run_at')::timestamptz,
+                                v_now + (e.value ->> 'delay_ms')::bigint * interval '1 millisecond') as run_at,
+                       e.value ->> 'tenant' as tenant, e.value ->> 'correlation_id' as correlation_id,
+                       (e.value ->> 'parent_id')::uuid as parent_id, (e.value ->> 'retry_of')::uuid as retry_of,
+                       nullif(e.value -> 'subject', 'null') as subject, e.value ->> 'created_by' as created_by,
+                       nullif(e.value -> 'options', 'null') as options,
+                       nullif(e.value -> 'unique', 'null') as u, nullif(e.value -> 'depends_on', 'null') as needs
+             ) j
+        order by u_tenant, u_kind, u_key, e.ordinality
+    loop
+        ord := v_job.ord;
+        job_id := v_job.id;
+        insertion := 'made';
+
+        if exists (select 1 from {schema}.job where id = v_job.id) then
+            insertion := 'existing';
+            return next;
+            continue;
+        end if;
+
+        v_needs := array(select jsonb_array_elements_text(v_job.needs)::uuid);
+        select n into v_lost from unnest(v_needs) n where not exists (select 1 from {schema}.job where id = n) limit 1;
+        if found then
+            raise exception 'no job has the id %, which this job is to depend on', v_lost
+                using errcode = 'foreign_key_violation', detail = v_lost::text;
+        end if;
+
+        if v_job.u_key is not null then
+            delete from {schema}.unique_key k
+            where k.tenant = v_job.u_tenant and k.kind = v_job.u_kind and k.key = v_job.u_key
+              and k.scope = 'window' and k.expires_at <= v_now;
+            -- Twice: a holder seen by the conflict may be gone when it is read.
+            for i in 1..2 loop
+                insert into {schema}.unique_key (tenant, kind, key, job_id, expires_at, scope)
+                values (v_job.u_tenant, v_job.u_kind, v_job.u_key, v_job.id,
+                        v_now + v_job.u_window * interval '1 millisecond', v_job.u_scope)
+                on conflict do nothing;
+                exit when found;
+                select k.job_id into v_holder from {schema}.unique_key k
+                where k.tenant = v_job.u_tenant and k.kind = v_job.u_kind and k.key = v_job.u_key
+                for update;
+                continue when not found;
+                if v_job.u_action = 'replace'
+                   and {schema}.cancel_waiting(v_holder.job_id, 'replaced by ' || v_job.id, v_now) then
+                    insertion := 'replaced';
+                    insert into {schema}.unique_key as k (tenant, kind, key, job_id, expires_at, scope)
+                    values (v_job.u_tenant, v_job.u_kind, v_job.u_key, v_job.id,
+                            v_now + v_job.u_window * interval '1 millisecond', v_job.u_scope)
+                    on conflict (tenant, kind, key) do update
+                    set job_id = excluded.job_id, expires_at = excluded.expires_at, scope = excluded.scope;
+                else
+                    job_id := v_holder.job_id;
+                    insertion := case v_job.u_action when 'reject' then 'rejected' else 'existing' end;
+                end if;
+                exit;
+            end loop;
+            if insertion in ('rejected', 'existing') then
+                return next;
+                continue;
+            end if;
+        end if;
+
+        insert into {schema}.job
+            (id, created_at, run_at, parent_id, retry_of, priority, max_attempts, kind, queue, tenant,
+             correlation_id, created_by, payload, subject, options)
+        values (v_job.id, v_now, v_job.run_at, v_job.parent_id, v_job.retry_of, v_job.priority, v_job.max_attempts,
+                v_job.kind, v_job.queue, v_job.tenant, v_job.correlation_id, v_job.created_by, v_job.payload,
+                v_job.subject, v_job.options);
+
+        v_open := array(
+            select n from unnest(v_needs) n
+            where not exists (select 1 from {schema}.finished f
+                              where f.job_id = n and f.state in ('completed', 'completed_with_errors')));
+        v_gate := case when cardinality(v_open) > 0 then 'dependency'
+                       when v_job.kind = any (v_paused) then 'paused' end;
+        if v_gate is not null then
+            v_key := case v_gate when 'paused' then v_job.kind else v_job.id::text end;
+            insert into {schema}.dependency (job_id, needs_id)
+            select v_job.id, n from unnest(v_open) n on conflict do nothing;
+            insert into {schema}.blocked
+                (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
+            values (v_job.id, v_now, v_job.run_at, v_job.priority, 0, 0, v_gate, v_key, v_job.queue, v_job.kind,
+                    v_job.tenant);
+        elsif v_job.run_at > v_now then
+            insert into {schema}.scheduled (run_at, job_id, priority, attempt, crashes, queue, kind, tenant)
+            values (v_job.run_at, v_job.id, v_job.priority, 0, 0, v_job.queue, v_job.kind, v_job.tenant);
+        else
+            insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
+            values (nextval('{schema}.ready_seq'), v_job.id, v_job.priority, 0, 0, v_job.queue, v_job.kind,
+                    v_job.tenant);
+        end if;
+        return next;
+    end loop;
+    if p_notify then
+        perform pg_notify('{schema}', (
+            select jsonb_agg(distinct jsonb_build_array(
+                       coalesce(e ->> 'queue', 'default'), coalesce((e ->> 'priority')::int, 100)))::text
+            from jsonb_array_elements(p_jobs) e
+            having count(distinct e ->> 'queue') < 50));
+    end if;
+end $$;
+
+-- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}').
+create function {schema}.enqueue(
+    p_kind text, p_payload jsonb default '{}', p_queue text default 'default', p_priority int default 100,
+    p_run_at timestamptz default null, p_max_attempts int default 5, p_tenant text default null,
+    p_correlation_id text default null, p_subject jsonb default null, p_id uuid default null,
+    p_notify boolean default true
+) returns uuid
+language plpgsql volatile as $$
+declare
+    v_id uuid := coalesce(p_id, {schema}.new_id());
+begin
+    perform {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
+        'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
+        'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
+        'subject', p_subject, 'created_by', session_user)), null, p_notify);
+    return v_id;
+end $$;
+
+-- Every line that has a job of p_kinds, and its first one's seq: one walk over the heads of the lines.
+create function {schema}.peek(p_kinds text[])
+returns table (queue text, priority int, seq bigint)
+language plpgsql stable
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with recursive head as (
+        (select r.queue, r.priority, r.seq from {schema}.ready r order by r.queue, r.priority, r.seq limit 1)
+        union all
+        select n.queue, n.priority, n.seq
+        from head h, lateral (
+            select r.queue, r.priority, r.seq from {schema}.ready r
+            where (r.queue, r.priority) > (h.queue, h.priority)
+            order by r.queue, r.priority, r.seq limit 1
+        ) n
+    )
+    select h.queue::text, h.priority, f.seq
+    from head h, lateral (
+        select r.seq from {schema}.ready r
+        where r.queue = h.queue and r.priority = h.priority and r.seq >= h.seq and r.kind = any (p_kinds)
+        order by r.seq limit 1
+    ) f;
+end $$;
+
+-- Take jobs from lines, in their order, each beyond its floor: dead index entries below it are never scanned.
+create function {schema}.claim(
+    p_worker uuid, p_lane text, p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[],
+    p_limit int, p_suspects int, p_lease interval, p_now timestamptz
+) returns table (
+    job_id uuid, claim_id bigint, attempt int, crashes int, seq bigint, kind text, queue text, payload jsonb,
+    priority int, max_attempts int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb,
+    created_at timestamptz, run_at timestamptz
+)
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_kinds  text[] := p_kinds;
+    v_queues text[] := p_queues;
+    v_tids   tid[];
+    v_more   tid[];
+begin
+    if exists (select 1 from {schema}.pause) then
+        if exists (select 1 from {schema}.pause where scope = 'lane' and name = p_lane) then
+            return;
+        end if;
+        v_kinds := array(select k from unnest(p_kinds) k
+                         where not exists (select 1 from {schema}.pause where scope = 'kind' and name = k));
+        v_queues := array(select case when exists (select 1 from {schema}.pause where scope = 'queue' and name = q)
+                                      then null else q end
+                          from unnest(p_queues) with ordinality u (q, o) order by o);
+    end if;
+
+    if p_limit > 0 then
+        v_tids := array(
+            select r.tid
+            from unnest(v_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
+            cross join lateral (
+                select x.ctid as tid from {schema}.ready x
+                where x.queue = l.queue and x.priority = l.priority and x.seq > l.floor
+                  and x.crashes = 0 and x.kind = any (v_kinds)
+                order by x.seq
+                limit p_limit
+                for update skip locked
+            ) r
+            limit p_limit);
+    end if;
+    if p_suspects > 0 then
+        -- A job that was there when a worker died is taken one at a time, so that it condemns no neighbour.
+        v_more := array(
+            select r.tid
+            from unnest(v_queues, p_priorities) with ordinality as l (queue, priority, ord)
+            cross join lateral (
+                select x.ctid as tid from {schema}.ready x
+                where x.queue = l.queue and x.priority = l.priority and x.crashes > 0 and x.kind = any (v_kinds)
+                order by x.seq
+                limit p_suspects
+                for update skip locked
+            ) r
+            limit p_suspects);
+        v_tids := v_tids || v_more;
+    end if;
+    if v_tids is null or cardinality(v_tids) = 0 then
+        return;
+    end if;
+
+    return query
+    with taken as (
+        delete from {schema}.ready x where x.ctid = any (v_tids)
+        returning x.job_id, x.seq, x.attempt, x.crashes
+    ), leased as (
+        insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
+        select t.job_id, nextval('{schema}.claim_seq'), p_worker, t.seq, v_now, v_now + p_lease, t.attempt + 1, t.crashes
+        from taken t
+        returning job_id, claim_id, attempt, crashes, seq
+    ), freed as (
+        delete from {schema}.unique_key u
+        where u.scope = 'queued' and u.job_id = any (array(select t.job_id from taken t))
+    )
+    select l.job_id, l.claim_id, l.attempt, l.crashes, l.seq, j.kind, j.queue, j.payload,
+           j.priority, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options,
+           j.created_at, j.run_at
+    from leased l
+    join {schema}.job j on j.id = l.job_id;
+end $$;
+
+-- The common end: done. Returns those whose claim was not held.
+create function {schema}.complete(p_jobs uuid[], p_claims bigint[], p_results text[], p_now timestamptz)
+returns table (job_id uuid, claim_id bigint)
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_count bigint;
+    v_gone  uuid[];
+begin
+    with gone as (
+        delete from {schema}.lease l
+        using unnest(p_jobs, p_claims, p_results) as a (job_id, claim_id, result)
+        where l.job_id = a.job_id and l.claim_id = a.claim_id
+        returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt, l.crashes, a.result
+    ), ended as (
+        insert into {schema}.finished
+            (job_id, claim_id, worker_id, claimed_at, finished_at, attempt, crashes, state, result)
+        select g.job_id, g.claim_id, g.worker_id, g.claimed_at, v_now, g.attempt, g.crashes, 'completed', g.result::jsonb
+        from gone g
+    )
+    select array_agg(g.job_id), count(*) into v_gone, v_count from gone g;
+    delete from {schema}.unique_key u where u.scope = 'active' and u.job_id = any (v_gone);
+    if v_count < cardinality(p_jobs) then
+        return query
+        select a.job_id, a.claim_id from unnest(p_jobs, p_claims) a (job_id, claim_id)
+        where a.job_id <> all (coalesce(v_gone, '{}'));
+    end if;
+end $$;
+
+-- Write decided changes. Returns those not applied: 'cancel_requested', or null where the claim was not held.
+create function {schema}.settle(
+    p_jobs uuid[], p_claims bigint[], p_to text[], p_outcomes text[], p_attempts int[], p_crashes int[],
+    p_delays interval[], p_results text[], p_errors text[], p_keep_seq boolean[], p_lapsed_only boolean,
+    p_now timestamptz
+) returns table (job_id uuid, claim_id bigint, verdict text)
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+    v_gone   uuid[];
+    v_final  uuid[];
+begin
+    with asked as (
+        select * from unnest(p_jobs, p_claims, p_to, p_outcomes, p_attempts, p_crashes, p_delays, p_results, p_errors,
+                             p_keep_seq)
+          as a (job_id, claim_id, target, outcome, attempt, crashes, delay, result, errors, keep_seq)
+    ), gone as (
+        -- The expiry and the cancel are tested in the DELETE itself: it waits for a renewal and then looks again.
+        delete from {schema}.lease l
+        using asked a
+        where l.job_id = a.job_id and l.claim_id = a.claim_id
+          and (not p_lapsed_only or l.expires_at <= v_now)
+          and (l.cancel_requested_at is null or a.target not in ('ready', 'scheduled', 'blocked'))
+        returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt as this_attempt, l.seq,
+                  a.target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.errors, a.keep_seq
+    ), moved as (
+        select g.*, j.queue, j.kind, j.priority, j.tenant,
+               case when g.target in ('ready', 'scheduled') and j.kind = any (v_paused) then 'blocked'
+                    else g.target end as place
+        from gone g join {schema}.job j on j.id = g.job_id
+    ), ended as (
+        insert into {schema}.finished
+            (job_id, claim_id, worker_id, claimed_at, finished_at, attempt, crashes, state, result, errors)
+        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, m.attempt, m.crashes, m.place,
+               m.result::jsonb, m.errors::jsonb
+        from moved m where m.place not in ('ready', 'scheduled', 'blocked')
+    ), tried as (
+        insert into {schema}.attempt (job_id, claim_id, worker_id, claimed_at, ended_at, attempt, outcome, error)
+        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, m.this_attempt, m.outcome, m.errors::jsonb -> 0
+        from moved m where m.place in ('ready', 'scheduled', 'blocked') and m.outcome <> 'released'
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select case when m.keep_seq then m.seq else nextval('{schema}.ready_seq') end,
+               m.job_id, m.priority, m.attempt, m.crashes, m.queue, m.kind, m.tenant
+        from moved m where m.place = 'ready'
+    ), to_scheduled as (
+        insert into {schema}.scheduled (run_at, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select v_now + m.delay, m.job_id, m.priority, m.attempt, m.crashes, m.queue, m.kind, m.tenant
+        from moved m where m.place = 'scheduled'
+    ), to_blocked as (
+        insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
+        select m.job_id, v_now, v_now + m.delay, m.priority, m.attempt, m.crashes, 'paused', m.kind, m.queue, m.kind,
+               m.tenant
+        from moved m where m.place = 'blocked'
+    ), died as (
+        insert into {schema}.dead_letter (job_id, died_at, job, errors, history)
+        select m.job_id, v_now, to_jsonb(j), m.errors::jsonb,
+               (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = m.job_id)
+        from moved m join {schema}.job j on j.id = m.job_id where m.place = 'failed'
+    )
+    select array_agg(m.job_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked'))
+    into v_gone, v_final from moved m;
+
+    delete from {schema}.unique_key u where u.scope = 'active' and u.job_id = any (v_final);
+    return query
+    select a.job_id, a.claim_id,
+           (select 'cancel_requested' from {schema}.lease l
+            where l.job_id = a.job_id and l.claim_id = a.claim_id and l.cancel_requested_at is not null
+              and (not p_lapsed_only or l.expires_at <= v_now))
+    from unnest(p_jobs, p_claims) a (job_id, claim_id)
+    where a.job_id <> all (coalesce(v_gone, '{}'));
+end $$;
+
+-- Why were these not applied? 'repeated' if they had been before, else 'lost', which leaves a record.
+create function {schema}.refuse(p_jobs uuid[], p_claims bigint[], p_outcomes text[], p_now timestamptz)
+returns table (job_id uuid, claim_id bigint, verdict text)
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    return query
+    with asked as (
+        select a.job_id, a.claim_id, a.outcome,
+               exists (select 1 from {schema}.finished f where f.job_id = a.job_id and f.claim_id = a.claim_id)
+               or exists (select 1 from {schema}.attempt t
+                          where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = a.outcome)
+                  as repeated
+        from unnest(p_jobs, p_claims, p_outcomes) a (job_id, claim_id, outcome)
+    ), noted as (
+        insert into {schema}.attempt (job_id, claim_id, ended_at, attempt, outcome, error)
+        select a.job_id, a.claim_id, v_now, 0, 'refused',
+               jsonb_build_object('type', 'ClaimLost', 'message', 'came too late with: ' || a.outcome)
+        from asked a
+        where not a.repeated
+          and exists (select 1 from {schema}.job j where j.id = a.job_id)
+          and not exists (select 1 from {schema}.attempt t
+                          where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = 'refused')
+    )
+    select a.job_id, a.claim_id, case when a.repeated then 'repeated' else 'lost' end from asked a;
+end $$;
+
+-- Which of these claims are still held, and which of those does somebody want cancelled?
+create function {schema}.check_claims(p_jobs uuid[], p_claims bigint[])
+returns table (job_id uuid, cancel boolean)
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select l.job_id, l.cancel_requested_at is not null
+    from {schema}.lease l
+    join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = l.job_id and a.claim_id = l.claim_id;
+end $$;
+
+-- Renew leases that are still ours; answers which are, and which of them somebody wants cancelled.
+create function {schema}.renew(p_jobs uuid[], p_claims bigint[], p_lease interval, p_now timestamptz)
+returns table (job_id uuid, cancel boolean)
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    -- A row that is locked is being settled or cancelled at this moment: no need to wait for it.
+    update {schema}.lease l set expires_at = v_now + p_lease
+    from (
+        select x.job_id from {schema}.lease x
+        join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = x.job_id and a.claim_id = x.claim_id
+        for update of x skip locked
+    ) k
+    where l.job_id = k.job_id;
+    return query select * from {schema}.check_claims(p_jobs, p_claims);
+end $$;
+
+-- Give claims back unspent, to the places in line that they had.
+create function {schema}.give_back(p_jobs uuid[], p_claims bigint[]) returns bigint
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+declare
+    v_count bigint;
+begin
+    with gone as (
+        delete from {schema}.lease l
+        using unnest(p_jobs, p_claims) a (job_id, claim_id)
+        where l.job_id = a.job_id and l.claim_id = a.claim_id and l.cancel_requested_at is null
+        returning l.job_id, l.seq, l.attempt, l.crashes
+    ), back as (
+        insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select g.seq, g.job_id, j.priority, g.attempt - 1, g.crashes, j.queue, j.kind, j.tenant
+        from gone g join {schema}.job j on j.id = g.job_id
+        returning 1
+    )
+    select count(*) into v_count from back;
+    return v_count;
+end $$;

@@ -1,0 +1,415 @@
+"""The Postgres store: a thin caller of the functions in migrations/."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from dutiful.core import ids
+from dutiful.core.errors import ClaimLost, DataRefused, UsageError
+from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob
+from dutiful.core.settle import Change
+from dutiful.core.transitions import State
+from dutiful.store import (
+    Ask,
+    CancelResult,
+    Completion,
+    Fired,
+    Line,
+    Pause,
+    PauseScope,
+    Promotion,
+    Refusal,
+    Retained,
+    ScheduleRecord,
+    Survey,
+    Token,
+    Verdict,
+    WorkerRecord,
+)
+from dutiful.stores.postgres import encode, migrations, within
+from dutiful.stores.postgres.connection import Connections, connect, translate
+from dutiful.stores.postgres.keeper import PostgresKeeper
+from dutiful.stores.postgres.reader import PostgresReader
+
+CHUNK = 5_000
+LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
+LATE_COMMIT = timedelta(minutes=1)
+NIL = UUID(int=0)
+
+
+class PostgresTransaction:
+    """The handler's writes, on a connection of their own."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: str, *args: Any) -> None:
+        await self._connection.execute(statement, *args)
+
+    @property
+    def connection(self) -> Any:
+        return self._connection
+
+
+class PostgresStore(PostgresReader):
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "dutiful",
+        direct_dsn: str | None = None,
+        pool_size: int = 8,
+        notify_within: bool = True,
+    ) -> None:
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+            raise UsageError(f"schema {schema!r} must be a plain lower-case name, such as dutiful")
+        super().__init__(Connections(dsn, size=pool_size), schema)
+        self.direct_dsn = direct_dsn or dsn
+        self._notify_within = notify_within
+        self._run_floor = LONG_AGO
+
+    @property
+    def url(self) -> str:
+        return self._db.url
+
+    @property
+    def pooled(self) -> bool:
+        """Whether a transaction pooler sits in between, as seen when it was opened."""
+        return self._db.pooled
+
+    # --- schema
+
+    async def open(self) -> None:
+        await self._db.open()
+        try:
+            async with self._db.transaction() as connection:
+                await migrations.check(connection, self._schema)
+        except BaseException:
+            await self._db.close()
+            raise
+
+    async def close(self) -> None:
+        await self._db.close()
+
+    async def migrate(self) -> list[str]:
+        try:
+            connection = await connect(self.direct_dsn, pooled=True)
+            try:
+                return await migrations.migrate(connection, self._schema)
+            finally:
+                await connection.close()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise translate(error, self.url) from error
+
+    def migration_sql(self) -> str:
+        return migrations.script(self._schema)
+
+    # --- intake
+
+    async def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Inserted]:
+        if not jobs:
+            return []
+        if len(jobs) <= CHUNK and all(job.plain for job in jobs):
+            # One call is one transaction: no begin and commit to wait for.
+            rows = await self._db.fetch(self._insert_plain, *encode.columns(jobs), now)
+            return _made(jobs, rows)
+        results: list[Inserted] = []
+        async with self._db.transaction() as connection:
+            for start in range(0, len(jobs), CHUNK):
+                results += await self._insert_chunk(connection, jobs[start : start + CHUNK], now)
+        return results
+
+    async def _insert_chunk(self, connection: Any, jobs: Sequence[NewJob], now: datetime | None) -> list[Inserted]:
+        if all(job.plain for job in jobs):
+            return _made(jobs, await connection.fetch(self._insert_plain, *encode.columns(jobs), now))
+        try:
+            # A key held by somebody's long transaction is not worth waiting for without end.
+            await connection.execute("set local lock_timeout = '5s'")
+            return encode.inserted(await connection.fetch(self._insert_jobs, encode.as_json(jobs), now))
+        except asyncpg.ForeignKeyViolationError as error:
+            raise _unknown_dependency(error) from error
+
+    async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        try:
+            return encode.inserted(await within.fetch(connection, self._within, [encode.as_json(jobs)]))
+        except asyncpg.ForeignKeyViolationError as error:
+            raise _unknown_dependency(error) from error
+
+    def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return encode.inserted(within.fetch_sync(connection, self._within, [encode.as_json(jobs)]))
+
+    # --- work
+
+    async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[Line]:
+        rows = await self._db.fetch(f"select * from {self._schema}.peek($1)", kinds)
+        return [Line(*row) for row in rows]
+
+    async def claim(self, ask: Ask, *, now: datetime | None = None) -> list[Claim]:
+        lines = ask.lines
+        rows = await self._db.fetch(
+            self._claim,
+            ask.worker_id,
+            ask.lane,
+            [line.queue for line in lines],
+            [line.priority for line in lines],
+            [line.seq for line in lines],
+            ask.kinds,
+            ask.limit,
+            ask.suspects,
+            ask.lease,
+            now,
+        )
+        order = {(line.queue, line.priority): n for n, line in enumerate(lines)}
+        claims = [Claim(*row) for row in rows]
+        claims.sort(key=lambda c: (order[c.queue, c.priority], c.seq))
+        return claims
+
+    async def complete(self, done: Sequence[Completion], *, now: datetime | None = None) -> list[Refusal]:
+        rows = await self._db.fetch(
+            self._complete, [d.job_id for d in done], [d.claim_id for d in done], [d.result for d in done], now
+        )
+        return await self._refuse({(r[0], r[1]): "done" for r in rows}, now) if rows else []
+
+    async def settle(
+        self, changes: Sequence[Change], *, lapsed_only: bool = False, now: datetime | None = None
+    ) -> list[Refusal]:
+        if not changes:
+            return []
+        columns = zip(*(_change_row(c) for c in changes), strict=True)
+        rows = await self._db.fetch(self._settle, *map(list, columns), lapsed_only, now)
+        asked = [Refusal(r[0], r[1], Verdict.CANCEL_REQUESTED) for r in rows if r[2]]
+        lost = {(r[0], r[1]) for r in rows if not r[2]}
+        if lapsed_only:
+            # A rescue that came second is nobody's late outcome.
+            return asked + [Refusal(*pair, Verdict.LOST) for pair in lost]
+        words = {(c.job_id, c.claim_id): c.outcome for c in changes if (c.job_id, c.claim_id) in lost}
+        return asked + (await self._refuse(words, now) if words else [])
+
+    async def _refuse(self, words: dict[tuple[UUID, int], str], now: datetime | None) -> list[Refusal]:
+        jobs, claims = [k[0] for k in words], [k[1] for k in words]
+        statement = f"select * from {self._schema}.refuse($1, $2, $3, $4)"
+        rows = await self._db.fetch(statement, jobs, claims, list(words.values()), now)
+        return [Refusal(r[0], r[1], Verdict(r[2])) for r in rows]
+
+    def keeper(self) -> PostgresKeeper:
+        return PostgresKeeper(self._db.dsn, self._schema, pooled=self._db.pooled)
+
+    @asynccontextmanager
+    async def transaction(self, token: Token, result: Callable[[], str | None]) -> AsyncIterator[PostgresTransaction]:
+        async with self._db.transaction() as connection:
+            yield PostgresTransaction(connection)
+            await self.complete_within(connection, token, result())
+
+    async def complete_within(self, connection: Any, token: Token, result: str | None) -> None:
+        _check_held(token, await within.fetch(connection, self._complete_one, _token_args(token, result)))
+
+    def complete_within_sync(self, connection: Any, token: Token, result: str | None) -> None:
+        _check_held(token, within.fetch_sync(connection, self._complete_one, _token_args(token, result)))
+
+    # --- duties
+
+    async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
+        statement = f"select * from {self._schema}.survey($1, $2, $3, $4)"
+        return Survey(*(await self._db.fetch(statement, worker_id, ttl, self._run_floor, now))[0])
+
+    async def resign(self, worker_id: UUID) -> None:
+        statement = f"update {self._schema}.leader set expires_at = '-infinity' where holder = $1"
+        await self._db.fetch(statement, worker_id)
+
+    async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        statement = f"select * from {self._schema}.promote($1, $2, $3)"
+        rows = await self._db.fetch(statement, limit, self._run_floor, now)
+        moved = sum(r[2] for r in rows)
+        # A full batch means a busy table: do not scan its dead entries again. Anything less: look from the start.
+        self._run_floor = max(r[3] for r in rows) - LATE_COMMIT if moved >= limit else LONG_AGO
+        return Promotion(moved, frozenset((r[0], r[1]) for r in rows))
+
+    async def lapsed(self, limit: int, *, now: datetime | None = None) -> list[Lapsed]:
+        return await self._lapsed(limit, None, now)
+
+    async def held_by(self, worker_id: UUID) -> list[Lapsed]:
+        return await self._lapsed(1_000_000, worker_id, None)
+
+    async def _lapsed(self, limit: int, worker_id: UUID | None, now: datetime | None) -> list[Lapsed]:
+        rows = await self._db.fetch(f"select * from {self._schema}.lapsed($1, $2, $3)", limit, worker_id, now)
+        return [Lapsed(*row) for row in rows]
+
+    async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        rows = await self._db.fetch(f"select * from {self._schema}.sweep($1, $2)", limit, now)
+        return Promotion(sum(r[2] for r in rows), frozenset((r[0], r[1]) for r in rows))
+
+    async def retain(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, now: datetime | None = None
+    ) -> Retained:
+        cutoff = (now or await self._clock()) - older_than
+        statement = f"select * from {self._schema}.retain($1, $2, $3, $4)"
+        rows = await self._db.fetch(statement, cursor or NIL, ids.floor_at(cutoff), cutoff, limit)
+        return Retained(*rows[0])
+
+    async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
+        for s in sorted(schedules, key=lambda s: s.name):
+            job = msgspec.json.encode(s.job).decode()
+            args = (s.name, s.kind, s.expression, s.timezone, s.catch_up, job, s.next_at)
+            await self._db.fetch(self._put_schedule, *args)
+
+    async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
+        statement = f"""
+            update {self._schema}.schedule set next_at = $3, last_at = $4, last_job_id = coalesce($5, last_job_id)
+            where name = $1 and next_at = $2 and enabled returning name"""
+        last = fired.jobs[-1].id if fired.jobs else None
+        async with self._db.transaction() as connection:
+            won = await connection.fetch(statement, fired.name, fired.expected, fired.next_at, fired.at, last)
+            if won and fired.jobs:
+                await self._insert_chunk(connection, fired.jobs, now)
+        return bool(won)
+
+    async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
+        lanes, kinds = msgspec.json.encode(worker.lanes).decode(), msgspec.json.encode(worker.kinds).decode()
+        args = (worker.id, worker.name, worker.host, worker.pid, worker.started_at, ttl, lanes, kinds, now)
+        await self._db.fetch(self._beat, *args)
+
+    async def leave(self, worker_id: UUID) -> None:
+        await self._db.fetch(f"delete from {self._schema}.worker where id = $1", worker_id)
+        await self.resign(worker_id)
+
+    # --- acts
+
+    async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
+        rows = await self._db.fetch(f"select * from {self._schema}.cancel($1, $2, $3)", job_id, reason, now)
+        return CancelResult(State(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
+
+    async def expedite(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
+        rows = await self._db.fetch(f"select {self._schema}.expedite($1, $2)", job_id, now)
+        return State(rows[0][0]) if rows[0][0] else None
+
+    async def pause(self, pause: Pause, *, now: datetime | None = None) -> bool:
+        statement = f"""
+            insert into {self._schema}.pause (scope, name, since, by, reason)
+            values ($1, $2, coalesce($3, clock_timestamp()), $4, $5) on conflict do nothing returning name"""
+        args = (pause.scope.value, pause.name, now, pause.by, pause.reason)
+        return bool(await self._db.fetch(statement, *args))
+
+    async def resume(self, scope: PauseScope, name: str) -> bool:
+        statement = f"delete from {self._schema}.pause where scope = $1 and name = $2 returning name"
+        return bool(await self._db.fetch(statement, scope.value, name))
+
+    async def enable_schedule(self, name: str, enabled: bool) -> bool:
+        statement = f"update {self._schema}.schedule set enabled = $2 where name = $1 returning name"
+        return bool(await self._db.fetch(statement, name, enabled))
+
+    async def connect_direct(self) -> Any:
+        """A connection that can LISTEN, past a pooler if there is one."""
+        return await connect(self.direct_dsn, pooled=True)
+
+    async def notify(self, payload: str) -> None:
+        await self._db.fetch("select pg_notify($1, $2)", self._schema, payload)
+
+    # --- statements
+
+    @property
+    def _insert_plain(self) -> str:
+        marks = ", ".join(f"${n}" for n in range(1, 17))
+        return f"select * from {self._schema}.insert_plain({marks})"
+
+    @property
+    def _insert_jobs(self) -> str:
+        return encode.INSERT_JOBS.format(schema=self._schema, jobs="$1::text", now="$2")
+
+    @property
+    def _within(self) -> str:
+        # Every driver can pass one text; the cast is spelled out because `::` means something to some of them.
+        notify = str(self._notify_within).lower()
+        return (
+            f"select job_id, insertion from {self._schema}.insert_jobs(cast($1 as jsonb), null, {notify}) order by ord"
+        )
+
+    @property
+    def _claim(self) -> str:
+        return f"select * from {self._schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+
+    @property
+    def _complete(self) -> str:
+        return f"select * from {self._schema}.complete($1, $2, $3, $4)"
+
+    @property
+    def _complete_one(self) -> str:
+        return (
+            f"select job_id from {self._schema}.complete(array[cast($1 as uuid)], array[cast($2 as bigint)], "
+            "array[cast($3 as text)], null)"
+        )
+
+    @property
+    def _settle(self) -> str:
+        marks = ", ".join(f"${n}" for n in range(1, 13))
+        return f"select * from {self._schema}.settle({marks})"
+
+    @property
+    def _put_schedule(self) -> str:
+        return f"""
+            insert into {self._schema}.schedule as s (name, kind, expression, timezone, catch_up, job, next_at)
+            values ($1, $2, $3, $4, $5, $6, $7)
+            on conflict (name) do update
+            set kind = excluded.kind, expression = excluded.expression, timezone = excluded.timezone,
+                catch_up = excluded.catch_up, job = excluded.job,
+                next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone)
+                               then s.next_at else excluded.next_at end
+            where (s.kind, s.expression, s.timezone, s.catch_up, s.job)
+               is distinct from (excluded.kind, excluded.expression, excluded.timezone, excluded.catch_up, excluded.job)"""
+
+    @property
+    def _beat(self) -> str:
+        return f"""
+            insert into {self._schema}.worker
+                (id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds)
+            select $1, $2, $3, $4, $5, n.now, n.now + $6, $7, $8
+            from (select coalesce($9::timestamptz, clock_timestamp()) as now) n
+            on conflict (id) do update
+            set seen_at = excluded.seen_at, expires_at = excluded.expires_at, lanes = excluded.lanes,
+                kinds = excluded.kinds"""
+
+
+def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
+    made = {row[0] for row in rows}
+    return [Inserted(j.id, Insertion.MADE if j.id in made else Insertion.EXISTING) for j in jobs]
+
+
+def _change_row(change: Change) -> tuple[Any, ...]:
+    errors = msgspec.json.encode(change.errors).decode() if change.errors else None
+    return (
+        change.job_id,
+        change.claim_id,
+        change.to.value,
+        change.outcome,
+        change.attempt,
+        change.crashes,
+        change.delay,
+        change.result,
+        errors,
+        change.keep_seq,
+    )
+
+
+def _token_args(token: Token, result: str | None) -> list[Any]:
+    return [token.job_id, token.claim_id, result]
+
+
+def _check_held(token: Token, refused: list[tuple[Any, ...]]) -> None:
+    if refused:
+        raise ClaimLost(
+            f"job {ids.public(token.job_id)} is no longer ours: its lease ended before its completion; "
+            "nothing of this transaction is kept, and another worker runs the job again"
+        )
+
+
+def _unknown_dependency(error: Any) -> UsageError | DataRefused:
+    try:
+        missing = ids.public(UUID(error.detail))
+    except (TypeError, ValueError):
+        return DataRefused(str(error))
+    return UsageError(f"depends_on: there is no job {missing}; it never was, or retention has removed it")

@@ -1,0 +1,128 @@
+"""What services do: promote, sweep, retain, fire, and keep the list of workers."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from dutiful.core.ids import floor_at, public
+from dutiful.core.job import Lapsed
+from dutiful.store import Fired, Promotion, Retained, ScheduleRecord
+from dutiful.stores.sqlite import intake, places
+from dutiful.stores.sqlite.codec import maybe_bytes, maybe_micros, maybe_moment, micros, moment, span, to_json, uuid
+from dutiful.stores.sqlite.driver import Connection, Row
+from dutiful.stores.sqlite.sql import SQL
+
+
+def promote(db: Connection, limit: int, now: int) -> Promotion:
+    due = db.rows(SQL["due"], (now, limit))
+    placing = places.Placing(db, places.paused_kinds(db), now)
+    for _, job_id, *line, attempt, crashes in due:
+        placing.add(job_id, tuple(line), attempt, crashes, None)
+    if due:
+        db.many(SQL["take_scheduled"], [row[:2] for row in due])
+        placing.write()
+    return Promotion(len(due), frozenset(placing.lines), maybe_moment(db.value(SQL["next_run_at"])))
+
+
+def lapsed(db: Connection, limit: int, now: int) -> list[Lapsed]:
+    return [_lapsed(row) for row in db.rows(SQL["lapsed"], (now, limit))]
+
+
+def held_by(db: Connection, worker_id: UUID) -> list[Lapsed]:
+    return [_lapsed(row) for row in db.rows(SQL["held_by"], (worker_id.bytes,))]
+
+
+def _lapsed(row: Row) -> Lapsed:
+    job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested = row
+    return Lapsed(uuid(job_id), claim_id, attempt, crashes, kind, uuid(worker_id), bool(cancel_requested))
+
+
+def sweep(db: Connection, limit: int, now: int, *, look_in_ready: bool) -> tuple[Promotion, bool]:
+    """Re-check all gates; the second answer says whether `ready` was seen to hold no job of a paused kind."""
+    paused = places.paused_kinds(db)
+    placing = places.Placing(db, paused, now)
+    moved = _cancel_broken(db, limit, now)
+    admitted = db.rows(SQL["no_longer_paused"], (limit - moved,))
+    admitted += db.rows(SQL["dependency_met"], (limit - moved - len(admitted),))
+    for job_id, *line, attempt, crashes, run_at in admitted:
+        placing.add(job_id, tuple(line), attempt, crashes, run_at)
+    if admitted:
+        ids = [row[:1] for row in admitted]
+        db.many(SQL["leave_blocked"], ids)
+        db.many(SQL["delete_dependencies"], ids)
+    moved += len(admitted)
+    clean = not paused
+    if paused and look_in_ready and moved < limit:
+        shut = db.rows(SQL["ready_of_paused_kinds"], (limit - moved,))
+        for job_id, *line, attempt, crashes in shut:
+            placing.add(job_id, tuple(line), attempt, crashes, None)
+        db.many(SQL["leave_ready"], [row[:1] for row in shut])
+        clean = len(shut) < limit - moved
+        moved += len(shut)
+    placing.write()
+    return Promotion(moved, frozenset(placing.lines), maybe_moment(db.value(SQL["next_run_at"]))), clean
+
+
+def _cancel_broken(db: Connection, limit: int, now: int) -> int:
+    broken = db.rows(SQL["dependency_broken"], (limit,))
+    for job_id, needed, state in broken:
+        became = "failed" if state == "failed" else "was cancelled"
+        places.cancel_waiting(db, job_id, f"job {public(uuid(needed))} it depends on {became}", now)
+    return len(broken)
+
+
+def retain(db: Connection, older_than: timedelta, limit: int, cursor: UUID | None, now: int) -> Retained:
+    """Walk the finished jobs by id: an id carries a time that is never after its job's finish."""
+    db.run(SQL["delete_expired_keys"], (now, limit))
+    cutoff = now - span(older_than)
+    if cutoff < 0:
+        return Retained(0, None)
+    window = {
+        "cutoff": cutoff,
+        "after": b"" if cursor is None else cursor.bytes,
+        "bound": floor_at(moment(cutoff) + timedelta(milliseconds=1)).bytes,
+        "limit": limit,
+    }
+    walked = db.rows(SQL["finished_between"], window)
+    old = [(job_id,) for job_id, unwanted in walked if unwanted]
+    if old:
+        for verb in ("delete_attempts", "delete_finished", "delete_job"):
+            db.many(SQL[verb], old)
+    return Retained(len(old), uuid(walked[-1][0]) if len(walked) == limit else None)
+
+
+def put_schedules(db: Connection, schedules: Sequence[ScheduleRecord]) -> None:
+    db.many(
+        SQL["put_schedule"],
+        [
+            {
+                "name": one.name,
+                "kind": one.kind,
+                "expression": one.expression,
+                "timezone": one.timezone,
+                "catch_up": one.catch_up,
+                "job": to_json(one.job),
+                "next_at": micros(one.next_at),
+                "last_at": maybe_micros(one.last_at),
+                "last_job_id": maybe_bytes(one.last_job_id),
+                "enabled": int(one.enabled),
+            }
+            for one in schedules
+        ],
+    )
+
+
+def fire(db: Connection, fired: Fired, now: int) -> bool:
+    moved = db.change(
+        SQL["move_schedule"],
+        {
+            "name": fired.name,
+            "expected": micros(fired.expected),
+            "next_at": micros(fired.next_at),
+            "at": micros(fired.at),
+            "last_job_id": fired.jobs[-1].id.bytes if fired.jobs else None,
+        },
+    )
+    if moved:
+        intake.insert(db, fired.jobs, now)
+    return bool(moved)

@@ -1,0 +1,203 @@
+"""What people and the client read."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.transitions import State
+from dutiful.store import JobFilter, Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
+from dutiful.stores.sqlite import liveness
+from dutiful.stores.sqlite.codec import from_json, maybe_moment, maybe_uuid, moment, span, uuid
+from dutiful.stores.sqlite.driver import Connection, Row
+from dutiful.stores.sqlite.sql import SQL
+
+_EVERYWHERE = "dutiful_job j"
+_PLACES = {
+    State.SCHEDULED: "dutiful_scheduled",
+    State.READY: "dutiful_ready",
+    State.BLOCKED: "dutiful_blocked",
+    State.RUNNING: "dutiful_lease",
+}
+
+
+def find(db: Connection, job_id: UUID) -> JobRecord | None:
+    row = db.row(f"{_jobs(_EVERYWHERE)} WHERE j.id = ?", (job_id.bytes,))
+    return None if row is None else _record(row)
+
+
+def outcomes(db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
+    statement = f"{_jobs(_from('dutiful_finished'))} WHERE p.job_id = ?"
+    found = (db.row(statement, (job_id.bytes,)) for job_id in job_ids)
+    return [_record(row) for row in found if row is not None]
+
+
+def jobs(db: Connection, wanted: JobFilter) -> list[JobRecord]:
+    """The page that `wanted` asks for, from the place of its state or, without one, from all jobs."""
+    source, id_column = _EVERYWHERE, "j.id"
+    tests: list[str] = []
+    bindings: dict[str, Any] = {"limit": wanted.limit}
+    if wanted.state is not None:
+        source, id_column = _from(_PLACES.get(wanted.state, "dutiful_finished")), "p.job_id"
+        if wanted.state.final:
+            tests.append("p.state = :state")
+            bindings["state"] = wanted.state.value
+    for column in ("kind", "queue", "tenant"):
+        if (value := getattr(wanted, column)) is not None:
+            tests.append(f"j.{column} = :{column}")
+            bindings[column] = value
+    if wanted.correlation_id is not None:
+        # A job that was given none is its own: its id stands for it.
+        tests.append("(j.correlation_id = :correlation OR (j.correlation_id IS NULL AND j.id = :own))")
+        bindings |= {"correlation": wanted.correlation_id, "own": _bytes_of(wanted.correlation_id)}
+    if wanted.before is not None:
+        tests.append(f"{id_column} < :before")
+        bindings["before"] = wanted.before.bytes
+    where = f" WHERE {' AND '.join(tests)}" if tests else ""
+    return [_record(row) for row in db.rows(f"{_jobs(source)}{where} ORDER BY {id_column} DESC LIMIT :limit", bindings)]
+
+
+def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:
+    return [
+        AttemptRecord(uuid(job), claim_id, attempt, outcome, maybe_uuid(worker_id), maybe_moment(claimed_at),
+                      moment(ended_at), from_json(error))
+        for job, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, error in db.rows(
+            SQL["attempts"], (job_id.bytes,)
+        )
+    ]  # fmt: skip
+
+
+def dependencies(db: Connection, job_id: UUID) -> list[JobRecord]:
+    found = (find(db, uuid(needed)) for (needed,) in db.rows(SQL["needs_of"], (job_id.bytes,)))
+    return [record for record in found if record is not None]
+
+
+def queues(db: Connection) -> list[QueueRecord]:
+    paused = {name for scope, name, *_ in db.rows(SQL["pauses"]) if scope == PauseScope.QUEUE}
+    oldest = _oldest(db)
+    return [
+        QueueRecord(
+            queue=queue, scheduled=scheduled, ready=ready, blocked=blocked, running=running,
+            oldest_ready_at=maybe_moment(oldest.get(queue)), paused=queue in paused,
+        )
+        for queue, scheduled, ready, blocked, running in db.rows(SQL["count_by_queue"])
+    ]  # fmt: skip
+
+
+def stats(db: Connection, span_back: timedelta, now: int) -> Stats:
+    since = now - span(span_back)
+    scheduled, ready, blocked, running, dead_letters = db.rows(SQL["count_live"])[0]
+    oldest = _oldest(db)
+    return Stats(
+        live={"scheduled": scheduled, "ready": ready, "blocked": blocked, "running": running},
+        finished=dict(db.rows(SQL["count_finished"], (since,))),
+        since=moment(since),
+        oldest_ready_at=maybe_moment(min(oldest.values(), default=None)),
+        dead_letters=dead_letters,
+        workers=sum(worker.alive for worker in workers(db, now)),
+    )
+
+
+def workers(db: Connection, now: int) -> list[WorkerRecord]:
+    return [
+        WorkerRecord(
+            id=uuid(id_), name=name, host=host, pid=pid, started_at=moment(started_at), seen_at=moment(seen_at),
+            alive=liveness.alive(host, pid, process_started, expires_at, now), leading=bool(leading),
+            lanes=from_json(lanes), kinds=from_json(kinds),
+        )
+        for id_, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds in db.rows(
+            SQL["workers"]
+        )
+    ]  # fmt: skip
+
+
+def schedules(db: Connection) -> list[ScheduleRecord]:
+    return [
+        ScheduleRecord(
+            name=name, kind=kind, expression=expression, timezone=timezone, catch_up=catch_up, job=from_json(job),
+            next_at=moment(next_at), last_at=maybe_moment(last_at), last_job_id=maybe_uuid(last_job_id),
+            enabled=bool(enabled),
+        )
+        for name, kind, expression, timezone, catch_up, job, next_at, last_at, last_job_id, enabled in db.rows(
+            SQL["schedules"]
+        )
+    ]  # fmt: skip
+
+
+def pauses(db: Connection) -> list[Pause]:
+    return [
+        Pause(PauseScope(scope), name, moment(since), by, reason)
+        for scope, name, since, by, reason in db.rows(SQL["pauses"])
+    ]
+
+
+def lines(db: Connection) -> list[tuple[str, int]]:
+    """Every (queue, priority) with a ready job, found by stepping from one to the next by the primary key."""
+    found: list[tuple[str, int]] = []
+    line = db.row(SQL["first_line"])
+    while line is not None:
+        found.append((line[0], line[1]))
+        line = db.row(SQL["next_line_of_queue"], line) or db.row(SQL["next_line_beyond_queue"], line[:1])
+    return found
+
+
+def _oldest(db: Connection) -> dict[str, int]:
+    """Since when the first job of each queue has been due."""
+    oldest: dict[str, int] = {}
+    for queue, priority in lines(db):
+        first = db.value(SQL["first_in_line"], (queue, priority))
+        oldest[queue] = min(first, oldest.get(queue, first))
+    return oldest
+
+
+def _jobs(source: str) -> str:
+    return SQL["select_jobs"].replace("{source}", source)
+
+
+def _from(place: str) -> str:
+    # CROSS JOIN keeps the place as the outer loop, which is read backwards by its index on job_id.
+    return f"{place} p CROSS JOIN dutiful_job j ON j.id = p.job_id"
+
+
+def _bytes_of(correlation_id: str) -> bytes | None:
+    try:
+        return UUID(correlation_id).bytes
+    except ValueError:
+        return None
+
+
+def _record(row: Row) -> JobRecord:
+    (id_, kind, queue, payload, priority, max_attempts, created_at, run_at, tenant, correlation_id, parent_id, retry_of,
+     subject, created_by, options, state, attempt, crashes, due_at, started_at, finished_at, expires_at,
+     cancel_requested_at, worker_id, result, errors, gate, gate_key) = row  # fmt: skip
+    job_id = uuid(id_)
+    return JobRecord(
+        id=job_id,
+        kind=kind,
+        queue=queue,
+        state=State(state),
+        payload=from_json(payload),
+        priority=priority,
+        attempt=attempt,
+        crashes=crashes,
+        max_attempts=max_attempts,
+        created_at=moment(created_at),
+        run_at=maybe_moment(run_at if due_at is None else due_at),
+        started_at=maybe_moment(started_at),
+        finished_at=maybe_moment(finished_at),
+        expires_at=maybe_moment(expires_at),
+        cancel_requested_at=maybe_moment(cancel_requested_at),
+        worker_id=maybe_uuid(worker_id),
+        result=from_json(result),
+        errors=from_json(errors),
+        gate=gate,
+        gate_key=gate_key,
+        tenant=tenant,
+        correlation_id=correlation_id or str(job_id),
+        parent_id=maybe_uuid(parent_id),
+        retry_of=maybe_uuid(retry_of),
+        subject=from_json(subject),
+        created_by=created_by,
+        options=from_json(options),
+    )

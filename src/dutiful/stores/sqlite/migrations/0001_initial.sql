@@ -1,0 +1,196 @@
+-- What was asked for is one immutable row; where the job stands is one row in a narrow table; what happened is
+-- append-only. Ids are UUIDs of 16 bytes, times are microseconds since 1970 in UTC, JSON is text. The names have a
+-- prefix because the file may hold its user's tables as well.
+
+CREATE TABLE dutiful_job (
+    id             BLOB    NOT NULL PRIMARY KEY CHECK (length(id) = 16),
+    kind           TEXT    NOT NULL,
+    queue          TEXT    NOT NULL,
+    payload        TEXT    NOT NULL,
+    priority       INTEGER NOT NULL CHECK (priority >= 0),
+    max_attempts   INTEGER NOT NULL CHECK (max_attempts >= 1),
+    run_at         INTEGER,
+    tenant         TEXT,
+    correlation_id TEXT,
+    parent_id      BLOB,
+    retry_of       BLOB,
+    subject        TEXT,
+    created_by     TEXT,
+    options        TEXT,
+    created_at     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_job_correlation ON dutiful_job (correlation_id, id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX dutiful_job_tenant ON dutiful_job (tenant, id) WHERE tenant IS NOT NULL;
+CREATE INDEX dutiful_job_parent ON dutiful_job (parent_id) WHERE parent_id IS NOT NULL;
+
+-- The places of a live job --------------------------------------------------------------------------------------------
+
+CREATE TABLE dutiful_ready (
+    queue    TEXT    NOT NULL,
+    priority INTEGER NOT NULL,
+    seq      INTEGER NOT NULL,
+    job_id   BLOB    NOT NULL,
+    attempt  INTEGER NOT NULL DEFAULT 0,
+    crashes  INTEGER NOT NULL DEFAULT 0,
+    kind     TEXT    NOT NULL,
+    tenant   TEXT,
+    PRIMARY KEY (queue, priority, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX dutiful_ready_job ON dutiful_ready (job_id);
+CREATE INDEX dutiful_ready_suspect ON dutiful_ready (queue, priority, seq) WHERE crashes > 0;
+
+CREATE TABLE dutiful_scheduled (
+    run_at   INTEGER NOT NULL,
+    job_id   BLOB    NOT NULL,
+    queue    TEXT    NOT NULL,
+    priority INTEGER NOT NULL,
+    kind     TEXT    NOT NULL,
+    tenant   TEXT,
+    attempt  INTEGER NOT NULL DEFAULT 0,
+    crashes  INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run_at, job_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX dutiful_scheduled_job ON dutiful_scheduled (job_id);
+
+CREATE TABLE dutiful_blocked (
+    job_id   BLOB    NOT NULL PRIMARY KEY,
+    gate     TEXT    NOT NULL,
+    key      TEXT,
+    queue    TEXT    NOT NULL,
+    priority INTEGER NOT NULL,
+    kind     TEXT    NOT NULL,
+    tenant   TEXT,
+    attempt  INTEGER NOT NULL DEFAULT 0,
+    crashes  INTEGER NOT NULL DEFAULT 0,
+    run_at   INTEGER,
+    since    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_blocked_gate ON dutiful_blocked (gate, key);
+
+CREATE TABLE dutiful_dependency (
+    job_id   BLOB NOT NULL,
+    needs_id BLOB NOT NULL,
+    PRIMARY KEY (job_id, needs_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_dependency_needs ON dutiful_dependency (needs_id);
+
+CREATE TABLE dutiful_lease (
+    job_id              BLOB    NOT NULL PRIMARY KEY,
+    claim_id            INTEGER NOT NULL,
+    worker_id           BLOB    NOT NULL,
+    attempt             INTEGER NOT NULL,
+    crashes             INTEGER NOT NULL,
+    seq                 INTEGER NOT NULL,
+    claimed_at          INTEGER NOT NULL,
+    expires_at          INTEGER NOT NULL,
+    cancel_requested_at INTEGER,
+    cancel_reason       TEXT
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_lease_expiry ON dutiful_lease (expires_at);
+
+-- What happened -------------------------------------------------------------------------------------------------------
+
+CREATE TABLE dutiful_finished (
+    job_id      BLOB    NOT NULL PRIMARY KEY,
+    claim_id    INTEGER,
+    state       TEXT    NOT NULL CHECK (state IN ('completed', 'completed_with_errors', 'failed', 'cancelled')),
+    attempt     INTEGER NOT NULL,
+    crashes     INTEGER NOT NULL,
+    worker_id   BLOB,
+    claimed_at  INTEGER,
+    finished_at INTEGER NOT NULL,
+    result      TEXT,
+    errors      TEXT
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_finished_time ON dutiful_finished (finished_at, state);
+CREATE INDEX dutiful_finished_unhappy ON dutiful_finished (state, job_id) WHERE state <> 'completed';
+
+CREATE TABLE dutiful_attempt (
+    id         INTEGER PRIMARY KEY,
+    job_id     BLOB    NOT NULL,
+    claim_id   INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL,
+    outcome    TEXT    NOT NULL,
+    worker_id  BLOB,
+    claimed_at INTEGER,
+    ended_at   INTEGER NOT NULL,
+    error      TEXT
+) STRICT;
+
+CREATE INDEX dutiful_attempt_job ON dutiful_attempt (job_id);
+
+CREATE TABLE dutiful_dead_letter (
+    job_id   BLOB    NOT NULL PRIMARY KEY,
+    status   TEXT    NOT NULL DEFAULT 'pending_review',
+    job      TEXT    NOT NULL,
+    errors   TEXT,
+    attempts INTEGER NOT NULL,
+    died_at  INTEGER NOT NULL
+) STRICT;
+
+-- Around the jobs -----------------------------------------------------------------------------------------------------
+
+-- An empty tenant is none; an empty kind means across all kinds.
+CREATE TABLE dutiful_unique_key (
+    tenant     TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    scope      TEXT NOT NULL CHECK (scope IN ('queued', 'active', 'window', 'forever')),
+    job_id     BLOB NOT NULL,
+    expires_at INTEGER,
+    PRIMARY KEY (tenant, kind, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_unique_key_queued ON dutiful_unique_key (job_id) WHERE scope = 'queued';
+CREATE INDEX dutiful_unique_key_active ON dutiful_unique_key (job_id) WHERE scope = 'active';
+CREATE INDEX dutiful_unique_key_expiry ON dutiful_unique_key (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE dutiful_pause (
+    scope  TEXT    NOT NULL CHECK (scope IN ('queue', 'kind', 'lane')),
+    name   TEXT    NOT NULL,
+    since  INTEGER NOT NULL,
+    by     TEXT,
+    reason TEXT,
+    PRIMARY KEY (scope, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dutiful_worker (
+    id              BLOB    NOT NULL PRIMARY KEY,
+    name            TEXT    NOT NULL,
+    host            TEXT    NOT NULL,
+    pid             INTEGER NOT NULL,
+    process_started TEXT,
+    started_at      INTEGER NOT NULL,
+    seen_at         INTEGER NOT NULL,
+    expires_at      INTEGER NOT NULL,
+    leading         INTEGER NOT NULL,
+    lanes           TEXT    NOT NULL,
+    kinds           TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dutiful_schedule (
+    name        TEXT    NOT NULL PRIMARY KEY,
+    kind        TEXT    NOT NULL,
+    expression  TEXT    NOT NULL,
+    timezone    TEXT    NOT NULL,
+    catch_up    TEXT    NOT NULL,
+    job         TEXT    NOT NULL,
+    next_at     INTEGER NOT NULL,
+    last_at     INTEGER,
+    last_job_id BLOB,
+    enabled     INTEGER NOT NULL DEFAULT 1
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dutiful_counter (
+    name  TEXT    NOT NULL PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO dutiful_counter (name, value) VALUES ('seq', 0), ('claim', 0);

@@ -1,0 +1,117 @@
+"""Opens the file, and brings its tables up to date."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from dutiful.core.errors import SchemaMismatch, UsageError
+from dutiful.stores.sqlite.driver import Connection
+from dutiful.stores.sqlite.sql import SQL
+
+SCHEMA_VERSION = 1
+"""The number of the newest migration that this release knows."""
+OLDEST_VERSION = 1
+"""The oldest release's SCHEMA_VERSION that can work with the tables as this release leaves them."""
+
+
+class Migration(msgspec.Struct, frozen=True):
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def migrations() -> Sequence[Migration]:
+    folder = files("dutiful.stores.sqlite").joinpath("migrations")
+    found = [file for file in folder.iterdir() if file.name.endswith(".sql")]
+    return [
+        Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"))
+        for file in sorted(found, key=lambda file: file.name)
+    ]
+
+
+def check_path(path: str) -> None:
+    """Refuse what can never become a database file, before any driver says it in worse words.
+
+    The file itself must not be opened here: closing it again would drop the locks that SQLite holds on it.
+    """
+    if path in ("", ":memory:") or path.startswith("file:"):
+        raise UsageError(f"{path!r} is not a path: jobs are kept in a file, so give one, as in ./dutiful.db")
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        folder = Path(path).parent
+        if not folder.is_dir():
+            raise UsageError(f"the directory {folder} does not exist: make it, or give another path") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError(f"the directory {folder} cannot be written to: change its permissions") from None
+        return
+    except NotADirectoryError:
+        raise UsageError(f"{path} leads through something that is not a directory: give another path") from None
+    except PermissionError:
+        raise UsageError(f"{path} cannot be reached: change the permissions of its directories") from None
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{path} is a directory: give the path of a file, as in {path.rstrip('/')}/dutiful.db")
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{path} is not a regular file: give another path")
+    for needed in (Path(path), Path(path).parent):
+        if not os.access(needed, os.W_OK):
+            raise UsageError(f"{needed} cannot be written to: change its permissions, or run as its owner")
+
+
+def prepare(db: Connection, synchronous: str) -> None:
+    """Set a connection up. WAL is a lasting property of the file; the rest is forgotten when it is closed."""
+    if (mode := db.value("PRAGMA journal_mode = WAL")) != "wal":
+        raise UsageError(f"SQLite keeps this file in {mode} mode instead of WAL: put it on a local disk")
+    db.value(f"PRAGMA synchronous = {synchronous}")
+    db.value("PRAGMA temp_store = MEMORY")
+    db.value("PRAGMA cache_size = -16384")
+    db.value("PRAGMA wal_autocheckpoint = 2000")
+    # A WAL that a long read once let grow is cut back to this.
+    db.value("PRAGMA journal_size_limit = 67108864")
+
+
+def check_version(db: Connection) -> None:
+    """Raise SchemaMismatch if the file was changed by a release that left this one behind."""
+    if db.value(SQL["has_meta"]) is None:
+        return
+    oldest = int(db.value(SQL["get_meta"], ("oldest_version",)) or 0)
+    if oldest > SCHEMA_VERSION:
+        version = db.value(SQL["get_meta"], ("schema_version",))
+        raise SchemaMismatch(
+            f"the database has schema version {version}, newer than this release can work with "
+            f"(it knows {SCHEMA_VERSION}): upgrade dutiful"
+        )
+
+
+def apply_next(db: Connection, now: int) -> str | None:
+    """Apply the first migration that is missing, inside the transaction that is open; returns its name."""
+    check_version(db)
+    db.run(SQL["create_meta"])
+    db.run(SQL["create_migration"])
+    applied = {str(name): str(checksum) for name, checksum in db.rows(SQL["applied_migrations"])}
+    for migration in migrations():
+        if (checksum := applied.get(migration.name)) is None:
+            db.script(migration.sql)
+            db.run(SQL["record_migration"], (migration.name, migration.checksum, now))
+            if migration is not None and int(migration.name[:4]) > _version(db):
+                db.run(SQL["put_meta"], ("schema_version", str(int(migration.name[:4]))))
+                db.run(SQL["put_meta"], ("oldest_version", str(OLDEST_VERSION)))
+            return migration.name
+        if checksum != migration.checksum:
+            raise SchemaMismatch(
+                f"migration {migration.name} was applied in another form than this release has: "
+                "install the release that made this database, or start with a new file"
+            )
+    return None
+
+
+def _version(db: Connection) -> int:
+    return int(db.value(SQL["get_meta"], ("schema_version",)) or 0)

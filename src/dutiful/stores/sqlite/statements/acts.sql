@@ -1,0 +1,17 @@
+-- name: request_cancel
+UPDATE dutiful_lease
+SET cancel_requested_at = ?2, cancel_reason = ?3
+WHERE job_id = ?1 AND cancel_requested_at IS NULL;
+
+-- name: take_scheduled_job
+DELETE FROM dutiful_scheduled WHERE job_id = ? RETURNING queue, priority, kind, tenant, attempt, crashes;
+
+-- name: pause
+INSERT INTO dutiful_pause (scope, name, since, by, reason) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (scope, name) DO NOTHING;
+
+-- name: resume
+DELETE FROM dutiful_pause WHERE scope = ? AND name = ?;
+
+-- name: enable_schedule
+UPDATE dutiful_schedule SET enabled = ?2 WHERE name = ?1;

@@ -1,0 +1,59 @@
+-- name: places_of_jobs
+-- Every job that does not stand in exactly one place.
+SELECT j.id,
+       concat_places
+FROM (
+    SELECT j.id,
+           (SELECT group_concat(place, ' and ') FROM (
+               SELECT 'scheduled' AS place FROM dutiful_scheduled WHERE job_id = j.id
+               UNION ALL SELECT 'ready' FROM dutiful_ready WHERE job_id = j.id
+               UNION ALL SELECT 'blocked' FROM dutiful_blocked WHERE job_id = j.id
+               UNION ALL SELECT 'lease' FROM dutiful_lease WHERE job_id = j.id
+               UNION ALL SELECT 'finished' FROM dutiful_finished WHERE job_id = j.id
+           )) AS concat_places
+    FROM dutiful_job j
+) j
+WHERE concat_places IS NULL OR instr(concat_places, ' and ') > 0;
+
+-- name: places_without_job
+SELECT place, job_id
+FROM (
+    SELECT 'scheduled' AS place, job_id FROM dutiful_scheduled
+    UNION ALL SELECT 'ready', job_id FROM dutiful_ready
+    UNION ALL SELECT 'blocked', job_id FROM dutiful_blocked
+    UNION ALL SELECT 'lease', job_id FROM dutiful_lease
+    UNION ALL SELECT 'finished', job_id FROM dutiful_finished
+)
+WHERE job_id NOT IN (SELECT id FROM dutiful_job);
+
+-- name: orphan_keys
+SELECT u.tenant, u.kind, u.key, u.scope, u.job_id
+FROM dutiful_unique_key u
+LEFT JOIN dutiful_job j ON j.id = u.job_id
+LEFT JOIN dutiful_finished f ON f.job_id = u.job_id
+LEFT JOIN dutiful_lease l ON l.job_id = u.job_id
+WHERE u.scope IN ('queued', 'active')
+  AND (j.id IS NULL OR f.job_id IS NOT NULL OR (u.scope = 'queued' AND l.job_id IS NOT NULL));
+
+-- name: orphan_dependencies
+SELECT d.job_id, d.needs_id, b.job_id IS NULL, j.id IS NULL
+FROM dutiful_dependency d
+LEFT JOIN dutiful_blocked b ON b.job_id = d.job_id AND b.gate = 'dependency'
+LEFT JOIN dutiful_job j ON j.id = d.needs_id
+WHERE b.job_id IS NULL OR j.id IS NULL;
+
+-- name: dead_letters_of_the_living
+SELECT d.job_id, f.state
+FROM dutiful_dead_letter d
+CROSS JOIN dutiful_job j ON j.id = d.job_id
+LEFT JOIN dutiful_finished f ON f.job_id = d.job_id
+WHERE f.state IS NULL OR f.state <> 'failed';
+
+-- name: failed_without_dead_letter
+SELECT f.job_id
+FROM dutiful_finished f
+LEFT JOIN dutiful_dead_letter d ON d.job_id = f.job_id
+WHERE f.state = 'failed' AND d.job_id IS NULL;
+
+-- name: attempts_without_job
+SELECT DISTINCT a.job_id FROM dutiful_attempt a LEFT JOIN dutiful_job j ON j.id = a.job_id WHERE j.id IS NULL;

@@ -1,0 +1,129 @@
+-- name: survey
+SELECT (SELECT min(run_at) FROM dutiful_scheduled)                     AS next_run_at,
+       (SELECT min(next_at) FROM dutiful_schedule WHERE enabled = 1)   AS next_fire_at,
+       (SELECT min(expires_at) FROM dutiful_lease)                     AS next_expiry,
+       EXISTS (SELECT 1 FROM dutiful_blocked)                          AS blocked;
+
+-- name: pauses_of_kinds
+SELECT name, since FROM dutiful_pause WHERE scope = 'kind';
+
+-- name: due
+SELECT run_at, job_id, queue, priority, kind, tenant, attempt, crashes
+FROM dutiful_scheduled
+WHERE run_at <= ?
+ORDER BY run_at, job_id
+LIMIT ?;
+
+-- name: take_scheduled
+DELETE FROM dutiful_scheduled WHERE run_at = ? AND job_id = ?;
+
+-- name: next_run_at
+SELECT min(run_at) FROM dutiful_scheduled;
+
+-- name: lapsed
+SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL
+FROM dutiful_lease l
+CROSS JOIN dutiful_job j ON j.id = l.job_id
+WHERE l.expires_at <= ?
+ORDER BY l.expires_at
+LIMIT ?;
+
+-- name: held_by
+-- A scan: there are as many leases as slots in all workers, and it is asked only when one of them has died.
+SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL
+FROM dutiful_lease l
+CROSS JOIN dutiful_job j ON j.id = l.job_id
+WHERE l.worker_id = ?
+ORDER BY l.job_id;
+
+-- name: no_longer_paused
+SELECT job_id, queue, priority, kind, tenant, attempt, crashes, run_at
+FROM dutiful_blocked
+WHERE gate = 'paused' AND key NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'kind')
+ORDER BY since, job_id
+LIMIT ?;
+
+-- name: dependency_broken
+-- The needed job that ended badly, for each job that waits for one.
+SELECT d.job_id, f.job_id, f.state
+FROM dutiful_dependency d
+CROSS JOIN dutiful_finished f ON f.job_id = d.needs_id
+WHERE f.state IN ('failed', 'cancelled')
+GROUP BY d.job_id
+LIMIT ?;
+
+-- name: dependency_met
+SELECT b.job_id, b.queue, b.priority, b.kind, b.tenant, b.attempt, b.crashes, b.run_at
+FROM dutiful_blocked b
+WHERE b.gate = 'dependency'
+  AND NOT EXISTS (
+      SELECT 1
+      FROM dutiful_dependency d
+      LEFT JOIN dutiful_finished f ON f.job_id = d.needs_id
+      WHERE d.job_id = b.job_id
+        AND (f.state IS NULL OR f.state NOT IN ('completed', 'completed_with_errors'))
+  )
+ORDER BY b.job_id
+LIMIT ?;
+
+-- name: ready_of_paused_kinds
+SELECT job_id, queue, priority, kind, tenant, attempt, crashes
+FROM dutiful_ready
+WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope = 'kind')
+LIMIT ?;
+
+-- name: finished_between
+SELECT f.job_id,
+       f.finished_at < :cutoff AND NOT EXISTS (SELECT 1 FROM dutiful_dependency d WHERE d.needs_id = f.job_id)
+FROM dutiful_finished f
+WHERE f.job_id > :after AND f.job_id < :bound
+ORDER BY f.job_id
+LIMIT :limit;
+
+-- name: delete_attempts
+DELETE FROM dutiful_attempt WHERE job_id = ?;
+
+-- name: delete_finished
+DELETE FROM dutiful_finished WHERE job_id = ?;
+
+-- name: delete_job
+DELETE FROM dutiful_job WHERE id = ?;
+
+-- name: delete_expired_keys
+DELETE FROM dutiful_unique_key
+WHERE (tenant, kind, key) IN (
+    SELECT tenant, kind, key FROM dutiful_unique_key WHERE expires_at IS NOT NULL AND expires_at <= ? LIMIT ?
+);
+
+-- name: put_schedule
+-- When it fires next is the store's business, and whether it fires at all its operators'; code decides the rest.
+INSERT INTO dutiful_schedule (name, kind, expression, timezone, catch_up, job, next_at, last_at, last_job_id, enabled)
+VALUES (:name, :kind, :expression, :timezone, :catch_up, :job, :next_at, :last_at, :last_job_id, :enabled)
+ON CONFLICT (name) DO UPDATE
+SET kind       = excluded.kind,
+    catch_up   = excluded.catch_up,
+    job        = excluded.job,
+    next_at    = CASE WHEN expression = excluded.expression AND timezone = excluded.timezone
+                      THEN next_at ELSE excluded.next_at END,
+    expression = excluded.expression,
+    timezone   = excluded.timezone;
+
+-- name: move_schedule
+UPDATE dutiful_schedule
+SET next_at = :next_at, last_at = :at, last_job_id = coalesce(:last_job_id, last_job_id)
+WHERE name = :name AND next_at = :expected AND enabled = 1;
+
+-- name: put_worker
+INSERT INTO dutiful_worker
+       (id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds)
+VALUES (?,  ?,    ?,    ?,   ?,               ?,          ?,       ?,          ?,       ?,     ?)
+ON CONFLICT (id) DO UPDATE
+SET name = excluded.name, host = excluded.host, pid = excluded.pid, process_started = excluded.process_started,
+    started_at = excluded.started_at, seen_at = excluded.seen_at, expires_at = excluded.expires_at,
+    leading = excluded.leading, lanes = excluded.lanes, kinds = excluded.kinds;
+
+-- name: old_workers
+SELECT id, host, pid, process_started, expires_at FROM dutiful_worker WHERE seen_at < ?;
+
+-- name: delete_worker
+DELETE FROM dutiful_worker WHERE id = ?;

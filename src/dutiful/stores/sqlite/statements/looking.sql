@@ -1,0 +1,79 @@
+-- name: select_jobs
+-- One row a job with where it stands; the text in braces is where to look for it first.
+SELECT j.id, j.kind, j.queue, j.payload, j.priority, j.max_attempts, j.created_at, j.run_at, j.tenant,
+       j.correlation_id, j.parent_id, j.retry_of, j.subject, j.created_by, j.options,
+       CASE WHEN f.job_id IS NOT NULL THEN f.state
+            WHEN l.job_id IS NOT NULL THEN 'running'
+            WHEN r.job_id IS NOT NULL THEN 'ready'
+            WHEN s.job_id IS NOT NULL THEN 'scheduled'
+            WHEN b.job_id IS NOT NULL THEN 'blocked'
+       END                                                             AS state,
+       coalesce(f.attempt, l.attempt, r.attempt, s.attempt, b.attempt) AS attempt,
+       coalesce(f.crashes, l.crashes, r.crashes, s.crashes, b.crashes) AS crashes,
+       coalesce(s.run_at, b.run_at)                                    AS due_at,
+       coalesce(f.claimed_at, l.claimed_at)                            AS started_at,
+       f.finished_at, l.expires_at, l.cancel_requested_at,
+       coalesce(f.worker_id, l.worker_id)                              AS worker_id,
+       f.result, f.errors, b.gate, b.key
+FROM {source}
+LEFT JOIN dutiful_finished f ON f.job_id = j.id
+LEFT JOIN dutiful_lease l ON l.job_id = j.id
+LEFT JOIN dutiful_ready r ON r.job_id = j.id
+LEFT JOIN dutiful_scheduled s ON s.job_id = j.id
+LEFT JOIN dutiful_blocked b ON b.job_id = j.id;
+
+-- name: needs_of
+SELECT needs_id FROM dutiful_dependency WHERE job_id = ? ORDER BY needs_id;
+
+-- name: attempts
+SELECT job_id, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, error
+FROM dutiful_attempt
+WHERE job_id = ?
+ORDER BY id;
+
+-- name: count_by_queue
+SELECT queue, sum(scheduled), sum(ready), sum(blocked), sum(running)
+FROM (
+    SELECT queue, count(*) AS scheduled, 0 AS ready, 0 AS blocked, 0 AS running FROM dutiful_scheduled GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, count(*), 0, 0 FROM dutiful_ready GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, 0, count(*), 0 FROM dutiful_blocked GROUP BY queue
+    UNION ALL
+    SELECT j.queue, 0, 0, 0, count(*) FROM dutiful_lease l CROSS JOIN dutiful_job j ON j.id = l.job_id GROUP BY j.queue
+    UNION ALL
+    SELECT name, 0, 0, 0, 0 FROM dutiful_pause WHERE scope = 'queue'
+)
+GROUP BY queue
+ORDER BY queue;
+
+-- name: first_in_line
+SELECT max(j.created_at, coalesce(j.run_at, 0))
+FROM dutiful_ready r
+CROSS JOIN dutiful_job j ON j.id = r.job_id
+WHERE r.queue = ? AND r.priority = ?
+ORDER BY r.seq
+LIMIT 1;
+
+-- name: count_live
+SELECT (SELECT count(*) FROM dutiful_scheduled)   AS scheduled,
+       (SELECT count(*) FROM dutiful_ready)       AS ready,
+       (SELECT count(*) FROM dutiful_blocked)     AS blocked,
+       (SELECT count(*) FROM dutiful_lease)       AS running,
+       (SELECT count(*) FROM dutiful_dead_letter WHERE status = 'pending_review') AS dead_letters;
+
+-- name: count_finished
+SELECT state, count(*) FROM dutiful_finished WHERE finished_at >= ? GROUP BY state;
+
+-- name: workers
+SELECT id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds
+FROM dutiful_worker
+ORDER BY started_at, id;
+
+-- name: schedules
+SELECT name, kind, expression, timezone, catch_up, job, next_at, last_at, last_job_id, enabled
+FROM dutiful_schedule
+ORDER BY name;
+
+-- name: pauses
+SELECT scope, name, since, by, reason FROM dutiful_pause ORDER BY scope, name;

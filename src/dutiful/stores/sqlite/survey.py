@@ -1,0 +1,64 @@
+"""Who leads the services of this file, and what there is for them to do."""
+
+from dutiful.store import Survey
+from dutiful.stores.sqlite import fork
+from dutiful.stores.sqlite.codec import maybe_moment, moment
+from dutiful.stores.sqlite.driver import Connection
+from dutiful.stores.sqlite.lock import FileLock
+from dutiful.stores.sqlite.sql import SQL
+
+_STALLED = 5_000_000
+"""How long a duty may be overdue, in microseconds, before others than the leader see to it."""
+
+Kinds = frozenset[tuple[str, int]]
+"""Paused kinds, each with the time since when."""
+
+
+class Leadership:
+    """A process leads while it holds a file lock, which the kernel frees with it: an idle leader writes nothing."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = FileLock(f"{path}-leader")
+        self._gate: fork.Gate | None = None
+        self.held = False
+
+    def open(self) -> None:
+        self._lock.open()
+        self._gate = fork.Gate(self.close)
+
+    def take(self) -> bool:
+        self.held = self.held or self._lock.try_acquire()
+        return self.held
+
+    def resign(self) -> None:
+        if self.held:
+            self.held = False
+            self._lock.release()
+
+    def close(self) -> None:
+        self.held = False
+        self._lock.close()
+
+
+def survey(db: Connection, leads: bool, led_at: int, swept: Kinds, now: int) -> Survey:
+    """What there is to do; whoever does not lead is told that it does when the leader is stopped or stuck.
+
+    `led_at` is when this process was last told so.
+    """
+    next_run_at, next_fire_at, next_expiry, any_blocked = db.rows(SQL["survey"])[0]
+    blocked = bool(any_blocked) or not paused_kinds(db) <= swept
+    overdue = any(at is not None and at < now - _STALLED for at in (next_run_at, next_fire_at, next_expiry))
+    # Whether a gate should have been opened cannot be seen from here, so everyone looks now and then.
+    unseen = blocked and led_at < now - _STALLED
+    return Survey(
+        leading=leads or overdue or unseen,
+        now=moment(now),
+        next_run_at=maybe_moment(next_run_at),
+        next_fire_at=maybe_moment(next_fire_at),
+        lapsed=next_expiry is not None and next_expiry <= now,
+        blocked=blocked,
+    )
+
+
+def paused_kinds(db: Connection) -> Kinds:
+    return frozenset((name, since) for name, since in db.rows(SQL["pauses_of_kinds"]))

@@ -1,0 +1,59 @@
+"""A handler's own writes: collected first, then applied together with its job's completion."""
+
+import re
+from typing import Any, NoReturn
+
+from dutiful.core.errors import ClaimLost, UsageError
+from dutiful.core.ids import public
+from dutiful.store import Completion, Token
+from dutiful.stores.sqlite import work
+from dutiful.stores.sqlite.driver import Connection
+
+_COMMENTS = re.compile(r"\A(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
+_FORBIDDEN = frozenset(
+    ("BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE", "ATTACH", "DETACH", "PRAGMA", "VACUUM")
+)
+
+
+class BufferedTransaction:
+    """Statements in the order in which they were given; SQLite sees them when the block is left."""
+
+    def __init__(self) -> None:
+        self._statements: list[tuple[str, tuple[Any, ...]]] = []
+        self._closed = False
+
+    async def execute(self, statement: str, *args: Any) -> None:
+        if self._closed:
+            raise UsageError("the transaction is over: call execute inside its block")
+        word = _COMMENTS.sub("", statement).partition(" ")[0].strip().rstrip(";").upper()
+        if word in _FORBIDDEN:
+            raise UsageError(f"{word} cannot be used here: the job's transaction is begun and committed for you")
+        self._statements.append((statement, args))
+
+    @property
+    def connection(self) -> NoReturn:
+        raise UsageError(
+            "there is no connection here: on SQLite, which has one writer, statements are collected and applied when "
+            "the block is left. Use execute(), and read what you need before the block"
+        )
+
+    def close(self) -> None:
+        self._closed = True
+
+    def apply(self, db: Connection, token: Token, result: str | None, now: int) -> None:
+        """Write everything and complete the job; ClaimLost if it is no longer ours."""
+        complete(db, token, result, now)
+        for statement, args in self._statements:
+            db.run_foreign(statement, args)
+
+
+def complete(db: Connection, token: Token, result: str | None, now: int) -> None:
+    """Complete one job in the transaction that is open; ClaimLost even if it was completed before.
+
+    For then its writes were committed before, and must not be a second time.
+    """
+    if work.complete(db, [Completion(token.job_id, token.claim_id, result)], now):
+        raise ClaimLost(
+            f"job {public(token.job_id)} is no longer ours: its lease ended or it was settled before, "
+            "so nothing of this transaction is kept"
+        )

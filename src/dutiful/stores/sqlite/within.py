@@ -1,0 +1,96 @@
+"""Runs our statements in a transaction of the user's own connection to the same file."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from dutiful.core.errors import UsageError
+from dutiful.stores.sqlite.driver import Connection, Driver, translate
+
+_TWO_LIBRARIES = (
+    "this store uses apsw, which brings an SQLite library of its own, and your connection uses another. Two libraries "
+    "in one process drop each other's locks on the file and lose acknowledged commits. Open the store with "
+    'driver="sqlite3", so that the whole process uses one library'
+)
+
+
+@contextmanager
+def borrowed(connection: Any, driver: Driver, path: str) -> Iterator[Connection]:
+    """The user's connection as ours, inside its transaction; whether that is committed is for the user to say.
+
+    A connection that commits every statement by itself gets a transaction of its own around ours.
+    """
+    raw = _raw(connection)
+    if isinstance(raw, sqlite3.Connection) and driver != "sqlite3":
+        raise UsageError(_TWO_LIBRARIES)
+    if isinstance(raw, apsw.Connection) and driver != "apsw":
+        raise UsageError('this store was opened with driver="sqlite3": give it a connection of sqlite3, or open it '
+                         'with driver="apsw"')  # fmt: skip
+    db = Connection(raw)
+    try:
+        _check_file(db, path)
+        by_itself = isinstance(raw, apsw.Connection) or raw.isolation_level is None
+        if not db.in_transaction and not by_itself:
+            # sqlite3 would begin one at the first write anyhow, but one that may find another writer in its way.
+            db.run("BEGIN IMMEDIATE")
+        db.run("SAVEPOINT dutiful")
+        try:
+            yield db
+        except BaseException:
+            if db.in_transaction:
+                db.run("ROLLBACK TO dutiful")
+                db.run("RELEASE dutiful")
+            raise
+        db.run("RELEASE dutiful")
+    except (apsw.Error, sqlite3.Error) as error:
+        raise translate(error, path) from error
+
+
+def _raw(connection: Any) -> sqlite3.Connection | apsw.Connection:
+    if isinstance(connection, sqlite3.Connection | apsw.Connection):
+        return connection
+    module = type(connection).__module__.partition(".")[0]
+    if module == "sqlalchemy":
+        return _of_sqlalchemy(connection)
+    if module == "django":
+        return _of_django(connection)
+    raise UsageError(
+        f"{type(connection).__qualname__} is no connection to SQLite that can be used here: give a sqlite3.Connection, "
+        "a blocking Connection or Session of SQLAlchemy, or a connection of Django"
+    )
+
+
+def _of_sqlalchemy(connection: Any) -> sqlite3.Connection:
+    if "asyncio" in type(connection).__module__:
+        raise UsageError(
+            "an asyncio session of SQLAlchemy keeps its SQLite connection in a thread of its own: use a blocking "
+            "Session or Connection, for example in `await session.run_sync(…)`"
+        )
+    bound = connection if hasattr(connection, "exec_driver_sql") else connection.connection()
+    if bound.dialect.name != "sqlite":
+        raise UsageError(f"the jobs are kept in SQLite, but this connection is to {bound.dialect.name}")
+    raw = bound.connection.dbapi_connection
+    if not isinstance(raw, sqlite3.Connection):
+        raise UsageError(f"SQLAlchemy uses {type(raw).__qualname__} here: use its pysqlite driver, sqlite:///…")
+    return raw
+
+
+def _of_django(connection: Any) -> sqlite3.Connection:
+    if connection.vendor != "sqlite":
+        raise UsageError(f"the jobs are kept in SQLite, but this connection is to {connection.vendor}")
+    connection.ensure_connection()
+    raw = connection.connection
+    assert isinstance(raw, sqlite3.Connection)
+    return raw
+
+
+def _check_file(db: Connection, path: str) -> None:
+    for _, name, file in db.rows("PRAGMA database_list"):
+        if name == "main":
+            if not file or not Path(file).samefile(path):
+                raise UsageError(f"the jobs are kept in {path}, but this connection is to {file or 'memory'}")
+            return

@@ -1,0 +1,32 @@
+"""Named SQL statements, read from the `.sql` files of a store.
+
+A file holds one or more statements, each under a line `-- name: verb_object`.
+"""
+
+import re
+from importlib.resources import files
+
+_HEADER = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
+
+
+class Statements(dict[str, str]):
+    """Statements by name; an unknown name is a programming error, and says which names there are."""
+
+    def __missing__(self, name: str) -> str:
+        raise LookupError(f"no statement is named {name!r}; there are: {', '.join(sorted(self))}")
+
+
+def load(package: str, folder: str = "statements") -> Statements:
+    """Read every statement in `folder` of `package`; a name that is used twice is refused."""
+    found = Statements()
+    for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".sql"):
+            continue
+        preamble, *parts = _HEADER.split(file.read_text(encoding="utf-8"))
+        if re.sub(r"--.*", "", preamble).strip():
+            raise LookupError(f"{file.name} has SQL before its first `-- name:` line")
+        for name, text in zip(parts[::2], parts[1::2], strict=True):
+            if name in found:
+                raise LookupError(f"{file.name} names {name!r} a second time")
+            found[name] = text.strip().removesuffix(";")
+    return found

@@ -1,0 +1,41 @@
+"""One suite that every store passes.
+
+For a store of your own, with pytest-asyncio in auto mode:
+
+    pytest.register_assert_rewrite("dutiful.testing.store_suite")   # in conftest.py
+
+    @pytest.fixture
+    async def store() -> AsyncIterator[Store]: ...                  # open, migrated and empty
+
+    class TestClaim(ClaimSuite): ...
+"""
+
+from dutiful.testing.store_suite.act import ActSuite
+from dutiful.testing.store_suite.claim import ClaimSuite
+from dutiful.testing.store_suite.duty import DutySuite
+from dutiful.testing.store_suite.gate import GateSuite
+from dutiful.testing.store_suite.insert import InsertSuite
+from dutiful.testing.store_suite.lease import LeaseSuite
+from dutiful.testing.store_suite.race import RaceSuite
+from dutiful.testing.store_suite.reader import ReaderSuite
+from dutiful.testing.store_suite.retention import RetentionSuite
+from dutiful.testing.store_suite.schedule import ScheduleSuite
+from dutiful.testing.store_suite.settle import SettleSuite
+from dutiful.testing.store_suite.transaction import TransactionSuite
+from dutiful.testing.store_suite.unique import UniqueSuite
+
+__all__ = [
+    "ActSuite",
+    "ClaimSuite",
+    "DutySuite",
+    "GateSuite",
+    "InsertSuite",
+    "LeaseSuite",
+    "RaceSuite",
+    "ReaderSuite",
+    "RetentionSuite",
+    "ScheduleSuite",
+    "SettleSuite",
+    "TransactionSuite",
+    "UniqueSuite",
+]

@@ -1,0 +1,216 @@
+"""Who gets which jobs, and in what order."""
+
+import pytest
+
+from dutiful.core.outcome import Failed, Released
+from dutiful.core.transitions import State
+from dutiful.store import Line, PauseScope, Store
+from dutiful.testing.store_suite.builders import (
+    BOB,
+    DEFAULT,
+    KIND,
+    LEASE,
+    OOPS,
+    T0,
+    at,
+    change,
+    claim,
+    claim_one,
+    crash,
+    enqueue,
+    enqueue_one,
+    new_job,
+    pause,
+    same_json,
+    settle,
+    start_one,
+    state,
+    token,
+)
+
+
+class ClaimSuite:
+    async def test_a_claim_tells_the_worker_all_it_needs(self, store: Store) -> None:
+        parent = await enqueue_one(store, queue="elsewhere")
+        job = new_job(
+            payload='{"n": [1, 2]}', tenant="acme", correlation_id="order-17", parent_id=parent, subject='{"build": 5}',
+            options='{"timeout": 60}', max_attempts=9, run_at=at(-5),
+        )  # fmt: skip
+        await enqueue(store, job)
+
+        claimed = await claim_one(store, now=at(1))
+
+        assert (claimed.job_id, claimed.attempt, claimed.crashes) == (job.id, 1, 0)
+        assert (claimed.kind, claimed.queue, claimed.priority, claimed.max_attempts) == (KIND, "default", 100, 9)
+        assert (claimed.tenant, claimed.correlation_id, claimed.parent_id) == ("acme", "order-17", parent)
+        assert same_json(claimed.payload, job.payload)
+        assert same_json(claimed.subject, job.subject)
+        assert same_json(claimed.options, job.options)
+        assert (claimed.created_at, claimed.run_at) == (T0, at(-5))
+
+    async def test_a_claimed_job_is_running_until_its_lease_ends(self, store: Store) -> None:
+        claimed = await start_one(store, now=at(1))
+
+        record = await store.find(claimed.job_id)
+
+        assert record is not None
+        assert (record.state, record.attempt) == (State.RUNNING, 1)
+        assert (record.started_at, record.expires_at) == (at(1), at(1) + LEASE)
+        assert await store.check_places() == []
+
+    async def test_a_job_is_held_by_the_worker_that_asked(self, store: Store) -> None:
+        await enqueue_one(store)
+
+        claimed = await claim_one(store, worker_id=BOB)
+
+        record = await store.find(claimed.job_id)
+        assert record is not None
+        assert record.worker_id == BOB
+
+    async def test_a_job_is_claimed_once(self, store: Store) -> None:
+        await start_one(store)
+
+        assert await claim(store) == []
+
+    async def test_jobs_of_a_line_start_in_order_of_becoming_ready(self, store: Store) -> None:
+        later = await enqueue_one(store, run_at=at(10))
+        first = await enqueue_one(store)
+        await store.promote(10, now=at(10))
+        last = await enqueue_one(store, now=at(11))
+
+        assert [c.job_id for c in await claim(store, now=at(11))] == [first, later, last]
+
+    async def test_lines_are_served_in_the_order_in_which_they_are_asked_for(self, store: Store) -> None:
+        low, other, high = new_job(priority=200), new_job(queue="other"), new_job(priority=1)
+        low2, high2 = new_job(priority=200), new_job(priority=1)
+        await enqueue(store, low, other, high, low2, high2)
+        lines = [Line("default", 1), Line("other", 100), Line("default", 200)]
+
+        claimed = await claim(store, lines=lines, limit=4)
+
+        assert [c.job_id for c in claimed] == [high.id, high2.id, other.id, low.id]
+        assert [c.job_id for c in await claim(store, lines=lines)] == [low2.id]
+
+    async def test_lines_that_were_not_asked_for_are_left_alone(self, store: Store) -> None:
+        await enqueue(store, new_job(queue="other"), new_job(priority=99))
+
+        assert await claim(store) == []
+
+    async def test_a_claim_takes_no_more_than_its_limit(self, store: Store) -> None:
+        await enqueue(store, *(new_job() for _ in range(5)))
+
+        assert len(await claim(store, limit=2)) == 2
+        assert len(await claim(store, limit=10)) == 3
+
+    async def test_a_claim_with_limit_zero_takes_nothing(self, store: Store) -> None:
+        await enqueue_one(store)
+
+        assert await claim(store, limit=0, suspects=0) == []
+
+    async def test_a_claim_begins_beyond_the_seq_of_its_line(self, store: Store) -> None:
+        await enqueue(store, *(new_job() for _ in range(3)))
+        first, second, third = await claim(store)
+        assert 0 < first.seq < second.seq < third.seq
+        await store.settle([change(c, Released()) for c in (first, second, third)], now=T0)
+
+        claimed = await claim(store, lines=[Line("default", 100, first.seq)])
+
+        assert [c.seq for c in claimed] == [second.seq, third.seq]
+
+    async def test_a_kind_that_the_worker_does_not_know_is_left_for_others(self, store: Store) -> None:
+        await enqueue(store, *(new_job(kind="unknown") for _ in range(60)))
+        known = await enqueue_one(store)
+
+        assert [c.job_id for c in await claim(store, limit=1)] == [known]
+        assert len(await claim(store, kinds=["unknown"])) == 60
+
+    async def test_a_job_is_not_claimed_before_it_is_due(self, store: Store) -> None:
+        await enqueue_one(store, run_at=at(60))
+
+        assert await claim(store, now=at(59)) == []
+
+    async def test_a_paused_queue_gives_nothing_until_it_is_resumed(self, store: Store) -> None:
+        await enqueue(store, new_job(), open_ := new_job(queue="open"))
+        lines = [DEFAULT, Line("open", 100)]
+        await pause(store, PauseScope.QUEUE, "default")
+
+        assert [c.job_id for c in await claim(store, lines=lines)] == [open_.id]
+        await store.resume(PauseScope.QUEUE, "default")
+        assert len(await claim(store, lines=lines)) == 1
+
+    async def test_a_paused_lane_gets_nothing_while_others_go_on(self, store: Store) -> None:
+        await enqueue(store, new_job(), new_job())
+        await pause(store, PauseScope.LANE, "general")
+
+        assert await claim(store, lane="general") == []
+        assert len(await claim(store, lane="fast", limit=1)) == 1
+        await store.resume(PauseScope.LANE, "general")
+        assert len(await claim(store, lane="general")) == 1
+
+    async def test_a_kind_that_was_paused_after_its_jobs_became_ready_is_not_claimed(self, store: Store) -> None:
+        await enqueue(store, new_job(), other := new_job(kind="other"))
+        await pause(store, PauseScope.KIND, KIND)
+
+        assert [c.job_id for c in await claim(store, kinds=[KIND, "other"])] == [other.id]
+        await store.resume(PauseScope.KIND, KIND)
+        assert len(await claim(store)) == 1
+
+    async def test_attempts_are_counted_from_what_was_spent(self, store: Store) -> None:
+        first = await start_one(store)
+        await settle(store, first, Failed(OOPS))
+        await store.promote(10, now=at(60))
+
+        second = await claim_one(store, now=at(60))
+
+        assert (first.attempt, second.attempt) == (1, 2)
+        assert token(first) != token(second)
+        record = await store.find(first.job_id)
+        assert record is not None
+        assert record.attempt == 2
+
+    async def test_a_job_that_was_lost_with_its_worker_is_taken_only_as_a_suspect(self, store: Store) -> None:
+        await enqueue(store, suspect := new_job(), *(clean := [new_job() for _ in range(3)]))
+        await claim_one(store)
+        now = await crash(store)
+
+        assert [c.job_id for c in await claim(store, limit=2, suspects=0, now=now)] == [job.id for job in clean[:2]]
+        assert [c.job_id for c in await claim(store, limit=0, suspects=1, now=now)] == [suspect.id]
+        assert await state(store, clean[2].id) is State.READY
+
+    async def test_suspects_are_taken_besides_the_limit(self, store: Store) -> None:
+        await enqueue(store, *(new_job() for _ in range(3)))
+        lost = {c.job_id for c in await claim(store)}
+        now = await crash(store)
+        await enqueue(store, *(new_job() for _ in range(3)), now=now)
+
+        claimed = await claim(store, limit=2, suspects=2, now=now)
+
+        assert [c.crashes for c in claimed if c.job_id in lost] == [1, 1]
+        assert [c.crashes for c in claimed if c.job_id not in lost] == [0, 0]
+        assert [c.seq for c in claimed] == sorted(c.seq for c in claimed)
+
+    @pytest.mark.parametrize("suspects", [0, 1])
+    async def test_suspects_do_not_hide_the_jobs_behind_them(self, store: Store, suspects: int) -> None:
+        await enqueue(store, *(new_job() for _ in range(60)))
+        await claim(store)
+        now = await crash(store)
+        clean = await enqueue_one(store, now=now)
+
+        claimed = await claim(store, limit=1, suspects=suspects, now=now)
+
+        assert len(claimed) == 1 + suspects
+        assert clean in {c.job_id for c in claimed}
+
+    async def test_a_peek_finds_every_line_that_has_work_and_its_first_job(self, store: Store) -> None:
+        await enqueue(
+            store, new_job(kind="other"), new_job(), new_job(), new_job(queue="fast", priority=5),
+            new_job(queue="later", run_at=at(60)), new_job(queue="foreign", kind="unknown"),
+        )  # fmt: skip
+
+        lines = await store.peek([KIND, "other"], now=T0)
+
+        assert {(line.queue, line.priority) for line in lines} == {("default", 100), ("fast", 5)}
+        claimed = await claim(store, lines=[Line(n.queue, n.priority) for n in lines], kinds=[KIND, "other"])
+        first = {(c.queue, c.priority): c.seq for c in reversed(claimed)}
+        assert {(line.queue, line.priority): line.seq for line in lines} == first
+        assert await store.peek([KIND, "other"], now=T0) == []

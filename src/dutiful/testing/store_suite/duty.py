@@ -1,0 +1,166 @@
+"""What services ask of a store: leadership, a survey, and the promotion of what is due."""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from dutiful.core.transitions import State
+from dutiful.store import Promotion, Store, WorkerRecord
+from dutiful.testing.store_suite.builders import (
+    ADA,
+    BOB,
+    EXPIRED,
+    LEASE,
+    T0,
+    at,
+    claim,
+    enqueue,
+    enqueue_one,
+    new_job,
+    start_one,
+    state,
+    states,
+)
+
+TTL = timedelta(seconds=10)
+
+
+async def beat(store: Store, worker_id: UUID, *, ttl: timedelta = TTL, now: datetime | None = None) -> None:
+    worker = WorkerRecord(
+        id=worker_id, name="ada-1", host="host", pid=42, started_at=T0, seen_at=now or T0,
+        lanes={"fast": {"slots": 3, "queues": ["fast"], "busy": 1}}, kinds=["greet", "part"],
+    )  # fmt: skip
+    await store.beat(worker, ttl, now=now)
+
+
+class DutySuite:
+    one_leader = True  # False for a store that elects a process, so that two workers of one process both lead
+
+    async def test_due_jobs_become_ready_in_order_of_their_times(self, store: Store) -> None:
+        jobs = [new_job(run_at=at(n)) for n in (30, 10, 20, 61)]
+        await enqueue(store, *jobs)
+
+        promoted = await store.promote(10, now=at(60))
+
+        assert promoted == Promotion(3, frozenset({("default", 100)}), next_run_at=at(61))
+        assert [c.job_id for c in await claim(store, now=at(60))] == [jobs[1].id, jobs[2].id, jobs[0].id]
+        assert await state(store, jobs[3].id) is State.SCHEDULED
+        assert await store.check_places() == []
+
+    async def test_a_job_is_due_at_its_time_and_not_before(self, store: Store) -> None:
+        job_id = await enqueue_one(store, run_at=at(60))
+
+        assert await store.promote(10, now=at(59)) == Promotion(0, next_run_at=at(60))
+        assert (await store.promote(10, now=at(60))).moved == 1
+        assert await state(store, job_id) is State.READY
+
+    async def test_a_promotion_tells_every_line_that_got_jobs(self, store: Store) -> None:
+        await enqueue(
+            store, new_job(run_at=at(1)), new_job(queue="fast", priority=5, run_at=at(1)),
+            new_job(queue="fast", priority=5, run_at=at(2)), new_job(queue="slow", run_at=at(60)),
+        )  # fmt: skip
+
+        assert (await store.promote(10, now=at(2))).lines == {("default", 100), ("fast", 5)}
+
+    async def test_a_promotion_moves_no_more_than_it_was_asked_to(self, store: Store) -> None:
+        jobs = [new_job(run_at=at(n)) for n in range(1, 6)]
+        await enqueue(store, *jobs)
+
+        promoted = await store.promote(2, now=at(60))
+
+        assert (promoted.moved, promoted.next_run_at) == (2, at(3))
+        assert await states(store, [job.id for job in jobs]) == [State.READY] * 2 + [State.SCHEDULED] * 3
+
+    async def test_nothing_to_promote_is_no_move(self, store: Store) -> None:
+        assert await store.promote(10, now=T0) == Promotion(0)
+
+    async def test_the_first_to_ask_leads(self, store: Store) -> None:
+        survey = await store.survey(ADA, TTL, now=T0)
+
+        assert (survey.leading, survey.now) == (True, T0)
+        assert (await store.survey(ADA, TTL, now=at(5))).leading
+
+    async def test_one_leads_at_a_time(self, store: Store) -> None:
+        self._needs_one_leader()
+        await store.survey(ADA, TTL, now=T0)
+
+        assert not (await store.survey(BOB, TTL, now=at(9))).leading
+        assert (await store.survey(ADA, TTL, now=at(9))).leading
+        assert not (await store.survey(BOB, TTL, now=at(18))).leading
+
+    async def test_a_leader_that_is_not_heard_of_is_succeeded(self, store: Store) -> None:
+        self._needs_one_leader()
+        await store.survey(ADA, TTL, now=T0)
+
+        assert (await store.survey(BOB, TTL, now=at(11))).leading
+        assert not (await store.survey(ADA, TTL, now=at(12))).leading
+
+    async def test_a_leader_that_resigns_is_succeeded_at_once(self, store: Store) -> None:
+        self._needs_one_leader()
+        await store.survey(ADA, TTL, now=T0)
+
+        await store.resign(ADA)
+
+        assert (await store.survey(BOB, TTL, now=at(1))).leading
+
+    async def test_only_the_leader_can_resign(self, store: Store) -> None:
+        self._needs_one_leader()
+        await store.survey(ADA, TTL, now=T0)
+
+        await store.resign(BOB)
+
+        assert not (await store.survey(BOB, TTL, now=at(1))).leading
+
+    async def test_a_survey_of_an_empty_store_finds_nothing_to_do(self, store: Store) -> None:
+        survey = await store.survey(ADA, TTL, now=T0)
+
+        assert (survey.next_run_at, survey.next_fire_at, survey.lapsed, survey.blocked) == (None, None, False, False)
+
+    async def test_a_survey_tells_when_the_next_job_is_due(self, store: Store) -> None:
+        await enqueue(store, new_job(run_at=at(60)), new_job(run_at=at(30)))
+
+        assert (await store.survey(ADA, TTL, now=T0)).next_run_at == at(30)
+
+    async def test_a_survey_tells_of_lapsed_claims(self, store: Store) -> None:
+        await start_one(store)
+
+        assert not (await store.survey(ADA, TTL, now=at(1))).lapsed
+        assert (await store.survey(ADA, TTL, now=at(EXPIRED))).lapsed
+
+    async def test_a_survey_tells_of_blocked_jobs(self, store: Store) -> None:
+        need = await enqueue_one(store)
+        await enqueue_one(store, depends_on=(need,))
+
+        assert (await store.survey(ADA, TTL, now=at(1))).blocked
+
+    async def test_a_worker_is_alive_while_it_beats(self, store: Store) -> None:
+        await beat(store, ADA, ttl=timedelta(hours=1))
+
+        (worker,) = await store.workers()
+
+        assert (worker.id, worker.name, worker.host, worker.pid) == (ADA, "ada-1", "host", 42)
+        assert worker.alive
+        assert worker.lanes == {"fast": {"slots": 3, "queues": ["fast"], "busy": 1}}
+        assert worker.kinds == ["greet", "part"]
+
+    async def test_a_worker_that_stopped_beating_is_not_alive(self, store: Store) -> None:
+        await beat(store, ADA, now=T0)
+
+        assert [worker.alive for worker in await store.workers()] == [False]
+        assert (await store.stats(LEASE, now=at(9))).workers == 1
+        assert (await store.stats(LEASE, now=at(11))).workers == 0
+        await beat(store, ADA, now=at(20))
+        assert (await store.stats(LEASE, now=at(29))).workers == 1
+
+    async def test_a_worker_that_left_is_forgotten(self, store: Store) -> None:
+        await beat(store, ADA, now=T0)
+        await beat(store, BOB, now=T0)
+
+        await store.leave(ADA)
+
+        assert [worker.id for worker in await store.workers()] == [BOB]
+
+    def _needs_one_leader(self) -> None:
+        if not self.one_leader:
+            pytest.skip("this store elects a process, not a worker")

@@ -1,0 +1,305 @@
+"""What a settlement writes, and which are refused."""
+
+from datetime import timedelta
+
+import pytest
+
+from dutiful.core.errors import DataRefused
+from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
+from dutiful.core.transitions import State
+from dutiful.store import Completion, Store, Verdict
+from dutiful.testing.store_suite.builders import (
+    ADA,
+    BACKOFF,
+    EXPIRED,
+    OOPS,
+    T0,
+    at,
+    change,
+    claim,
+    claim_one,
+    complete,
+    crash,
+    enqueue,
+    finish_one,
+    history,
+    new_id,
+    new_job,
+    outcomes,
+    refusal,
+    rescue,
+    settle,
+    start_one,
+    state,
+    states,
+)
+
+LIVING = [Failed(OOPS), Snoozed(BACKOFF), TimedOut(BACKOFF, OOPS), Released(), Lost()]
+
+
+class SettleSuite:
+    async def test_a_completed_job_has_its_result_and_its_times(self, store: Store) -> None:
+        claimed = await start_one(store, now=at(1))
+
+        assert await complete(store, claimed, result='{"sum": 3}', now=at(2)) == []
+
+        record = await store.find(claimed.job_id)
+        assert record is not None
+        assert (record.state, record.result, record.errors) == (State.COMPLETED, {"sum": 3}, None)
+        assert (record.started_at, record.finished_at) == (at(1), at(2))
+        assert (record.worker_id, record.attempt) == (ADA, 1)
+        assert await store.attempts(claimed.job_id) == []
+        assert await store.check_places() == []
+
+    async def test_many_are_completed_at_once_each_with_its_own_result(self, store: Store) -> None:
+        await enqueue(store, *(new_job() for _ in range(50)))
+        claims = await claim(store)
+
+        assert (
+            await store.complete([Completion(c.job_id, c.claim_id, str(n)) for n, c in enumerate(claims)], now=T0) == []
+        )
+
+        records = await store.outcomes([c.job_id for c in claims])
+        assert {r.id: r.result for r in records} == {c.job_id: n for n, c in enumerate(claims)}
+
+    @pytest.mark.parametrize(
+        ("outcome", "final", "result", "errors"),
+        [
+            (Done('"ok"'), State.COMPLETED, "ok", None),
+            (Done(), State.COMPLETED, None, None),
+            (Partial('"most"', (OOPS,)), State.COMPLETED_WITH_ERRORS, "most", [OOPS]),
+            (Failed(OOPS, final=True), State.FAILED, None, [OOPS]),
+            (Cancelled("no use"), State.CANCELLED, None, [{"type": "Cancelled", "message": "no use"}]),
+        ],
+    )
+    async def test_a_final_outcome_is_kept(
+        self, store: Store, outcome: Outcome, final: State, result: object, errors: object
+    ) -> None:
+        claimed = await start_one(store)
+
+        assert await settle(store, claimed, outcome, now=at(2)) == []
+
+        record = await store.find(claimed.job_id)
+        assert record is not None
+        assert (record.state, record.result, record.errors or None) == (final, result, errors)
+        assert (record.finished_at, record.attempt) == (at(2), 1)
+        assert await store.check_places() == []
+
+    async def test_a_job_that_failed_for_good_leaves_a_dead_letter(self, store: Store) -> None:
+        await finish_one(store)
+        assert (await store.stats(timedelta(hours=1), now=T0)).dead_letters == 0
+
+        await finish_one(store, Failed(OOPS, final=True))
+
+        assert (await store.stats(timedelta(hours=1), now=T0)).dead_letters == 1
+
+    @pytest.mark.parametrize(
+        ("outcome", "word"), [(Failed(OOPS), "failed"), (TimedOut(timedelta(minutes=1), OOPS), "timed_out")]
+    )
+    async def test_a_failed_attempt_is_recorded_and_tried_again_later(
+        self, store: Store, outcome: Outcome, word: str
+    ) -> None:
+        claimed = await start_one(store)
+
+        assert await settle(store, claimed, outcome, now=at(2)) == []
+
+        record = await store.find(claimed.job_id)
+        assert record is not None
+        assert (record.state, record.run_at, record.attempt) == (State.SCHEDULED, at(2) + BACKOFF, 1)
+        (attempt,) = await store.attempts(claimed.job_id)
+        assert (attempt.job_id, attempt.claim_id, attempt.attempt) == (claimed.job_id, claimed.claim_id, 1)
+        assert (attempt.outcome, attempt.error, attempt.worker_id) == (word, OOPS, ADA)
+        assert (attempt.claimed_at, attempt.ended_at) == (T0, at(2))
+
+    async def test_a_snoozed_job_waits_and_has_spent_no_attempt(self, store: Store) -> None:
+        claimed = await start_one(store)
+
+        await settle(store, claimed, Snoozed(timedelta(seconds=60)))
+
+        assert await state(store, claimed.job_id) is State.SCHEDULED
+        assert await history(store, claimed.job_id) == [(1, "snoozed")]
+        await store.promote(1, now=at(60))
+        assert (await claim_one(store, now=at(60))).attempt == 1
+
+    async def test_a_job_without_delay_goes_to_the_end_of_its_line(self, store: Store) -> None:
+        await enqueue(store, first := new_job(), second := new_job())
+
+        await settle(store, await claim_one(store), Snoozed(timedelta(0)))
+
+        assert [c.job_id for c in await claim(store)] == [second.id, first.id]
+
+    async def test_a_released_job_has_its_old_place_and_leaves_no_trace(self, store: Store) -> None:
+        await enqueue(store, first := new_job(), second := new_job())
+        claimed = await claim_one(store)
+
+        assert await settle(store, claimed, Released()) == []
+
+        assert await history(store, first.id) == []
+        again, other = await claim(store)
+        assert (again.job_id, other.job_id) == (first.id, second.id)
+        assert (again.attempt, again.seq) == (1, claimed.seq)
+
+    async def test_a_lost_job_is_ready_again_and_its_crash_is_counted(self, store: Store) -> None:
+        claimed = await start_one(store)
+
+        now = await crash(store)
+
+        assert await history(store, claimed.job_id) == [(1, "lost")]
+        again = await claim_one(store, limit=0, suspects=1, now=now)
+        assert (again.job_id, again.attempt, again.crashes) == (claimed.job_id, 1, 1)
+
+    async def test_a_job_that_was_there_at_too_many_deaths_fails(self, store: Store) -> None:
+        job_id, now = (await start_one(store)).job_id, T0
+        for _ in range(2):
+            now = await crash(store, now=now)
+            await claim_one(store, limit=0, suspects=1, now=now)
+        await crash(store, now=now)
+
+        record = await store.find(job_id)
+        assert record is not None
+        assert (record.state, record.crashes) == (State.FAILED, 3)
+        assert await outcomes(store, job_id) == ["lost", "lost"]
+
+    async def test_one_call_settles_different_outcomes(self, store: Store) -> None:
+        await enqueue(store, *(new_job() for _ in range(5)))
+        claims = await claim(store)
+        outcomes: list[Outcome] = [
+            Done(),
+            Failed(OOPS),
+            Failed(OOPS, final=True),
+            Snoozed(timedelta(0)),
+            Cancelled("no use"),
+        ]
+
+        assert await store.settle([change(c, o) for c, o in zip(claims, outcomes, strict=True)], now=T0) == []
+
+        expected = [State.COMPLETED, State.SCHEDULED, State.FAILED, State.READY, State.CANCELLED]
+        assert await states(store, [c.job_id for c in claims]) == expected
+        assert await store.check_places() == []
+
+    @pytest.mark.parametrize(
+        "outcome", [Done("1"), Failed(OOPS, final=True), Failed(OOPS), Snoozed(BACKOFF), Released()]
+    )
+    async def test_a_claim_that_was_lost_settles_nothing(self, store: Store, outcome: Outcome) -> None:
+        lost = await start_one(store)
+        now = await crash(store)
+        held = await claim_one(store, limit=0, suspects=1, now=now)
+
+        refused = [await settle(store, lost, outcome, now=now) for _ in range(2)]
+
+        assert refused[0] == [refusal(lost, Verdict.LOST)]
+        assert await state(store, lost.job_id) is State.RUNNING
+        assert await complete(store, held, now=now) == []
+        assert await outcomes(store, lost.job_id) == ["lost", "refused"]
+        assert await store.check_places() == []
+
+    async def test_a_lost_claim_completes_nothing_and_its_attempt_is_recorded_once(self, store: Store) -> None:
+        lost = await start_one(store)
+        now = await crash(store)
+        held = await claim_one(store, limit=0, suspects=1, now=now)
+
+        for _ in range(2):
+            assert await complete(store, lost, result="1", now=now) == [refusal(lost, Verdict.LOST)]
+
+        assert await outcomes(store, lost.job_id) == ["lost", "refused"]
+        assert await complete(store, held, result="2", now=now) == []
+        record = await store.find(lost.job_id)
+        assert record is not None
+        assert record.result == 2
+
+    async def test_a_lost_claim_is_refused_when_its_job_is_final_meanwhile(self, store: Store) -> None:
+        lost = await start_one(store)
+        now = await crash(store)
+        await complete(store, await claim_one(store, limit=0, suspects=1, now=now), result='"new"', now=now)
+
+        assert await complete(store, lost, result='"old"', now=now) == [refusal(lost, Verdict.LOST)]
+
+        record = await store.find(lost.job_id)
+        assert record is not None
+        assert record.result == "new"
+
+    async def test_a_claim_of_an_unknown_job_is_lost(self, store: Store) -> None:
+        unknown = Completion(new_id(), 1)
+
+        assert await store.complete([unknown], now=T0) == [refusal(unknown, Verdict.LOST)]
+        assert await store.check_places() == []
+
+    async def test_refusals_do_not_hold_up_the_rest_of_the_batch(self, store: Store) -> None:
+        lost = await start_one(store)
+        now = await crash(store)
+        held = await start_one(store, now=now)
+
+        assert await complete(store, lost, held, now=now) == [refusal(lost, Verdict.LOST)]
+        assert await state(store, held.job_id) is State.COMPLETED
+
+    async def test_a_completion_whose_reply_was_lost_is_recognised(self, store: Store) -> None:
+        claimed = await start_one(store)
+        await complete(store, claimed)
+
+        assert await complete(store, claimed, now=at(1)) == [refusal(claimed, Verdict.REPEATED)]
+        record = await store.find(claimed.job_id)
+        assert record is not None
+        assert record.finished_at == T0
+        assert await store.attempts(claimed.job_id) == []
+
+    @pytest.mark.parametrize("outcome", [Done(), Failed(OOPS, final=True), Failed(OOPS), Snoozed(timedelta(0))])
+    async def test_a_settlement_whose_reply_was_lost_is_recognised(self, store: Store, outcome: Outcome) -> None:
+        claimed = await start_one(store)
+        await settle(store, claimed, outcome)
+        before = await store.find(claimed.job_id), await history(store, claimed.job_id)
+
+        assert await settle(store, claimed, outcome, now=at(1)) == [refusal(claimed, Verdict.REPEATED)]
+        assert (await store.find(claimed.job_id), await history(store, claimed.job_id)) == before
+
+    @pytest.mark.parametrize("outcome", LIVING)
+    async def test_a_job_that_is_to_be_cancelled_is_not_kept_alive(self, store: Store, outcome: Outcome) -> None:
+        claimed = await start_one(store)
+        await store.cancel(claimed.job_id, "no use", now=T0)
+
+        assert await settle(store, claimed, outcome) == [refusal(claimed, Verdict.CANCEL_REQUESTED)]
+
+        assert await state(store, claimed.job_id) is State.RUNNING
+        assert await store.attempts(claimed.job_id) == []
+        assert await settle(store, claimed, Cancelled("no use")) == []
+        assert await state(store, claimed.job_id) is State.CANCELLED
+
+    async def test_a_job_that_is_done_before_its_cancellation_is_completed(self, store: Store) -> None:
+        claimed = await start_one(store)
+        await store.cancel(claimed.job_id, "no use", now=T0)
+
+        assert await complete(store, claimed) == []
+        assert await state(store, claimed.job_id) is State.COMPLETED
+
+    async def test_a_rescue_leaves_claims_alone_that_have_not_lapsed(self, store: Store) -> None:
+        claimed = await start_one(store)
+
+        (refused,) = await store.settle([change(claimed, Lost())], lapsed_only=True, now=at(1))
+
+        assert (refused.job_id, refused.claim_id) == (claimed.job_id, claimed.claim_id)
+        assert await state(store, claimed.job_id) is State.RUNNING
+        assert await settle(store, claimed, Failed(OOPS), now=at(2)) == []
+        assert await history(store, claimed.job_id) == [(1, "failed")]
+
+    async def test_a_claim_whose_lease_is_over_settles_as_long_as_nobody_took_it(self, store: Store) -> None:
+        claimed = await start_one(store)
+
+        assert await complete(store, claimed, now=at(EXPIRED)) == []
+        assert await rescue(store, now=at(EXPIRED)) == []
+        assert await state(store, claimed.job_id) is State.COMPLETED
+
+    @pytest.mark.parametrize("text", ["\\u0000", "\\ud800"])
+    async def test_an_outcome_that_cannot_be_stored_is_refused_and_changes_nothing(
+        self, store: Store, text: str
+    ) -> None:
+        await enqueue(store, new_job(), new_job())
+        odd, plain = await claim(store)
+        expected = [State.COMPLETED, State.COMPLETED]
+
+        try:
+            await store.complete(
+                [Completion(odd.job_id, odd.claim_id, f'"{text}"'), Completion(plain.job_id, plain.claim_id)]
+            )
+        except DataRefused:
+            expected = [State.RUNNING, State.RUNNING]
+
+        assert await states(store, [odd.job_id, plain.job_id]) == expected

@@ -1,0 +1,248 @@
+"""A lane: its slots, and the loop that keeps them fed."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from dutiful.core.errors import DutifulError
+from dutiful.core.job import Claim
+from dutiful.core.outcome import Outcome, Released
+from dutiful.kind import Kind
+from dutiful.settings import LaneSettings
+from dutiful.store import Ask, Store
+from dutiful.worker.attempt import Attempts
+from dutiful.worker.lease import Leases
+from dutiful.worker.lines import Lines
+from dutiful.worker.settler import Settler
+from dutiful.worker.slot import Slot
+
+log = logging.getLogger("dutiful.worker")
+# A no-op job never waits, so a slot lets the loop turn now and then.
+TURN = 32
+STALE = 1.0
+FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
+
+
+class Suspects:
+    """Whether this process runs a job that was there at a worker's death: one at a time, lest two condemn each other."""
+
+    def __init__(self) -> None:
+        self.running: UUID | None = None
+
+
+class Lane:
+    def __init__(
+        self,
+        settings: LaneSettings,
+        worker_id: UUID,
+        store: Store,
+        kinds: Mapping[str, Kind[Any, Any]],
+        lines: Lines,
+        attempts: Attempts,
+        settler: Settler,
+        leases: Leases,
+        suspects: Suspects,
+        *,
+        lease: timedelta,
+        prefetch: int,
+    ) -> None:
+        self.name = settings.name
+        self.settings = settings
+        self.slots = [Slot(settings.name) for _ in range(settings.slots)]
+        self._worker_id = worker_id
+        self._store = store
+        self._kinds = kinds
+        self._names = list(kinds)
+        self._lines = lines
+        self._attempts = attempts
+        self._settler = settler
+        self._leases = leases
+        self._suspects = suspects
+        self._lease = lease
+        self._prefetch = prefetch
+        self._buffer: deque[Claim] = deque()
+        self._buffered_at = 0.0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._wake = asyncio.Event()
+        self._look = True  # whether a claim may find something
+        self._open = True
+        self._reconcile = False
+        self._taken = 0
+        self.pace = 0.0  # jobs taken from the buffer a second, lately
+        self.round_trip = 0.005
+
+    @property
+    def busy(self) -> int:
+        return sum(1 for slot in self.slots if slot.claim is not None)
+
+    def serves(self, queue: str) -> bool:
+        return "*" in self.settings.queues or queue in self.settings.queues
+
+    def wake(self) -> None:
+        """There may be something to claim."""
+        self._look = True
+        self._wake.set()
+
+    def close(self) -> list[Claim]:
+        """Claim no more; returns what was claimed ahead and is not started."""
+        self._open = False
+        self._wake.set()
+        rest = list(self._buffer)
+        self._buffer.clear()
+        return rest
+
+    # --- feeding
+
+    async def feed(self) -> None:
+        """Claim as many as slots will free up within a round trip, never more than `prefetch` ahead."""
+        pause = FIRST_RETRY
+        taken, at = 0, time.monotonic()
+        while self._open:
+            want, free = self._wanted()
+            if not self._look or want <= 0:
+                self._wake.clear()
+                await self._wait_for_wake()
+                continue
+            now = time.monotonic()
+            if now > at:
+                self.pace, taken, at = (self._taken - taken) / (now - at), self._taken, now
+            self._look = False
+            try:
+                if self._reconcile:
+                    await self._give_back_unknown()
+                claims = await self._claim(want, free)
+                pause = FIRST_RETRY
+            except DutifulError as error:
+                log.warning("lane %s could not claim: %s", self.name, error)
+                self._look = self._reconcile = True
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_RETRY)
+                continue
+            self.round_trip = 0.8 * self.round_trip + 0.2 * (time.monotonic() - now)
+            if claims:
+                self._look = True  # a short batch does not mean that there is no more
+                self._receive(claims)
+
+    async def _wait_for_wake(self) -> None:
+        if not self._buffer:
+            await self._wake.wait()
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), STALE / 2)
+        except TimeoutError:
+            self._give_back_stale()
+
+    def _wanted(self) -> tuple[int, int]:
+        """How many jobs to ask for, and how many slots stand idle."""
+        free = len(self._waiting)
+        if self._settler.pending > 2 * self._prefetch:
+            return 0, free
+        ahead = min(self._prefetch, int(self.pace * self.round_trip * 2))
+        want = free + ahead - len(self._buffer)
+        # A claim costs a round trip whatever it brings: with work in hand, wait until it is worth one.
+        return (want if self._waiting or want >= max(1, ahead // 2) else 0), free
+
+    async def _claim(self, want: int, free: int) -> list[Claim]:
+        lines = self._lines.serve(self.settings.queues)
+        if not lines:
+            return []
+        suspects = 1 if free > 0 and self._suspects.running is None else 0
+        ask = Ask(self._worker_id, self.name, lines, self._names, want, self._lease, suspects)
+        claims = await self._store.claim(ask)
+        for claim in claims:
+            self._lines.claimed((claim.queue, claim.priority), claim.seq)
+        return claims
+
+    def _receive(self, claims: list[Claim]) -> None:
+        self._leases.add(claims)
+        if not self._open:
+            for claim in claims:
+                self._settler.settle(claim, Released())
+            return
+        for claim in claims:
+            if claim.crashes:
+                self._suspects.running = claim.job_id
+                self._buffer.appendleft(claim)
+            else:
+                self._buffer.append(claim)
+        self._buffered_at = time.monotonic()
+        for _ in range(min(len(self._waiting), len(self._buffer))):
+            self._wake_slot()
+
+    def _wake_slot(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _give_back_stale(self) -> None:
+        """What was claimed ahead and could not be started soon is better off with somebody else."""
+        if self._buffer and time.monotonic() - self._buffered_at > STALE:
+            self.pace = 0.0
+            while self._buffer:
+                claim = self._buffer.popleft()
+                self._forget_suspect(claim)
+                self._settler.settle(claim, Released())
+
+    async def _give_back_unknown(self) -> None:
+        """A claim whose answer was lost holds jobs that nobody here knows of."""
+        held = {lease.claim.job_id for lease in self._leases.snapshot()}
+        for lapsed in await self._store.held_by(self._worker_id):
+            if lapsed.job_id not in held:
+                self._settler.give_back(lapsed)
+        self._reconcile = False
+
+    # --- running
+
+    async def run_slot(self, slot: Slot) -> None:
+        slot.task = asyncio.current_task()
+        count = 0
+        while True:
+            if not self._buffer:
+                if not self._open:
+                    return
+                await self._wait_for_claim()
+                continue
+            claim = self._buffer.popleft()
+            self._taken += 1
+            if self._look and not self._wake.is_set():
+                self._wake.set()
+            outcome = await self._attempts.run(claim, self._kinds[claim.kind], slot)
+            self._hand_over(claim, outcome)
+            count += 1
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+
+    def _hand_over(self, claim: Claim, outcome: Outcome | None) -> None:
+        if claim.crashes:
+            self._forget_suspect(claim)
+        if outcome is None:
+            self._leases.drop([claim.job_id])
+        else:
+            self._settler.settle(claim, outcome)
+
+    def _forget_suspect(self, claim: Claim) -> None:
+        if self._suspects.running == claim.job_id:
+            self._suspects.running = None
+            self.wake()
+
+    async def _wait_for_claim(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._wake.set()
+        try:
+            await waiter
+        finally:
+            if not waiter.done():
+                waiter.cancel()
+
+    def release_slots(self) -> None:
+        """Let idle slots see that the lane is closed."""
+        while self._waiting:
+            self._wake_slot()

@@ -1,0 +1,197 @@
+"""Runs CPU work in processes that can be killed."""
+
+import asyncio
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import msgspec
+
+from dutiful.core.error_info import describe
+from dutiful.core.errors import PayloadInvalid
+from dutiful.core.job import Claim
+from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome, RetryAfter, Snooze, Snoozed
+from dutiful.core.payload import encode
+from dutiful.kind import Kind
+from dutiful.worker.slot import Slot
+
+
+class ProcessDied(Exception):
+    """The process that ran the handler ended without an answer."""
+
+
+class Request(msgspec.Struct):
+    module: str
+    name: str
+    payload: str
+    result_limit: int
+
+
+class Answer(msgspec.Struct):
+    """What the handler did, as data: no pickle crosses the pipe."""
+
+    word: str
+    result: str | None = None
+    seconds: float = 0.0
+    reason: str = ""
+    error: dict[str, Any] | None = None
+    exception: tuple[str, str] | None = None  # the module and name of its class, for the retry policy
+
+
+class ProcessPool:
+    """Members are started when first needed, kept for the next job, and killed with a job that must stop."""
+
+    def __init__(self, size: int, result_limit: int) -> None:
+        self._result_limit = result_limit
+        self._free = asyncio.Semaphore(size)
+        self._idle: deque[_Member] = deque()
+        self._busy: set[_Member] = set()
+
+    async def run(self, kind: Kind[Any, Any], claim: Claim, slot: Slot) -> Outcome:
+        async with self._free:
+            member = self._idle.popleft() if self._idle else await asyncio.to_thread(_Member)
+            self._busy.add(member)
+            try:
+                slot.interrupted_by(lambda stop: member.kill())
+                request = Request(kind.__module__, kind.__qualname__, claim.payload, self._result_limit)
+                answer = await member.ask(request)
+            except BaseException:
+                # Its answer would be taken for the next job's.
+                member.kill()
+                raise
+            finally:
+                self._busy.discard(member)
+            if answer is None:
+                stop = slot.stop
+                if stop is not None:
+                    raise asyncio.CancelledError(stop.value)
+                raise ProcessDied(f"the process running this job died ({member.epitaph()})")
+            self._idle.append(member)
+            return _outcome(msgspec.json.decode(answer, type=Answer))
+
+    def close(self) -> None:
+        for member in [*self._idle, *self._busy]:
+            member.kill()
+        self._idle.clear()
+
+
+class _Member:
+    """One child process, asked one thing at a time over a pipe."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process: BaseProcess = spawn.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    async def ask(self, request: Request) -> bytes | None:
+        """The answer, or None if the process died."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[bytes | None] = loop.create_future()
+
+        def on_readable() -> None:
+            loop.remove_reader(self._pipe.fileno())
+            try:
+                answer = self._pipe.recv_bytes()
+            except (EOFError, OSError):
+                answer = None
+            if not answered.done():
+                answered.set_result(answer)
+
+        try:
+            self._pipe.send_bytes(msgspec.json.encode(request))
+        except OSError:
+            return None
+        loop.add_reader(self._pipe.fileno(), on_readable)
+        try:
+            return await answered
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                loop.remove_reader(self._pipe.fileno())
+
+    def kill(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+
+    def epitaph(self) -> str:
+        self._process.join(1)
+        code = self._process.exitcode
+        return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+
+
+def _outcome(answer: Answer) -> Outcome:
+    error = answer.error or {}
+    match answer.word:
+        case "done":
+            return Done(answer.result)
+        case "snoozed":
+            return Snoozed(timedelta(seconds=answer.seconds))
+        case "cancelled":
+            return Cancelled(answer.reason)
+        case "retry_after":
+            return Failed(error, RetryAfter, retry_after=timedelta(seconds=answer.seconds))
+        case "final":
+            return Failed(error, Fail, final=True)
+        case _:
+            return Failed(error, _found(*answer.exception) if answer.exception else None)
+
+
+def _found(module: str, name: str) -> Any:
+    """A class or kind by its address; None if it cannot be reached from here."""
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
+    return found
+
+
+def _serve(pipe: Connection) -> None:
+    """The child: answers requests until its parent is gone."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)  # a drain lets it finish; the parent kills it if it must
+    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
+    while True:
+        try:
+            request = msgspec.json.decode(pipe.recv_bytes(), type=Request)
+            pipe.send_bytes(msgspec.json.encode(_answer(request)))
+        except (EOFError, OSError):
+            return
+
+
+def _die_with(parent: int) -> None:
+    """A child that computes notices no closed pipe, so this thread looks whether the parent is still there."""
+    while os.getppid() == parent:
+        threading.Event().wait(1)
+    os._exit(1)
+
+
+def _answer(request: Request) -> Answer:
+    try:
+        kind = _found(request.module, request.name)
+        if not isinstance(kind, Kind):
+            raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
+        value = kind.function(**msgspec.structs.asdict(kind.signature.decode(request.payload)))
+        if isinstance(value, (Snooze, Cancel)):
+            raise value
+        return Answer("done", None if value is None else encode(value, what="result", limit=request.result_limit))
+    except Snooze as snooze:
+        return Answer("snoozed", seconds=snooze.delay.total_seconds())
+    except Cancel as cancel:
+        return Answer("cancelled", reason=cancel.reason)
+    except RetryAfter as later:
+        return Answer("retry_after", seconds=later.delay.total_seconds(), error=describe(later))
+    except (Fail, PayloadInvalid) as error:
+        return Answer("final", error=describe(error))
+    except BaseException as error:
+        return Answer("failed", error=describe(error), exception=(type(error).__module__, type(error).__qualname__))

@@ -1,0 +1,77 @@
+"""Runs blocking handlers in threads, and reaches them there when they are to stop."""
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dutiful.context import CURRENT
+from dutiful.core.errors import ClaimLost, JobCancelled
+from dutiful.core.outcome import TimeoutExceeded
+from dutiful.worker.context import AttemptContext
+from dutiful.worker.slot import Slot, Stop
+
+_RAISED: dict[Stop, type[Exception]] = {
+    Stop.TIMEOUT: TimeoutExceeded,
+    Stop.CANCEL: JobCancelled,
+    Stop.LOST: ClaimLost,
+    Stop.SHUTDOWN: ClaimLost,
+}
+
+
+class Threads:
+    def __init__(self, size: int) -> None:
+        self._pool = ThreadPoolExecutor(size, thread_name_prefix="dutiful job")
+
+    async def run(
+        self, function: Callable[..., Any], arguments: dict[str, Any], context: AttemptContext, slot: Slot
+    ) -> Any:
+        """Run it and wait for its thread, however long that takes: until then the slot is taken."""
+        call = _Call(function, arguments)
+        own = contextvars.copy_context()
+        own.run(CURRENT.set, context)
+        running = asyncio.get_running_loop().run_in_executor(self._pool, own.run, call)
+        slot.interrupted_by(call.interrupt)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # The slot is being closed; the thread cannot be, so at least it is told.
+            call.interrupt(Stop.SHUTDOWN)
+            raise
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Call:
+    """A function on its way through a thread."""
+
+    def __init__(self, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._thread: int | None = None
+        self._lock = threading.Lock()
+        self._stop: Stop | None = None
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._stop is not None:
+                raise _RAISED[self._stop]
+            self._thread = threading.get_ident()
+        try:
+            return self._function(**self._arguments)
+        finally:
+            with self._lock:
+                self._thread = None
+
+    def interrupt(self, stop: Stop) -> None:
+        """Raise in the thread at its next Python instruction; code inside a C call notices when that returns."""
+        with self._lock:
+            self._stop = stop
+            if self._thread is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(_RAISED[stop])
+                )

@@ -1,0 +1,304 @@
+"""One worker process: lanes, settler, leases and services under one roof."""
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import uuid_utils.compat
+
+from dutiful.client import Client
+from dutiful.core.errors import DutifulError, ShutdownTimeout, UnknownKind
+from dutiful.core.outcome import Released
+from dutiful.core.settle import Change
+from dutiful.core.transitions import State
+from dutiful.kind import Kind
+from dutiful.service import Duty
+from dutiful.settings import Settings
+from dutiful.store import WorkerRecord
+from dutiful.worker.attempt import Attempts
+from dutiful.worker.lane import Lane, Suspects
+from dutiful.worker.lease import LeaseKeeper, Leases
+from dutiful.worker.lines import Lines
+from dutiful.worker.processes import ProcessPool
+from dutiful.worker.resources import open_resources
+from dutiful.worker.settler import Settler
+from dutiful.worker.slot import Slot, Stop
+from dutiful.worker.threads import Threads
+
+log = logging.getLogger("dutiful.worker")
+TICK = 0.1
+LAST_WORDS = 5.0  # how long interrupted handlers may take to clean up
+
+
+class Worker:
+    def __init__(
+        self,
+        client: Client,
+        kinds: Mapping[str, Kind[Any, Any]],
+        settings: Settings,
+        *,
+        resources: Mapping[str, Callable[[], Any]] | None = None,
+        duties: Duty | None = None,
+        worker_id: UUID | None = None,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        unknown = sorted(set(settings.kinds) - set(kinds))
+        if unknown:
+            raise UnknownKind(
+                f"there is no kind {unknown[0]!r}; this app has: {', '.join(sorted(kinds)) or 'none yet'}"
+            )
+        self.id = worker_id or uuid_utils.compat.uuid7()
+        self._client = client
+        self._store = client.store
+        self._settings = settings
+        self._kinds = {n: k for n, k in kinds.items() if not settings.kinds or n in settings.kinds}
+        self._makers = resources or {}
+        self._duties = duties
+        self._uniform = uniform
+        self._lines = Lines()
+        self._leases = Leases()
+        self._stopping = asyncio.Event()
+        self._aborting = asyncio.Event()
+        self._started_at = datetime.now(UTC)
+        self.lanes: list[Lane] = []
+        self.started = asyncio.Event()
+
+    # --- life
+
+    def stop(self) -> None:
+        """Claim no more, finish what runs within the grace period, then end."""
+        self._stopping.set()
+
+    def abort(self) -> None:
+        """Interrupt what runs, give it back, and end."""
+        self._stopping.set()
+        self._aborting.set()
+
+    async def run(self) -> None:
+        """Work until stop() or abort(); ShutdownTimeout if handlers had to be interrupted."""
+        async with AsyncExitStack() as stack:
+            threads = Threads(sum(lane.slots for lane in self._settings.lanes))
+            stack.callback(threads.close)
+            processes = ProcessPool(self._settings.cpu_processes, self._settings.result_limit)
+            stack.callback(processes.close)
+            resources = await open_resources(stack, self._makers, self._kinds.values())
+            attempts = Attempts(self._store, threads, processes, resources, self._settings.result_limit)
+            self._settler = Settler(self._store, self._kinds, self._leases, self._uniform, self._on_settled)
+            self.lanes = self._make_lanes(attempts)
+            self._slots: list[Slot] = [slot for lane in self.lanes for slot in lane.slots]
+            keeper = LeaseKeeper(
+                self._leases,
+                self._store.keeper,
+                self._settings.lease,
+                self._slots,
+                attempts.stepping,
+                self._settings.watchdog,
+                on_lost=lambda job_id: self._tell(job_id, Stop.LOST),
+                on_cancel=lambda job_id: self._tell(job_id, Stop.CANCEL),
+            )
+            await self._beat()
+            keeper.start()
+            try:
+                await self._work()
+            finally:
+                keeper.close()
+                await self._leave()
+
+    def _make_lanes(self, attempts: Attempts) -> list[Lane]:
+        suspects = Suspects()
+        self._lines.note((kind.queue, kind.priority) for kind in self._kinds.values())
+        return [
+            Lane(
+                lane,
+                self.id,
+                self._store,
+                self._kinds,
+                self._lines,
+                attempts,
+                self._settler,
+                self._leases,
+                suspects,
+                lease=self._settings.lease,
+                prefetch=self._settings.prefetch,
+            )
+            for lane in self._settings.lanes
+        ]
+
+    async def _work(self) -> None:
+        settling = asyncio.create_task(self._settler.run(), name="dutiful settler")
+        slots = [asyncio.create_task(lane.run_slot(slot)) for lane in self.lanes for slot in lane.slots]
+        feeding = [asyncio.create_task(lane.feed(), name=f"dutiful lane {lane.name}") for lane in self.lanes]
+        loops = [asyncio.create_task(self._forever(loop)) for loop in (self._hear, self._poll, self._heartbeat)]
+        loops.append(asyncio.create_task(self._deadlines()))
+        if self._duties is not None:
+            loops.append(asyncio.create_task(self._forever(self._serve)))
+        self.started.set()
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            # A slot or lane that ends by itself is a bug: better to end loudly than to idle quietly.
+            done, _ = await asyncio.wait([stopping, settling, *slots, *feeding], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()
+            interrupted = await self._drain(slots)
+        finally:
+            rest = [stopping, *slots, *feeding, *loops]
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+        self._settler.close()
+        await self._settle_rest(settling)
+        if interrupted:
+            raise ShutdownTimeout(f"{interrupted} jobs were interrupted after the grace of {self._settings.grace}")
+
+    async def _drain(self, slots: list["asyncio.Task[None]"]) -> int:
+        """Give back what is not started, let the rest finish; returns how many had to be interrupted."""
+        for lane in self.lanes:
+            for claim in lane.close():
+                self._settler.settle(claim, Released())
+            lane.release_slots()
+        everybody = asyncio.create_task(_ended(slots))
+        aborting = asyncio.create_task(self._aborting.wait())
+        grace = self._settings.grace.total_seconds()
+        both: list[asyncio.Task[Any]] = [everybody, aborting]
+        await asyncio.wait(both, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        aborting.cancel()
+        running = [slot for slot in self._slots if slot.claim is not None]
+        for slot in running:
+            slot.tell(Stop.SHUTDOWN)
+        if running:
+            await asyncio.wait([everybody], timeout=LAST_WORDS)
+        for slot in running:
+            if slot.claim is not None:  # it did not heed us; its job goes to somebody else all the same
+                self._settler.settle(slot.claim, Released())
+        return len(running)
+
+    async def _settle_rest(self, settling: "asyncio.Task[None]") -> None:
+        try:
+            await asyncio.wait_for(settling, LAST_WORDS)
+        except TimeoutError:
+            log.warning("the store does not answer; %d outcomes are left to their leases", self._settler.pending)
+
+    # --- loops
+
+    async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A background loop logs once and goes on."""
+        pause = 0.1
+        while True:
+            began = time.monotonic()
+            try:
+                await loop()
+            except DutifulError as error:
+                log.warning("%s: %s", loop.__name__.strip("_"), error)
+            except Exception:
+                log.exception("%s met an error and goes on", loop.__name__.strip("_"))
+            pause = 0.1 if time.monotonic() - began > 5 else min(pause * 2, 2.0)
+            await asyncio.sleep(pause)
+
+    async def _hear(self) -> None:
+        async for lines in self._client.delivery.listen():
+            if lines:
+                self._lines.note(lines)
+                queues = {queue for queue, _ in lines}
+                for lane in self.lanes:
+                    if any(lane.serves(queue) for queue in queues):
+                        lane.wake()
+            else:
+                await self._peek()
+
+    async def _poll(self) -> None:
+        """The net under the hints; costs at most a twentieth of a connection's time."""
+        while True:
+            began = time.monotonic()
+            await self._peek()
+            self._lines.forget_idle()
+            longest = self._settings.poll.total_seconds()
+            if not self._client.delivery.healthy:
+                longest = min(longest, 1.0)
+            await asyncio.sleep(max(longest, 20 * (time.monotonic() - began)))
+
+    async def _peek(self) -> None:
+        found = await self._store.peek(list(self._kinds))
+        self._lines.found(found)
+        queues = {line.queue for line in found}
+        for lane in self.lanes:
+            if any(lane.serves(queue) for queue in queues):
+                lane.wake()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.heartbeat.total_seconds())
+            await self._beat()
+
+    async def _serve(self) -> None:
+        assert self._duties is not None
+        await self._duties.run(self.id, self._look_soon)
+
+    async def _deadlines(self) -> None:
+        """One timer for all slots, instead of one each."""
+        if not any(kind.timeout for kind in self._kinds.values()):
+            return
+        while True:
+            await asyncio.sleep(TICK)
+            now = time.monotonic()
+            for slot in self._slots:
+                if slot.deadline is not None and now >= slot.deadline and now - slot.told_at >= 1.0:
+                    slot.tell(Stop.TIMEOUT)
+
+    # --- small things
+
+    def _look_soon(self, lines: frozenset[tuple[str, int]]) -> None:
+        """A service moved jobs into these lines."""
+        self._lines.note(lines)
+        for lane in self.lanes:
+            lane.wake()
+
+    def _on_settled(self, change: Change) -> None:
+        if self._duties is not None and change.to is State.SCHEDULED and change.delay is not None:
+            self._duties.expect(change.delay)
+
+    def _tell(self, job_id: UUID, stop: Stop) -> None:
+        for slot in self._slots:
+            if slot.claim is not None and slot.claim.job_id == job_id:
+                slot.tell(stop)
+                return
+        if stop is Stop.LOST:
+            self._leases.drop([job_id])
+
+    async def _beat(self) -> None:
+        lanes = {
+            lane.name: {"slots": lane.settings.slots, "queues": list(lane.settings.queues), "busy": lane.busy}
+            for lane in self.lanes
+        }
+        host = socket.gethostname()
+        record = WorkerRecord(
+            id=self.id,
+            name=f"{host}:{os.getpid()}",
+            host=host,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            seen_at=datetime.now(UTC),
+            lanes=lanes,
+            kinds=sorted(self._kinds),
+        )
+        await self._store.beat(record, 3 * self._settings.heartbeat)
+
+    async def _leave(self) -> None:
+        try:
+            await asyncio.wait_for(self._store.leave(self.id), 5)
+        except (DutifulError, TimeoutError) as error:
+            log.warning("could not sign off: %s", error)
+
+
+async def _ended(tasks: list["asyncio.Task[None]"]) -> None:
+    await asyncio.wait(tasks)
+
+
+__all__ = ["Worker"]

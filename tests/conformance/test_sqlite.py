@@ -1,0 +1,63 @@
+import pytest
+
+from dutiful.testing.store_suite import (
+    ActSuite,
+    ClaimSuite,
+    DutySuite,
+    GateSuite,
+    InsertSuite,
+    LeaseSuite,
+    RaceSuite,
+    ReaderSuite,
+    RetentionSuite,
+    ScheduleSuite,
+    SettleSuite,
+    TransactionSuite,
+    UniqueSuite,
+)
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite"])
+
+
+class TestInsert(InsertSuite): ...
+
+
+@pytest.mark.req("W20", "W21")
+class TestClaim(ClaimSuite): ...
+
+
+@pytest.mark.req("W19", "W23", "W24", "W65")
+class TestRace(RaceSuite): ...
+
+
+@pytest.mark.req("W28", "W29")
+class TestSettle(SettleSuite): ...
+
+
+class TestLease(LeaseSuite): ...
+
+
+@pytest.mark.req("W18", "W25", "W26", "W27")
+class TestUnique(UniqueSuite): ...
+
+
+class TestGate(GateSuite): ...
+
+
+class TestDuty(DutySuite):
+    one_leader = False
+
+
+class TestRetention(RetentionSuite): ...
+
+
+class TestSchedule(ScheduleSuite): ...
+
+
+class TestAct(ActSuite): ...
+
+
+class TestReader(ReaderSuite): ...
+
+
+class TestTransaction(TransactionSuite): ...

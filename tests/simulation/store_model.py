@@ -1,0 +1,291 @@
+"""A store in memory, as simple as the contract allows; where the contract is silent it follows what it observes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob, OnConflict, Scope
+from dutiful.core.settle import Change
+from dutiful.core.transitions import WAITING, State
+from dutiful.store import Ask, PauseScope, Verdict
+from dutiful.testing.store_suite.builders import T0
+
+Key = tuple[str | None, str | None, str]
+COMPLETED = {State.COMPLETED, State.COMPLETED_WITH_ERRORS}
+DEAD = {State.FAILED, State.CANCELLED}
+
+
+@dataclass(slots=True)
+class ModelJob:
+    asked: NewJob
+    state: State
+    rank: tuple[float, ...]  # when it became ready; those of equal rank are in any order
+    run_at: datetime | None = None
+    attempt: int = 0
+    crashes: int = 0
+    claim_id: int | None = None
+    expires_at: datetime | None = None
+    cancel_requested: bool = False
+    finished_at: datetime | None = None
+    attempts: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def id(self) -> UUID:
+        return self.asked.id
+
+
+@dataclass(slots=True)
+class Taken:
+    """One claim that was made at some time, and the outcome that it settled with."""
+
+    claim: Claim
+    worker_id: UUID
+    settled: str | None = None
+    final: bool = False
+
+
+class Model:
+    def __init__(self) -> None:
+        self.now = T0
+        self.jobs: dict[UUID, ModelJob] = {}
+        self.gone: set[UUID] = set()
+        self.keys: dict[Key, tuple[UUID, Scope, datetime | None]] = {}
+        self.paused: set[tuple[PauseScope, str]] = set()
+        self.taken: list[Taken] = []
+        self._open: dict[UUID, set[State]] = {}  # where the contract allows more than one place
+        self._events = 0
+
+    def observe(self, records: Iterable[JobRecord]) -> None:
+        """Compare with what the store shows."""
+        shown = {record.id: record for record in records}
+        assert shown.keys() == self.jobs.keys()
+        for job in self.jobs.values():
+            record = shown[job.id]
+            assert record.state in self._open.pop(job.id, {job.state}), f"{job} is shown as {record}"
+            job.state = record.state
+            assert (record.attempt, record.crashes) == (job.attempt, job.crashes), f"{job} is shown as {record}"
+            assert record.expires_at == job.expires_at
+
+    def standing(self, *states: State) -> list[ModelJob]:
+        return [job for job in self.jobs.values() if job.state in states]
+
+    def is_paused(self, scope: PauseScope, name: str) -> bool:
+        return (scope, name) in self.paused
+
+    # --- intake
+
+    def insert(self, batch: Sequence[NewJob]) -> list[Inserted]:
+        event = self._event()
+        return [self._insert(asked, (event, n)) for n, asked in enumerate(batch)]
+
+    def _insert(self, asked: NewJob, rank: tuple[float, ...]) -> Inserted:
+        if asked.id in self.jobs:
+            return Inserted(asked.id, Insertion.EXISTING)
+        insertion = Insertion.MADE
+        if asked.unique:
+            key = (asked.tenant, None if asked.unique.across_kinds else asked.kind, asked.unique.key)
+            if holder := self._holder(key):
+                waiting = holder in self.jobs and self.jobs[holder].state in WAITING
+                if asked.unique.on_conflict is not OnConflict.REPLACE or not waiting:
+                    rejected = asked.unique.on_conflict is OnConflict.REJECT
+                    return Inserted(holder, Insertion.REJECTED if rejected else Insertion.EXISTING)
+                self._finish(self.jobs[holder], State.CANCELLED)
+                insertion = Insertion.REPLACED
+            window = asked.unique.window
+            self.keys[key] = (asked.id, asked.unique.scope, window and self.now + window)
+        job = ModelJob(asked, State.READY, rank, asked.run_at)
+        if asked.delay is not None:
+            job.run_at = self.now + asked.delay
+        self.jobs[job.id] = job
+        job.state = State.BLOCKED if self._gated(job) else self._due(job)
+        return Inserted(job.id, insertion)
+
+    def _holder(self, key: Key) -> UUID | None:
+        holder, _, expires_at = self.keys.get(key, (None, None, None))
+        return None if expires_at and expires_at <= self.now else holder
+
+    def _gated(self, job: ModelJob) -> bool:
+        needs_met = all(self._met(need) for need in job.asked.depends_on)
+        return self.is_paused(PauseScope.KIND, job.asked.kind) or not needs_met
+
+    def _met(self, need: UUID) -> bool:
+        # A need that retention has removed was completed: an open one is kept.
+        return need in self.gone or self.jobs[need].state in COMPLETED
+
+    def _due(self, job: ModelJob) -> State:
+        return State.SCHEDULED if job.run_at and job.run_at > self.now else State.READY
+
+    # --- work
+
+    def claimable(self, ask: Ask) -> list[ModelJob]:
+        """What `ask` gets, in order."""
+        if self.is_paused(PauseScope.LANE, ask.lane):
+            return []
+        lines = {(line.queue, line.priority): n for n, line in enumerate(ask.lines)}
+        found = [
+            job
+            for job in self.standing(State.READY)
+            if (job.asked.queue, job.asked.priority) in lines
+            and job.asked.kind in ask.kinds
+            and not self.is_paused(PauseScope.KIND, job.asked.kind)
+            and not self.is_paused(PauseScope.QUEUE, job.asked.queue)
+        ]
+
+        def place(job: ModelJob) -> tuple[float, ...]:
+            return (lines[job.asked.queue, job.asked.priority], *job.rank)
+
+        found.sort(key=place)
+        clean, suspect = [j for j in found if not j.crashes], [j for j in found if j.crashes]
+        return sorted([*clean[: ask.limit], *suspect[: ask.suspects]], key=place)
+
+    def claim(self, ask: Ask, claims: Sequence[Claim]) -> None:
+        expected = self.claimable(ask)
+        assert len({claim.job_id for claim in claims}) == len(claims) == len(expected)
+        for claim, other in zip(claims, expected, strict=True):
+            job = self.jobs[claim.job_id]
+            # Compared by rank, so that jobs of equal rank may come in any order.
+            assert (job.state, job.asked.queue, job.rank) == (State.READY, other.asked.queue, other.rank)
+            assert (claim.attempt, claim.crashes) == (job.attempt + 1, job.crashes)
+        for claim in claims:
+            job = self.jobs[claim.job_id]
+            job.state, job.attempt = State.RUNNING, job.attempt + 1
+            job.claim_id, job.expires_at, job.cancel_requested = claim.claim_id, self.now + ask.lease, False
+            self.taken.append(Taken(claim, ask.worker_id))
+            self._free(job, Scope.QUEUED)
+
+    def holds(self, taken: Taken) -> bool:
+        job = self.jobs.get(taken.claim.job_id)
+        return job is not None and job.state is State.RUNNING and job.claim_id == taken.claim.claim_id
+
+    def lapsed(self) -> set[tuple[UUID, int | None]]:
+        running = self.standing(State.RUNNING)
+        return {(job.id, job.claim_id) for job in running if job.expires_at and job.expires_at <= self.now}
+
+    def settle(self, taken: Taken, change: Change) -> set[Verdict] | None:
+        """The verdicts that the contract allows; None where the change is applied."""
+        if not self.holds(taken):
+            if taken.settled == change.outcome != "released":
+                return {Verdict.REPEATED}
+            # One final end has been stored for this claim: which one it was need not be remembered.
+            verdicts = (
+                {Verdict.LOST, Verdict.REPEATED} if taken.final or change.outcome == "released" else {Verdict.LOST}
+            )
+            return verdicts
+        job = self.jobs[change.job_id]
+        if job.cancel_requested and not change.to.final:
+            return {Verdict.CANCEL_REQUESTED}
+        taken.settled, taken.final = change.outcome, change.to.final
+        job.attempt, job.crashes = change.attempt, change.crashes
+        if change.to.final:
+            self._finish(job, change.to)
+            return None
+        if change.outcome != "released":
+            job.attempts.append((change.claim_id, change.outcome))
+        self._leave_running(job, change.to, now_or_later=self.now + change.delay if change.delay else None)
+        if not change.keep_seq:
+            job.rank = (self._event(),)
+        return None
+
+    def refused(self, taken: Taken) -> None:
+        """A lost claim came with an outcome, which is recorded once."""
+        entry = (taken.claim.claim_id, "refused")
+        job = self.jobs.get(taken.claim.job_id)
+        if job and entry not in job.attempts:
+            job.attempts.append(entry)
+
+    def release(self, taken: Taken) -> None:
+        if not self.holds(taken):
+            return
+        job = self.jobs[taken.claim.job_id]
+        if job.cancel_requested:
+            return
+        taken.settled, job.attempt = "released", job.attempt - 1
+        self._leave_running(job, State.READY, None)
+
+    def renew(self, taken: Sequence[Taken], lease: timedelta) -> tuple[set[UUID], set[UUID]]:
+        """Those lost, and those to be cancelled."""
+        lost = {t.claim.job_id for t in taken if not self.holds(t)}
+        held = [self.jobs[t.claim.job_id] for t in taken if self.holds(t)]
+        for job in held:
+            job.expires_at = self.now + lease
+        return lost, {job.id for job in held if job.cancel_requested}
+
+    def _leave_running(self, job: ModelJob, to: State, now_or_later: datetime | None) -> None:
+        job.state, job.run_at, job.claim_id, job.expires_at = to, now_or_later, None, None
+        self._may_be_blocked(job)
+
+    def _finish(self, job: ModelJob, state: State) -> None:
+        job.state, job.finished_at, job.claim_id, job.expires_at = state, self.now, None, None
+        self._free(job, Scope.QUEUED, Scope.ACTIVE)
+
+    def _free(self, job: ModelJob, *scopes: Scope) -> None:
+        self.keys = {k: v for k, v in self.keys.items() if not (v[0] == job.id and v[1] in scopes)}
+
+    def _may_be_blocked(self, job: ModelJob) -> None:
+        if self.is_paused(PauseScope.KIND, job.asked.kind):
+            self._open[job.id] = {job.state, State.BLOCKED}
+
+    # --- duties and acts
+
+    def promote(self) -> set[tuple[str, int]]:
+        """All that is due becomes ready; returns the lines that got jobs for certain."""
+        event = self._event()
+        due = [j for j in self.standing(State.SCHEDULED) if self._due(j) is State.READY]
+        for job in due:
+            assert job.run_at is not None
+            job.state, job.rank = State.READY, (event, job.run_at.timestamp())
+            self._may_be_blocked(job)
+        return {(j.asked.queue, j.asked.priority) for j in due if j.id not in self._open}
+
+    def sweep(self) -> None:
+        """Every gate is checked, until nothing changes any more."""
+        event = self._event()
+        for job in self.standing(State.READY):
+            if self.is_paused(PauseScope.KIND, job.asked.kind):
+                job.state, job.run_at = State.BLOCKED, None
+        changed = True
+        while changed:
+            changed = False
+            for job in self.standing(State.BLOCKED):
+                if any(need in self.jobs and self.jobs[need].state in DEAD for need in job.asked.depends_on):
+                    self._finish(job, State.CANCELLED)
+                    changed = True
+        for job in self.standing(State.BLOCKED):
+            if not self._gated(job):
+                job.state, job.rank = self._due(job), (event,)
+
+    def cancel(self, job: ModelJob) -> tuple[State, bool, bool]:
+        """Where it stands then, whether that changed anything, and whether it was asked to stop."""
+        if job.state.final:
+            return job.state, False, False
+        if job.state is State.RUNNING:
+            first, job.cancel_requested = not job.cancel_requested, True
+            return job.state, first, True
+        self._finish(job, State.CANCELLED)
+        return job.state, True, False
+
+    def expedite(self, job: ModelJob) -> set[State]:
+        if job.state is State.SCHEDULED:
+            job.state, job.run_at, job.rank = State.READY, None, (self._event(),)
+            self._may_be_blocked(job)
+        return self._open.get(job.id, {job.state})
+
+    def retain(self, older_than: timedelta, left: set[UUID]) -> int:
+        """Compare with the jobs that are left; returns how many are gone."""
+        needed = {need for job in self.standing(State.BLOCKED) for need in job.asked.depends_on}
+        depended_on = {need for job in self.jobs.values() for need in job.asked.depends_on}
+        cutoff = self.now - older_than
+        old = {job.id for job in self.jobs.values() if job.finished_at and job.finished_at < cutoff}
+        deleted = self.jobs.keys() - left
+        assert deleted <= old
+        assert old - depended_on <= deleted
+        assert not {need for need in deleted & needed if self.jobs[need].state not in COMPLETED}
+        for job_id in deleted:
+            del self.jobs[job_id]
+        self.gone |= deleted
+        return len(deleted)
+
+    def _event(self) -> int:
+        self._events += 1
+        return self._events

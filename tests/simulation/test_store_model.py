@@ -1,0 +1,350 @@
+"""Both stores against one model: whatever is asked of them, in whatever order, they agree with it."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from conftest import CleanDatabase
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from store_model import Model, ModelJob, Taken
+
+from dutiful.core.errors import UsageError
+from dutiful.core.job import JobRecord, NewJob, OnConflict, Scope, Unique
+from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
+from dutiful.core.settle import Change
+from dutiful.core.transitions import State
+from dutiful.store import Ask, Completion, JobFilter, Line, Pause, PauseScope, Refusal, Store, Token, Verdict
+from dutiful.stores.postgres import PostgresStore
+from dutiful.stores.sqlite import SqliteStore
+from dutiful.testing.store_suite.builders import ADA, BOB, OOPS, change, new_id, new_job
+
+T = TypeVar("T")
+
+EXAMPLES = int(os.environ.get("DUTIFUL_SIMULATION_EXAMPLES", "25"))
+STEPS = int(os.environ.get("DUTIFUL_SIMULATION_STEPS", "40"))
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    # A run of `make test` is the same each time; the long one looks for what is new.
+    derandomize="DUTIFUL_SIMULATION_EXAMPLES" not in os.environ,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+)
+
+KINDS = ["greet", "part"]
+LINES = [Line("default", 100), Line("default", 5), Line("fast", 100)]
+# Leases and windows are never a whole number of seconds long, as the clock's steps are: nothing ends just now.
+LEASES = st.sampled_from([timedelta(seconds=10.5), timedelta(seconds=60.5)])
+WINDOW = timedelta(seconds=30.5)
+AGES = st.sampled_from([timedelta(seconds=0.5), timedelta(seconds=60.5)])
+LATER = st.sampled_from([None, None, timedelta(0), timedelta(seconds=5), timedelta(seconds=60)])
+PICK = st.integers(0, 1000)
+PICKS = st.lists(PICK, min_size=1, max_size=3)
+OUTCOMES: list[Outcome] = [
+    Done('{"n": 1}'),
+    Partial(None, (OOPS,)),
+    Failed(OOPS),
+    Failed(OOPS, final=True),
+    Failed(OOPS, retry_after=timedelta(0)),
+    Snoozed(timedelta(0)),
+    Snoozed(timedelta(seconds=7)),
+    Cancelled("no use"),
+    TimedOut(timedelta(seconds=1), OOPS),
+    Released(),
+    Lost(),
+]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    def __init__(self, store: Store, run: Callable[[Awaitable[Any]], Any]) -> None:
+        super().__init__()
+        self.store = store
+        self.run = run
+        self.model = Model()
+        self.keeper = store.keeper()
+        self.ended: dict[UUID, JobRecord] = {}
+
+    def teardown(self) -> None:
+        self.keeper.close()
+        for job in self.model.jobs.values():
+            recorded = self.run(self.store.attempts(job.id))
+            assert [(a.claim_id, a.outcome) for a in recorded] == job.attempts
+
+    # --- intake
+
+    def _insert(self, *jobs: NewJob) -> None:
+        expected = self.model.insert(jobs)
+        assert self.run(self.store.insert(jobs, now=self.model.now)) == expected
+
+    @rule(kind=st.sampled_from(KINDS), line=st.sampled_from(LINES), later=LATER, count=st.integers(1, 3))
+    def enqueue(self, kind: str, line: Line, later: timedelta | None, count: int) -> None:
+        self._insert(*(self._job(kind, line, delay=later, max_attempts=2) for _ in range(count)))
+
+    @rule(pick=PICK)
+    @precondition(lambda self: self.model.jobs)
+    def enqueue_again(self, pick: int) -> None:
+        self._insert(self._any(pick).asked)
+
+    @rule(
+        unique=st.builds(
+            Unique,
+            key=st.sampled_from(["a", "b"]),
+            scope=st.sampled_from(Scope),
+            on_conflict=st.sampled_from(OnConflict),
+            across_kinds=st.booleans(),
+        ),
+        kind=st.sampled_from(KINDS),
+        later=LATER,
+        tenant=st.sampled_from([None, "acme"]),
+    )
+    def enqueue_unique(self, unique: Unique, kind: str, later: timedelta | None, tenant: str | None) -> None:
+        if unique.scope is Scope.WINDOW:
+            unique = Unique(unique.key, unique.scope, unique.on_conflict, WINDOW, unique.across_kinds)
+        self._insert(self._job(kind, LINES[0], delay=later, unique=unique, tenant=tenant))
+
+    @rule(kind=st.sampled_from(KINDS), picks=st.lists(PICK, min_size=1, max_size=2), later=LATER)
+    @precondition(lambda self: self.model.jobs)
+    def enqueue_dependent(self, kind: str, picks: list[int], later: timedelta | None) -> None:
+        needs = tuple({self._any(pick).id for pick in picks})
+        run_at = None if later is None else self.model.now + later
+        self._insert(self._job(kind, LINES[0], run_at=run_at, depends_on=needs))
+
+    @rule()
+    def enqueue_dependent_on_an_unknown_job(self) -> None:
+        jobs = [new_job(), new_job(depends_on=(new_id(),))]
+        with pytest.raises(UsageError):
+            self.run(self.store.insert(jobs, now=self.model.now))
+
+    # --- work
+
+    @rule(
+        worker=st.sampled_from([ADA, BOB]),
+        lane=st.sampled_from(["general", "fast"]),
+        lines=st.permutations(LINES),
+        kinds=st.sampled_from([KINDS, KINDS[:1], KINDS[1:]]),
+        limit=st.integers(0, 4),
+        suspects=st.integers(0, 2),
+        lease=LEASES,
+    )
+    def claim(self, **fields: Any) -> None:
+        self._claim(Ask(worker_id=fields.pop("worker"), **fields))
+
+    @rule(worker=st.sampled_from([ADA, BOB]), lease=LEASES)
+    @precondition(lambda self: self.model.standing(State.READY))
+    def claim_all(self, worker: UUID, lease: timedelta) -> None:
+        self._claim(Ask(worker, "general", LINES, KINDS, 10, lease, suspects=3))
+
+    def _claim(self, ask: Ask) -> None:
+        self.model.claim(ask, self.run(self.store.claim(ask, now=self.model.now)))
+
+    @rule(worker=st.sampled_from([ADA, BOB]), lease=LEASES)
+    @precondition(lambda self: self.model.taken)
+    def renew(self, worker: UUID, lease: timedelta) -> None:
+        # One claim a job, as a worker holds it in memory: the last.
+        mine = {t.claim.job_id: t for t in self.model.taken if t.worker_id == worker}
+        tokens = [Token(t.claim.job_id, t.claim.claim_id) for t in mine.values()]
+        renewal = self.keeper.renew(tokens, lease, now=self.model.now)
+        assert (renewal.lost, renewal.cancel) == self.model.renew(list(mine.values()), lease)
+
+    @rule(picks=PICKS)
+    @precondition(lambda self: self.model.taken)
+    def release(self, picks: list[int]) -> None:
+        chosen = _some(self.model.taken, picks)
+        self.keeper.release([Token(t.claim.job_id, t.claim.claim_id) for t in chosen])
+        for taken in chosen:
+            self.model.release(taken)
+
+    @rule(picks=PICKS)
+    @precondition(lambda self: self.model.taken)
+    def complete(self, picks: list[int]) -> None:
+        chosen = _some(self.model.taken, picks)
+        done = [Completion(t.claim.job_id, t.claim.claim_id, '{"n": 1}') for t in chosen]
+        refusals = self.run(self.store.complete(done, now=self.model.now))
+        self._compare([(t, change(t.claim, Done('{"n": 1}'))) for t in chosen], refusals)
+
+    @rule(picks=PICKS, outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=3, max_size=3))
+    @precondition(lambda self: self._held())
+    def settle_what_is_held(self, picks: list[int], outcomes: list[Outcome]) -> None:
+        self._settle(_some(self._held(), picks), outcomes)
+
+    @rule(picks=PICKS, outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=3, max_size=3))
+    @precondition(lambda self: self.model.taken)
+    def settle_what_was_held(self, picks: list[int], outcomes: list[Outcome]) -> None:
+        self._settle(_some(self.model.taken, picks), outcomes)
+
+    def _settle(self, chosen: list[Taken], outcomes: list[Outcome]) -> None:
+        pairs = zip(chosen, outcomes, strict=False)
+        changes = [(t, change(t.claim, outcome, max_attempts=t.claim.max_attempts)) for t, outcome in pairs]
+        refusals = self.run(self.store.settle([c for _, c in changes], now=self.model.now))
+        self._compare(changes, refusals)
+
+    @rule(seconds=st.sampled_from([1, 5, 11, 61]))
+    def pass_time(self, seconds: int) -> None:
+        self.model.now += timedelta(seconds=seconds)
+
+    @rule(seconds=st.sampled_from([5, 11, 61]))
+    def services_tick(self, seconds: int) -> None:
+        self.pass_time(seconds)
+        self.promote()
+        self.rescue()
+        self.every_job_is_where_the_model_says()
+        self.sweep()
+
+    @rule()
+    def rescue(self) -> None:
+        lapsed = self.run(self.store.lapsed(100, now=self.model.now))
+        assert {(found.job_id, found.claim_id) for found in lapsed} == self.model.lapsed()
+        by_claim = {(t.claim.job_id, t.claim.claim_id): t for t in self.model.taken}
+        changes = []
+        for found in lapsed:
+            assert found.cancel_requested == self.model.jobs[found.job_id].cancel_requested
+            outcome = Cancelled("no use") if found.cancel_requested else Lost()
+            changes.append((by_claim[found.job_id, found.claim_id], change(found, outcome)))
+        refusals = self.run(self.store.settle([c for _, c in changes], lapsed_only=True, now=self.model.now))
+        self._compare(changes, refusals)
+
+    @rule(pick=PICK)
+    @precondition(lambda self: self._held())
+    def rescue_what_has_not_lapsed(self, pick: int) -> None:
+        (taken,) = _some(self._held(), [pick])
+        if (taken.claim.job_id, taken.claim.claim_id) not in self.model.lapsed():
+            lost = change(taken.claim, Lost())
+            (refusal,) = self.run(self.store.settle([lost], lapsed_only=True, now=self.model.now))
+            assert refusal.job_id == taken.claim.job_id
+
+    def _compare(self, changes: list[tuple[Taken, Change]], refusals: list[Refusal]) -> None:
+        verdicts = {(r.job_id, r.claim_id): r.verdict for r in refusals}
+        assert len(verdicts) == len(refusals)
+        for taken, asked in changes:
+            allowed = self.model.settle(taken, asked)
+            verdict = verdicts.get((asked.job_id, asked.claim_id))
+            assert (verdict is None) if allowed is None else (verdict in allowed), (
+                f"{asked}: {verdict} not in {allowed}"
+            )
+            if verdict is Verdict.LOST:
+                self.model.refused(taken)
+
+    # --- duties and acts
+
+    @rule()
+    def promote(self) -> None:
+        lines = self.model.promote()
+        promotion = self.run(self.store.promote(100, now=self.model.now))
+        assert lines <= promotion.lines
+
+    @rule()
+    def sweep(self) -> None:
+        self.model.sweep()
+        # Each sweep need only go one step of a chain.
+        for _ in range(1 + len(self.model.standing(State.BLOCKED, State.CANCELLED))):
+            self.run(self.store.sweep(100, now=self.model.now))
+
+    @rule(pick=PICK)
+    @precondition(lambda self: self.model.jobs)
+    def cancel(self, pick: int) -> None:
+        job = self._any(pick)
+        result = self.run(self.store.cancel(job.id, "no use", now=self.model.now))
+        assert (result.state, result.changed, result.requested) == self.model.cancel(job)
+
+    @rule(pick=PICK)
+    @precondition(lambda self: self.model.jobs)
+    def expedite(self, pick: int) -> None:
+        job = self._any(pick)
+        state = self.run(self.store.expedite(job.id, now=self.model.now))
+        assert state in self.model.expedite(job)
+
+    @rule(gate=st.sampled_from([(PauseScope.KIND, "greet"), (PauseScope.QUEUE, "default"), (PauseScope.LANE, "fast")]))
+    def pause_or_resume(self, gate: tuple[PauseScope, str]) -> None:
+        if gate in self.model.paused:
+            self.model.paused.remove(gate)
+            assert self.run(self.store.resume(*gate))
+        else:
+            self.model.paused.add(gate)
+            assert self.run(self.store.pause(Pause(*gate, since=self.model.now), now=self.model.now))
+
+    @rule(older_than=AGES)
+    def retain(self, older_than: timedelta) -> None:
+        retained = self.run(self.store.retain(older_than, 1000, None, now=self.model.now))
+        left = {record.id for record in self._records()}
+        assert retained.deleted == self.model.retain(older_than, left)
+        self.ended = {job_id: record for job_id, record in self.ended.items() if job_id in left}
+
+    # --- laws
+
+    @invariant()
+    def every_job_is_where_the_model_says(self) -> None:
+        self.model.observe(self._records())
+
+    @invariant()
+    def a_final_job_never_changes(self) -> None:
+        final = {record.id: record for record in self._records() if record.state.final}
+        for job_id, record in self.ended.items():
+            assert final[job_id] == record
+        self.ended = final
+
+    @invariant()
+    def each_job_stands_in_one_place(self) -> None:
+        assert self.run(self.store.check_places()) == []
+
+    def _records(self) -> list[JobRecord]:
+        records: list[JobRecord] = self.run(self.store.jobs(JobFilter(limit=10_000)))
+        return records
+
+    def _job(self, kind: str, line: Line, **fields: Any) -> NewJob:
+        return new_job(kind=kind, queue=line.queue, priority=line.priority, **fields)
+
+    def _any(self, pick: int) -> ModelJob:
+        return list(self.model.jobs.values())[pick % len(self.model.jobs)]
+
+    def _held(self) -> list[Taken]:
+        return [taken for taken in self.model.taken if self.model.holds(taken)]
+
+
+def _some(taken: list[Taken], picks: list[int]) -> list[Taken]:
+    """A choice of claims, each job at most once."""
+    return list({t.claim.job_id: t for t in (taken[-1 - pick % len(taken)] for pick in picks)}.values())
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+    with asyncio.Runner() as runner:
+        yield lambda call: runner.run(_awaited(call))
+
+
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call
+
+
+def test_sqlite_agrees_with_the_model(tmp_path: Path, run: Callable[[Awaitable[Any]], Any]) -> None:
+    stores: list[Store] = []
+
+    def machine() -> StoreMachine:
+        while stores:
+            run(stores.pop().close())
+        stores.append(store := SqliteStore(tmp_path / f"{new_id()}.db"))
+        run(store.open())
+        return StoreMachine(store, run)
+
+    run_state_machine_as_test(machine, settings=SETTINGS)
+    run(stores.pop().close())
+
+
+def test_postgres_agrees_with_the_model(clean18: CleanDatabase, run: Callable[[Awaitable[Any]], Any]) -> None:
+    store = PostgresStore(clean18.reset())
+    run(store.open())
+
+    def machine() -> StoreMachine:
+        clean18.reset(alone=False)
+        return StoreMachine(store, run)
+
+    run_state_machine_as_test(machine, settings=SETTINGS)
+    run(store.close())

@@ -1,0 +1,80 @@
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dutiful.core.duration import LONGEST, duration
+from dutiful.core.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("500ms", timedelta(milliseconds=500)),
+        ("30s", timedelta(seconds=30)),
+        ("2m", timedelta(minutes=2)),
+        ("1h30m", timedelta(minutes=90)),
+        ("1h 30m", timedelta(minutes=90)),
+        ("1.5h", timedelta(minutes=90)),
+        ("7d", timedelta(days=7)),
+        (" 1d2h3m4s5ms ", timedelta(days=1, hours=2, minutes=3, seconds=4, milliseconds=5)),
+        ("0s", timedelta(0)),
+        (90, timedelta(seconds=90)),
+        (0.25, timedelta(milliseconds=250)),
+        (timedelta(hours=1), timedelta(hours=1)),
+    ],
+)
+def test_a_length_of_time_is_read_as_people_write_it(written: timedelta | float | str, meant: timedelta) -> None:
+    assert duration(written) == meant
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        " ",
+        "90",
+        "2 m",
+        "m",
+        "30m1h",
+        "1m1m",
+        "-5s",
+        "+5s",
+        "1e3s",
+        "5 minutes",
+        "1,5h",
+        "٣s",
+        "5S",
+        ".5s",
+        "9" * 5000 + "s",
+        -1,
+        float("nan"),
+        float("inf"),
+        1e300,
+        True,
+        None,
+        b"5s",
+        timedelta(seconds=-1),
+        LONGEST + timedelta(seconds=1),
+    ],
+)
+def test_what_is_no_length_of_time_is_refused_with_examples(wrong: object) -> None:
+    with pytest.raises(UsageError) as refusal:
+        duration(wrong, "timeout")  # type: ignore[arg-type]
+
+    assert str(refusal.value).startswith(f"timeout {repr(wrong)[:60]}")
+    assert '"1h30m"' in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+
+
+@given(st.integers(0, 36_000), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
+def test_units_add_up(days: int, hours: int, minutes: int, seconds: int, milliseconds: int) -> None:
+    assert duration(f"{days}d{hours}h{minutes}m{seconds}s{milliseconds}ms") == timedelta(
+        days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+    )
+
+
+@given(st.timedeltas(timedelta(0), LONGEST))
+def test_reading_twice_changes_nothing(length: timedelta) -> None:
+    assert duration(duration(length)) == length
