@@ -101,8 +101,8 @@ def running(record: JobRecord, now: datetime) -> Explanation:
 def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], now: datetime) -> Explanation:
     due = f"{run_at:%Y-%m-%d %H:%M:%S} UTC, in {brief(run_at - now)}"
     remedy = f"`dutiful jobs retry {ids.public(record.id)}` makes it due now"
-    last = attempts[-1] if attempts else None
-    if last is None or last.outcome == "refused":
+    last = next((a for a in reversed(attempts) if a.outcome != "refused"), None)
+    if last is None:
         return Explanation(Why.NOT_DUE, f"is not due until {due}", remedy)
     if last.outcome == "snoozed":
         return Explanation(Why.SNOOZED, f"asked to be run later (snoozed); it is due at {due}", remedy)

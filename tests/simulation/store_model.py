@@ -93,7 +93,7 @@ class Model:
                 self._finish(self.jobs[holder], State.CANCELLED)
                 insertion = Insertion.REPLACED
             window = asked.unique.window
-            self.keys[key] = (asked.id, asked.unique.scope, window and self.now + window)
+            self.keys[key] = (asked.id, asked.unique.scope, None if window is None else self.now + window)
         job = ModelJob(asked, State.READY, rank, asked.run_at)
         if asked.delay is not None:
             job.run_at = self.now + asked.delay
@@ -165,13 +165,10 @@ class Model:
     def settle(self, taken: Taken, change: Change) -> set[Verdict] | None:
         """The verdicts that the contract allows; None where the change is applied."""
         if not self.holds(taken):
-            if taken.settled == change.outcome != "released":
-                return {Verdict.REPEATED}
-            # One final end has been stored for this claim: which one it was need not be remembered.
-            verdicts = (
-                {Verdict.LOST, Verdict.REPEATED} if taken.final or change.outcome == "released" else {Verdict.LOST}
-            )
-            return verdicts
+            # What ended a job, and what retention removed, need not be remembered in detail.
+            if taken.final or change.outcome == "released" or change.job_id in self.gone:
+                return {Verdict.LOST, Verdict.REPEATED}
+            return {Verdict.REPEATED if taken.settled == change.outcome else Verdict.LOST}
         job = self.jobs[change.job_id]
         if job.cancel_requested and not change.to.final:
             return {Verdict.CANCEL_REQUESTED}
@@ -203,13 +200,13 @@ class Model:
         taken.settled, job.attempt = "released", job.attempt - 1
         self._leave_running(job, State.READY, None)
 
-    def renew(self, taken: Sequence[Taken], lease: timedelta) -> tuple[set[UUID], set[UUID]]:
+    def renew(self, taken: Sequence[Taken], lease: timedelta) -> tuple[frozenset[UUID], frozenset[UUID]]:
         """Those lost, and those to be cancelled."""
-        lost = {t.claim.job_id for t in taken if not self.holds(t)}
+        lost = frozenset(t.claim.job_id for t in taken if not self.holds(t))
         held = [self.jobs[t.claim.job_id] for t in taken if self.holds(t)]
         for job in held:
             job.expires_at = self.now + lease
-        return lost, {job.id for job in held if job.cancel_requested}
+        return lost, frozenset(job.id for job in held if job.cancel_requested)
 
     def _leave_running(self, job: ModelJob, to: State, now_or_later: datetime | None) -> None:
         job.state, job.run_at, job.claim_id, job.expires_at = to, now_or_later, None, None

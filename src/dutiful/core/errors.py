@@ -1,7 +1,5 @@
 """What can go wrong, named after whose fault it is; each message says what to do next."""
 
-
-
 from collections.abc import Mapping
 from uuid import UUID
 

@@ -38,7 +38,8 @@ def encode(value: Any, *, what: str, limit: int) -> str:
         ) from error
     if len(data) > limit:
         raise PayloadInvalid(
-            f"the {what} has {len(data):,} bytes, more than the limit of {limit:,}; store it elsewhere and pass a reference"
+            f"the {what} has {len(data):,} bytes, more than the limit of {limit:,}; "
+            "store it elsewhere and pass a reference"
         )
     if b"\\u0000" in data or b"null" in data:
         # Either may be innocent (an escaped backslash, a None), so look closely only now.

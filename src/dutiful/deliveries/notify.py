@@ -11,7 +11,7 @@ from dutiful.delivery import Lines
 
 log = logging.getLogger("dutiful.delivery")
 EVERYWHERE: Lines = frozenset()
-# NOTIFY takes a database-wide lock at commit, so it is sent at most this often; what comes in between goes with the next.
+# NOTIFY takes a database-wide lock at commit, so it is sent at most this often; the rest goes with the next.
 QUIET = 0.01
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
 PAYLOAD_LIMIT = 7_900

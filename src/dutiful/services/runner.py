@@ -1,6 +1,7 @@
 """Runs the services while this process leads; one cheap survey a second says what there is to do."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -42,10 +43,8 @@ class Runner:
             self._wake.clear()
             if self._next is not None:
                 wait = min(wait, max(SOONEST, self._next - time.monotonic()))
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait)
-            except TimeoutError:
-                pass
 
     async def once(self, worker_id: UUID, moved: Callable[[Lines], None]) -> float:
         """Survey, serve if we lead, and say how long nothing is due."""
@@ -59,13 +58,18 @@ class Runner:
             elif expected is not None:
                 self._next = expected
             return FOLLOWER_LOOK
+        busy = False
         for service in self._services:
             try:
-                self._say(moved, await service.tick(survey))
+                lines = await service.tick(survey)
+                busy = busy or bool(lines)
+                self._say(moved, lines)
             except DutifulError as error:
                 log.warning("%s: %s", service.name, error)
             except Exception:
                 log.exception("%s met an error and goes on", service.name)
+        if busy:
+            return SOONEST  # what was due is done; look at once when the next is
         times = [t for t in (survey.next_run_at, survey.next_fire_at) if t is not None and t > survey.now]
         soonest = min((t - survey.now).total_seconds() for t in times) if times else LEADER_LOOK
         return min(LEADER_LOOK, max(SOONEST, soonest))

@@ -67,6 +67,7 @@ class Worker:
         self._leases = Leases()
         self._stopping = asyncio.Event()
         self._aborting = asyncio.Event()
+        self._patience = LAST_WORDS
         self._started_at = datetime.now(UTC)
         self.lanes: list[Lane] = []
         self.started = asyncio.Event()
@@ -77,8 +78,9 @@ class Worker:
         """Claim no more, finish what runs within the grace period, then end."""
         self._stopping.set()
 
-    def abort(self) -> None:
-        """Interrupt what runs, give it back, and end."""
+    def abort(self, patience: float = LAST_WORDS) -> None:
+        """Interrupt what runs, let it clean up for `patience` seconds, give it back, and end."""
+        self._patience = patience
         self._stopping.set()
         self._aborting.set()
 
@@ -174,7 +176,7 @@ class Worker:
         for slot in running:
             slot.tell(Stop.SHUTDOWN)
         if running:
-            await asyncio.wait([everybody], timeout=LAST_WORDS)
+            await asyncio.wait([everybody], timeout=self._patience)
         for slot in running:
             if slot.claim is not None:  # it did not heed us; its job goes to somebody else all the same
                 self._settler.settle(slot.claim, Released())

@@ -89,16 +89,19 @@ class PostgresReader:
             union all select 'ready', count(*) from {self._schema}.ready
             union all select 'blocked', count(*) from {self._schema}.blocked
             union all select 'running', count(*) from {self._schema}.lease""")
-        # Bounded by the time in the id, so that history costs nothing: only jobs made a day before `since` are missed.
         ended = await self._db.fetch(
             f"select state, count(*) from {self._schema}.finished where finished_at >= $1 group by state", start
         )
-        rest = await self._db.fetch(f"""
+        rest = await self._db.fetch(
+            f"""
             select (select min(j.created_at) from (
                         select job_id from {self._schema}.ready order by seq limit 1) f
                     join {self._schema}.job j on j.id = f.job_id),
                    (select count(*) from {self._schema}.dead_letter where status = 'pending_review'),
-                   (select count(*) from {self._schema}.worker where expires_at > clock_timestamp())""")
+                   (select count(*) from {self._schema}.worker
+                    where expires_at > coalesce($1::timestamptz, clock_timestamp()))""",
+            now,
+        )
         return Stats(
             live={r[0]: r[1] for r in live},
             finished={r[0]: r[1] for r in ended},

@@ -225,10 +225,11 @@ class PostgresStore(PostgresReader):
     async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion:
         statement = f"select * from {self._schema}.promote($1, $2, $3)"
         rows = await self._db.fetch(statement, limit, self._run_floor, now)
-        moved = sum(r[2] for r in rows)
+        lines, last = rows[:-1], rows[-1]
+        moved = sum(r[2] for r in lines)
         # A full batch means a busy table: do not scan its dead entries again. Anything less: look from the start.
-        self._run_floor = max(r[3] for r in rows) - LATE_COMMIT if moved >= limit else LONG_AGO
-        return Promotion(moved, frozenset((r[0], r[1]) for r in rows))
+        self._run_floor = max(r[3] for r in lines) - LATE_COMMIT if moved >= limit else LONG_AGO
+        return Promotion(moved, frozenset((r[0], r[1]) for r in lines), last[3])
 
     async def lapsed(self, limit: int, *, now: datetime | None = None) -> list[Lapsed]:
         return await self._lapsed(limit, None, now)
@@ -375,8 +376,14 @@ class PostgresStore(PostgresReader):
 
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
+    if len(rows) == len(jobs):
+        return [Inserted(job.id, Insertion.MADE) for job in jobs]
     made = {row[0] for row in rows}
-    return [Inserted(j.id, Insertion.MADE if j.id in made else Insertion.EXISTING) for j in jobs]
+    results = []
+    for job in jobs:
+        results.append(Inserted(job.id, Insertion.MADE if job.id in made else Insertion.EXISTING))
+        made.discard(job.id)  # one id twice in a batch is one job
+    return results
 
 
 def _change_row(change: Change) -> tuple[Any, ...]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast, overload
+from typing import Any, overload
 from uuid import UUID, SafeUUID
 
 import msgspec
+
+from dutiful.core.errors import DataRefused
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -13,6 +15,7 @@ MICROSECOND = timedelta(microseconds=1)
 _new = UUID.__new__
 _set = object.__setattr__
 _UNKNOWN = SafeUUID.unknown
+_skimmer = msgspec.json.Decoder(msgspec.Raw)
 
 
 def uuid(raw: bytes) -> UUID:
@@ -63,11 +66,19 @@ def from_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
+def checked(text: str) -> str:
+    """`text` if it is JSON: SQLite would store anything, and nobody could read the job again."""
+    try:
+        _skimmer.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise DataRefused(f"this is not JSON that can be stored ({error}): {text[:60]!r}") from error
+    return text
+
+
+def maybe_checked(text: str | None) -> str | None:
+    return None if text is None else checked(text)
+
+
 def errors_json(errors: Iterable[dict[str, Any]]) -> str | None:
     listed = list(errors)
     return to_json(listed) if listed else None
-
-
-def row_of(found: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """A row that must be there."""
-    return cast(tuple[Any, ...], found)

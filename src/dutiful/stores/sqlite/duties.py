@@ -1,10 +1,10 @@
-"""What services do: promote, sweep, retain, fire, and keep the list of workers."""
+"""What services do for jobs that wait, that lost their worker, and that are long finished."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from dutiful.core.ids import floor_at, public
+from dutiful.core.ids import floor_at
 from dutiful.core.job import Lapsed
 from dutiful.store import Fired, Promotion, Retained, ScheduleRecord
 from dutiful.stores.sqlite import intake, places
@@ -35,40 +35,6 @@ def held_by(db: Connection, worker_id: UUID) -> list[Lapsed]:
 def _lapsed(row: Row) -> Lapsed:
     job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested = row
     return Lapsed(uuid(job_id), claim_id, attempt, crashes, kind, uuid(worker_id), bool(cancel_requested))
-
-
-def sweep(db: Connection, limit: int, now: int, *, look_in_ready: bool) -> tuple[Promotion, bool]:
-    """Re-check all gates; the second answer says whether `ready` was seen to hold no job of a paused kind."""
-    paused = places.paused_kinds(db)
-    placing = places.Placing(db, paused, now)
-    moved = _cancel_broken(db, limit, now)
-    admitted = db.rows(SQL["no_longer_paused"], (limit - moved,))
-    admitted += db.rows(SQL["dependency_met"], (limit - moved - len(admitted),))
-    for job_id, *line, attempt, crashes, run_at in admitted:
-        placing.add(job_id, tuple(line), attempt, crashes, run_at)
-    if admitted:
-        ids = [row[:1] for row in admitted]
-        db.many(SQL["leave_blocked"], ids)
-        db.many(SQL["delete_dependencies"], ids)
-    moved += len(admitted)
-    clean = not paused
-    if paused and look_in_ready and moved < limit:
-        shut = db.rows(SQL["ready_of_paused_kinds"], (limit - moved,))
-        for job_id, *line, attempt, crashes in shut:
-            placing.add(job_id, tuple(line), attempt, crashes, None)
-        db.many(SQL["leave_ready"], [row[:1] for row in shut])
-        clean = len(shut) < limit - moved
-        moved += len(shut)
-    placing.write()
-    return Promotion(moved, frozenset(placing.lines), maybe_moment(db.value(SQL["next_run_at"]))), clean
-
-
-def _cancel_broken(db: Connection, limit: int, now: int) -> int:
-    broken = db.rows(SQL["dependency_broken"], (limit,))
-    for job_id, needed, state in broken:
-        became = "failed" if state == "failed" else "was cancelled"
-        places.cancel_waiting(db, job_id, f"job {public(uuid(needed))} it depends on {became}", now)
-    return len(broken)
 
 
 def retain(db: Connection, older_than: timedelta, limit: int, cursor: UUID | None, now: int) -> Retained:

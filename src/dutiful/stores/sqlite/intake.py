@@ -8,7 +8,7 @@ from dutiful.core.ids import public
 from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, Scope, Unique
 from dutiful.core.transitions import State
 from dutiful.stores.sqlite import places
-from dutiful.stores.sqlite.codec import maybe_bytes, micros, span, uuid
+from dutiful.stores.sqlite.codec import checked, maybe_bytes, maybe_checked, micros, span, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
@@ -57,7 +57,7 @@ def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], now: int)
     raw = job.id.bytes
     if db.value(SQL["job_exists"], (raw,)):
         return Inserted(job.id, Insertion.EXISTING)
-    open_needs = _open_needs(db, job)
+    must_wait = _must_wait(db, job)
     insertion = Insertion.MADE
     if job.unique is not None:
         taken = _take_key(db, job, job.unique, now)
@@ -66,8 +66,8 @@ def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], now: int)
         insertion = taken.insertion
     row = _row(job, now)
     db.run(SQL["insert_job"], row)
-    if open_needs:
-        db.many(SQL["insert_dependency"], [(raw, needed) for needed in open_needs])
+    if must_wait:
+        db.many(SQL["insert_dependency"], [(raw, needed.bytes) for needed in job.depends_on])
         places.block(db, raw, "dependency", None, (job.queue, job.priority, job.kind, job.tenant), 0, 0, row[6], now)
     else:
         placing = places.Placing(db, paused, now)
@@ -99,9 +99,9 @@ def _take_key(db: Connection, job: NewJob, unique: Unique, now: int) -> Inserted
     return Inserted(job.id, insertion)
 
 
-def _open_needs(db: Connection, job: NewJob) -> list[bytes]:
-    """The needed jobs that are still to complete; all must be there already, so that no circle can be made."""
-    open_needs = []
+def _must_wait(db: Connection, job: NewJob) -> bool:
+    """Whether a needed job is still to complete; all must be there already, so that no circle can be made."""
+    wait = False
     for needed in job.depends_on:
         found = db.row(SQL["final_state"], (needed.bytes,))
         if found is None or needed == job.id:
@@ -109,9 +109,8 @@ def _open_needs(db: Connection, job: NewJob) -> list[bytes]:
                 f"job {public(job.id)} depends on {public(needed)} ({needed}), which does not exist: "
                 "enqueue that one before, or earlier in the same call"
             )
-        if found[0] not in _MET:
-            open_needs.append(needed.bytes)
-    return open_needs
+        wait = wait or found[0] not in _MET
+    return wait
 
 
 def _row(job: NewJob, now: int) -> Row:
@@ -121,7 +120,7 @@ def _row(job: NewJob, now: int) -> Row:
     elif job.delay is not None:
         run_at = now + span(job.delay)
     return (
-        job.id.bytes, job.kind, job.queue, job.payload, job.priority, job.max_attempts, run_at, job.tenant,
-        job.correlation_id, maybe_bytes(job.parent_id), maybe_bytes(job.retry_of), job.subject, job.created_by,
-        job.options, now,
+        job.id.bytes, job.kind, job.queue, checked(job.payload), job.priority, job.max_attempts, run_at, job.tenant,
+        job.correlation_id, maybe_bytes(job.parent_id), maybe_bytes(job.retry_of), maybe_checked(job.subject),
+        job.created_by, maybe_checked(job.options), now,
     )  # fmt: skip

@@ -37,9 +37,9 @@ from dutiful.store import (
     Transaction,
     WorkerRecord,
 )
-from dutiful.stores.sqlite import acts, check, duties, health, intake, looking, schema, survey, work, workers
-from dutiful.stores.sqlite.codec import micros
-from dutiful.stores.sqlite.driver import Connection, Driver, connect
+from dutiful.stores.sqlite import acts, check, duties, gates, health, intake, looking, schema, survey, work, workers
+from dutiful.stores.sqlite.codec import maybe_moment, micros
+from dutiful.stores.sqlite.driver import LIBRARIES, Connection, Driver, connect
 from dutiful.stores.sqlite.inbox import Command, Reply
 from dutiful.stores.sqlite.keeper import SqliteKeeper
 from dutiful.stores.sqlite.lock import WriteLock
@@ -79,7 +79,7 @@ class SqliteStore:
         self._busy = busy_timeout
         self._leadership = survey.Leadership(self._path)
         self._workers = workers.Workers()
-        self._swept: survey.Kinds = frozenset()
+        self._swept: gates.Kinds = frozenset()
         self._led_at = 0
         self._threads: _Threads | None = None
 
@@ -194,15 +194,13 @@ class SqliteStore:
         return await self._read(lambda db: duties.held_by(db, worker_id))
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        def swept(db: Connection) -> Promotion:
-            paused = survey.paused_kinds(db)
-            promotion, clean = duties.sweep(db, limit, self._clock(now), look_in_ready=not paused <= self._swept)
-            # Nothing of a paused kind can enter `ready`, so once it has been found clean it stays so.
-            if clean:
-                self._swept = paused
-            return promotion
-
-        return await self._write(swept)
+        found = await self._browse(lambda db: gates.look(db, limit, self._swept))
+        if not found.shut_out and not found.let_in:
+            self._swept = found.swept
+            return Promotion(0, next_run_at=maybe_moment(found.next_run_at))
+        promotion = await self._write(lambda db: gates.move(db, found, self._clock(now)))
+        self._swept = found.swept
+        return promotion
 
     async def retain(
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, now: datetime | None = None

@@ -1,7 +1,7 @@
 """Who leads the services of this file, and what there is for them to do."""
 
 from dutiful.store import Survey
-from dutiful.stores.sqlite import fork
+from dutiful.stores.sqlite import fork, gates
 from dutiful.stores.sqlite.codec import maybe_moment, moment
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.lock import FileLock
@@ -9,9 +9,6 @@ from dutiful.stores.sqlite.sql import SQL
 
 _STALLED = 5_000_000
 """How long a duty may be overdue, in microseconds, before others than the leader see to it."""
-
-Kinds = frozenset[tuple[str, int]]
-"""Paused kinds, each with the time since when."""
 
 
 class Leadership:
@@ -40,13 +37,13 @@ class Leadership:
         self._lock.close()
 
 
-def survey(db: Connection, leads: bool, led_at: int, swept: Kinds, now: int) -> Survey:
+def survey(db: Connection, leads: bool, led_at: int, swept: gates.Kinds, now: int) -> Survey:
     """What there is to do; whoever does not lead is told that it does when the leader is stopped or stuck.
 
     `led_at` is when this process was last told so.
     """
     next_run_at, next_fire_at, next_expiry, any_blocked = db.rows(SQL["survey"])[0]
-    blocked = bool(any_blocked) or not paused_kinds(db) <= swept
+    blocked = bool(any_blocked) or not gates.paused_kinds(db) <= swept
     overdue = any(at is not None and at < now - _STALLED for at in (next_run_at, next_fire_at, next_expiry))
     # Whether a gate should have been opened cannot be seen from here, so everyone looks now and then.
     unseen = blocked and led_at < now - _STALLED
@@ -58,7 +55,3 @@ def survey(db: Connection, leads: bool, led_at: int, swept: Kinds, now: int) -> 
         lapsed=next_expiry is not None and next_expiry <= now,
         blocked=blocked,
     )
-
-
-def paused_kinds(db: Connection) -> Kinds:
-    return frozenset((name, since) for name, since in db.rows(SQL["pauses_of_kinds"]))

@@ -10,7 +10,16 @@ from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.store import Ask, Completion, Line, PauseScope, Refusal, Renewal, Token, Verdict
 from dutiful.stores.sqlite import places
-from dutiful.stores.sqlite.codec import errors_json, maybe_moment, maybe_uuid, moment, span, to_json, uuid
+from dutiful.stores.sqlite.codec import (
+    errors_json,
+    maybe_checked,
+    maybe_moment,
+    maybe_uuid,
+    moment,
+    span,
+    to_json,
+    uuid,
+)
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.looking import lines
 from dutiful.stores.sqlite.sql import SQL
@@ -83,7 +92,7 @@ def complete(db: Connection, done: Sequence[Completion], now: int) -> list[Refus
     tokens = [(one.job_id.bytes, one.claim_id) for one in done]
     written = db.many(
         SQL["finish_completed"],
-        [(*token, now, one.result) for token, one in zip(tokens, done, strict=True)],
+        [(*token, now, maybe_checked(one.result)) for token, one in zip(tokens, done, strict=True)],
     )
     refused: list[Refusal] = []
     if written != len(done):
@@ -127,7 +136,7 @@ def _finish(db: Connection, change: Change, held: Row, now: int) -> None:
     db.run(
         SQL["insert_finished"],
         (job_id, change.claim_id, change.to.value, change.attempt, change.crashes, worker_id, claimed_at, now,
-         change.result, errors),
+         maybe_checked(change.result), errors),
     )  # fmt: skip
     if change.to is State.FAILED:
         places.bury(db, job_id, errors, change.attempt, now)

@@ -38,8 +38,8 @@ def put(db: Connection, worker: WorkerRecord, ttl: timedelta, now: int) -> None:
         (worker.id.bytes, worker.name, worker.host, worker.pid, started, micros(worker.started_at), now,
          now + span(ttl), int(worker.leading), to_json(worker.lanes), to_json(worker.kinds)),
     )  # fmt: skip
-    for id_, *process in db.rows(SQL["old_workers"], (now - _FORGOTTEN_AFTER,)):
-        if not liveness.alive(*process, now):
+    for id_, host, pid, its_start, expires_at in db.rows(SQL["old_workers"], (now - _FORGOTTEN_AFTER,)):
+        if not liveness.alive(host, pid, its_start, expires_at, now):
             db.run(SQL["delete_worker"], (id_,))
 
 

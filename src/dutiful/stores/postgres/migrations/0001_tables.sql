@@ -120,6 +120,9 @@ create table {schema}.finished (
     errors      jsonb
 );
 
+-- Nearly free, since rows come in order of time; serves counts of the last hour beside years of history.
+create index finished_time on {schema}.finished using brin (finished_at) with (autosummarize = on);
+
 -- Every claim that was not the final one. Append-only.
 create table {schema}.attempt (
     id         bigint generated always as identity primary key,

@@ -87,7 +87,6 @@ begin
     if v_done then
         delete from {schema}.unique_key where job_id = p_job and scope = 'active';
         delete from {schema}.unique_key where job_id = p_job and scope = 'queued';
-        delete from {schema}.dependency where job_id = p_job;
     end if;
     return v_done;
 end $$;
@@ -95,7 +94,6 @@ end $$;
 -- Store jobs, given as a JSON array of objects with the names of table job, and besides:
 --   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
 -- Answers, in order, the job that stands for each request and what was done: made, existing, rejected, replaced.
--- Keys are taken in sorted order, so that two callers cannot wait for each other.
 -- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
 create function {schema}.insert_jobs(p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false)
 returns table (ord bigint, job_id uuid, insertion text)
@@ -106,127 +104,141 @@ as $$
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
-    v_job    record;
-    v_holder record;
-    v_gate   text;
-    v_key    text;
-    v_at     timestamptz;
-    v_needs  uuid[];
-    v_open   uuid[];
+    v_made   uuid[];  -- the jobs of ours, those that lost a key taken out again
+    v_holder uuid[] := '{}';
+    v_beaten uuid[] := '{}';
+    v_words  text[] := '{}';
+    v_key    record;
+    v_other  uuid;
     v_lost   uuid;
 begin
-    for v_job in
-        select e.ordinality as ord, j.*,
-               coalesce(j.tenant, '') as u_tenant, j.u ->> 'key' as u_key, j.u ->> 'scope' as u_scope,
-               j.u ->> 'on_conflict' as u_action, (j.u ->> 'window_ms')::bigint as u_window,
-               case when (j.u ->> 'across_kinds')::boolean then '' else j.kind end as u_kind
-        from jsonb_array_elements(p_jobs) with ordinality e,
-             lateral (
-                select (e.value ->> 'id')::uuid as id, e.value ->> 'kind' as kind,
-                       coalesce(e.value ->> 'queue', 'default') as queue,
-                       coalesce(e.value -> 'payload', '{}'::jsonb) as payload,
-                       coalesce((e.value ->> 'priority')::int, 100) as priority,
-                       coalesce((e.value ->> 'max_attempts')::int, 5) as max_attempts,
-                       coalesce((e.value ->> 'run_at')::timestamptz,
-                                v_now + (e.value ->> 'delay_ms')::bigint * interval '1 millisecond') as run_at,
-                       e.value ->> 'tenant' as tenant, e.value ->> 'correlation_id' as correlation_id,
-                       (e.value ->> 'parent_id')::uuid as parent_id, (e.value ->> 'retry_of')::uuid as retry_of,
-                       nullif(e.value -> 'subject', 'null') as subject, e.value ->> 'created_by' as created_by,
-                       nullif(e.value -> 'options', 'null') as options,
-                       nullif(e.value -> 'unique', 'null') as u, nullif(e.value -> 'depends_on', 'null') as needs
-             ) j
-        order by u_tenant, u_kind, u_key, e.ordinality
-    loop
-        ord := v_job.ord;
-        job_id := v_job.id;
-        insertion := 'made';
-
-        if exists (select 1 from {schema}.job where id = v_job.id) then
-            insertion := 'existing';
-            return next;
-            continue;
-        end if;
-
-        v_needs := array(select jsonb_array_elements_text(v_job.needs)::uuid);
-        select n into v_lost from unnest(v_needs) n where not exists (select 1 from {schema}.job where id = n) limit 1;
-        if found then
-            raise exception 'no job has the id %, which this job is to depend on', v_lost
-                using errcode = 'foreign_key_violation', detail = v_lost::text;
-        end if;
-
-        if v_job.u_key is not null then
-            delete from {schema}.unique_key k
-            where k.tenant = v_job.u_tenant and k.kind = v_job.u_kind and k.key = v_job.u_key
-              and k.scope = 'window' and k.expires_at <= v_now;
-            -- Twice: a holder seen by the conflict may be gone when it is read.
-            for i in 1..2 loop
-                insert into {schema}.unique_key (tenant, kind, key, job_id, expires_at, scope)
-                values (v_job.u_tenant, v_job.u_kind, v_job.u_key, v_job.id,
-                        v_now + v_job.u_window * interval '1 millisecond', v_job.u_scope)
-                on conflict do nothing;
-                exit when found;
-                select k.job_id into v_holder from {schema}.unique_key k
-                where k.tenant = v_job.u_tenant and k.kind = v_job.u_kind and k.key = v_job.u_key
-                for update;
-                continue when not found;
-                if v_job.u_action = 'replace'
-                   and {schema}.cancel_waiting(v_holder.job_id, 'replaced by ' || v_job.id, v_now) then
-                    insertion := 'replaced';
-                    insert into {schema}.unique_key as k (tenant, kind, key, job_id, expires_at, scope)
-                    values (v_job.u_tenant, v_job.u_kind, v_job.u_key, v_job.id,
-                            v_now + v_job.u_window * interval '1 millisecond', v_job.u_scope)
-                    on conflict (tenant, kind, key) do update
-                    set job_id = excluded.job_id, expires_at = excluded.expires_at, scope = excluded.scope;
-                else
-                    job_id := v_holder.job_id;
-                    insertion := case v_job.u_action when 'reject' then 'rejected' else 'existing' end;
-                end if;
-                exit;
-            end loop;
-            if insertion in ('rejected', 'existing') then
-                return next;
-                continue;
-            end if;
-        end if;
-
+    -- The job rows come first: a repeat of this call waits here until the first one has committed.
+    with asked as (
+        select distinct on (j.id) j.* from (
+            select e.ordinality as ord, (e.value ->> 'id')::uuid as id, e.value as v
+            from jsonb_array_elements(p_jobs) with ordinality e
+        ) j order by j.id, j.ord
+    ), made as (
         insert into {schema}.job
             (id, created_at, run_at, parent_id, retry_of, priority, max_attempts, kind, queue, tenant,
              correlation_id, created_by, payload, subject, options)
-        values (v_job.id, v_now, v_job.run_at, v_job.parent_id, v_job.retry_of, v_job.priority, v_job.max_attempts,
-                v_job.kind, v_job.queue, v_job.tenant, v_job.correlation_id, v_job.created_by, v_job.payload,
-                v_job.subject, v_job.options);
+        select a.id, v_now,
+               coalesce((v ->> 'run_at')::timestamptz, v_now + (v ->> 'delay_ms')::bigint * interval '1 millisecond'),
+               (v ->> 'parent_id')::uuid, (v ->> 'retry_of')::uuid, coalesce((v ->> 'priority')::int, 100),
+               coalesce((v ->> 'max_attempts')::int, 5), v ->> 'kind', coalesce(v ->> 'queue', 'default'),
+               v ->> 'tenant', v ->> 'correlation_id', v ->> 'created_by', coalesce(v -> 'payload', '{}'),
+               nullif(v -> 'subject', 'null'), nullif(v -> 'options', 'null')
+        from asked a
+        on conflict (id) do nothing
+        returning id
+    )
+    select coalesce(array_agg(m.id), '{}') into v_made from made m;
 
-        v_open := array(
-            select n from unnest(v_needs) n
-            where not exists (select 1 from {schema}.finished f
-                              where f.job_id = n and f.state in ('completed', 'completed_with_errors')));
-        v_gate := case when cardinality(v_open) > 0 then 'dependency'
-                       when v_job.kind = any (v_paused) then 'paused' end;
-        if v_gate is not null then
-            v_key := case v_gate when 'paused' then v_job.kind else v_job.id::text end;
-            insert into {schema}.dependency (job_id, needs_id)
-            select v_job.id, n from unnest(v_open) n on conflict do nothing;
-            insert into {schema}.blocked
-                (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
-            values (v_job.id, v_now, v_job.run_at, v_job.priority, 0, 0, v_gate, v_key, v_job.queue, v_job.kind,
-                    v_job.tenant);
-        elsif v_job.run_at > v_now then
-            insert into {schema}.scheduled (run_at, job_id, priority, attempt, crashes, queue, kind, tenant)
-            values (v_job.run_at, v_job.id, v_job.priority, 0, 0, v_job.queue, v_job.kind, v_job.tenant);
-        else
-            insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
-            values (nextval('{schema}.ready_seq'), v_job.id, v_job.priority, 0, 0, v_job.queue, v_job.kind,
-                    v_job.tenant);
-        end if;
-        return next;
+    -- Keys are taken in sorted order, so that two callers cannot wait for each other.
+    for v_key in
+        select (v ->> 'id')::uuid as id, coalesce(v ->> 'tenant', '') as tenant, u ->> 'key' as key,
+               case when (u ->> 'across_kinds')::boolean then '' else v ->> 'kind' end as kind,
+               u ->> 'scope' as scope, u ->> 'on_conflict' as action,
+               v_now + (u ->> 'window_ms')::bigint * interval '1 millisecond' as expires_at
+        from jsonb_array_elements(p_jobs) with ordinality e (v, ord),
+             lateral (select nullif(v -> 'unique', 'null') as u) k
+        where u is not null and (v ->> 'id')::uuid = any (v_made)
+        order by 2, 4, 3, ord
+    loop
+        delete from {schema}.unique_key k
+        where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key
+          and k.scope = 'window' and k.expires_at <= v_now;
+        loop
+            insert into {schema}.unique_key (tenant, kind, key, job_id, expires_at, scope)
+            values (v_key.tenant, v_key.kind, v_key.key, v_key.id, v_key.expires_at, v_key.scope)
+            on conflict do nothing;
+            exit when found;
+            select k.job_id into v_other from {schema}.unique_key k
+            where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key
+            for update;
+            continue when not found;  -- freed between the two statements: try again
+            exit when v_other = v_key.id;
+            if v_key.action = 'replace' and v_other <> all (v_made)
+               and {schema}.cancel_waiting(v_other, 'replaced by ' || v_key.id, v_now) then
+                delete from {schema}.unique_key k
+                where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key;
+                v_beaten := v_beaten || v_key.id;
+                v_holder := v_holder || v_key.id;
+                v_words := v_words || 'replaced'::text;
+                continue;
+            end if;
+            v_beaten := v_beaten || v_key.id;
+            v_holder := v_holder || v_other;
+            v_words := v_words || case v_key.action when 'reject' then 'rejected' else 'existing' end;
+            v_made := array_remove(v_made, v_key.id);
+            delete from {schema}.job where id = v_key.id;
+            exit;
+        end loop;
     end loop;
-    if p_notify then
-        perform pg_notify('{schema}', (
-            select jsonb_agg(distinct jsonb_build_array(
-                       coalesce(e ->> 'queue', 'default'), coalesce((e ->> 'priority')::int, 100)))::text
-            from jsonb_array_elements(p_jobs) e
-            having count(distinct e ->> 'queue') < 50));
+
+    select n.id into v_lost
+    from jsonb_array_elements(p_jobs) j (v),
+         lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
+    where (v ->> 'id')::uuid = any (v_made) and not exists (select 1 from {schema}.job where id = n.id)
+    limit 1;
+    if found then
+        raise exception 'no job has the id %, which this job is to depend on', v_lost
+            using errcode = 'foreign_key_violation', detail = v_lost::text;
     end if;
+    insert into {schema}.dependency (job_id, needs_id)
+    select (v ->> 'id')::uuid, n.id
+    from jsonb_array_elements(p_jobs) j (v),
+         lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
+    where (v ->> 'id')::uuid = any (v_made)
+    on conflict do nothing;
+
+    with made as (
+        select j.*, m.ord,
+               case when exists (
+                        select 1 from {schema}.dependency d
+                        where d.job_id = j.id and not exists (
+                            select 1 from {schema}.finished f
+                            where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors')))
+                    then 'dependency'
+                    when j.kind = any (v_paused) then 'paused' end as gate
+        from (
+            select (v ->> 'id')::uuid as id, min(o) as ord
+            from jsonb_array_elements(p_jobs) with ordinality e (v, o) group by 1
+        ) m
+        join {schema}.job j on j.id = m.id
+        where m.id = any (v_made)
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select nextval('{schema}.ready_seq'), m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from (select * from made order by ord) m
+        where m.gate is null and (m.run_at is null or m.run_at <= v_now)
+    ), to_scheduled as (
+        insert into {schema}.scheduled (run_at, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select m.run_at, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from made m where m.gate is null and m.run_at > v_now
+    )
+    insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
+    select m.id, v_now, m.run_at, m.priority, 0, 0, m.gate,
+           case m.gate when 'paused' then m.kind else m.id::text end, m.queue, m.kind, m.tenant
+    from made m where m.gate is not null;
+
+    if p_notify then
+        perform pg_notify('{schema}', coalesce((
+            select jsonb_agg(distinct jsonb_build_array(
+                       coalesce(v ->> 'queue', 'default'), coalesce((v ->> 'priority')::int, 100)))::text
+            from jsonb_array_elements(p_jobs) j (v)
+            having count(distinct v ->> 'queue') < 50), '[]'));
+    end if;
+
+    return query
+    select a.ord, coalesce(b.holder, a.id),
+           coalesce(b.word, case when a.id = any (v_made) and a.nth = 1 then 'made' else 'existing' end)
+    from (
+        select o as ord, (v ->> 'id')::uuid as id, row_number() over (partition by v ->> 'id' order by o) as nth
+        from jsonb_array_elements(p_jobs) with ordinality e (v, o)
+    ) a
+    left join unnest(v_beaten, v_holder, v_words) b (id, holder, word) on b.id = a.id and a.nth = 1
+    order by a.ord;
 end $$;
 
 -- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}').
@@ -487,7 +499,10 @@ begin
         from unnest(p_jobs, p_claims, p_outcomes) a (job_id, claim_id, outcome)
     ), noted as (
         insert into {schema}.attempt (job_id, claim_id, ended_at, attempt, outcome, error)
-        select a.job_id, a.claim_id, v_now, 0, 'refused',
+        select a.job_id, a.claim_id, v_now,
+               coalesce((select max(t.attempt) from {schema}.attempt t
+                         where t.job_id = a.job_id and t.claim_id = a.claim_id), 0),
+               'refused',
                jsonb_build_object('type', 'ClaimLost', 'message', 'came too late with: ' || a.outcome)
         from asked a
         where not a.repeated

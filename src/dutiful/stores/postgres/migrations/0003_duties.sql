@@ -64,6 +64,10 @@ begin
         from in_order o where o.kind = any (v_paused)
     )
     select o.queue::text, o.priority, count(*), max(o.run_at) from in_order o group by o.queue, o.priority;
+    -- Last, a row without a queue: when the next one is due.
+    return query
+    select null::text, null::int, 0::bigint, (
+        select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1);
 end $$;
 
 -- Leases that are over, or those of one worker that is known to be dead.
@@ -109,8 +113,6 @@ begin
         delete from {schema}.blocked b where b.job_id = any (p_jobs) returning b.*
     ), in_order as (
         select f.*, nextval('{schema}.ready_seq') as seq from (select * from free order by since, job_id) f
-    ), done as (
-        delete from {schema}.dependency d where d.job_id = any (p_jobs)
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
         select o.seq, o.job_id, o.priority, o.attempt, o.crashes, o.queue, o.kind, o.tenant
@@ -189,7 +191,6 @@ begin
         -- Its kind may have been paused while it waited.
         update {schema}.blocked b set gate = 'paused', key = b.kind
         where b.job_id = any (v_jobs) and exists (select 1 from {schema}.pause p where p.scope = 'kind' and p.name = b.kind);
-        delete from {schema}.dependency d where d.job_id = any (v_jobs);
         return query select * from {schema}.admit(
             array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'dependency'), v_now);
     end if;
@@ -291,9 +292,12 @@ begin
         limit p_limit
     ) s;
     v_jobs := array(select j from unnest(v_jobs) j
-                    where not exists (select 1 from {schema}.dependency d where d.needs_id = j));
+                    where not exists (
+                        select 1 from {schema}.dependency d join {schema}.blocked b on b.job_id = d.job_id
+                        where d.needs_id = j));
     delete from {schema}.finished f where f.job_id = any (v_jobs);
     delete from {schema}.attempt a where a.job_id = any (v_jobs);
+    delete from {schema}.dependency d where d.job_id = any (v_jobs);
     delete from {schema}.job j where j.id = any (v_jobs);
     delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
     return query select cardinality(v_jobs)::bigint,

@@ -77,9 +77,13 @@ select 'unique key ' || u.key || ' (queued) is held by job ' || u.job_id || ', w
 from {schema}.unique_key u
 where u.scope = 'queued' and exists (select 1 from {schema}.lease l where l.job_id = u.job_id)
 union all
-select 'job ' || d.job_id || ' depends on ' || d.needs_id || ' but is not blocked by it'
+select 'job ' || d.job_id || ', which depends on ' || d.needs_id || ', is gone'
 from {schema}.dependency d
-where not exists (select 1 from {schema}.blocked b where b.job_id = d.job_id and b.gate = 'dependency')
+where not exists (select 1 from {schema}.job j where j.id = d.job_id)
+union all
+select 'job ' || b.job_id || ' waits for other jobs, but for none in particular'
+from {schema}.blocked b
+where b.gate = 'dependency' and not exists (select 1 from {schema}.dependency d where d.job_id = b.job_id)
 union all
 select 'dead letter ' || d.job_id || ' belongs to a job that did not fail'
 from {schema}.dead_letter d

@@ -36,42 +36,6 @@ CROSS JOIN dutiful_job j ON j.id = l.job_id
 WHERE l.worker_id = ?
 ORDER BY l.job_id;
 
--- name: no_longer_paused
-SELECT job_id, queue, priority, kind, tenant, attempt, crashes, run_at
-FROM dutiful_blocked
-WHERE gate = 'paused' AND key NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'kind')
-ORDER BY since, job_id
-LIMIT ?;
-
--- name: dependency_broken
--- The needed job that ended badly, for each job that waits for one.
-SELECT d.job_id, f.job_id, f.state
-FROM dutiful_dependency d
-CROSS JOIN dutiful_finished f ON f.job_id = d.needs_id
-WHERE f.state IN ('failed', 'cancelled')
-GROUP BY d.job_id
-LIMIT ?;
-
--- name: dependency_met
-SELECT b.job_id, b.queue, b.priority, b.kind, b.tenant, b.attempt, b.crashes, b.run_at
-FROM dutiful_blocked b
-WHERE b.gate = 'dependency'
-  AND NOT EXISTS (
-      SELECT 1
-      FROM dutiful_dependency d
-      LEFT JOIN dutiful_finished f ON f.job_id = d.needs_id
-      WHERE d.job_id = b.job_id
-        AND (f.state IS NULL OR f.state NOT IN ('completed', 'completed_with_errors'))
-  )
-ORDER BY b.job_id
-LIMIT ?;
-
--- name: ready_of_paused_kinds
-SELECT job_id, queue, priority, kind, tenant, attempt, crashes
-FROM dutiful_ready
-WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope = 'kind')
-LIMIT ?;
-
 -- name: finished_between
 SELECT f.job_id,
        f.finished_at < :cutoff AND NOT EXISTS (SELECT 1 FROM dutiful_dependency d WHERE d.needs_id = f.job_id)

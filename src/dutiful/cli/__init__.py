@@ -1,0 +1,82 @@
+"""The command line, `dutiful`: one file a group of verbs.
+
+Exit codes:
+  0    done
+  1    it did not work out: no such job, a failed job awaited with --wait, findings of `doctor`, an unexpected error
+  2    asked in the wrong way: a bad option, payload, id or setting, an unknown kind, an app that cannot be imported
+  69   the database is unavailable, not migrated, or newer than this release
+  130  interrupted from the keyboard
+Errors are one line on stderr; what a command found out is on stdout.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from dutiful.core.errors import DutifulError, SchemaMismatch, StoreUnavailable, UsageError
+
+OK, FAILURE, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 69, 130
+ANYWHERE = ("--app", "--database-url")
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    from dutiful.cli.commands import build
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a mark instead
+    try:
+        code = build()(
+            args=_hoisted(sys.argv[1:] if args is None else args), prog_name="dutiful", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except DutifulError as error:
+        return _refuse(str(error), exit_code(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough, as in `| head`
+        sys.stderr.close()
+        return OK
+    except Exception as error:
+        # Typer may or may not bring a click of its own, so its usage errors are known by what they can do.
+        told = getattr(error, "format_message", None)
+        if told is None:
+            raise
+        return _refuse(told(), getattr(error, "exit_code", USAGE))
+
+
+def exit_code(error: DutifulError) -> int:
+    match error:
+        case UsageError():
+            return USAGE
+        case StoreUnavailable() | SchemaMismatch():
+            return UNAVAILABLE
+        case _:
+            return FAILURE
+
+
+def _refuse(message: str, code: int) -> int:
+    if message:
+        from dutiful.cli.output import plain
+
+        print(f"dutiful: {plain(' '.join(message.split()))}", file=sys.stderr)
+    return code
+
+
+def _hoisted(args: Sequence[str]) -> list[str]:
+    """The options that choose app and database may stand anywhere; typer wants them before the verb."""
+    first: list[str] = []
+    rest = list(args)
+    end = rest.index("--") if "--" in rest else len(rest)
+    index = 0
+    while index < end:
+        name, given, _ = rest[index].partition("=")
+        if name not in ANYWHERE:
+            index += 1
+            continue
+        length = 1 if given else 2
+        first += rest[index : min(index + length, end)]
+        del rest[index : min(index + length, end)]
+        end = rest.index("--") if "--" in rest else len(rest)
+    return first + rest

@@ -1,0 +1,55 @@
+"""All verbs in one tree."""
+
+from typing import Annotated
+
+import typer
+
+from dutiful import __version__
+from dutiful.cli import demo, doctor, enqueue, fleet, jobs, migrate, pauses, project, schedules, worker
+from dutiful.cli.target import Target
+
+
+def build() -> typer.Typer:
+    """The command with every verb registered."""
+    cli = typer.Typer(
+        name="dutiful",
+        help="Durable background jobs on the database you already have.",
+        epilog="--app and --database-url may stand anywhere. Each verb explains itself, as in: dutiful jobs --help",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    cli.callback()(_choose)
+    for module in (project, worker, demo, enqueue, jobs, fleet, schedules, pauses, migrate, doctor):
+        module.register(cli)
+    return cli
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dutiful {__version__}")
+        raise typer.Exit
+
+
+def _choose(
+    ctx: typer.Context,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Your app, as in jobs:app. Otherwise from DUTIFUL_APP, or from `app` in dutiful.toml.",
+        ),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Work on this database; without --app, no app is imported then. Otherwise the app's own, or from "
+            "DUTIFUL_DATABASE_URL, DATABASE_URL, dutiful.toml; and at last sqlite:///dutiful.db.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    ctx.obj = Target(app, database_url)

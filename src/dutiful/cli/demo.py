@@ -1,0 +1,160 @@
+"""`dutiful demo`: a mixed workload on the embedded store, shown live."""
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from dutiful.app import Dutiful
+from dutiful.client import Client
+from dutiful.core.errors import DutifulError
+from dutiful.core.transitions import FINAL, State
+from dutiful.store import JobFilter
+
+DEADLINE = 60.0
+WORDS = {
+    "greet": "fast: a lane of its own",
+    "crawl": "slow: waits for something",
+    "unsteady": "fails at first, tried again",
+    "hopeless": "fails for good: a dead letter",
+    "remind": "scheduled: waits for its time",
+    "endless": "cancelled while it runs or waits",
+    "write_file": "a plain function, in a thread",
+    "count_primes": "CPU work, in a process",
+}
+Tally = dict[str, dict[str, int]]
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command()(demo)
+
+
+def demo() -> None:
+    """Run real jobs of every sort on a temporary SQLite file, and show them as they go."""
+    logging.getLogger("dutiful").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="dutiful-demo-") as folder:
+        adds_up = asyncio.run(_run(Path(folder) / "demo.db"))
+    raise typer.Exit(0 if adds_up else 1)
+
+
+async def _run(path: Path) -> bool:
+    from dutiful.cli.demo_jobs import app
+
+    app.configure(database_url=f"sqlite:///{path}")
+    console = Console()
+    console.print(f"[bold]Dutiful[/bold] on SQLite, one file: {path}\n")
+    async with app:
+        client = await app.client()
+        worker = app.make_worker(client)
+        working = asyncio.create_task(worker.run())
+        began = time.monotonic()
+        expected, cancelled = await _enqueue(app, client)
+        tally: Tally = {}
+        with Live(console=console, refresh_per_second=8, transient=not console.is_terminal) as live:
+            while time.monotonic() - began < DEADLINE:
+                tally = await _tally(client)
+                live.update(_table(tally, expected))
+                if _final(tally) == sum(expected.values()):
+                    break
+                await asyncio.sleep(0.12)
+        worker.stop()
+        await working
+        if not console.is_terminal:
+            console.print(_table(tally, expected))
+        breaches = await client.store.check_places()
+    return _summary(console, tally, expected, cancelled, breaches, time.monotonic() - began)
+
+
+async def _enqueue(app: Dutiful, client: Client) -> tuple[dict[str, int], int]:
+    """A bit of everything; returns how many of each, and how many were cancelled."""
+    plan: dict[str, list[dict[str, Any]]] = {
+        "greet": [{"name": f"number {n}"} for n in range(200)],
+        "crawl": [{"page": n} for n in range(12)],
+        "unsteady": [{"number": n} for n in range(9)],
+        "hopeless": [{"order": n} for n in range(2)],
+        "write_file": [{"size": n} for n in range(6)],
+        "count_primes": [{"below": 120_000 + n} for n in range(3)],
+    }
+    for kind, payloads in plan.items():
+        await app.kind(kind).enqueue_many(payloads)
+    for seconds in (2, 3, 4):
+        await app.kind("remind").options(delay=seconds).enqueue(note=f"after {seconds} s")
+    doomed = [await app.kind("endless").enqueue() for _ in range(3)]
+    asyncio.get_running_loop().call_later(3, _cancel_all, [job.cancel for job in doomed])
+    expected = {kind: len(payloads) for kind, payloads in plan.items()} | {"remind": 3, "endless": len(doomed)}
+    return expected, len(doomed)
+
+
+_cancelling: set["asyncio.Task[None]"] = set()
+
+
+def _cancel_all(cancels: list[Callable[[str], Awaitable[bool]]]) -> None:
+    async def go() -> None:
+        for cancel in cancels:
+            with suppress(DutifulError):
+                await cancel("shown by the demo")
+
+    _cancelling.add(asyncio.create_task(go()))
+
+
+async def _tally(client: Client) -> Tally:
+    tally: Tally = {}
+    for record in await client.store.jobs(JobFilter(limit=1_000)):
+        states = tally.setdefault(record.kind, {})
+        states[record.state] = states.get(record.state, 0) + 1
+        states["retries"] = states.get("retries", 0) + max(0, record.attempt - 1)
+    return tally
+
+
+def _final(tally: Tally) -> int:
+    return sum(count for states in tally.values() for state, count in states.items() if state in FINAL)
+
+
+def _table(tally: Tally, expected: dict[str, int]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("kind", "what it shows", "progress"):
+        table.add_column(heading)
+    for heading in ("waiting", "running", "completed", "failed", "cancelled", "retries"):
+        table.add_column(heading, justify="right")
+    for kind, total in expected.items():
+        states = tally.get(kind, {})
+        done = sum(states.get(state, 0) for state in FINAL)
+        waiting = sum(states.get(s, 0) for s in (State.READY, State.SCHEDULED, State.BLOCKED))
+        bar = "█" * round(20 * done / total) + "·" * (20 - round(20 * done / total))
+        counts = [states.get(s, 0) for s in (State.RUNNING, State.COMPLETED, State.FAILED, State.CANCELLED)]
+        cells = [str(n) if n else "" for n in (waiting, *counts, states.get("retries", 0))]
+        table.add_row(kind, WORDS[kind], f"{bar} {done}/{total}", *cells)
+    return table
+
+
+def _summary(
+    console: Console, tally: Tally, expected: dict[str, int], cancelled: int, breaches: list[str], took: float
+) -> bool:
+    """Say what came of it; whether it is what was to come."""
+    counts = {state: sum(states.get(state, 0) for states in tally.values()) for state in sorted(FINAL)}
+    total = sum(expected.values())
+    said = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.items() if count)
+    adds_up = (
+        sum(counts.values()) == total
+        and counts[State.FAILED] == expected["hopeless"]
+        and counts[State.CANCELLED] == cancelled
+        and not breaches
+    )
+    console.print(f"\n{total} jobs in {took:.1f} s: {said}.")
+    if adds_up:
+        console.print("Every job stands in exactly one place, and the sum is right. Next: [bold]dutiful init[/bold]")
+    else:
+        console.print("[red]That does not add up:[/red]", *breaches, tally)
+    return adds_up
+
+
+__all__ = ["register"]

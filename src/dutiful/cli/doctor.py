@@ -1,0 +1,201 @@
+"""`doctor`: is everything well, and what to do if not."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import typer
+
+from dutiful.app import Dutiful
+from dutiful.cli import FAILURE
+from dutiful.cli.output import AsJson, console, now, plain, print_json, show
+from dutiful.cli.target import check_file, target
+from dutiful.client import Client
+from dutiful.core.duration import brief
+from dutiful.core.errors import SchemaMismatch, StoreUnavailable
+from dutiful.core.transitions import State
+from dutiful.explanation import START, Fleet, paused_words
+from dutiful.store import JobFilter, QueueRecord, ScheduleRecord
+
+OLD_TRANSACTION = timedelta(minutes=5)
+MANY_DEAD_ROWS = 200_000
+LONG_WAIT = timedelta(minutes=5)
+LATE = timedelta(minutes=1)
+SAMPLE = 200
+
+
+class Level(StrEnum):
+    PROBLEM = "problem"  # something does not work: exit code 1
+    WARNING = "warning"  # something may stop working
+
+
+class Finding(msgspec.Struct, frozen=True):
+    level: Level
+    what: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class Report:
+    url: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.level is not Level.PROBLEM for finding in self.findings)
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command(rich_help_panel="Set up")(doctor)
+
+
+def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Check the database, the workers and the jobs; name each problem with its remedy.
+
+    Exit code 1 means that there is a problem; warnings alone leave it at 0.
+    """
+    report = asyncio.run(_examine(target(ctx).any_app()))
+    if as_json:
+        print_json(
+            {"database": report.url, "healthy": report.healthy, "facts": report.facts, "findings": report.findings}
+        )
+    else:
+        _print(report)
+    if not report.healthy:
+        raise typer.Exit(FAILURE)
+
+
+def _print(report: Report) -> None:
+    from rich.text import Text
+
+    show(f"database  {plain(report.url)}")
+    for name, value in report.facts.items():
+        show(f"{name.replace('_', ' ')}  {plain(str(value))}")
+    show("")
+    out = console()
+    for finding in report.findings:
+        style = "bold red" if finding.level is Level.PROBLEM else "yellow"
+        out.print(Text.assemble((finding.level.value, style), f": {plain(finding.what)}"), soft_wrap=True)
+        out.print(f"  → {plain(finding.remedy)}", soft_wrap=True)
+    show("all is well" if not report.findings else f"{len(report.findings)} finding(s)")
+
+
+async def _examine(app: Dutiful) -> Report:
+    store = app.make_store()
+    report = Report(store.url)
+    try:
+        check_file(store)
+        async with app.opened() as client:
+            await _look(client, report)
+    except SchemaMismatch as error:
+        report.findings.append(Finding(Level.PROBLEM, str(error), "run `dutiful migrate`, or upgrade dutiful"))
+    except StoreUnavailable as error:
+        report.findings.append(
+            Finding(Level.PROBLEM, str(error), "check the address, that the server runs, and the role")
+        )
+    return report
+
+
+async def _look(client: Client, report: Report) -> None:
+    store = client.store
+    health = await store.health()
+    fleet = Fleet.of(await store.workers(), await store.pauses())
+    queues, moment = await store.queues(), now()
+    report.facts = {name: _fact(value) for name, value in health.items() if name != "worries"}
+    report.facts["workers_alive"] = len(fleet.workers)
+    report.findings += [
+        *_database(health),
+        *(
+            Finding(Level.PROBLEM, breach, "report it with this line; it is a bug")
+            for breach in await store.check_places()
+        ),
+        *_queues(queues, fleet, moment),
+        *_kinds(await store.jobs(JobFilter(state=State.READY, limit=SAMPLE)), fleet),
+        *_lapsed(len(await store.lapsed(SAMPLE, now=moment - LATE))),
+        *_schedules(await store.schedules(), moment),
+        *(
+            Finding(
+                Level.WARNING,
+                f"{p.scope} {p.name} is {paused_words(p, moment)}",
+                f"`dutiful resume {p.scope} {p.name}`",
+            )
+            for p in fleet.pauses
+        ),
+    ]
+
+
+def _fact(value: Any) -> Any:
+    return brief(value) if isinstance(value, timedelta) else value
+
+
+def _database(health: dict[str, Any]) -> Iterator[Finding]:
+    for worry in health.get("worries", []):
+        what, _, remedy = worry.rpartition(": ")
+        yield Finding(Level.WARNING, what or worry, remedy)
+    oldest = health.get("oldest_transaction")
+    if oldest is not None and oldest > OLD_TRANSACTION:
+        yield Finding(
+            Level.WARNING,
+            f"a transaction has been open for {brief(oldest)}: dead rows cannot be removed, and claims slow down",
+            "find it in pg_stat_activity by xact_start and end it, or set idle_in_transaction_session_timeout",
+        )
+    dead = health.get("dead_rows", 0)
+    if dead > MANY_DEAD_ROWS:
+        yield Finding(
+            Level.WARNING,
+            f"the queue tables hold {dead:,} dead rows, so claims are slower than they could be",
+            "end old transactions, see that autovacuum runs, then `VACUUM` the tables ready and lease",
+        )
+    for name in ("fsync", "synchronous_commit"):
+        if health.get(name) == "off":
+            yield Finding(
+                Level.WARNING,
+                f"{name} is off: jobs that were acknowledged can be lost when the server crashes",
+                f"set {name} = on in postgresql.conf",
+            )
+
+
+def _queues(queues: Iterable[QueueRecord], fleet: Fleet, moment: datetime) -> Iterator[Finding]:
+    for queue in queues:
+        waited = moment - queue.oldest_ready_at if queue.oldest_ready_at else timedelta(0)
+        count = f"queue {queue.queue!r} has {queue.ready:,} ready job(s), the first made {brief(waited)} ago"
+        if not queue.ready or queue.paused:
+            continue
+        if not fleet.workers:
+            yield Finding(Level.PROBLEM, f"{count}, and no worker is alive", START)
+        elif not any(fleet.serving(queue.queue)):
+            yield Finding(
+                Level.PROBLEM, f"{count}, and no live worker serves it", "start a worker with a lane for this queue"
+            )
+        elif waited > LONG_WAIT:
+            yield Finding(Level.WARNING, f"{count}: workers do not keep up", "add slots to its lane, or workers")
+
+
+def _kinds(ready: Iterable[Any], fleet: Fleet) -> Iterator[Finding]:
+    """Kinds that nobody knows, among a sample of the ready jobs."""
+    for queue, kind in sorted({(job.queue, job.kind) for job in ready}):
+        serving = list(fleet.serving(queue))
+        if serving and not any(kind in worker.kinds for worker, _, _ in serving):
+            yield Finding(
+                Level.PROBLEM,
+                f"queue {queue!r} has ready jobs of kind {kind!r}, which no live worker that serves it knows",
+                "deploy the code that has this kind, or cancel the jobs",
+            )
+
+
+def _lapsed(count: int) -> Iterator[Finding]:
+    if count:
+        what = f"{count} running job(s) lost their worker over {brief(LATE)} ago, and nobody has rescued them"
+        yield Finding(Level.PROBLEM, what, f"workers do that: {START}")
+
+
+def _schedules(schedules: Iterable[ScheduleRecord], moment: datetime) -> Iterator[Finding]:
+    for schedule in schedules:
+        if schedule.enabled and moment - schedule.next_at > LATE:
+            what = f"schedule {schedule.name!r} was to fire {brief(moment - schedule.next_at)} ago and did not"
+            yield Finding(Level.PROBLEM, what, f"workers do that: {START}")

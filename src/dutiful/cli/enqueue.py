@@ -1,0 +1,182 @@
+"""`enqueue`: store a job from the command line."""
+
+import asyncio
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from dutiful.app import Dutiful
+from dutiful.cli import FAILURE
+from dutiful.cli.output import AsJson, job_json, note, print_json
+from dutiful.cli.target import target
+from dutiful.client import JobHandle
+from dutiful.core.duration import duration
+from dutiful.core.errors import JobCancelled, JobFailed, PayloadInvalid, ResultTimeout, UsageError
+from dutiful.kind import Kind
+from dutiful.operator import os_user
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command(rich_help_panel="Jobs")(enqueue)
+
+
+def enqueue(
+    ctx: typer.Context,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind's name.")],
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The payload; values are JSON or plain text.")
+    ] = None,
+    payload: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE|-", help="The whole payload as JSON, from a file, or from stdin.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Another queue than the kind's own.")] = None,
+    priority: Annotated[int | None, typer.Option(help="From 0, lower runs first.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Run it after this time: 30s, 5m, 1h30m, 7d.")
+    ] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Run it then: 2030-01-31T09:00+02:00, 2030-01-31T07:00Z.")
+    ] = None,
+    unique: Annotated[
+        str | None, typer.Option(metavar="KEY", help="One live job of this kind a key; if there is one, that is it.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whose job it is.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="What it belongs to, for searching.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(help="How often it may be tried, the first time included.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print its result.")] = False,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Wait no longer than this.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store a job, and print its id.
+
+    The payload is checked against the kind's function. A value that is JSON is read as JSON (count=3, on=true,
+    tags='["a"]'), anything else as text.
+
+    \b
+    Examples:
+      dutiful enqueue greet name=Ada
+      dutiful enqueue greet name=Ada --delay 5m --priority 10
+      dutiful enqueue import_file --payload @big.json --unique monday
+      dutiful enqueue greet name=Ada --wait --timeout 30s
+    """
+    app = target(ctx).app()
+    chosen = app.kind(kind)
+    limit = None if timeout is None else duration(timeout, "--timeout")
+    body = _payload(chosen, app, pairs or [], payload)
+    options: dict[str, Any] = {
+        "queue": queue,
+        "priority": priority,
+        "delay": delay,
+        "run_at": _moment(run_at),
+        "unique": unique,
+        "tenant": tenant,
+        "correlation_id": correlation_id,
+        "max_attempts": max_attempts,
+        "created_by": os_user(),
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+
+    async def session() -> bool:
+        async with app:
+            handle = await app.enqueue(kind, body, **given)
+            if not as_json:
+                typer.echo(handle.public_id)
+            if not handle.created:
+                note("this job was there already, and holds the unique key; nothing new was stored")
+            ended = not wait or await _ended(handle, limit)
+            record = await handle.record()
+            if as_json:
+                print_json({**job_json(record), "created": handle.created})
+            elif wait and ended:
+                print_json(record.result)
+            return ended
+
+    if not asyncio.run(session()):
+        raise typer.Exit(FAILURE)
+
+
+async def _ended(handle: JobHandle[Any], limit: Any) -> bool:
+    """Whether the job ended well; if not, the reason has been told."""
+    try:
+        await handle.result(limit)
+    except (JobFailed, JobCancelled, ResultTimeout) as error:
+        note(f"dutiful: {error}")
+        return False
+    return True
+
+
+def _payload(kind: Kind[Any, Any], app: Dutiful, pairs: list[str], whole: str | None) -> dict[str, Any]:
+    if whole is None:
+        return _from_pairs(kind, app.settings.payload_limit, pairs)
+    if pairs:
+        raise UsageError("give the payload as key=value pairs or with --payload, not both")
+    where, text = _read(whole)
+    try:
+        payload = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f'the payload ({where}) is not JSON: {error}; it has to be an object like {{"n": 1}}'
+        ) from error
+    if not isinstance(payload, dict):
+        raise UsageError(f'the payload ({where}) is not an object; write it like {{"n": 1}}')
+    return payload
+
+
+def _read(whole: str) -> tuple[str, bytes]:
+    if whole == "-":
+        return "from stdin", sys.stdin.buffer.read()
+    if not whole.startswith("@"):
+        return "from --payload", whole.encode("utf-8", "surrogateescape")
+    try:
+        return f"from {whole[1:]}", Path(whole[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f"--payload {whole}: the file cannot be read: {error.strerror}") from error
+
+
+def _from_pairs(kind: Kind[Any, Any], limit: int, pairs: list[str]) -> dict[str, Any]:
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{pair!r} is not a key=value pair, as in name=Ada")
+        if name in texts:
+            raise UsageError(f"{name} is given twice")
+        texts[name] = text
+    payload = {name: _value(text) for name, text in texts.items()}
+    for _ in texts:
+        try:
+            kind.signature.encode(payload, limit)
+        except PayloadInvalid as error:
+            # phone=12345 is a number to JSON, and a text to a kind that asks for one.
+            field = error.field or ""
+            if field not in texts or "Expected `str" not in str(error):
+                raise
+            payload[field] = texts[field]
+        else:
+            break
+    return payload
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--run-at {text!r} is not a time; write it as 2030-01-31T09:00+02:00") from None
+    if moment.tzinfo is None:
+        raise UsageError(f"--run-at {text!r} has no time zone; add one, as in {moment.isoformat()}+02:00 or …Z")
+    return moment

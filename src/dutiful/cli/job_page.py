@@ -1,0 +1,172 @@
+"""Everything about one job, on one page."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from dutiful.cli.output import STYLES, both_ids, job_json, plain, print_table, show, when
+from dutiful.client import Client
+from dutiful.core import ids
+from dutiful.core.duration import brief
+from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.transitions import State
+from dutiful.explanation import Explanation, Why
+from dutiful.operator import Operator
+
+CUT = 2_000
+
+
+class Try(msgspec.Struct, frozen=True):
+    """One attempt, be it a past one, the running one or the final one."""
+
+    attempt: int
+    outcome: str
+    worker_id: UUID | None
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    error: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    job: JobRecord
+    why: Explanation
+    attempts: tuple[Try, ...]
+    needs: tuple[JobRecord, ...]
+    worker: str | None
+
+    def print(self, *, full: bool) -> None:
+        self._print_head()
+        self._print_facts()
+        _print_value("Payload", self.job.payload, full)
+        if self.job.result is not None:
+            _print_value("Result", self.job.result, full)
+        self._print_attempts()
+        if self.needs:
+            rows = [(ids.public(n.id), n.kind, n.state.value) for n in self.needs]
+            print_table(("id", "kind", "state"), rows, empty="", title="\nDepends on")
+        self._print_errors(full)
+
+    def _print_head(self) -> None:
+        from rich.text import Text
+
+        state = self.job.state.value
+        show(Text.assemble("Job ", (ids.public(self.job.id), "bold"), "  ", (state, STYLES[state])))
+        if self.why.code is not Why.FINISHED:
+            show(f"It {plain(self.why.sentence)}.")
+        if self.why.remedy:
+            show(f"→ {plain(self.why.remedy)}")
+        show("")
+
+    def _print_facts(self) -> None:
+        from rich.table import Table
+
+        job = self.job
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        facts = {
+            "uuid": str(job.id),
+            "kind": job.kind,
+            "queue": f"{job.queue}, priority {job.priority}",
+            "attempts": f"{job.attempt} of {job.max_attempts}" + (f", and {job.crashes} lost" if job.crashes else ""),
+            "tenant": job.tenant,
+            "correlation id": job.correlation_id if job.correlation_id != str(job.id) else None,
+            "parent": _public(job.parent_id),
+            "retry of": _public(job.retry_of),
+            "subject": None if job.subject is None else _json(job.subject),
+            "made": when(job.created_at),
+            "made by": job.created_by,
+            "due": when(job.run_at),
+            "started": when(job.started_at),
+            "lease ends": when(job.expires_at),
+            "cancel asked": when(job.cancel_requested_at),
+            "ended": when(job.finished_at),
+            "worker": self.worker,
+        }
+        for name, value in facts.items():
+            if value is not None:
+                grid.add_row(name, plain(value))
+        show(grid)
+
+    def _print_attempts(self) -> None:
+        if self.attempts:
+            rows = [
+                (t.attempt or None, t.outcome, t.worker, when(t.started_at), _took(t), _message(t.error))
+                for t in self.attempts
+            ]
+            names = ("attempt#", "outcome", "worker", "started", "took#", "error")
+            print_table(names, rows, empty="", title="\nAttempts")
+
+    def _print_errors(self, full: bool) -> None:
+        traces = [(a.attempt, a.error) for a in self.attempts if a.error and a.error.get("traceback")]
+        if traces and not full:
+            show("\nTracebacks: --full")
+        for number, error in traces if full else []:
+            show(f"\nTraceback of attempt {number}", plain(str(error["traceback"])).rstrip())
+        if self.job.state is State.COMPLETED_WITH_ERRORS:
+            for error in self.job.errors or []:
+                show(f"\nError: {plain(_message(error) or '')}")
+
+
+async def job_page(client: Client, job_id: UUID) -> JobPage:
+    job = await client.get(job_id)
+    names = {worker.id: worker.name for worker in await client.store.workers()}
+    attempts = [*await client.store.attempts(job_id), *_last_attempt(job)]
+    return JobPage(
+        job=job,
+        why=await Operator(client).explain(job_id),
+        attempts=tuple(
+            Try(a.attempt, a.outcome, a.worker_id, _name(a.worker_id, names), a.claimed_at, a.ended_at, a.error)
+            for a in attempts
+        ),
+        needs=tuple(await client.store.dependencies(job_id)),
+        worker=_name(job.worker_id, names),
+    )
+
+
+def page_json(page: JobPage) -> dict[str, Any]:
+    needs = [{**both_ids("id", need.id), "kind": need.kind, "state": need.state} for need in page.needs]
+    return {**job_json(page.job), "why": page.why, "attempts": page.attempts, "depends_on": needs}
+
+
+def _last_attempt(job: JobRecord) -> list[AttemptRecord]:
+    """The running or final attempt, which the job itself tells; none if it never ran."""
+    if job.started_at is None or not (job.state.final or job.state is State.RUNNING):
+        return []
+    error = job.errors[0] if job.errors else None
+    ended: Any = job.finished_at  # none as long as it runs
+    return [AttemptRecord(job.id, 0, job.attempt, job.state.value, job.worker_id, job.started_at, ended, error)]
+
+
+def _public(job_id: UUID | None) -> str | None:
+    return None if job_id is None else ids.public(job_id)
+
+
+def _name(worker_id: UUID | None, names: dict[UUID, str]) -> str | None:
+    return None if worker_id is None else names.get(worker_id, str(worker_id))
+
+
+def _took(attempt: Try) -> str | None:
+    if attempt.started_at is None or attempt.ended_at is None:
+        return None
+    return brief(attempt.ended_at - attempt.started_at)
+
+
+def _message(error: dict[str, Any] | None) -> str | None:
+    return None if error is None else f"{error.get('type', 'error')}: {error.get('message', '')}"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _print_value(title: str, value: Any, full: bool) -> None:
+    text = plain(msgspec.json.format(_json(value), indent=2))
+    if len(text) > CUT and not full:
+        text = f"{text[:CUT]}\n… ({len(text):,} characters in all: --full)"
+    show(f"\n{title}", text)

@@ -1,0 +1,36 @@
+"""`migrate`: bring the database's tables up to date."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from dutiful.cli.target import target
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command(rich_help_panel="Set up")(migrate)
+
+
+def migrate(
+    ctx: typer.Context,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the script for a DBA; connect to nothing.")] = False,
+) -> None:
+    """Make or update Dutiful's tables.
+
+    It can be run again and again, and by several at once. A SQLite file is also migrated by whatever opens it; Postgres
+    only by this.
+
+    \b
+    Examples:
+      dutiful migrate
+      dutiful migrate --sql --database-url postgresql://localhost/shop > dutiful.sql
+    """
+    store = target(ctx).any_app().make_store()
+    if sql:
+        typer.echo(store.migration_sql(), nl=False)
+        return
+    applied = asyncio.run(store.migrate())
+    for name in applied:
+        typer.echo(f"applied {name}")
+    typer.echo(f"{store.url} is up to date")

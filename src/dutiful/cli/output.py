@@ -1,0 +1,131 @@
+"""How the command line prints: tables for people, one JSON document for programs."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import msgspec
+import typer
+
+from dutiful.core import ids
+from dutiful.core.duration import brief
+from dutiful.core.job import JobRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; it is kept with the act.")]
+STYLES = {
+    "completed": "green",
+    "completed_with_errors": "yellow",
+    "failed": "red",
+    "cancelled": "dim",
+    "running": "cyan",
+    "ready": "bold",
+    "blocked": "yellow",
+    "scheduled": "blue",
+}
+PIPE_WIDTH = 1_000  # no terminal: nothing is folded or cut, so that lines can be searched
+LONGEST_CELL = 200
+
+
+def print_json(value: Any) -> None:
+    """One document: times in UTC as ISO 8601, keys always there."""
+    data = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
+    sys.stdout.write(data.decode() + "\n")
+
+
+def job_json(job: JobRecord) -> dict[str, Any]:
+    """A job for programs; each job's id in both spellings."""
+    fields: dict[str, Any] = {**both_ids("id", job.id), **msgspec.structs.asdict(job)}
+    for name in ("parent_id", "retry_of"):
+        fields |= both_ids(name, fields[name])
+    return {**fields, **both_ids("id", job.id)}
+
+
+def both_ids(name: str, job_id: UUID | None) -> dict[str, str | None]:
+    """{"id": "01JC…", "uuid": "0193…"}; other names keep their own in front: parent_id, parent_uuid."""
+    uuid_name = "uuid" if name == "id" else f"{name.removesuffix('_id')}_uuid"
+    if job_id is None:
+        return {name: None, uuid_name: None}
+    return {name: ids.public(job_id), uuid_name: str(job_id)}
+
+
+def plain(text: str) -> str:
+    """Text from outside made harmless: a terminal obeys control characters."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def console() -> "Console":
+    from rich.console import Console
+
+    tty = sys.stdout.isatty()
+    return Console(highlight=False, markup=False, emoji=False, width=None if tty else PIPE_WIDTH)
+
+
+def show(*parts: "RenderableType") -> None:
+    out = console()
+    for part in parts:
+        out.print(part, soft_wrap=isinstance(part, str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, title: str | None = None) -> None:
+    """A table, or the sentence `empty`. Columns whose name ends in # hold numbers."""
+    from rich import box
+    from rich.table import Table
+
+    listed = list(rows)
+    if not listed:
+        show(empty)
+        return
+    tty = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if tty else None, pad_edge=False, title=title, title_justify="left")
+    for name in columns:
+        # An id is copied whole, so it is never folded.
+        table.add_column(
+            name.removesuffix("#"),
+            justify="right" if name.endswith("#") else "left",
+            no_wrap=name in ("id", "state"),
+            overflow="fold",
+        )
+    for row in listed:
+        table.add_row(*(cell(value) for value in row))
+    show(table)
+
+
+def cell(value: Any) -> "Text":
+    from rich.text import Text
+
+    if value is None or value == "":
+        return Text("-", style="dim")
+    if isinstance(value, Text):
+        return value
+    text = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else str(value)
+    text = plain(text)
+    return Text(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…", style=STYLES.get(text, ""))
+
+
+def note(text: str) -> None:
+    """Something a person should know that is not the answer; on stderr, so that it stays out of pipes."""
+    print(plain(text), file=sys.stderr)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def ago(moment: datetime | None) -> str | None:
+    """ "5m ago", "in 2h", or None."""
+    if moment is None:
+        return None
+    length = now() - moment
+    return f"{brief(length)} ago" if length.total_seconds() >= 0 else f"in {brief(length)}"
+
+
+def when(moment: datetime | None) -> str | None:
+    """The moment itself and how far away it is."""
+    return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({ago(moment)})"

@@ -1,0 +1,76 @@
+"""`pause` and `resume`: stop a queue, a kind or a lane, and let it go on."""
+
+from typing import Annotated
+
+import typer
+
+from dutiful.cli.output import Reason, note, now
+from dutiful.cli.target import run
+from dutiful.client import Client
+from dutiful.explanation import Fleet, paused_words
+from dutiful.operator import Operator
+from dutiful.store import PauseScope
+
+Scope = Annotated[PauseScope, typer.Argument(metavar="queue|kind|lane", help="What is named.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+
+
+def register(cli: typer.Typer) -> None:
+    for command in (pause, resume):
+        cli.command(rich_help_panel="Operate")(command)
+
+
+def pause(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -> None:
+    """Let nothing of a queue, kind or lane start any more; what runs goes on.
+
+    It holds for all workers, and until `dutiful resume`.
+
+    \b
+    Examples:
+      dutiful pause queue fast --reason "mail server is down"
+      dutiful pause kind send_email
+      dutiful pause lane general
+    """
+    typer.echo(run(ctx, lambda client: _pause(client, scope, name, reason)))
+
+
+def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -> None:
+    """Let a paused queue, kind or lane go on.
+
+    \b
+    Examples:
+      dutiful resume queue fast
+    """
+    typer.echo(run(ctx, lambda client: _resume(client, scope, name, reason)))
+
+
+async def _pause(client: Client, scope: PauseScope, name: str, reason: str | None) -> str:
+    if await Operator(client).pause(scope, name, reason):
+        known = await _known(client, scope)
+        if name not in known and "*" not in known:
+            note(f"note: no live worker or waiting job has a {scope} {name!r}; check its spelling")
+        return f"{scope} {name} is paused"
+    held = Fleet.of([], await client.store.pauses()).paused(scope, name)
+    return (
+        f"{scope} {name} was {paused_words(held, now())}" if held else f"{scope} {name} was paused, and resumed since"
+    )
+
+
+async def _resume(client: Client, scope: PauseScope, name: str, reason: str | None) -> str:
+    if await Operator(client).resume(scope, name, reason):
+        return f"{scope} {name} goes on"
+    others = ", ".join(f"{p.scope} {p.name}" for p in await client.store.pauses()) or "nothing"
+    return f"{scope} {name} was not paused; paused is: {others}"
+
+
+async def _known(client: Client, scope: PauseScope) -> set[str]:
+    """The names that anybody uses now; "*" stands for any."""
+    workers = [worker for worker in await client.store.workers() if worker.alive]
+    match scope:
+        case PauseScope.KIND:
+            return {kind for worker in workers for kind in worker.kinds}
+        case PauseScope.LANE:
+            return {lane for worker in workers for lane in worker.lanes}
+        case PauseScope.QUEUE:
+            lanes = {queue for worker in workers for lane in worker.lanes.values() for queue in lane["queues"]}
+            return lanes | {q.queue for q in await client.store.queues() if q.ready or q.scheduled or q.running}

@@ -1,0 +1,109 @@
+"""Which app and which database a command works on."""
+
+import asyncio
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from dutiful.app import Dutiful
+from dutiful.client import Client
+from dutiful.core.errors import StoreUnavailable, UsageError
+from dutiful.settings import load
+from dutiful.store import Store
+
+T = TypeVar("T")
+SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What --app and --database-url say; the environment and the settings file fill in the rest."""
+
+    app_name: str | None = None
+    database_url: str | None = None
+
+    def app(self, name: str | None = None) -> Dutiful:
+        """The user's app, with its kinds; `name` wins over --app, and that over the environment and the file."""
+        chosen = name or self.app_name or load().app
+        if not chosen:
+            raise UsageError(
+                "this needs your app: give --app module:name (as in --app jobs:app), set DUTIFUL_APP, or write "
+                'app = "jobs:app" in dutiful.toml'
+            )
+        app = _imported(chosen)
+        app.configure(database_url=self.database_url)
+        return app
+
+    def any_app(self) -> Dutiful:
+        """The user's app if one is named, or else a bare one: enough to read, and to act on jobs that exist."""
+        if self.app_name is None and (self.database_url is not None or not load().app):
+            return Dutiful(self.database_url)
+        return self.app()
+
+
+def target(ctx: typer.Context) -> Target:
+    return ctx.find_object(Target) or Target()
+
+
+def run(ctx: typer.Context, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """Do `work` with an open client on the chosen database, which has to be there already."""
+    app = target(ctx).any_app()
+
+    async def session() -> T:
+        check_file(app.make_store())
+        async with app.opened() as client:
+            return await work(client)
+
+    return asyncio.run(session())
+
+
+def check_file(store: Store) -> None:
+    """Refuse a missing SQLite file: to look at jobs must not make an empty database where a typo points to."""
+    if not store.url.startswith(SQLITE):
+        return
+    path = Path(store.url.removeprefix(SQLITE))
+    if not path.exists():
+        raise StoreUnavailable(
+            f"there is no database {path} yet: start a worker, enqueue a job or run `dutiful migrate` to make it, "
+            "or give another --database-url"
+        )
+
+
+def _imported(name: str) -> Dutiful:
+    """What `module:name` means, the module also from the current directory; UsageError tells why it is not there."""
+    module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        raise UsageError(f"app {name!r}: name the module, not its file, as in myproject.jobs:app")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise UsageError(f"app {name!r}: there is no module {error.name!r} in {here} or on the path") from error
+        raise _broken(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(name, error) from error
+    found: Any = module
+    for part in (attribute or "app").split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Dutiful):
+        apps = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Dutiful)]
+        hint = f"; it has {', '.join(apps)}" if apps else "; make one with `app = Dutiful()`"
+        raise UsageError(f"app {name!r}: {attribute or 'app'} in module {module_name} is not a Dutiful app{hint}")
+    return found
+
+
+def _broken(name: str, error: BaseException) -> UsageError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    last = frames[-1] if len(frames) > 1 else None
+    where = f" ({os.path.relpath(last.filename)}, line {last.lineno})" if last else ""
+    return UsageError(f"app {name!r} cannot be imported: {type(error).__name__}: {error}{where}")

@@ -1,0 +1,159 @@
+"""`dutiful worker`: run jobs until told to stop."""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from dutiful.app import Dutiful
+from dutiful.cli.target import target as chosen
+from dutiful.core.errors import ShutdownTimeout, UsageError
+from dutiful.services.rescuer import Rescuer, report
+from dutiful.settings import LaneSettings
+from dutiful.worker.supervisor import WORKER_ID, Supervisor, child_command
+from dutiful.worker.worker import Worker
+
+log = logging.getLogger("dutiful.worker")
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command()(worker)
+
+
+def worker(
+    ctx: typer.Context,
+    app_name: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:NAME]", help="The app, as in myapp.jobs:app.", show_default=False)
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many worker processes to run and keep running.")] = 1,
+    fast: Annotated[int | None, typer.Option(min=0, help="Slots of the lane `fast`; 0 leaves it out.")] = None,
+    general: Annotated[int | None, typer.Option(min=0, help="Slots of the lane `general`.")] = None,
+    lane: Annotated[
+        list[str] | None, typer.Option(help='A lane of your own, as in "reports=2:reports,exports"; may be repeated.')
+    ] = None,
+    kinds: Annotated[str | None, typer.Option(help="Only these kinds, separated by commas.")] = None,
+    lease: Annotated[str | None, typer.Option(help="How long a claim holds unless renewed, as in 30s.")] = None,
+    grace: Annotated[str | None, typer.Option(help="How long running jobs may take to finish at a stop.")] = None,
+    poll: Annotated[str | None, typer.Option(help="How often to look for jobs that no hint told of.")] = None,
+    prefetch: Annotated[int | None, typer.Option(min=1, help="How many jobs a lane may claim ahead.")] = None,
+    no_services: Annotated[bool, typer.Option("--no-services", help="Never lead: only run jobs.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run jobs until TERM or INT: then finish what runs, within the grace period.
+
+    A second INT interrupts running jobs (exit code 1), QUIT ends at once, TTIN prints the stacks of all threads.
+    """
+    logging.basicConfig(level=_level(log_level), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    app = chosen(ctx).app(app_name)
+    app.configure(
+        lanes=_lanes(app, fast, general, lane), kinds=kinds, lease=lease, grace=grace, poll=poll, prefetch=prefetch
+    )
+    if not app.kinds:
+        raise UsageError("the app has no kinds; import the modules that define them where the app is made")
+    code = _run(_supervise(app, processes) if processes > 1 else _serve(app, services=not no_services))
+    # Not sys.exit: a thread whose handler does not heed us would keep the process alive.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(work: Any) -> int:
+    try:
+        import uvloop
+    except ImportError:
+        return int(asyncio.run(work))
+    return int(uvloop.run(work))
+
+
+async def _serve(app: Dutiful, *, services: bool) -> int:
+    given = os.environ.get(WORKER_ID)
+    async with app.opened() as client:
+        worker = app.make_worker(client, services=services, worker_id=UUID(given) if given else None)
+        _heed_signals(worker)
+        lanes = ", ".join(f"{lane.name} {lane.slots}" for lane in app.settings.lanes)
+        log.info("worker %s on %s: lanes %s; %d kinds", os.getpid(), client.store.url, lanes, len(app.kinds))
+        try:
+            await worker.run()
+        except ShutdownTimeout as error:
+            log.warning("%s; they were given back", error)
+            return 1
+        log.info("worker %s stopped; nothing was left running", os.getpid())
+        return 0
+
+
+def _heed_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    interrupts = 0
+
+    def interrupt() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            log.info("stopping: running jobs may finish; interrupt again to stop them")
+            worker.stop()
+        else:
+            worker.abort()
+
+    loop.add_signal_handler(signal.SIGTERM, worker.stop)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGQUIT, lambda: worker.abort(patience=0.0))
+    # In C, so that it answers even when a handler blocks the event loop.
+    faulthandler.register(signal.SIGTTIN, all_threads=True)
+
+
+async def _supervise(app: Dutiful, processes: int) -> int:
+    async with app.opened() as client:  # fails here, once, if the database cannot be worked with
+        rescuer = Rescuer(client.store, app.kinds)
+
+        async def reclaim(worker_id: UUID) -> None:
+            held = await client.store.held_by(worker_id)
+            if held:
+                changes = rescuer.decide(held)
+                report(held, changes, await client.store.settle(changes))
+                client.delivery.hint(frozenset())
+            await client.store.leave(worker_id)
+
+        return await Supervisor(child_command(_single(sys.argv[1:])), processes, reclaim).run()
+
+
+def _single(arguments: list[str]) -> list[str]:
+    """The same arguments without --processes."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument == "--processes":
+            skip = True
+        elif not argument.startswith("--processes="):
+            kept.append(argument)
+    return kept
+
+
+def _lanes(
+    app: Dutiful, fast: int | None, general: int | None, own: list[str] | None
+) -> tuple[LaneSettings, ...] | str | None:
+    if own:
+        return ";".join(own)
+    if fast is None and general is None:
+        return None
+    slots = {"fast": fast, "general": general}
+    lanes = (
+        LaneSettings(lane.name, given if (given := slots.get(lane.name)) is not None else lane.slots, lane.queues)
+        for lane in app.settings.lanes
+    )
+    return tuple(lane for lane in lanes if lane.slots > 0)
+
+
+def _level(name: str) -> int:
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        raise UsageError(f"log level {name!r} must be one of: debug, info, warning, error")
+    return level

@@ -1,0 +1,82 @@
+"""Opens and shuts the gates before which blocked jobs wait: paused kinds, and jobs that they depend on."""
+
+import msgspec
+
+from dutiful.core.ids import public
+from dutiful.core.transitions import State
+from dutiful.store import Promotion
+from dutiful.stores.sqlite import places
+from dutiful.stores.sqlite.codec import maybe_moment, uuid
+from dutiful.stores.sqlite.driver import Connection
+from dutiful.stores.sqlite.sql import SQL
+
+Kinds = frozenset[tuple[str, int]]
+"""Paused kinds, each with the time since when."""
+
+_MET = (State.COMPLETED, State.COMPLETED_WITH_ERRORS)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Jobs that seem to stand on the wrong side of a gate, and the pauses whose kinds are in no line any more."""
+
+    shut_out: list[bytes]
+    let_in: list[bytes]
+    swept: Kinds
+    next_run_at: int | None
+
+
+def paused_kinds(db: Connection) -> Kinds:
+    return frozenset((name, since) for name, since in db.rows(SQL["pauses_of_kinds"]))
+
+
+def look(db: Connection, limit: int, swept: Kinds) -> Found:
+    """Find what is to be moved; only a look, so that however many jobs wait, no writer waits for it."""
+    pauses = paused_kinds(db)
+    let_in: list[bytes] = []
+    if not pauses <= swept:
+        let_in = [job_id for (job_id,) in db.rows(SQL["ready_of_paused_kinds"], (limit,))]
+    shut_out = [job_id for (job_id,) in db.rows(SQL["no_longer_paused"], (limit,))]
+    shut_out += [job_id for (job_id,) in db.rows(SQL["dependency_decided"], (limit - len(shut_out),))]
+    clean = len(let_in) < limit
+    return Found(shut_out, let_in, pauses if clean else swept, db.value(SQL["next_run_at"]))
+
+
+def move(db: Connection, found: Found, now: int) -> Promotion:
+    """Move what was found, if it still is as it was seen."""
+    paused = places.paused_kinds(db)
+    placing = places.Placing(db, paused, now)
+    moved = sum(_admit(db, job_id, placing, paused, now) for job_id in found.shut_out)
+    moved += sum(_shut(db, job_id, placing, paused) for job_id in found.let_in)
+    placing.write()
+    return Promotion(moved, frozenset(placing.lines), maybe_moment(db.value(SQL["next_run_at"])))
+
+
+def _admit(db: Connection, job_id: bytes, placing: places.Placing, paused: frozenset[str], now: int) -> bool:
+    row = db.row(SQL["blocked_row"], (job_id,))
+    if row is None:
+        return False
+    gate, key, *line, attempt, crashes, run_at = row
+    if gate == places.PAUSED and key in paused:
+        return False
+    if gate == places.DEPENDENCY:
+        needs = db.rows(SQL["ends_of_needs"], (job_id,))
+        for needed, state in needs:
+            if state in (State.FAILED, State.CANCELLED):
+                became = "failed" if state == State.FAILED else "was cancelled"
+                return places.cancel_waiting(db, job_id, f"job {public(uuid(needed))} it depends on {became}", now)
+        if any(state not in _MET for _, state in needs):
+            return False
+        db.run(SQL["delete_dependencies"], (job_id,))
+    db.run(SQL["leave_blocked"], (job_id,))
+    placing.add(job_id, tuple(line), attempt, crashes, run_at)
+    return True
+
+
+def _shut(db: Connection, job_id: bytes, placing: places.Placing, paused: frozenset[str]) -> bool:
+    row = db.row(SQL["ready_row"], (job_id,))
+    if row is None or row[2] not in paused:
+        return False
+    *line, attempt, crashes = row
+    db.run(SQL["leave_ready"], (job_id,))
+    placing.add(job_id, tuple(line), attempt, crashes, None)
+    return True

@@ -1,0 +1,42 @@
+-- name: no_longer_paused
+SELECT job_id
+FROM dutiful_blocked
+WHERE gate = 'paused' AND key NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'kind')
+ORDER BY since, job_id
+LIMIT ?;
+
+-- name: dependency_decided
+-- Jobs that wait for others of which none is open any more, or of which one ended badly.
+SELECT b.job_id
+FROM dutiful_blocked b
+WHERE b.gate = 'dependency'
+  AND (NOT EXISTS (
+           SELECT 1
+           FROM dutiful_dependency d
+           WHERE d.job_id = b.job_id AND NOT EXISTS (SELECT 1 FROM dutiful_finished f WHERE f.job_id = d.needs_id)
+       )
+       OR EXISTS (
+           SELECT 1
+           FROM dutiful_dependency d
+           CROSS JOIN dutiful_finished f ON f.job_id = d.needs_id
+           WHERE d.job_id = b.job_id AND f.state IN ('failed', 'cancelled')
+       ))
+ORDER BY b.since, b.job_id
+LIMIT ?;
+
+-- name: ready_of_paused_kinds
+-- A scan of all lines: done once a pause, because nothing of a paused kind enters a line.
+SELECT job_id FROM dutiful_ready WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope = 'kind') LIMIT ?;
+
+-- name: blocked_row
+SELECT gate, key, queue, priority, kind, tenant, attempt, crashes, run_at FROM dutiful_blocked WHERE job_id = ?;
+
+-- name: ready_row
+SELECT queue, priority, kind, tenant, attempt, crashes FROM dutiful_ready WHERE job_id = ?;
+
+-- name: ends_of_needs
+SELECT d.needs_id, f.state
+FROM dutiful_dependency d
+LEFT JOIN dutiful_finished f ON f.job_id = d.needs_id
+WHERE d.job_id = ?
+ORDER BY d.needs_id;
