@@ -315,7 +315,8 @@ class Dutiful:
         ]
         runner = Runner(store, duties, client.delivery, self._schedule_records)
         return Worker(
-            client,
+            store,
+            client.delivery,
             self.kinds,
             self.settings,
             resources=self.resources,

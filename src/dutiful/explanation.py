@@ -77,7 +77,8 @@ class Fleet:
 
 def finished(record: JobRecord, now: datetime) -> Explanation:
     ended = "" if record.finished_at is None else f" {brief(now - record.finished_at)} ago"
-    remedy = f"`dutiful jobs retry {ids.public(record.id)}` runs it again as a new job"
+    done = record.state is State.COMPLETED
+    remedy = None if done else f"`dutiful jobs retry {ids.public(record.id)}` runs it again as a new job"
     return Explanation(Why.FINISHED, f"has ended as {record.state.replace('_', ' ')}{ended}", remedy)
 
 
@@ -145,7 +146,7 @@ def unserved(record: JobRecord, fleet: Fleet, now: datetime) -> Explanation | No
         return Explanation(Why.NO_WORKER, "waits because no worker is alive", START)
     serving = list(fleet.serving(queue))
     if not serving:
-        lanes = f"start a worker with a lane for it: `dutiful worker --lanes 'more=1:{queue}'`"
+        lanes = f"start a worker with a lane for it: `dutiful worker --lane 'more=1:{queue}'`"
         return Explanation(Why.QUEUE_UNSERVED, f"waits because no live worker serves its queue {queue!r}", lanes)
     knowing = [(worker, lane) for worker, lane, _ in serving if kind in worker.kinds]
     if not knowing:

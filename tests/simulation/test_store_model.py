@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from store_model import Model, ModelJob, Taken
 
 from databases import CleanDatabase
@@ -19,26 +20,36 @@ from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord, NewJob, OnConflict, Scope, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.settle import Change
-from dutiful.core.transitions import State
+from dutiful.core.transitions import FINAL, State
 from dutiful.store import Ask, Completion, JobFilter, Line, Pause, PauseScope, Refusal, Store, Token, Verdict
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.store_suite.builders import ADA, BOB, OOPS, change, new_id, new_job
 
 T = TypeVar("T")
+Run = Callable[[Awaitable[Any]], Any]
 
-EXAMPLES = int(os.environ.get("DUTIFUL_SIMULATION_EXAMPLES", "25"))
-STEPS = int(os.environ.get("DUTIFUL_SIMULATION_STEPS", "40"))
-SETTINGS = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=STEPS,
-    deadline=None,
-    # A run of `make test` is the same each time; the long one looks for what is new.
-    derandomize="DUTIFUL_SIMULATION_EXAMPLES" not in os.environ,
+# The short run is the same each time; the long one, of `make soak`, looks for what is new.
+SHORT = settings(
+    max_examples=40,
+    stateful_step_count=60,
+    derandomize=True,
     database=None,
+    deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
+)
+LONG = settings(
+    SHORT,
+    max_examples=int(os.environ.get("DUTIFUL_SOAK_EXAMPLES", "1000")),
+    stateful_step_count=120,
+    derandomize=False,
+    print_blob=True,
+)
+each_length = pytest.mark.parametrize(
+    "length",
+    [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
 )
 
 KINDS = ["greet", "part"]
@@ -47,9 +58,11 @@ LINES = [Line("default", 100), Line("default", 5), Line("fast", 100)]
 LEASES = st.sampled_from([timedelta(seconds=10.5), timedelta(seconds=60.5)])
 WINDOW = timedelta(seconds=30.5)
 AGES = st.sampled_from([timedelta(seconds=0.5), timedelta(seconds=60.5)])
-LATER = st.sampled_from([None, None, timedelta(0), timedelta(seconds=5), timedelta(seconds=60)])
+LATER = st.sampled_from([None, None, None, timedelta(0), timedelta(seconds=5), timedelta(seconds=60)])
 PICK = st.integers(0, 1000)
 PICKS = st.lists(PICK, min_size=1, max_size=3)
+WORKERS = st.sampled_from([ADA, BOB])
+GATES = [(PauseScope.KIND, "greet"), (PauseScope.QUEUE, "default"), (PauseScope.LANE, "fast")]
 OUTCOMES: list[Outcome] = [
     Done('{"n": 1}'),
     Partial(None, (OOPS,)),
@@ -63,19 +76,59 @@ OUTCOMES: list[Outcome] = [
     Released(),
     Lost(),
 ]
+THREE_OUTCOMES = st.lists(st.sampled_from(OUTCOMES), min_size=3, max_size=3)
+
+
+@dataclass(frozen=True)
+class Act:
+    arguments: st.SearchStrategy[dict[str, Any]]
+    when: "When"
+
+
+When = Callable[["StoreMachine"], bool]
+ACTS: dict[str, Act] = {}
+CHOICES: list[str] = []
+
+
+def has(*states: State) -> When:
+    return lambda machine: bool(machine.model.standing(*states or State))
+
+
+def has_claimed(machine: "StoreMachine") -> bool:
+    return bool(machine.model.taken)
+
+
+def act(times: int = 1, *, when: When = lambda machine: True, **arguments: st.SearchStrategy[Any]) -> Callable[[T], T]:
+    """One thing to do, chosen `times` as often as others.
+
+    Not a rule of its own: Hypothesis leaves about half of the rules out of each example, and then little happens.
+    """
+
+    def register(method: T) -> T:
+        name: str = method.__name__  # type: ignore[attr-defined]
+        ACTS[name] = Act(st.fixed_dictionaries(arguments), when)
+        CHOICES.extend([name] * times)
+        return method
+
+    return register
 
 
 class StoreMachine(RuleBasedStateMachine):
-    def __init__(self, store: Store, run: Callable[[Awaitable[Any]], Any]) -> None:
+    def __init__(self, store: Store, run: Run) -> None:
         super().__init__()
         self.store = store
         self.run = run
-        self.model = Model()
+        self.model: Model = Model()
         self.keeper = store.keeper()
         self.ended: dict[UUID, JobRecord] = {}
 
     def teardown(self) -> None:
         self.keeper.close()
+
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from([name for name in CHOICES if ACTS[name].when(self)]), "act")
+        getattr(self, name)(**data.draw(ACTS[name].arguments, "with"))
 
     # --- intake
 
@@ -83,15 +136,16 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.model.insert(jobs)
         assert self.run(self.store.insert(jobs, now=self.model.now)) == expected
 
-    @act(kind=st.sampled_from(KINDS), line=st.sampled_from(LINES), later=LATER, count=st.integers(1, 3))
+    @act(3, kind=st.sampled_from(KINDS), line=st.sampled_from(LINES), later=LATER, count=st.integers(1, 3))
     def enqueue(self, kind: str, line: Line, later: timedelta | None, count: int) -> None:
         self._insert(*(self._job(kind, line, delay=later, max_attempts=2) for _ in range(count)))
 
-    @act(pick=PICK, when=lambda self: self.model.jobs)
+    @act(pick=PICK, when=has())
     def enqueue_again(self, pick: int) -> None:
         self._insert(self._any(pick).asked)
 
     @act(
+        3,
         unique=st.builds(
             Unique,
             key=st.sampled_from(["a", "b"]),
@@ -108,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
             unique = Unique(unique.key, unique.scope, unique.on_conflict, WINDOW, unique.across_kinds)
         self._insert(self._job(kind, LINES[0], delay=later, unique=unique, tenant=tenant))
 
-    @act(kind=st.sampled_from(KINDS), picks=st.lists(PICK, min_size=1, max_size=2), later=LATER, when=lambda self: self.model.jobs)
+    @act(2, kind=st.sampled_from(KINDS), picks=st.lists(PICK, min_size=1, max_size=2), later=LATER, when=has())
     def enqueue_dependent(self, kind: str, picks: list[int], later: timedelta | None) -> None:
         needs = tuple({self._any(pick).id for pick in picks})
         run_at = None if later is None else self.model.now + later
@@ -123,25 +177,21 @@ class StoreMachine(RuleBasedStateMachine):
     # --- work
 
     @act(
-        worker=st.sampled_from([ADA, BOB]),
+        6,
+        worker_id=WORKERS,
         lane=st.sampled_from(["general", "fast"]),
         lines=st.permutations(LINES),
-        kinds=st.sampled_from([KINDS, KINDS[:1], KINDS[1:]]),
-        limit=st.integers(0, 4),
-        suspects=st.integers(0, 2),
+        kinds=st.sampled_from([KINDS, KINDS, KINDS[:1], KINDS[1:]]),
+        limit=st.sampled_from([10, 3, 1, 0]),
+        suspects=st.sampled_from([10, 1, 0]),
         lease=LEASES,
+        when=has(State.READY),
     )
     def claim(self, **fields: Any) -> None:
-        self._claim(Ask(worker_id=fields.pop("worker"), **fields))
-
-    @act(worker=st.sampled_from([ADA, BOB]), lease=LEASES, when=lambda self: self.model.standing(State.READY))
-    def claim_all(self, worker: UUID, lease: timedelta) -> None:
-        self._claim(Ask(worker, "general", LINES, KINDS, 10, lease, suspects=3))
-
-    def _claim(self, ask: Ask) -> None:
+        ask = Ask(**fields)
         self.model.claim(ask, self.run(self.store.claim(ask, now=self.model.now)))
 
-    @act(worker=st.sampled_from([ADA, BOB]), lease=LEASES, when=lambda self: self.model.taken)
+    @act(worker=WORKERS, lease=LEASES, when=has_claimed)
     def renew(self, worker: UUID, lease: timedelta) -> None:
         # One claim a job, as a worker holds it in memory: the last.
         mine = {t.claim.job_id: t for t in self.model.taken if t.worker_id == worker}
@@ -149,25 +199,25 @@ class StoreMachine(RuleBasedStateMachine):
         renewal = self.keeper.renew(tokens, lease, now=self.model.now)
         assert (renewal.lost, renewal.cancel) == self.model.renew(list(mine.values()), lease)
 
-    @act(picks=PICKS, when=lambda self: self.model.taken)
+    @act(picks=PICKS, when=has_claimed)
     def release(self, picks: list[int]) -> None:
         chosen = _some(self.model.taken, picks)
         self.keeper.release([Token(t.claim.job_id, t.claim.claim_id) for t in chosen])
         for taken in chosen:
             self.model.release(taken)
 
-    @act(picks=PICKS, when=lambda self: self.model.taken)
+    @act(2, picks=PICKS, when=has_claimed)
     def complete(self, picks: list[int]) -> None:
         chosen = _some(self.model.taken, picks)
         done = [Completion(t.claim.job_id, t.claim.claim_id, '{"n": 1}') for t in chosen]
         refusals = self.run(self.store.complete(done, now=self.model.now))
         self._compare([(t, change(t.claim, Done('{"n": 1}'))) for t in chosen], refusals)
 
-    @act(picks=PICKS, outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=3, max_size=3), when=lambda self: self._held())
+    @act(6, picks=PICKS, outcomes=THREE_OUTCOMES, when=has(State.RUNNING))
     def settle_what_is_held(self, picks: list[int], outcomes: list[Outcome]) -> None:
-        self._settle(_some(self._held(), picks), outcomes)
+        self._settle(_some(self.held(), picks), outcomes)
 
-    @act(picks=PICKS, outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=3, max_size=3), when=lambda self: self.model.taken)
+    @act(picks=PICKS, outcomes=THREE_OUTCOMES, when=has_claimed)
     def settle_what_was_held(self, picks: list[int], outcomes: list[Outcome]) -> None:
         self._settle(_some(self.model.taken, picks), outcomes)
 
@@ -177,30 +227,11 @@ class StoreMachine(RuleBasedStateMachine):
         refusals = self.run(self.store.settle([c for _, c in changes], now=self.model.now))
         self._compare(changes, refusals)
 
-    @act(seconds=st.sampled_from([1, 5, 11, 61]))
+    @act(3, seconds=st.sampled_from([1, 5, 11, 61]))
     def pass_time(self, seconds: int) -> None:
         self.model.now += timedelta(seconds=seconds)
 
-    @act(seconds=st.sampled_from([0, 1, 11, 61]))
-    def services_tick(self, seconds: int) -> None:
-        self.pass_time(seconds)
-        self.promote()
-        self.store_and_model_agree()
-        self.rescue()
-        self.store_and_model_agree()
-        self.sweep()
-
-    @act(
-        worker=st.sampled_from([ADA, BOB]),
-        lease=LEASES,
-        outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=3, max_size=3), when=lambda self: self.model.standing(State.READY))
-    def worker_works(self, worker: UUID, lease: timedelta, outcomes: list[Outcome]) -> None:
-        self.claim_all(worker, lease)
-        self.store_and_model_agree()
-        if held := self._held():
-            self._settle(_some(held, [0, 1, 2]), outcomes)
-
-    @act()
+    @act(2, when=has(State.RUNNING))
     def rescue(self) -> None:
         lapsed = self.run(self.store.lapsed(100, now=self.model.now))
         assert {(found.job_id, found.claim_id) for found in lapsed} == self.model.lapsed()
@@ -213,9 +244,9 @@ class StoreMachine(RuleBasedStateMachine):
         refusals = self.run(self.store.settle([c for _, c in changes], lapsed_only=True, now=self.model.now))
         self._compare(changes, refusals)
 
-    @act(pick=PICK, when=lambda self: self._held())
+    @act(pick=PICK, when=has(State.RUNNING))
     def rescue_what_has_not_lapsed(self, pick: int) -> None:
-        (taken,) = _some(self._held(), [pick])
+        (taken,) = _some(self.held(), [pick])
         if (taken.claim.job_id, taken.claim.claim_id) not in self.model.lapsed():
             lost = change(taken.claim, Lost())
             (refusal,) = self.run(self.store.settle([lost], lapsed_only=True, now=self.model.now))
@@ -235,48 +266,50 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- duties and acts
 
-    @act()
+    @act(2, when=has(State.SCHEDULED))
     def promote(self) -> None:
         lines = self.model.promote()
         promotion = self.run(self.store.promote(100, now=self.model.now))
         assert lines <= promotion.lines
 
-    @act()
+    @act(3, when=has(State.BLOCKED, State.READY))
     def sweep(self) -> None:
         self.model.sweep()
         # Each sweep need only go one step of a chain.
         for _ in range(1 + len(self.model.standing(State.BLOCKED, State.CANCELLED))):
             self.run(self.store.sweep(100, now=self.model.now))
 
-    @act(pick=PICK, when=lambda self: self.model.jobs)
+    @act(pick=PICK, when=has())
     def cancel(self, pick: int) -> None:
         job = self._any(pick)
         result = self.run(self.store.cancel(job.id, "no use", now=self.model.now))
         assert (result.state, result.changed, result.requested) == self.model.cancel(job)
 
-    @act(pick=PICK, when=lambda self: self.model.jobs)
+    @act(pick=PICK, when=has())
     def expedite(self, pick: int) -> None:
         job = self._any(pick)
         state = self.run(self.store.expedite(job.id, now=self.model.now))
         assert state in self.model.expedite(job)
 
-    @act(pick=PICK, when=lambda self: self.model.taken)
+    @act(pick=PICK, when=has_claimed)
     def look_up_attempts(self, pick: int) -> None:
         (taken,) = _some(self.model.taken, [pick])
         if job := self.model.jobs.get(taken.claim.job_id):
             recorded = self.run(self.store.attempts(job.id))
             assert [(a.claim_id, a.outcome) for a in recorded] == job.attempts
 
-    @act(gate=st.sampled_from([(PauseScope.KIND, "greet"), (PauseScope.QUEUE, "default"), (PauseScope.LANE, "fast")]))
-    def pause_or_resume(self, gate: tuple[PauseScope, str]) -> None:
-        if gate in self.model.paused:
-            self.model.paused.remove(gate)
-            assert self.run(self.store.resume(*gate))
-        else:
-            self.model.paused.add(gate)
-            assert self.run(self.store.pause(Pause(*gate, since=self.model.now), now=self.model.now))
+    @act(gate=st.sampled_from(GATES))
+    def pause(self, gate: tuple[PauseScope, str]) -> None:
+        paused = self.run(self.store.pause(Pause(*gate, since=self.model.now), now=self.model.now))
+        assert paused == (gate not in self.model.paused)
+        self.model.paused.add(gate)
 
-    @act(older_than=AGES)
+    @act(3, gate=st.sampled_from(GATES), when=lambda machine: bool(machine.model.paused))
+    def resume(self, gate: tuple[PauseScope, str]) -> None:
+        assert self.run(self.store.resume(*gate)) == (gate in self.model.paused)
+        self.model.paused.discard(gate)
+
+    @act(older_than=AGES, when=has(*FINAL))
     def retain(self, older_than: timedelta) -> None:
         retained = self.run(self.store.retain(older_than, 1000, None, now=self.model.now))
         left = {record.id for record in self._records()}
@@ -304,7 +337,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _any(self, pick: int) -> ModelJob:
         return list(self.model.jobs.values())[pick % len(self.model.jobs)]
 
-    def _held(self) -> list[Taken]:
+    def held(self) -> list[Taken]:
         return [taken for taken in self.model.taken if self.model.holds(taken)]
 
 
@@ -314,7 +347,7 @@ def _some(taken: list[Taken], picks: list[int]) -> list[Taken]:
 
 
 @pytest.fixture
-def run() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+def run() -> Iterator[Run]:
     with asyncio.Runner() as runner:
         yield lambda call: runner.run(_awaited(call))
 
@@ -323,12 +356,13 @@ async def _awaited(call: Awaitable[T]) -> T:
     return await call
 
 
-def simulate(machine: Any) -> None:
+def simulate(machine: Any, length: settings) -> None:
     """Run what `machine` makes; the annotation of Hypothesis asks for a class, but any callable will do."""
-    run_state_machine_as_test(machine, settings=SETTINGS)
+    run_state_machine_as_test(machine, settings=length)
 
 
-def test_sqlite_agrees_with_the_model(tmp_path: Path, run: Callable[[Awaitable[Any]], Any]) -> None:
+@each_length
+def test_sqlite_agrees_with_the_model(tmp_path: Path, run: Run, length: settings) -> None:
     stores: list[Store] = []
 
     def machine() -> StoreMachine:
@@ -338,11 +372,12 @@ def test_sqlite_agrees_with_the_model(tmp_path: Path, run: Callable[[Awaitable[A
         run(store.open())
         return StoreMachine(store, run)
 
-    simulate(machine)
+    simulate(machine, length)
     run(stores.pop().close())
 
 
-def test_postgres_agrees_with_the_model(clean18: CleanDatabase, run: Callable[[Awaitable[Any]], Any]) -> None:
+@each_length
+def test_postgres_agrees_with_the_model(clean18: CleanDatabase, run: Run, length: settings) -> None:
     store = PostgresStore(clean18.reset())
     run(store.open())
 
@@ -350,5 +385,5 @@ def test_postgres_agrees_with_the_model(clean18: CleanDatabase, run: Callable[[A
         clean18.reset(alone=False)
         return StoreMachine(store, run)
 
-    simulate(machine)
+    simulate(machine, length)
     run(store.close())

@@ -9,6 +9,8 @@ Exit codes:
 Errors are one line on stderr; what a command found out is on stdout.
 """
 
+import itertools
+import os
 import sys
 from collections.abc import Sequence
 
@@ -25,10 +27,10 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a mark instead
+    chosen, rest = _hoisted(sys.argv[1:] if args is None else args)
+    verb = next((word for word in rest if not word.startswith("-")), None)
     try:
-        code = build()(
-            args=_hoisted(sys.argv[1:] if args is None else args), prog_name="dutiful", standalone_mode=False
-        )
+        code = build(verb)(args=chosen + rest, prog_name="dutiful", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except DutifulError as error:
@@ -36,8 +38,8 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough, as in `| head`
-        sys.stderr.close()
-        return OK
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE  # as typer does where it notices first
     except Exception as error:
         # Typer may or may not bring a click of its own, so its usage errors are known by what they can do.
         told = getattr(error, "format_message", None)
@@ -64,19 +66,18 @@ def _refuse(message: str, code: int) -> int:
     return code
 
 
-def _hoisted(args: Sequence[str]) -> list[str]:
+def _hoisted(args: Sequence[str]) -> tuple[list[str], list[str]]:
     """The options that choose app and database may stand anywhere; typer wants them before the verb."""
     first: list[str] = []
-    rest = list(args)
-    end = rest.index("--") if "--" in rest else len(rest)
-    index = 0
-    while index < end:
-        name, given, _ = rest[index].partition("=")
-        if name not in ANYWHERE:
-            index += 1
-            continue
-        length = 1 if given else 2
-        first += rest[index : min(index + length, end)]
-        del rest[index : min(index + length, end)]
-        end = rest.index("--") if "--" in rest else len(rest)
-    return first + rest
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":  # what follows is nobody's option
+            return first, [*rest, word, *words]
+        if word in ANYWHERE:
+            first += [word, *itertools.islice(words, 1)]
+        elif word.startswith(tuple(f"{name}=" for name in ANYWHERE)):
+            first.append(word)
+        else:
+            rest.append(word)
+    return first, rest

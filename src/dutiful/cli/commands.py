@@ -1,16 +1,33 @@
 """All verbs in one tree."""
 
+import importlib
 from typing import Annotated
 
 import typer
 
 from dutiful import __version__
-from dutiful.cli import demo, doctor, enqueue, fleet, jobs, migrate, pauses, project, schedules, worker
 from dutiful.cli.target import Target
 
+# Which module registers which verb: only that one is imported, so that the command starts quickly.
+VERBS = {
+    "init": "project",
+    "worker": "worker",
+    "demo": "demo",
+    "migrate": "migrate",
+    "doctor": "doctor",
+    "enqueue": "enqueue",
+    "jobs": "jobs",
+    "queues": "fleet",
+    "workers": "fleet",
+    "stats": "fleet",
+    "pause": "pauses",
+    "resume": "pauses",
+    "schedules": "schedules",
+}
 
-def build() -> typer.Typer:
-    """The command with every verb registered."""
+
+def build(verb: str | None) -> typer.Typer:
+    """The command with its verbs: all of them, unless `verb` is one."""
     cli = typer.Typer(
         name="dutiful",
         help="Durable background jobs on the database you already have.",
@@ -20,8 +37,8 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     cli.callback()(_choose)
-    for module in (project, worker, demo, enqueue, jobs, fleet, schedules, pauses, migrate, doctor):
-        module.register(cli)
+    for module in [VERBS[verb]] if verb in VERBS else dict.fromkeys(VERBS.values()):
+        importlib.import_module(f"dutiful.cli.{module}").register(cli)
     return cli
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from dutiful.app import Dutiful
 from dutiful.client import Client
 from dutiful.core.errors import DutifulError
 from dutiful.core.transitions import FINAL, State
+from dutiful.kind import Handle
 from dutiful.store import JobFilter
 
 DEADLINE = 60.0
@@ -89,7 +89,7 @@ async def _enqueue(app: Dutiful, client: Client) -> tuple[dict[str, int], int]:
     for seconds in (2, 3, 4):
         await app.kind("remind").options(delay=seconds).enqueue(note=f"after {seconds} s")
     doomed = [await app.kind("endless").enqueue() for _ in range(3)]
-    asyncio.get_running_loop().call_later(3, _cancel_all, [job.cancel for job in doomed])
+    asyncio.get_running_loop().call_later(3, _cancel_all, doomed)
     expected = {kind: len(payloads) for kind, payloads in plan.items()} | {"remind": 3, "endless": len(doomed)}
     return expected, len(doomed)
 
@@ -97,11 +97,11 @@ async def _enqueue(app: Dutiful, client: Client) -> tuple[dict[str, int], int]:
 _cancelling: set["asyncio.Task[None]"] = set()
 
 
-def _cancel_all(cancels: list[Callable[[str], Awaitable[bool]]]) -> None:
+def _cancel_all(jobs: list[Handle[Any]]) -> None:
     async def go() -> None:
-        for cancel in cancels:
+        for job in jobs:
             with suppress(DutifulError):
-                await cancel("shown by the demo")
+                await job.cancel("shown by the demo")
 
     _cancelling.add(asyncio.create_task(go()))
 

@@ -64,12 +64,15 @@ def run(ctx: typer.Context, work: Callable[[Client], Coroutine[Any, Any, T]]) ->
     return asyncio.run(session())
 
 
+def sqlite_file(store: Store) -> Path | None:
+    """The file of a store that keeps its jobs in one."""
+    return Path(store.url.removeprefix(SQLITE)) if store.url.startswith(SQLITE) else None
+
+
 def check_file(store: Store) -> None:
     """Refuse a missing SQLite file: to look at jobs must not make an empty database where a typo points to."""
-    if not store.url.startswith(SQLITE):
-        return
-    path = Path(store.url.removeprefix(SQLITE))
-    if not path.exists():
+    path = sqlite_file(store)
+    if path is not None and not path.exists():
         raise StoreUnavailable(
             f"there is no database {path} yet: start a worker, enqueue a job or run `dutiful migrate` to make it, "
             "or give another --database-url"

@@ -25,11 +25,13 @@ log = logging.getLogger("dutiful.worker")
 # A no-op job never waits, so a slot lets the loop turn now and then.
 TURN = 32
 STALE = 1.0
+# Work for at least this long is claimed at a time, for a claim's own cost is spread over what it brings.
+WORTH = 0.02
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 
 
 class Suspects:
-    """Whether this process runs a job that was there at a worker's death: one at a time, lest two condemn each other."""
+    """The job in this process that was there at a worker's death: one at a time, lest two condemn each other."""
 
     def __init__(self) -> None:
         self.running: UUID | None = None
@@ -142,7 +144,7 @@ class Lane:
         free = len(self._waiting)
         if self._settler.pending > 2 * self._prefetch:
             return 0, free
-        ahead = min(self._prefetch, int(self.pace * self.round_trip * 2))
+        ahead = min(self._prefetch, int(self.pace * max(2 * self.round_trip, WORTH)))
         want = free + ahead - len(self._buffer)
         # A claim costs a round trip whatever it brings: with work in hand, wait until it is worth one.
         return (want if self._waiting or want >= max(1, ahead // 2) else 0), free
@@ -154,8 +156,8 @@ class Lane:
         suspects = 1 if free > 0 and self._suspects.running is None else 0
         ask = Ask(self._worker_id, self.name, lines, self._names, want, self._lease, suspects)
         claims = await self._store.claim(ask)
-        for claim in claims:
-            self._lines.claimed((claim.queue, claim.priority), claim.seq)
+        if claims:
+            self._lines.claimed(claims)
         return claims
 
     def _receive(self, claims: list[Claim]) -> None:
@@ -192,7 +194,7 @@ class Lane:
 
     async def _give_back_unknown(self) -> None:
         """A claim whose answer was lost holds jobs that nobody here knows of."""
-        held = {lease.claim.job_id for lease in self._leases.snapshot()}
+        held = {claim.job_id for claim, _ in self._leases.snapshot()}
         for lapsed in await self._store.held_by(self._worker_id):
             if lapsed.job_id not in held:
                 self._settler.give_back(lapsed)

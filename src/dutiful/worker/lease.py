@@ -22,34 +22,39 @@ STUCK = 70  # the exit code of a worker whose event loop was held by a job past 
 LOOK = 1.0
 
 
-class Held:
-    """A claim in this worker's hands: waiting in a buffer, running, or about to be settled."""
+class Batch:
+    """Claims that were made together, so that they are renewed together."""
 
-    __slots__ = ("claim", "renewed")
+    __slots__ = ("renewed",)
 
-    def __init__(self, claim: Claim, now: float) -> None:
-        self.claim = claim
-        self.renewed = now
+    def __init__(self) -> None:
+        self.renewed = time.monotonic()
+
+
+Held = tuple[Claim, Batch]
 
 
 class Leases:
-    """Every claim this worker holds. The loop adds and drops, the keeper's thread reads."""
+    """Every claim in this worker's hands: waiting in a buffer, running, or about to be settled.
+
+    The loop adds and drops, the keeper's thread reads.
+    """
 
     def __init__(self) -> None:
         self._held: dict[UUID, Held] = {}
 
     def add(self, claims: Iterable[Claim]) -> None:
-        now = time.monotonic()
-        for claim in claims:
-            self._held[claim.job_id] = Held(claim, now)
+        batch = Batch()
+        self._held.update({claim.job_id: (claim, batch) for claim in claims})
 
     def drop(self, job_ids: Iterable[UUID]) -> None:
+        pop = self._held.pop
         for job_id in job_ids:
-            self._held.pop(job_id, None)
+            pop(job_id, None)
 
     def claim(self, job_id: UUID) -> Claim | None:
         held = self._held.get(job_id)
-        return held.claim if held else None
+        return held[0] if held else None
 
     def snapshot(self) -> list[Held]:
         return list(self._held.values())  # one step of the interpreter, so that no lock is needed
@@ -100,7 +105,8 @@ class LeaseKeeper:
         while not self._stop.wait(every):
             try:
                 self._watch(keeper)
-                held = [h for h in self._leases.snapshot() if time.monotonic() - h.renewed >= min(LOOK, half)]
+                now = time.monotonic()
+                held = [h for h in self._leases.snapshot() if now - h[1].renewed >= min(LOOK, half)]
                 if not held:
                     continue
                 keeper = keeper or self._open_keeper()
@@ -114,11 +120,11 @@ class LeaseKeeper:
 
     def _keep(self, keeper: Keeper, held: list[Held], half: float) -> None:
         now = time.monotonic()
-        due = [h for h in held if now - h.renewed >= half]
-        young = [h for h in held if now - h.renewed < half]
+        due = [h for h in held if now - h[1].renewed >= half]
+        young = [h for h in held if now - h[1].renewed < half]
         renewal = keeper.renew([_token(h) for h in due], self._lease)
-        for h in due:
-            h.renewed = now
+        for _, batch in due:
+            batch.renewed = now
         found = keeper.check([_token(h) for h in young])
         for job_id in renewal.lost | found.lost:
             self._call(self._on_lost, job_id)
@@ -143,7 +149,7 @@ class LeaseKeeper:
         sys.stderr.flush()
         try:
             # The others are innocent: back in line, no attempt spent.
-            others = [_token(h) for h in self._leases.snapshot() if h.claim.job_id != claim.job_id]
+            others = [_token(h) for h in self._leases.snapshot() if h[0].job_id != claim.job_id]
             (keeper or self._open_keeper()).release(others)
         finally:
             os._exit(STUCK)
@@ -157,4 +163,4 @@ class LeaseKeeper:
 
 
 def _token(held: Held) -> Token:
-    return Token(held.claim.job_id, held.claim.claim_id)
+    return Token(held[0].job_id, held[0].claim_id)

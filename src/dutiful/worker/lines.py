@@ -1,8 +1,9 @@
 """What a worker remembers of the lines: which there are, and how far each has been claimed."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from dutiful.core.job import Claim
 from dutiful.settings import ANY
 from dutiful.store import Line
 
@@ -34,9 +35,12 @@ class Lines:
             self._floors[key] = min(self._floors.get(key, line.seq - 1), line.seq - 1)
             self._used[key] = now
 
-    def claimed(self, line: tuple[str, int], seq: int) -> None:
-        self._floors[line] = max(self._floors.get(line, 0), seq - MARGIN)
-        self._used[line] = time.monotonic()
+    def claimed(self, claims: Sequence[Claim]) -> None:
+        """Each line has been claimed up to the last of its jobs; the order of `claims` is that of the lines."""
+        now = time.monotonic()
+        for key, last in {(claim.queue, claim.priority): claim.seq for claim in claims}.items():
+            self._floors[key] = max(self._floors.get(key, 0), last - MARGIN)
+            self._used[key] = now
 
     def serve(self, queues: tuple[str, ...]) -> list[Line]:
         """The lines of these queues, best priority first; queues of one priority take turns to be first."""

@@ -14,15 +14,15 @@ from uuid import UUID
 
 import uuid_utils.compat
 
-from dutiful.client import Client
 from dutiful.core.errors import DutifulError, ShutdownTimeout, UnknownKind
 from dutiful.core.outcome import Released
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
+from dutiful.delivery import Delivery
 from dutiful.kind import Kind
 from dutiful.service import Duty
 from dutiful.settings import Settings
-from dutiful.store import WorkerRecord
+from dutiful.store import Store, WorkerRecord
 from dutiful.worker.attempt import Attempts
 from dutiful.worker.lane import Lane, Suspects
 from dutiful.worker.lease import LeaseKeeper, Leases
@@ -41,7 +41,8 @@ LAST_WORDS = 5.0  # how long interrupted handlers may take to clean up
 class Worker:
     def __init__(
         self,
-        client: Client,
+        store: Store,
+        delivery: Delivery,
         kinds: Mapping[str, Kind[Any, Any]],
         settings: Settings,
         *,
@@ -56,8 +57,8 @@ class Worker:
                 f"there is no kind {unknown[0]!r}; this app has: {', '.join(sorted(kinds)) or 'none yet'}"
             )
         self.id = worker_id or uuid_utils.compat.uuid7()
-        self._client = client
-        self._store = client.store
+        self._store = store
+        self._delivery = delivery
         self._settings = settings
         self._kinds = {n: k for n, k in kinds.items() if not settings.kinds or n in settings.kinds}
         self._makers = resources or {}
@@ -205,7 +206,7 @@ class Worker:
             await asyncio.sleep(pause)
 
     async def _hear(self) -> None:
-        async for lines in self._client.delivery.listen():
+        async for lines in self._delivery.listen():
             if lines:
                 self._lines.note(lines)
                 queues = {queue for queue, _ in lines}
@@ -222,7 +223,7 @@ class Worker:
             await self._peek()
             self._lines.forget_idle()
             longest = self._settings.poll.total_seconds()
-            if not self._client.delivery.healthy:
+            if not self._delivery.healthy:
                 longest = min(longest, 1.0)
             await asyncio.sleep(max(longest, 20 * (time.monotonic() - began)))
 

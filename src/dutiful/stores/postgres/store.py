@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -165,9 +166,11 @@ class PostgresStore(PostgresReader):
             ask.lease,
             now,
         )
-        order = {(line.queue, line.priority): n for n, line in enumerate(lines)}
         claims = [Claim(*row) for row in rows]
-        claims.sort(key=lambda c: (order[c.queue, c.priority], c.seq))
+        claims.sort(key=attrgetter("seq"))
+        if len(lines) > 1:
+            order = {(line.queue, line.priority): n for n, line in enumerate(lines)}
+            claims.sort(key=lambda c: order[c.queue, c.priority])  # a stable sort keeps each line's own order
         return claims
 
     async def complete(self, done: Sequence[Completion], *, now: datetime | None = None) -> list[Refusal]:
@@ -360,8 +363,8 @@ class PostgresStore(PostgresReader):
                 catch_up = excluded.catch_up, job = excluded.job,
                 next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone)
                                then s.next_at else excluded.next_at end
-            where (s.kind, s.expression, s.timezone, s.catch_up, s.job)
-               is distinct from (excluded.kind, excluded.expression, excluded.timezone, excluded.catch_up, excluded.job)"""
+            where row(s.kind, s.expression, s.timezone, s.catch_up, s.job) is distinct from
+                  row(excluded.kind, excluded.expression, excluded.timezone, excluded.catch_up, excluded.job)"""
 
     @property
     def _beat(self) -> str:

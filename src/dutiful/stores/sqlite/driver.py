@@ -4,6 +4,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import apsw
@@ -125,6 +126,15 @@ def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
             cached_statements=_STATEMENTS_CACHED,
         )
     return Connection(raw)
+
+
+def file_id(path: str) -> tuple[int, int] | None:
+    """Which file has this name now."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def library_version(driver: Driver) -> str:

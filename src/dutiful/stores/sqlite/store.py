@@ -343,9 +343,13 @@ class _Threads:
                 raise
             return db
 
-        self._lock = WriteLock(path, busy.total_seconds())
-        self._lock.open()
         self._leave_library = LIBRARIES.enter(path, driver)
+        self._lock = WriteLock(path, busy.total_seconds())
+        try:
+            self._lock.open()
+        except BaseException:
+            self._leave_library()
+            raise
         self.writer = Writer(path, self._lock, opener)
         self.reader = Reader(path, "reader", opener)
         self.browser = Reader(path, "browser", opener)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.stores.sqlite import fork
-from dutiful.stores.sqlite.driver import Connection, translate
+from dutiful.stores.sqlite.driver import Connection, file_id, translate
 from dutiful.stores.sqlite.inbox import Command, Inbox, Reply, deliver
 from dutiful.stores.sqlite.lock import WriteLock
 
@@ -25,6 +25,7 @@ class Writer:
         self._opener = opener
         self._inbox = Inbox()
         self._db: Connection | None = None
+        self._file: tuple[int, int] | None = None
         self._gate = fork.Gate(self._abandon)
         self._thread = threading.Thread(target=self._run, name=f"dutiful-writer {path}", daemon=True)
 
@@ -54,10 +55,10 @@ class Writer:
             raise
         finally:
             rest = self._waiting()
-            with self._gate:
-                self._fail(rest, StoreUnavailable(f"{self._path} was closed before this was done: open it again"))
-                self._disconnect()
+            self._fail(rest, StoreUnavailable(f"{self._path} was closed before this was done: open it again"))
             deliver(rest)
+            with self._gate:
+                self._disconnect()
             self._gate.remove()
 
     def _serve(self, first: Command[Any]) -> None:
@@ -67,35 +68,36 @@ class Writer:
                 with self._lock, self._gate:
                     self._transact(first, replies)
             else:
+                replies.append(first.reply)
                 with self._gate:
-                    replies.append(first.reply)
                     first.reply.value = first.work(self._connected())
         except Exception as error:
             if not replies:
                 # No transaction could be begun: nobody else that waits would fare better.
                 replies = [first.reply, *self._waiting()]
-            with self._gate:
-                self._fail(replies, error)
+            self._fail(replies, error)
         deliver(replies)
 
     def _transact(self, first: Command[Any], replies: list[Reply[Any]]) -> None:
         db = self._connected()
+        self._check_file()
         db.run("BEGIN IMMEDIATE")
-        until = time.monotonic() + _LONGEST_TRANSACTION_S
-        command: Command[Any] | None = first
-        while command is not None:
-            # Alone in its transaction so far, a command needs no savepoint: all of it can be undone.
-            alone = not replies
-            replies.append(command.reply)
-            self._attempt(db, command, alone)
-            command = self._inbox.get_nowait() if time.monotonic() < until else None
-        db.run("COMMIT")
+        try:
+            until = time.monotonic() + _LONGEST_TRANSACTION_S
+            command: Command[Any] | None = first
+            while command is not None:
+                # Alone in its transaction so far, a command needs no savepoint: all of it can be undone.
+                alone = not replies
+                replies.append(command.reply)
+                self._attempt(db, command, alone)
+                command = self._inbox.get_nowait() if time.monotonic() < until else None
+            db.run("COMMIT")
+        except BaseException:
+            self._roll_back(db)
+            raise
 
     def _attempt(self, db: Connection, command: Command[Any], alone: bool) -> None:
         """Run one command so that its failure leaves the others' work as it was."""
-        if not command.transaction:
-            self._look(db, command)
-            return
         if not alone:
             db.run("SAVEPOINT command")
         try:
@@ -114,27 +116,31 @@ class Writer:
             if not alone:
                 db.run("RELEASE command")
 
-    def _look(self, db: Connection, command: Command[Any]) -> None:
+    def _roll_back(self, db: Connection) -> None:
         try:
-            command.reply.value = command.work(db)
-        except Exception as error:
-            command.reply.error = translate(error, self._path)
+            if db.in_transaction:
+                db.run("ROLLBACK")
+        except Exception:
+            self._disconnect()  # Opened again for the next command.
 
     def _fail(self, replies: list[Reply[Any]], error: Exception) -> None:
+        """Everything in the transaction is gone; a command that had failed by itself keeps its own reason."""
         cause = translate(error, self._path)
         for reply in replies:
-            if reply.error is None:
-                reply.error = _copy(cause)
-        if self._db is not None and self._db.in_transaction:
-            try:
-                self._db.run("ROLLBACK")
-            except Exception:
-                self._disconnect()  # Opened again for the next command.
+            reply.error = reply.error or _copy(cause)
 
     def _connected(self) -> Connection:
         if self._db is None:
             self._db = self._opener()
+            self._file = file_id(self._path)
         return self._db
+
+    def _check_file(self) -> None:
+        # SQLite would go on writing to a file that has no name any more.
+        if file_id(self._path) != self._file:
+            raise StoreUnavailable(
+                f"{self._path} was deleted or replaced while it was open: put it back, or restart what uses it"
+            )
 
     def _disconnect(self) -> None:
         if self._db is not None:

@@ -1,0 +1,128 @@
+"""Runs what is due, one job after the other, as a worker would."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.errors import UsageError
+from dutiful.core.job import Claim, JobRecord
+from dutiful.core.outcome import Done, Outcome
+from dutiful.core.transitions import State
+from dutiful.kind import Kind
+from dutiful.services.scheduler import Scheduler
+from dutiful.settings import Settings
+from dutiful.store import Ask, Line, Store, Survey
+from dutiful.testing.clock import Clock
+from dutiful.worker.attempt import Attempts
+from dutiful.worker.lease import Leases
+from dutiful.worker.settler import Settler
+from dutiful.worker.slot import Slot, Stop
+
+WORKER = UUID(int=0)
+BATCH = 1_000
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """One attempt: what came of it, and its job as it stood right after."""
+
+    job: JobRecord
+    outcome: Outcome
+
+    @property
+    def kind(self) -> str:
+        return self.job.kind
+
+    @property
+    def state(self) -> State:
+        return self.job.state
+
+
+class Drain:
+    """One at a time, the best priority first, then in the order in which they became ready; jitter is left out."""
+
+    def __init__(
+        self,
+        store: Store,
+        kinds: Mapping[str, Kind[Any, Any]],
+        settings: Settings,
+        attempts: Attempts,
+        scheduler: Scheduler,
+        clock: Clock | None,
+    ) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._settings = settings
+        self._attempts = attempts
+        self._scheduler = scheduler
+        self._clock = clock
+        self._settler = Settler(store, kinds, Leases(), lambda low, high: low)
+
+    async def run(self, until: datetime | None, advance: bool, limit: int) -> list[Ran]:
+        ran: list[Ran] = []
+        settling = asyncio.create_task(self._settler.run(), name="dutiful drain")
+        try:
+            while True:
+                while claims := await self._claim():
+                    for claim in claims:
+                        ran.append(await self._attempt(claim))
+                    if len(ran) > limit:
+                        raise UsageError(
+                            f"more than {limit} attempts were made and jobs are still due; if none of them enqueues or "
+                            "snoozes itself for ever, give drain a higher limit"
+                        )
+                if not await self._move_clock(until, advance):
+                    return ran
+        finally:
+            settling.cancel()
+            await asyncio.gather(settling, return_exceptions=True)
+
+    async def _claim(self) -> list[Claim]:
+        """The next job; also one that was there at a worker's death, if the test made one."""
+        if self._clock is not None:
+            now = self._clock.now()
+            await self._scheduler.tick(Survey(True, now, next_fire_at=await self._next_fire()))
+        await self._store.promote(BATCH)
+        await self._store.sweep(BATCH)
+        found = await self._store.peek(list(self._kinds))
+        lines = [Line(line.queue, line.priority) for line in sorted(found, key=lambda line: (line.priority, line.seq))]
+        if not lines:
+            return []
+        return await self._store.claim(
+            Ask(WORKER, "drain", lines, list(self._kinds), limit=1, lease=self._settings.lease, suspects=1)
+        )
+
+    async def _attempt(self, claim: Claim) -> Ran:
+        kind, slot = self._kinds[claim.kind], Slot("drain")
+        slot.task = asyncio.current_task()
+        if kind.timeout is not None:
+            asyncio.get_running_loop().call_later(kind.timeout.total_seconds(), slot.tell, Stop.TIMEOUT)
+        outcome = await self._attempts.run(claim, kind, slot)
+        if outcome is not None:
+            self._settler.settle(claim, outcome)
+            await self._settler.flush()
+        job = await self._store.find(claim.job_id)
+        assert job is not None, "a job that just ran cannot be gone"
+        return Ran(job, outcome or Done())
+
+    async def _move_clock(self, until: datetime | None, advance: bool) -> bool:
+        """On to the next time at which something is due; False if that is too far, or nothing is."""
+        if self._clock is None or (until is None and not advance):
+            return False
+        times = [(await self._store.promote(BATCH)).next_run_at]
+        if until is not None:
+            times.append(await self._next_fire())
+        now = self._clock.now()
+        soonest = min((moment for moment in times if moment is not None and moment > now), default=None)
+        if soonest is None or (until is not None and soonest > until):
+            if until is not None:
+                self._clock.move_to(until)
+            return False
+        self._clock.move_to(soonest)
+        return True
+
+    async def _next_fire(self) -> datetime | None:
+        return min((s.next_at for s in await self._store.schedules() if s.enabled), default=None)

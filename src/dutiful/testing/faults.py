@@ -1,0 +1,202 @@
+"""Faults on purpose: worker processes to kill, stop and continue, and waits for what a store shows meanwhile.
+
+    async with Fleet("myapp.jobs:app", database_url, folder=tmp_path) as fleet:
+        worker = fleet.start("--lease", "2s")
+        await until(lambda: store.held_by(worker.id), "the worker runs a job")
+        worker.kill()
+
+For POSIX systems; finding a supervisor's children needs /proc.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import UUID
+
+import uuid_utils.compat
+
+from dutiful.core.errors import StoreUnavailable
+from dutiful.store import Store
+from dutiful.worker.supervisor import WORKER_ID
+
+T = TypeVar("T")
+
+LONG_ENOUGH = 60.0
+"""Seconds after which a wait gives up: a net for what never comes, no measure of how soon it should."""
+_TAIL = 4_000
+
+
+async def until(
+    look: Callable[[], Awaitable[T]], what: str, *, within: float = LONG_ENOUGH, every: float = 0.02
+) -> T:
+    """Look again and again until the answer is true, and return it; a store that is away counts as: not yet."""
+    deadline = time.monotonic() + within
+    while True:
+        seen: T | StoreUnavailable
+        try:
+            seen = await look()
+            if seen:
+                return seen
+        except StoreUnavailable as error:
+            seen = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {within:g} s in vain until {what}; the last look saw {seen!r}")
+        await asyncio.sleep(every)
+
+
+class WorkerProcess:
+    """`dutiful worker` in a process of its own; `id` is the worker's, unless it is a supervisor."""
+
+    def __init__(self, app: str, options: tuple[str, ...], environment: Mapping[str, str], log: Path) -> None:
+        self.id: UUID = uuid_utils.compat.uuid7()
+        self.log = log
+        command = [sys.executable, "-m", "dutiful.cli", "worker", app, *options]
+        with log.open("wb") as output:
+            # A session of its own: the terminal's Ctrl-C is not for it.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**environment, WORKER_ID: str(self.id)},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def output(self) -> str:
+        """All that it has printed and logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a crash does: no handler, no `finally`, no last word to the database."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Freeze it, all threads at once; returns when it stands still."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    async def ended(self, *, within: float = LONG_ENOUGH) -> int:
+        """Wait for its end; returns its exit code, or minus the signal that ended it."""
+
+        async def look() -> bool:
+            return not self.running
+
+        await until(look, f"worker process {self.pid} ends", within=within)
+        return self._process.returncode
+
+    async def ready(self, store: Store, *, within: float = LONG_ENOUGH) -> Self:
+        """Wait until it has signed on."""
+
+        async def look() -> bool:
+            if not self.running:
+                raise AssertionError(f"worker process {self.pid} ended with code {self._process.returncode}")
+            return any(worker.id == self.id for worker in await store.workers())
+
+        await until(look, f"worker process {self.pid} has signed on", within=within)
+        return self
+
+    def close(self) -> None:
+        """End it, and its children if it is a supervisor."""
+        if not self.running:
+            return
+        self.stop()  # so that it starts no more of them
+        family = [self.pid, *children(self.pid)]
+        for pid in family:
+            end(pid)
+        self._process.wait()
+
+
+class Fleet:
+    """Worker processes of one app on one database; all of them end with the block.
+
+    `folder` takes their logs, whose ends are shown if the block fails. `path` is where the app's module lies.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        database_url: str,
+        *,
+        folder: Path,
+        path: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._app = app
+        self._folder = folder
+        self._environment = {
+            # No setting of whoever runs this may leak into the workers.
+            **{k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"},
+            "DUTIFUL_DATABASE_URL": database_url,
+            **(environment or {}),
+        }
+        if path is not None:
+            paths = [str(path), *filter(None, [self._environment.get("PYTHONPATH")])]
+            self._environment["PYTHONPATH"] = os.pathsep.join(paths)
+        self.workers: list[WorkerProcess] = []
+
+    def start(self, *options: str, environment: Mapping[str, str] | None = None) -> WorkerProcess:
+        """Start `dutiful worker` with these options; `await worker.ready(store)` waits until it works."""
+        log = self._folder / f"worker-{len(self.workers) + 1}.log"
+        worker = WorkerProcess(self._app, options, {**self._environment, **(environment or {})}, log)
+        self.workers.append(worker)
+        return worker
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is not None:
+            for worker in self.workers:
+                error.add_note(f"{worker.log.name} (process {worker.pid}):\n{worker.output[-_TAIL:]}")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that `pid` has started and that still are there."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The second field is the command in parentheses, which may contain anything; the parent is the fourth.
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def end(pid: int) -> None:
+    """Kill a process that may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,68 @@
+"""A project in a directory of its own, and the real command run in it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+JOBS = """
+from dutiful import Dutiful, Retry
+
+app = Dutiful()
+not_an_app = 1
+
+@app.job(retry=Retry(max_attempts=3))
+async def greet(name: str, times: int = 1) -> str:
+    return " ".join([f"Hello {name}"] * times)
+
+@app.job(queue="fast", retry=Retry(max_attempts=1))
+def explode() -> None:
+    raise ValueError("oops")
+
+app.schedule(greet, every="1h", name="hourly", payload={"name": "Ada"})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    folder: Path
+    url: str
+
+    def write_jobs(self) -> "Project":
+        (self.folder / "jobs.py").write_text(JOBS)
+        return self
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"}
+        return kept | {"DUTIFUL_APP": "jobs:app", "DUTIFUL_DATABASE_URL": self.url, "NO_COLOR": "1"} | more
+
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "dutiful.cli", *args]
+
+    def run(self, *args: str, stdin: str | None = None, **environment: str) -> Answer:
+        done = subprocess.run(
+            self.command(*args),
+            cwd=self.folder,
+            env=self.environment(**environment),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "Traceback (most recent call last)" not in done.stderr, done.stderr
+        return Answer(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,133 @@
+"""Jobs that kill, block, wait and count: what the workers of the fault tests run."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+from dutiful import Context, Dutiful, Retry
+from dutiful.store import Store
+from dutiful.stores.postgres import PostgresStore
+from dutiful.testing.faults import Fleet
+
+app = Dutiful()
+ticking = Dutiful()
+DIARY = "FAULT_DIARY"
+LOOK = 0.01
+
+
+@app.job(max_crashes=1000)
+async def brief(ctx: Context, milliseconds: int) -> None:
+    write_down(ctx.job_id)
+    await asyncio.sleep(milliseconds / 1000)
+
+
+@app.job(queue="long", max_crashes=1000)
+async def lengthy(ctx: Context, seconds: float) -> None:
+    write_down(ctx.job_id)
+    await asyncio.sleep(seconds)
+
+
+@app.job
+async def nothing(ctx: Context) -> int:
+    write_down(ctx.job_id)
+    return os.getpid()
+
+
+@app.job
+async def killer(ctx: Context) -> None:
+    write_down(ctx.job_id)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job(timeout="2s")
+async def stuck(ctx: Context) -> None:
+    """Holds the event loop for an hour."""
+    write_down(ctx.job_id)
+    time.sleep(3600)  # noqa: ASYNC251 - the fault itself
+
+
+@app.job
+async def deaf(ctx: Context, gate: str) -> int:
+    """Holds the event loop until the file `gate` is there, so that nobody can tell it anything."""
+    write_down(ctx.job_id)
+    while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
+        time.sleep(LOOK)  # noqa: ASYNC251 - the fault itself
+    return os.getpid()
+
+
+@app.job
+async def patient(ctx: Context, gate: str) -> int:
+    """Waits until the file `gate` is there."""
+    write_down(ctx.job_id)
+    while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
+        await asyncio.sleep(LOOK)
+    return os.getpid()
+
+
+@app.job(retry=Retry(max_attempts=1))
+def stubborn(ctx: Context, gate: str) -> int:
+    """Waits in a thread, and heeds nobody."""
+    write_down(ctx.job_id)
+    while not os.path.exists(gate):  # noqa: PTH110
+        try:
+            time.sleep(LOOK)
+        except Exception:
+            continue
+    return os.getpid()
+
+
+@app.job(queue="inert")
+async def inert(number: int) -> None:
+    """For those that want to write jobs; no worker here takes the kind."""
+
+
+@ticking.job
+async def tick(ctx: Context) -> None:
+    write_down(ctx.job_id)
+
+
+@ticking.job(queue="later")
+async def later(ctx: Context) -> None:
+    write_down(ctx.job_id)
+
+
+ticking.schedule(tick, every="1s", catch_up="all")
+
+
+def write_down(job_id: UUID) -> None:
+    """One line for each time that a handler was started: short enough to be appended in one piece."""
+    path = os.environ.get(DIARY)
+    if path:
+        diary = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(diary, f"{job_id}\n".encode())
+        os.close(diary)
+
+
+def executions(folder: Path) -> list[UUID]:
+    """Which jobs were started, once for each time."""
+    diary = folder / "diary"
+    return [UUID(line) for line in diary.read_text().splitlines()] if diary.exists() else []
+
+
+@asynccontextmanager
+async def fleet(store: Store, folder: Path, *, of: Dutiful = app, **settings: str) -> AsyncIterator[Fleet]:
+    """Workers on the database of `store`, and the app itself opened on it, for enqueueing; DUTIFUL_* are `settings`."""
+    url = address(store)
+    environment = {f"DUTIFUL_{name.upper()}": value for name, value in settings.items()}
+    environment[DIARY] = str(folder / "diary")
+    name = "ticking" if of is ticking else "app"
+    of.configure(database_url=url)
+    async with (
+        of,
+        Fleet(f"fault_jobs:{name}", url, folder=folder, path=Path(__file__).parent, environment=environment) as started,
+    ):
+        yield started
+
+
+def address(store: Store) -> str:
+    return store.direct_dsn if isinstance(store, PostgresStore) else store.url

@@ -1,0 +1,102 @@
+"""Workers that die without a word: nothing is lost, nothing ends twice, and the innocent do not pay."""
+
+import random
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import fault_jobs
+from dutiful.core.transitions import State
+from dutiful.store import JobFilter, Store
+from dutiful.testing.faults import Fleet, WorkerProcess, until
+from fault_jobs import executions
+
+HOUR = timedelta(hours=1)
+
+
+async def completed(store: Store) -> int:
+    return (await store.stats(HOUR)).finished.get("completed", 0)
+
+
+async def live(store: Store) -> int:
+    return sum((await store.stats(HOUR)).live.values())
+
+
+class Slaughter:
+    """Kills workers in the middle of their work, one after the other, and puts new ones in their place."""
+
+    def __init__(self, fleet: Fleet, store: Store, *options: str) -> None:
+        self._fleet = fleet
+        self._store = store
+        self._options = options
+        self._workers: list[WorkerProcess] = []
+        self.victims: set[object] = set()
+        self.in_flight = 0
+
+    def hire(self, count: int) -> None:
+        self._workers += [self._fleet.start(*self._options) for _ in range(count)]
+
+    async def kill_one(self) -> None:
+        while True:
+            victim = random.choice(self._workers)
+            victim.stop()  # it must not finish what we count
+            held = await self._store.held_by(victim.id)
+            if held:
+                break
+            victim.resume()
+        victim.kill()
+        self._workers.remove(victim)
+        self.hire(1)
+        self.victims.add(victim.id)
+        self.in_flight += len(held)
+
+
+async def survive_kills(store: Store, folder: Path, *, briefs: int, lengthies: int, kills: int, within: float) -> None:
+    slots, prefetch = 25, 20
+    async with fault_jobs.fleet(store, folder) as fleet:
+        slaughter = Slaughter(
+            fleet, store, "--lease", "2s", "--lane", "brief=20:default", "--lane", "long=5:long",
+            "--prefetch", str(prefetch), "--log-level", "error",
+        )  # fmt: skip
+        await fault_jobs.lengthy.enqueue_many({"seconds": 10.0} for _ in range(lengthies))
+        await fault_jobs.brief.enqueue_many({"milliseconds": random.randint(5, 50)} for _ in range(briefs))
+        slaughter.hire(4)
+
+        for number in range(kills):
+
+            async def progress(wanted: int = number * briefs // (kills + 3)) -> bool:
+                return await completed(store) > wanted
+
+            await until(progress, f"there is progress after {number} kills", every=0.1)
+            await slaughter.kill_one()
+
+        async def drained() -> bool:
+            return await live(store) == 0
+
+        await until(drained, "every job is final", within=within, every=0.2)
+
+    jobs = await store.jobs(JobFilter(limit=2 * (briefs + lengthies)))
+    assert Counter(job.state for job in jobs) == {State.COMPLETED: briefs + lengthies}
+    lost = [
+        attempt for job in jobs if job.crashes for attempt in await store.attempts(job.id) if attempt.outcome == "lost"
+    ]
+    assert len({attempt.worker_id for attempt in lost} & slaughter.victims) == kills
+    runs = executions(folder)
+    assert set(runs) == {job.id for job in jobs}
+    again = len(runs) - len(jobs)
+    print(f"\n{kills} kills, {len(lost)} claims lost, {again} re-runs of at most {slaughter.in_flight} in flight")
+    assert again <= slaughter.in_flight <= kills * (slots + 2 * prefetch)
+    assert await store.check_places() == []
+
+
+@pytest.mark.parametrize("backend", ["postgres18"])
+async def test_no_job_is_lost_or_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
+    await survive_kills(store, tmp_path, briefs=10_000, lengthies=20, kills=15, within=120)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+async def test_no_job_is_lost_or_ends_twice_in_a_long_slaughter(store: Store, tmp_path: Path) -> None:
+    await survive_kills(store, tmp_path, briefs=100_000, lengthies=40, kills=150, within=1200)

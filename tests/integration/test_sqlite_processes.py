@@ -1,0 +1,373 @@
+"""Several processes on one SQLite file: killed, stopped, forked, or writing as fast as they can."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from datetime import timedelta
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import uuid_utils.compat
+
+from dutiful.core.job import NewJob
+from dutiful.store import Ask, Line, Token, WorkerRecord
+from dutiful.stores.sqlite import SqliteStore, intake, schema
+from dutiful.stores.sqlite.driver import Connection
+from dutiful.stores.sqlite.liveness import HOST
+from dutiful.stores.sqlite.lock import WriteLock
+
+SPAWN = multiprocessing.get_context("spawn")
+LEASE = timedelta(seconds=60)
+TTL = timedelta(seconds=10)
+ADA, BOB = UUID(int=0xADA), UUID(int=0xB0B)
+
+
+def new_job(**fields: Any) -> NewJob:
+    return NewJob(**{"id": uuid_utils.compat.uuid7(), "kind": "greet", "queue": "default", "payload": "{}", **fields})
+
+
+def new_jobs(count: int) -> list[NewJob]:
+    return [new_job() for _ in range(count)]
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def child(target: Any, *args: Any) -> Iterator[tuple[SpawnProcess, Pipe]]:
+    """Another process, which gets our end of a pipe as its first argument and is gone at the end."""
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=target, args=(theirs, *args))
+    process.start()
+    theirs.close()
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.join()
+
+
+async def all_ids(store: SqliteStore) -> set[UUID]:
+    """The ids of all jobs that wait to be claimed."""
+    ask = Ask(ADA, "all", [Line("default", 100)], ["greet"], 1_000_000, LEASE)
+    return {claim.job_id for claim in await store.claim(ask)}
+
+
+# A killed writer
+
+
+def stop_before_the_commit(pipe: Pipe, path: Path) -> None:
+    insert = intake.insert
+
+    def stuck(db: Connection, jobs: Sequence[NewJob], now: int) -> Any:
+        insert(db, jobs, now)
+        pipe.send("inside")
+        time.sleep(3600)
+
+    async def main() -> None:
+        async with opened(path) as store:
+            intake.insert = stuck
+            await store.insert(new_jobs(1000))
+
+    asyncio.run(main())
+
+
+async def test_a_process_killed_in_its_transaction_leaves_nothing_behind_and_others_go_on(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        with child(stop_before_the_commit, sqlite_path) as (process, pipe):
+            assert pipe.recv() == "inside"
+            waiting = asyncio.create_task(store.insert(ours := new_jobs(3)))
+            process.kill()
+            await waiting
+
+        assert await all_ids(store) == {job.id for job in ours}
+        assert await store.check_places() == []
+
+
+def write_flat_out(pipe: Pipe, path: Path) -> None:
+    """Enqueue without end, and tell of every batch before and after."""
+
+    async def main() -> None:
+        async with opened(path) as store:
+            while True:
+                jobs = new_jobs(20)
+                pipe.send(("asked", [job.id for job in jobs]))
+                await store.insert(jobs)
+                pipe.send(("acknowledged", None))
+
+    asyncio.run(main())
+
+
+async def test_what_was_acknowledged_outlives_any_number_of_killed_writers(sqlite_path: Path) -> None:
+    acknowledged: set[UUID] = set()
+    unsure: list[set[UUID]] = []
+    for rounds in (1, 7, 20):
+        with child(write_flat_out, sqlite_path) as (process, pipe):
+            for _ in range(rounds):
+                word, ids = pipe.recv()
+                asked = set(ids)
+                assert word == "asked"
+                assert pipe.recv() == ("acknowledged", None)
+                acknowledged |= asked
+            process.kill()
+            process.join()
+            # What was still in the pipe tells of batches that may have been committed without a word.
+            while pipe.poll():
+                try:
+                    word, ids = pipe.recv()
+                except EOFError:
+                    break
+                if word == "asked":
+                    unsure.append(set(ids))
+                else:
+                    acknowledged |= unsure.pop()
+
+    async with opened(sqlite_path) as store:
+        assert await store.check_places() == []
+        found = await all_ids(store)
+    assert acknowledged <= found
+    assert all(batch <= found or not batch & found for batch in unsure), "a batch is stored whole or not at all"
+    assert found == acknowledged.union(*(batch & found for batch in unsure))
+
+
+# A writer that never rests
+
+
+def hold_the_lock_again_and_again(pipe: Pipe, path: Path, taken: Any) -> None:
+    lock = WriteLock(str(path), 60)
+    lock.open()
+    pipe.send("ready")
+    while True:
+        with lock:
+            taken.value += 1
+            time.sleep(0.005)  # what a large commit takes
+
+
+def test_a_process_that_always_wants_the_lock_lets_others_have_their_turn(sqlite_path: Path) -> None:
+    taken = SPAWN.Value("q", 0)
+    lock = WriteLock(str(sqlite_path), 60)
+    lock.open()
+    while_we_waited = 0
+    with child(hold_the_lock_again_and_again, sqlite_path, taken) as (_, pipe):
+        assert pipe.recv() == "ready"
+        before = 0
+        for _ in range(30):
+            while taken.value == before:
+                time.sleep(0.0001)
+            before = taken.value
+            with lock:
+                while_we_waited += taken.value - before
+    lock.close()
+
+    # Two for each of our turns: the one under way, and one that began before we stood in the turnstile.
+    assert while_we_waited <= 60
+
+
+def flood(pipe: Pipe, path: Path, commits: Any) -> None:
+    async def main() -> None:
+        async with opened(path) as store:
+            while True:
+                await store.insert(new_jobs(200))
+                commits.value += 1
+
+    asyncio.run(main())
+
+
+async def test_a_keeper_renews_while_another_process_and_its_own_write_without_rest(sqlite_path: Path) -> None:
+    commits = SPAWN.Value("q", 0)
+    async with opened(sqlite_path) as store:
+        await store.insert(new_jobs(5))
+        claims = await store.claim(Ask(ADA, "lane", [Line("default", 100)], ["greet"], 5, LEASE))
+        tokens = [Token(claim.job_id, claim.claim_id) for claim in claims]
+        keeper = store.keeper()
+        with child(flood, sqlite_path, commits):
+            ours = asyncio.create_task(_flood_ourselves(store))
+            while commits.value < 100:
+                renewal = await asyncio.to_thread(keeper.renew, tokens, LEASE)
+                assert not renewal.lost
+                assert await store.lapsed(10) == []
+            ours.cancel()
+        keeper.close()
+        assert await store.check_places() == []
+
+
+async def _flood_ourselves(store: SqliteStore) -> None:
+    while True:
+        await store.insert(new_jobs(200))
+
+
+def stop_with_the_lock(pipe: Pipe, path: Path) -> None:
+    lock = WriteLock(str(path), 60)
+    lock.open()
+    with lock:
+        pipe.send("holding")
+        time.sleep(3600)
+
+
+async def test_a_process_that_was_stopped_with_the_lock_is_an_error_and_not_a_silence(sqlite_path: Path) -> None:
+    from dutiful.core.errors import StoreUnavailable
+
+    store = SqliteStore(sqlite_path, busy_timeout=timedelta(milliseconds=50))
+    await store.open()
+    with child(stop_with_the_lock, sqlite_path) as (process, pipe):
+        assert pipe.recv() == "holding"
+        waiting = [asyncio.create_task(store.insert([new_job()])) for _ in range(5)]
+        for task in waiting:
+            with pytest.raises(StoreUnavailable, match="another process has been writing"):
+                await task
+        process.kill()
+        process.join()
+
+        await store.insert([new_job()])
+    await store.close()
+
+
+# Migrations
+
+
+def open_at_once(pipe: Pipe, path: Path, start: Any) -> None:
+    async def main() -> None:
+        start.wait()
+        async with opened(path) as store:
+            await store.insert([new_job()])
+        pipe.send("done")
+
+    asyncio.run(main())
+
+
+async def test_processes_that_open_a_new_file_at_once_migrate_it_once(sqlite_path: Path) -> None:
+    start = SPAWN.Barrier(4)
+    with ExitStack() as stack:
+        pipes = [stack.enter_context(child(open_at_once, sqlite_path, start))[1] for _ in range(4)]
+        assert [pipe.recv() for pipe in pipes] == ["done"] * 4
+
+    async with opened(sqlite_path) as store:
+        assert await store.migrate() == []
+        assert len(await all_ids(store)) == 4
+        assert await store.check_places() == []
+
+
+def stop_half_way_through_a_migration(pipe: Pipe, path: Path) -> None:
+    script = Connection.script
+
+    def half(self: Connection, sql: str) -> None:
+        script(self, sql[: sql.index("CREATE TABLE dutiful_lease")])
+        pipe.send("half way")
+        time.sleep(3600)
+
+    Connection.script = half  # type: ignore[method-assign]
+    asyncio.run(SqliteStore(path).open())
+
+
+async def test_a_migration_that_was_killed_half_way_is_run_again(sqlite_path: Path) -> None:
+    with child(stop_half_way_through_a_migration, sqlite_path) as (process, pipe):
+        assert pipe.recv() == "half way"
+        process.kill()
+        process.join()
+
+    async with opened(sqlite_path) as store:
+        assert await store.migrate() == []
+        await store.insert([new_job()])
+        assert (await store.health())["schema_version"] == schema.SCHEMA_VERSION
+
+
+# Leadership and liveness
+
+
+def lead(pipe: Pipe, path: Path) -> None:
+    async def main() -> None:
+        async with opened(path) as store:
+            worker = WorkerRecord(
+                id=ADA, name="ada", host=HOST, pid=os.getpid(), started_at=new_time(), seen_at=new_time(), lanes={},
+                kinds=[],
+            )  # fmt: skip
+            await store.beat(worker, timedelta(0))
+            pipe.send((await store.survey(ADA, TTL)).leading)
+            pipe.recv()
+
+    asyncio.run(main())
+
+
+def new_time() -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC)
+
+
+async def test_the_death_of_a_leader_frees_its_place_at_once(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        with child(lead, sqlite_path) as (process, pipe):
+            assert pipe.recv()
+            assert not (await store.survey(BOB, TTL)).leading
+            process.kill()
+            process.join()
+
+            assert (await store.survey(BOB, TTL)).leading
+
+
+async def test_a_leader_that_was_stopped_stalls_nobody(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        with child(lead, sqlite_path) as (process, pipe):
+            assert pipe.recv()
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGSTOP)
+            await store.insert([new_job(run_at=new_time() + timedelta(milliseconds=1))])
+            now = new_time()
+
+            assert not (await store.survey(BOB, TTL, now=now + timedelta(seconds=1))).leading
+            assert (await store.survey(BOB, TTL, now=now + timedelta(seconds=6))).leading
+
+
+async def test_a_worker_lives_as_long_as_its_process_however_long_it_is_silent(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        with child(lead, sqlite_path) as (process, pipe):
+            assert pipe.recv()
+            assert [worker.alive for worker in await store.workers()] == [True]
+            process.kill()
+            process.join()
+
+            assert [worker.alive for worker in await store.workers()] == [False]
+
+
+# Other processes' commits
+
+
+def insert_when_told(pipe: Pipe, path: Path) -> None:
+    async def main() -> None:
+        async with opened(path) as store:
+            pipe.send("open")
+            while pipe.recv():
+                await store.insert([new_job()])
+                pipe.send("inserted")
+
+    asyncio.run(main())
+
+
+async def test_the_data_version_changes_with_another_process_commit_and_not_with_our_own(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        with child(insert_when_told, sqlite_path) as (_, pipe):
+            assert pipe.recv() == "open"
+            before = await store.data_version()
+            await store.insert([new_job()])
+            assert await store.data_version() == before
+
+            pipe.send(True)
+            assert pipe.recv() == "inserted"
+
+            assert await store.data_version() != before
+            pipe.send(False)
