@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from benchmarks.report import RESULTS, Sample, machine_facts, save, show
 from benchmarks.scenarios import SCENARIOS, Scenario
 from dutiful.testing.servers import PostgresServer
 
+_QUIET_LOAD = 0.5
+
 
 def main() -> int:
     options = _options()
@@ -28,6 +31,9 @@ def main() -> int:
     if options.pin_seconds:
         sizes = dataclasses.replace(sizes, pin_s=options.pin_seconds)
     peers = _peers(console, options.peers)
+    load = os.getloadavg()[0]
+    if load > _QUIET_LOAD:
+        console.print(f"The machine is busy (load {load:.1f}): figures will be low and noisy", style="yellow")
     with (
         PostgresServer(options.postgres, settings=SERVER_SETTINGS) as server,
         tempfile.TemporaryDirectory(prefix="dutiful-bench-") as directory,
@@ -36,7 +42,7 @@ def main() -> int:
         repeats = 1 if options.quick else options.repeats
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             samples, failures = runner.run(_run(console, bench, options.only, peers, repeats))
-        facts = machine_facts(server, peers, sizes)
+        facts = machine_facts(server, peers, sizes, load)
     show(console, options.only, samples)
     console.print(f"{facts['cpu']}, {facts['cores']} cores, Postgres {facts['postgres']}, Python {facts['python']}")
     console.print(f"Written to {save(facts, samples, failures, options.results)}")

@@ -77,11 +77,12 @@ def save(
     return path
 
 
-def machine_facts(server: PostgresServer, peers: Sequence[Peer], sizes: Sizes) -> dict[str, object]:
+def machine_facts(server: PostgresServer, peers: Sequence[Peer], sizes: Sizes, load: float) -> dict[str, object]:
     """What the figures depend on."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
+        "load_before": load,
         "system": platform.platform(),
         "python": platform.python_version(),
         "postgres": server.run_sql("SHOW server_version"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +19,17 @@ Work = Callable[[str, Tally, list[str]], Awaitable[None]]
 async def main() -> None:
     module, url, path, queues = sys.argv[1:5]
     work: Work = importlib.import_module(module).work
+    guard = asyncio.create_task(_end_with(os.getppid()))
     await work(url, Tally(Path(path)), queues.split(","))
+    guard.cancel()
+
+
+async def _end_with(parent: int) -> None:
+    # A harness that was killed outright cannot end its workers.
+    while True:
+        await asyncio.sleep(1)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from databases import DATABASE, CleanDatabase, GivenPostgres, Postgres, missing
+from dutiful import Dutiful
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
@@ -110,3 +111,26 @@ async def store(closed_store: Store) -> AsyncIterator[Store]:
     await closed_store.open()
     yield closed_store
     await closed_store.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres18"])
+def app_url(request: pytest.FixtureRequest) -> str:
+    """Where an app keeps its jobs: an empty database, by default on both backends ("pgbouncer" is the third)."""
+    match request.param:
+        case "sqlite":
+            return f"sqlite:///{request.getfixturevalue('sqlite_path')}"
+        case "postgres18":
+            return str(request.getfixturevalue("pg18_url"))
+        case name:
+            return str(request.getfixturevalue(name))
+
+
+@pytest.fixture
+async def app(app_url: str) -> AsyncIterator[Dutiful]:
+    """An app without kinds, opened when first used; in the end its storage must be sound."""
+    app = Dutiful(app_url)
+    yield app
+    await app.close()
+    app.close_sync()
+    async with app.opened() as client:
+        assert await client.store.check_places() == []

@@ -65,7 +65,7 @@ async def work(url: str, tally: Tally, queues: list[str]) -> None:
     app = _app(url, _CONCURRENCY + 2)
 
     @app.task(name=DEFAULT_LANE.kind)
-    async def noop(id: int, to: str, sent: float, text: str) -> None:  # noqa: A002
+    async def noop(id: int, to: str, sent: float, text: str) -> None:
         tally.hit(sent)
 
     async with app.open_async():

@@ -76,8 +76,9 @@ class Client:
 
     async def submit_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store all of them in one transaction, or none."""
-        inserted = await self.store.insert(jobs)
-        self.delivery.hint(lines(jobs))
+        along = self.delivery.rides()
+        inserted = await self.store.insert(jobs, hint=along)
+        self.delivery.hint(lines(jobs), sent=along)
         return inserted
 
     async def find(self, job_id: UUID) -> JobRecord | None:
@@ -164,7 +165,8 @@ class _Intake:
         """A caller that gave up is still stored: it may not know that it was too late to take its job back."""
         jobs = [job for job, _ in batch]
         try:
-            results = await self._store.insert(jobs)
+            along = self._delivery.rides()
+            results = await self._store.insert(jobs, hint=along)
         except DataRefused as error:
             if len(batch) == 1:
                 _fail(batch, error)
@@ -183,7 +185,7 @@ class _Intake:
         for (_, future), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)
-        self._delivery.hint(lines(jobs))
+        self._delivery.hint(lines(jobs), sent=along)
 
     async def close(self) -> None:
         if self._flushing is not None:

@@ -11,8 +11,15 @@ Lines = frozenset[tuple[str, int]]
 
 
 class Delivery(Protocol):
-    def hint(self, lines: Lines) -> None:
-        """Pass the word on, soon; called after the commit, never blocks, never raises."""
+    def rides(self) -> bool:
+        """Whether the next commit is to carry its hint itself: one round trip less, when none was sent lately."""
+        ...
+
+    def hint(self, lines: Lines, *, sent: bool = False) -> None:
+        """Pass the word on, soon; called after the commit, never blocks, never raises.
+
+        `sent`: the commit carried it, so only this process is left to tell.
+        """
 
     def listen(self) -> AsyncIterator[Lines]:
         """What others say, until the iterator is closed; says `frozenset()` after a gap such as a reconnect."""

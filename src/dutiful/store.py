@@ -216,8 +216,13 @@ class Schema(Protocol):
 
 
 class Intake(Protocol):
-    async def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Inserted]:
-        """Store all of `jobs` in one transaction, or none; an id that is there already is left as it is."""
+    async def insert(
+        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+    ) -> list[Inserted]:
+        """Store all of `jobs` in one transaction, or none; an id that is there already is left as it is.
+
+        `hint`: let the commit tell other processes, where the database can (see Delivery.rides).
+        """
         ...
 
     async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dutiful.cli import main
+
 JOBS = """
 from dutiful import Dutiful, Retry
 
@@ -66,3 +70,14 @@ class Project:
         )
         assert "Traceback (most recent call last)" not in done.stderr, done.stderr
         return Answer(done.returncode, done.stdout, done.stderr)
+
+    def call(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> Answer:
+        """The same without a process of its own, where many small cases would each cost its start."""
+        monkeypatch.chdir(self.folder)
+        monkeypatch.delitem(sys.modules, "jobs", raising=False)
+        monkeypatch.setattr(sys, "path", [str(self.folder), *sys.path])
+        for name, value in self.environment().items():
+            monkeypatch.setenv(name, value)
+        code = main(args)
+        out, err = capsys.readouterr()
+        return Answer(code, out, err)

@@ -62,24 +62,33 @@ async def test_a_job_is_stored_as_asked_for(project: Project, store: Store) -> N
 
 
 @pytest.mark.parametrize(
-    ("args", "stdin", "name"),
+    ("args", "name"),
     [
-        (["--payload", '{"name": "Ada"}'], None, "Ada"),
-        (["--payload", "@payload.json"], None, "Eve"),
-        (["--payload", "-"], '{"name": "Bob"}', "Bob"),
-        (["name=12345"], None, "12345"),  # a number to JSON, a text to this kind
-        (['name="quoted"'], None, "quoted"),
-        (["name=a=b"], None, "a=b"),
+        (["--payload", '{"name": "Ada"}'], "Ada"),
+        (["--payload", "@payload.json"], "Eve"),
+        (["name=12345"], "12345"),  # a number to JSON, a text to this kind
+        (['name="quoted"'], "quoted"),
+        (["name=a=b"], "a=b"),
     ],
 )
 def test_a_payload_may_come_in_many_ways(
-    sqlite_project: Project, args: list[str], stdin: str | None, name: str
+    sqlite_project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    args: list[str],
+    name: str,
 ) -> None:
     (sqlite_project.folder / "payload.json").write_text('{"name": "Eve"}')
 
-    answer = sqlite_project.run("enqueue", "greet", *args, "--json", stdin=stdin)
+    answer = sqlite_project.call(monkeypatch, capsys, "enqueue", "greet", *args, "--json")
 
     assert answer.json["payload"] == {"name": name}
+
+
+def test_a_payload_may_come_from_stdin(sqlite_project: Project) -> None:
+    answer = sqlite_project.run("enqueue", "greet", "--payload", "-", "--json", stdin='{"name": "Bob"}')
+
+    assert answer.json["payload"] == {"name": "Bob"}
 
 
 @pytest.mark.parametrize(
@@ -106,10 +115,16 @@ def test_a_payload_may_come_in_many_ways(
         (["greet", "name=Ada", "--delay", "1h", "--run-at", "2030-01-31T09:00Z"], "not both"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(sqlite_project: Project, args: list[str], told: str) -> None:
+def test_what_does_not_fit_is_refused_in_one_line(
+    sqlite_project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    args: list[str],
+    told: str,
+) -> None:
     (sqlite_project.folder / "big.json").write_text(json.dumps({"name": "x" * 300_000}))
 
-    answer = sqlite_project.run("enqueue", *args)
+    answer = sqlite_project.call(monkeypatch, capsys, "enqueue", *args)
 
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1), answer
     assert told in answer.err

@@ -138,8 +138,10 @@ def test_app_and_database_may_be_chosen_after_the_verb(project: Project) -> None
 @pytest.mark.parametrize(
     "args", [["jbos"], ["jobs", "list", "--nonsense"], ["jobs", "list", "--limit", "0"], ["enqueue"]]
 )
-def test_a_wrong_command_is_one_line_and_a_usage_error(project: Project, args: list[str]) -> None:
-    answer = project.run(*args)
+def test_a_wrong_command_is_one_line_and_a_usage_error(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[str]
+) -> None:
+    answer = project.call(monkeypatch, capsys, *args)
 
     assert (answer.code, answer.err.count("\n")) == (2, 1)
 

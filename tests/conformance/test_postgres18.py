@@ -1,5 +1,11 @@
-import pytest
+from collections.abc import AsyncIterator
 
+import pytest
+import pytest_asyncio
+
+from databases import CleanDatabase
+from dutiful.store import Store
+from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.store_suite import (
     ActSuite,
     ClaimSuite,
@@ -16,7 +22,22 @@ from dutiful.testing.store_suite import (
     UniqueSuite,
 )
 
-pytestmark = pytest.mark.parametrize("backend", ["postgres18"])
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def opened(clean18: CleanDatabase) -> AsyncIterator[Store]:
+    """One store for all tests, for each new connection would have to compile the functions anew."""
+    store = PostgresStore(clean18.reset())
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def store(opened: Store, clean18: CleanDatabase) -> Store:
+    clean18.reset(alone=False)
+    return opened
 
 
 class TestInsert(InsertSuite): ...

@@ -5,13 +5,13 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 import fault_jobs
+import pytest
+from fault_jobs import executions
+
 from dutiful.core.transitions import State
 from dutiful.store import JobFilter, Store
-from dutiful.testing.faults import Fleet, WorkerProcess, until
-from fault_jobs import executions
+from dutiful.testing.faults import Fleet, WorkerProcess, children, end, until
 
 HOUR = timedelta(hours=1)
 
@@ -100,3 +100,58 @@ async def test_no_job_is_lost_or_ends_twice_when_workers_are_killed(store: Store
 @pytest.mark.timeout(1800)
 async def test_no_job_is_lost_or_ends_twice_in_a_long_slaughter(store: Store, tmp_path: Path) -> None:
     await survive_kills(store, tmp_path, briefs=100_000, lengthies=40, kills=150, within=1200)
+
+
+async def test_a_job_that_kills_its_worker_takes_nobody_with_it(store: Store, tmp_path: Path) -> None:
+    async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
+        half = [{} for _ in range(250)]
+        innocent = await fault_jobs.nothing.enqueue_many(half)
+        guilty = await fault_jobs.killer.enqueue()
+        innocent += await fault_jobs.nothing.enqueue_many(half)
+        fleet.start("--processes", "2")
+
+        async def drained() -> bool:
+            return await live(store) == 0
+
+        await until(drained, "every job is final")
+
+    jobs = {job.id: job for job in await store.jobs(JobFilter(limit=1000))}
+    assert {job.id for job in jobs.values() if job.state is State.FAILED} == {guilty.id}
+    assert {job.id for job in jobs.values() if job.state is State.COMPLETED} == {job.id for job in innocent}
+    assert (await store.stats(HOUR)).dead_letters == 1
+    assert Counter(executions(tmp_path))[guilty.id] == jobs[guilty.id].crashes == 3
+    print(f"\n{sum(job.crashes for job in jobs.values()) - 3} innocents were there at a death")
+    assert any(job.crashes for job in jobs.values() if job.id != guilty.id), "nobody was there when it killed"
+    assert await store.check_places() == []
+
+
+async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path, lease="5m") as fleet:
+        supervisor = fleet.start("--processes", "2", "--general", "2")
+        jobs = [await fault_jobs.app.enqueue("patient", {"gate": str(gate)}) for _ in range(4)]
+
+        async def all_run() -> bool:
+            return len(executions(tmp_path)) == 4
+
+        await until(all_run, "all four jobs run")
+        victim, other = await store.workers()
+        held = await store.held_by(victim.id)
+        kept = await store.held_by(other.id)
+        assert len(held) == len(kept) == 2
+        assert {victim.pid, other.pid} == set(children(supervisor.pid))
+        end(victim.pid)
+
+        async def taken_back() -> bool:
+            return not await store.held_by(victim.id)
+
+        # Long before the five minutes of their leases are over.
+        await until(taken_back, "the killed worker's jobs are taken back")
+        records = {job.id: await job.record() for job in jobs}
+        gate.touch()
+        for job in jobs:
+            await job.result(timeout="60s")
+
+    assert {id for id, record in records.items() if record.crashes == 1} == {claim.job_id for claim in held}
+    assert all(records[claim.job_id].worker_id == other.id for claim in kept)
+    assert await store.check_places() == []

@@ -44,7 +44,7 @@ def job_json(job: JobRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {**both_ids("id", job.id), **msgspec.structs.asdict(job)}
     for name in ("parent_id", "retry_of"):
         fields |= both_ids(name, fields[name])
-    return {**fields, **both_ids("id", job.id)}
+    return fields | both_ids("id", job.id)  # once more, over the record's own id
 
 
 def both_ids(name: str, job_id: UUID | None) -> dict[str, str | None]:
@@ -83,7 +83,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
         show(empty)
         return
     tty = sys.stdout.isatty()
-    table = Table(box=box.SIMPLE_HEAD if tty else None, pad_edge=False, title=title, title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD if tty else None,
+        pad_edge=False,
+        show_edge=False,
+        collapse_padding=True,
+        title=title,
+        title_justify="left",
+    )
     for name in columns:
         # An id is copied whole, so it is never folded.
         table.add_column(

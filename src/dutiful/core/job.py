@@ -98,8 +98,6 @@ class Claim(msgspec.Struct, frozen=True):
     parent_id: UUID | None
     subject: str | None
     options: str | None
-    created_at: datetime
-    run_at: datetime | None
 
     @property
     def correlation(self) -> str:

@@ -18,7 +18,10 @@ class InProcess:
         self._every = every
         self._listeners: set[asyncio.Queue[Lines]] = set()
 
-    def hint(self, lines: Lines) -> None:
+    def rides(self) -> bool:
+        return False
+
+    def hint(self, lines: Lines, *, sent: bool = False) -> None:
         for listener in self._listeners:
             listener.put_nowait(lines)
 

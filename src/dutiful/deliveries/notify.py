@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ class Notify:
         self._send = send
         self._connect = connect
         self._pending: set[tuple[str, int]] = set()
+        self._everywhere = False
+        self._sent_at = 0.0
         self._sending: asyncio.Task[None] | None = None
         self._listeners: set[asyncio.Queue[Lines]] = set()
         self._hearing: asyncio.Task[None] | None = None
@@ -39,19 +42,31 @@ class Notify:
     def healthy(self) -> bool:
         return self._healthy
 
-    def hint(self, lines: Lines) -> None:
+    def rides(self) -> bool:
+        """True at most once in QUIET."""
+        now = time.monotonic()
+        if self._sending is not None or now - self._sent_at < QUIET:
+            return False
+        self._sent_at = now
+        return True
+
+    def hint(self, lines: Lines, *, sent: bool = False) -> None:
         self._tell(lines)
+        if sent:
+            return
         self._pending |= lines
+        self._everywhere = self._everywhere or not lines
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_pending(), name="dutiful notify")
 
     async def _send_pending(self) -> None:
         try:
-            while self._pending:
+            while self._pending or self._everywhere:
+                await asyncio.sleep(max(0.0, self._sent_at + QUIET - time.monotonic()))
                 lines, self._pending = self._pending, set()
-                payload = msgspec.json.encode(sorted(lines)).decode()
+                payload = "[]" if self._everywhere else msgspec.json.encode(sorted(lines)).decode()
+                self._everywhere, self._sent_at = False, time.monotonic()
                 await self._send(payload if len(payload) < PAYLOAD_LIMIT else "[]")
-                await asyncio.sleep(QUIET)
         except Exception as error:  # a hint may be lost: workers poll
             log.debug("hint not sent: %s", error)
         finally:

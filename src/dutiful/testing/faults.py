@@ -33,9 +33,7 @@ LONG_ENOUGH = 60.0
 _TAIL = 4_000
 
 
-async def until(
-    look: Callable[[], Awaitable[T]], what: str, *, within: float = LONG_ENOUGH, every: float = 0.02
-) -> T:
+async def until(look: Callable[[], Awaitable[T]], what: str, *, within: float = LONG_ENOUGH, every: float = 0.02) -> T:
     """Look again and again until the answer is true, and return it; a store that is away counts as: not yet."""
     deadline = time.monotonic() + within
     while True:

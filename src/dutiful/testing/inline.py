@@ -5,7 +5,6 @@ import contextvars
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, NoReturn
 from unittest.mock import patch
 from uuid import UUID
@@ -145,8 +144,6 @@ def _claim(job: NewJob) -> Claim:
         parent_id=job.parent_id,
         subject=job.subject,
         options=job.options,
-        created_at=datetime.now(UTC),
-        run_at=job.run_at,
     )
 
 

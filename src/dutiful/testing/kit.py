@@ -102,16 +102,16 @@ class Kit(Assertions):
         and schedule on the way; `advance=True` moves it through retries and scheduled jobs until none is left.
         A handler's error is an outcome here, it is not raised. More than `limit` attempts are an error.
         """
-        if self.clock is None and (until is not None or advance):
-            raise UsageError("to move time, give the test a clock: app_on(app, clock=Clock())")
         attempts, scheduler = await self._opened_attempts(), Scheduler(self.store, self.app.new_id)
         drain = Drain(self.store, self.app.kinds, self.app.settings, attempts, scheduler, self.clock)
-        return await drain.run(self._moment(until), advance, limit)
+        return await drain.run(self._moment(until, advance), advance, limit)
 
-    def _moment(self, until: datetime | Duration | None) -> datetime | None:
-        if until is None or isinstance(until, datetime) or self.clock is None:
-            return None if self.clock is None else until
-        return self.clock.now() + duration(until, "until")
+    def _moment(self, until: datetime | Duration | None, advance: bool) -> datetime | None:
+        if self.clock is None and (until is not None or advance):
+            raise UsageError("to move time, give the test a clock: app_on(app, clock=Clock())")
+        if isinstance(until, datetime):
+            return until
+        return None if self.clock is None or until is None else self.clock.now() + duration(until, "until")
 
     async def _opened_attempts(self) -> Attempts:
         """Opened when first needed: by then every kind is registered."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from dutiful.core import ids
@@ -17,7 +16,6 @@ from dutiful.worker.lease import Leases
 
 log = logging.getLogger("dutiful.worker")
 BATCH = 1_000
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 
 
@@ -58,23 +56,21 @@ class Settler:
     def give_back(self, held: Lapsed) -> None:
         """Return a claim that this worker holds without knowing its job."""
         claim = Claim(
-            held.job_id,
-            held.claim_id,
-            held.attempt,
-            held.crashes,
-            0,
-            held.kind,
-            "",
-            "{}",
-            0,
-            1,
-            None,
-            None,
-            None,
-            None,
-            None,
-            EPOCH,
-            None,
+            job_id=held.job_id,
+            claim_id=held.claim_id,
+            attempt=held.attempt,
+            crashes=held.crashes,
+            seq=0,
+            kind=held.kind,
+            queue="",
+            payload="{}",
+            priority=0,
+            max_attempts=1,
+            tenant=None,
+            correlation_id=None,
+            parent_id=None,
+            subject=None,
+            options=None,
         )
         self.settle(claim, Released())
 

@@ -7,6 +7,7 @@ import msgspec
 
 from dutiful.core.job import Inserted, Insertion, NewJob
 
+NOTIFY_LIMIT = 7_900
 INSERT_JOBS = "select job_id, insertion from {schema}.insert_jobs({jobs}::jsonb, {now}) order by ord"
 
 
@@ -33,6 +34,13 @@ def columns(jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
         for j in jobs
     ]
     return list(zip(*rows, strict=True))
+
+
+def hint(jobs: Sequence[NewJob]) -> str:
+    """What NOTIFY says: the lines that got jobs, or that there are many."""
+    lines = {(job.queue, job.priority) for job in jobs}
+    text = msgspec.json.encode(sorted(lines)).decode()
+    return text if len(text) < NOTIFY_LIMIT else "[]"
 
 
 def as_json(jobs: Sequence[NewJob]) -> str:

@@ -113,22 +113,27 @@ class PostgresStore(PostgresReader):
 
     # --- intake
 
-    async def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Inserted]:
+    async def insert(
+        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+    ) -> list[Inserted]:
         if not jobs:
             return []
+        word = encode.hint(jobs) if hint else None
         if len(jobs) <= CHUNK and all(job.plain for job in jobs):
             # One call is one transaction: no begin and commit to wait for.
-            rows = await self._db.fetch(self._insert_plain, *encode.columns(jobs), now)
+            rows = await self._db.fetch(self._insert_plain, *encode.columns(jobs), now, word)
             return _made(jobs, rows)
         results: list[Inserted] = []
         async with self._db.transaction() as connection:
             for start in range(0, len(jobs), CHUNK):
                 results += await self._insert_chunk(connection, jobs[start : start + CHUNK], now)
+            if word is not None:
+                await connection.execute("select pg_notify($1, $2)", self._schema, word)
         return results
 
     async def _insert_chunk(self, connection: Any, jobs: Sequence[NewJob], now: datetime | None) -> list[Inserted]:
         if all(job.plain for job in jobs):
-            return _made(jobs, await connection.fetch(self._insert_plain, *encode.columns(jobs), now))
+            return _made(jobs, await connection.fetch(self._insert_plain, *encode.columns(jobs), now, None))
         try:
             # A key held by somebody's long transaction is not worth waiting for without end.
             await connection.execute("set local lock_timeout = '5s'")
@@ -318,7 +323,7 @@ class PostgresStore(PostgresReader):
 
     @property
     def _insert_plain(self) -> str:
-        marks = ", ".join(f"${n}" for n in range(1, 17))
+        marks = ", ".join(f"${n}" for n in range(1, 18))
         return f"select * from {self._schema}.insert_plain({marks})"
 
     @property

@@ -41,6 +41,8 @@ class Connection:
         self.raw = raw
         self._apsw = isinstance(raw, apsw.Connection)
         self._execute = cast(Any, raw.execute)
+        if isinstance(raw, sqlite3.Connection) and raw.row_factory is not None:
+            self._execute = _in_tuples(raw)  # A user's connection, which makes of rows what its user likes.
         self._executemany = cast(Any, raw.executemany)
 
     def run(self, sql: str, bindings: Bindings = ()) -> None:
@@ -109,6 +111,15 @@ class Connection:
 
     def close(self) -> None:
         self.raw.close()
+
+
+def _in_tuples(raw: sqlite3.Connection) -> Any:
+    def execute(sql: str, bindings: Any = ()) -> sqlite3.Cursor:
+        cursor = raw.cursor()
+        cursor.row_factory = None
+        return cursor.execute(sql, bindings)
+
+    return execute
 
 
 def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:

@@ -62,4 +62,4 @@ def _after_in_child() -> None:
 
 
 _held: list[Gate] = []
-
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

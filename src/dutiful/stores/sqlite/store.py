@@ -119,7 +119,9 @@ class SqliteStore:
 
     # Intake
 
-    async def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Inserted]:
+    async def insert(
+        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+    ) -> list[Inserted]:
         return await self._write(lambda db: intake.insert(db, jobs, self._clock(now)))
 
     async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
@@ -253,7 +255,7 @@ class SqliteStore:
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
         return await self._read(lambda db: looking.outcomes(db, job_ids))
 
-    async def jobs(self, filter: JobFilter) -> list[JobRecord]:  # noqa: A002 (the contract's word)
+    async def jobs(self, filter: JobFilter) -> list[JobRecord]:
         return await self._browse(lambda db: looking.jobs(db, filter))
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 
@@ -24,12 +24,7 @@ def borrowed(connection: Any, driver: Driver, path: str) -> Iterator[Connection]
 
     A connection that commits every statement by itself gets a transaction of its own around ours.
     """
-    raw = _raw(connection)
-    if isinstance(raw, sqlite3.Connection) and driver != "sqlite3":
-        raise UsageError(_TWO_LIBRARIES)
-    if isinstance(raw, apsw.Connection) and driver != "apsw":
-        raise UsageError('this store was opened with driver="sqlite3": give it a connection of sqlite3, or open it '
-                         'with driver="apsw"')  # fmt: skip
+    raw = _raw(connection, driver)
     db = Connection(raw)
     try:
         _check_file(db, path)
@@ -50,18 +45,27 @@ def borrowed(connection: Any, driver: Driver, path: str) -> Iterator[Connection]
         raise translate(error, path) from error
 
 
-def _raw(connection: Any) -> sqlite3.Connection | apsw.Connection:
-    if isinstance(connection, sqlite3.Connection | apsw.Connection):
+def _raw(connection: Any, driver: Driver) -> sqlite3.Connection | apsw.Connection:
+    library = type(connection).__module__.partition(".")[0]
+    if isinstance(connection, apsw.Connection):
+        if driver != "apsw":
+            raise UsageError('this store was opened with driver="sqlite3": give it a connection of that library')
         return connection
-    module = type(connection).__module__.partition(".")[0]
-    if module == "sqlalchemy":
-        return _of_sqlalchemy(connection)
-    if module == "django":
-        return _of_django(connection)
-    raise UsageError(
-        f"{type(connection).__qualname__} is no connection to SQLite that can be used here: give a sqlite3.Connection, "
-        "a blocking Connection or Session of SQLAlchemy, or a connection of Django"
-    )
+    if not isinstance(connection, sqlite3.Connection) and library not in ("sqlalchemy", "django"):
+        raise UsageError(
+            f"{type(connection).__qualname__} is no connection to SQLite that can be used here: give a "
+            "sqlite3.Connection, a blocking Connection or Session of SQLAlchemy, or a connection of Django"
+        )
+    if driver != "sqlite3":
+        # Before it is touched: a session would open the file, and to close that again is what drops the locks.
+        raise UsageError(_TWO_LIBRARIES)
+    match library:
+        case "sqlalchemy":
+            return _of_sqlalchemy(connection)
+        case "django":
+            return _of_django(connection)
+        case _:
+            return cast(sqlite3.Connection, connection)
 
 
 def _of_sqlalchemy(connection: Any) -> sqlite3.Connection:

@@ -13,9 +13,7 @@ from dutiful.stores.sqlite import places
 from dutiful.stores.sqlite.codec import (
     errors_json,
     maybe_checked,
-    maybe_moment,
     maybe_uuid,
-    moment,
     span,
     to_json,
     uuid,
@@ -47,13 +45,12 @@ def claim(db: Connection, ask: Ask, now: int) -> list[Claim]:
     claim_id: int = db.value(SQL["next_claim"], (len(picked),)) - len(picked)
     leases, claims = [], []
     for (queue, priority, seq, job_id, attempt, crashes, kind, payload, max_attempts, tenant, correlation_id, parent_id,
-         subject, options, created_at, run_at) in picked:  # fmt: skip
+         subject, options) in picked:  # fmt: skip
         claim_id += 1
         leases.append((job_id, claim_id, worker, attempt + 1, crashes, seq, now, expires))
         claims.append(
             Claim(uuid(job_id), claim_id, attempt + 1, crashes, seq, kind, queue, payload, priority, max_attempts,
-                  tenant, correlation_id, maybe_uuid(parent_id), subject, options, moment(created_at),
-                  maybe_moment(run_at))
+                  tenant, correlation_id, maybe_uuid(parent_id), subject, options)
         )  # fmt: skip
     db.many(SQL["take_ready"], [row[:3] for row in picked])
     db.many(SQL["insert_lease"], leases)

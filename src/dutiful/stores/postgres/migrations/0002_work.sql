@@ -1,7 +1,7 @@
 -- The work path: enqueue, claim, settle, renew. One function a verb.
 --
 -- The planner believes that queue tables are empty, and a plan cached while that was true would scan for ever after;
--- so each function turns sequential scans off for itself, which also holds behind a transaction pooler.
+-- so each function allows itself walks along an index only, which also holds behind a transaction pooler.
 -- Every p_now is for tests: null means the database's clock.
 
 -- A version 7 UUID, for callers that do not make their own.
@@ -16,18 +16,22 @@ language sql volatile as $$
 $$;
 
 -- Store jobs that nothing has to be looked up for; an id that is there already is left alone. Returns the ids made.
+-- p_hint: what to tell listeners at commit, if anything.
 create function {schema}.insert_plain(
     p_ids uuid[], p_kinds text[], p_queues text[], p_payloads text[], p_priorities int[], p_max_attempts int[],
     p_run_ats timestamptz[], p_delays interval[], p_tenants text[], p_correlation_ids text[], p_parent_ids uuid[],
-    p_retry_ofs uuid[], p_subjects text[], p_created_bys text[], p_options text[], p_now timestamptz
+    p_retry_ofs uuid[], p_subjects text[], p_created_bys text[], p_options text[], p_now timestamptz, p_hint text
 ) returns setof uuid
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
 begin
+    if p_hint is not null then
+        perform pg_notify('{schema}', p_hint);
+    end if;
     return query
     with made as (
         insert into {schema}.job
@@ -64,7 +68,7 @@ end $$;
 -- Cancel a job that waits. Returns whether it did; a job that a claim holds locked is waited for.
 create function {schema}.cancel_waiting(p_job uuid, p_reason text, p_now timestamptz) returns boolean
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -98,7 +102,7 @@ end $$;
 create function {schema}.insert_jobs(p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false)
 returns table (ord bigint, job_id uuid, insertion text)
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -263,7 +267,7 @@ end $$;
 create function {schema}.peek(p_kinds text[])
 returns table (queue text, priority int, seq bigint)
 language plpgsql stable
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
@@ -292,11 +296,10 @@ create function {schema}.claim(
     p_limit int, p_suspects int, p_lease interval, p_now timestamptz
 ) returns table (
     job_id uuid, claim_id bigint, attempt int, crashes int, seq bigint, kind text, queue text, payload jsonb,
-    priority int, max_attempts int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb,
-    created_at timestamptz, run_at timestamptz
+    priority int, max_attempts int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb
 )
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -364,8 +367,7 @@ begin
         where u.scope = 'queued' and u.job_id = any (array(select t.job_id from taken t))
     )
     select l.job_id, l.claim_id, l.attempt, l.crashes, l.seq, j.kind, j.queue, j.payload,
-           j.priority, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options,
-           j.created_at, j.run_at
+           j.priority, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
     from leased l
     join {schema}.job j on j.id = l.job_id;
 end $$;
@@ -374,7 +376,7 @@ end $$;
 create function {schema}.complete(p_jobs uuid[], p_claims bigint[], p_results text[], p_now timestamptz)
 returns table (job_id uuid, claim_id bigint)
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -409,7 +411,7 @@ create function {schema}.settle(
     p_now timestamptz
 ) returns table (job_id uuid, claim_id bigint, verdict text)
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -483,7 +485,7 @@ end $$;
 create function {schema}.refuse(p_jobs uuid[], p_claims bigint[], p_outcomes text[], p_now timestamptz)
 returns table (job_id uuid, claim_id bigint, verdict text)
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -517,7 +519,7 @@ end $$;
 create function {schema}.check_claims(p_jobs uuid[], p_claims bigint[])
 returns table (job_id uuid, cancel boolean)
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
@@ -531,7 +533,7 @@ end $$;
 create function {schema}.renew(p_jobs uuid[], p_claims bigint[], p_lease interval, p_now timestamptz)
 returns table (job_id uuid, cancel boolean)
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -551,7 +553,7 @@ end $$;
 -- Give claims back unspent, to the places in line that they had.
 create function {schema}.give_back(p_jobs uuid[], p_claims bigint[]) returns bigint
 language plpgsql volatile
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
     v_count bigint;

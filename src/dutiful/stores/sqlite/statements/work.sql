@@ -20,8 +20,7 @@ SELECT scope, name FROM dutiful_pause;
 -- name: pick_line
 -- CROSS JOIN keeps the order of the loops: along the line first, then the job of each row.
 SELECT r.queue, r.priority, r.seq, r.job_id, r.attempt, r.crashes,
-       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options, j.created_at,
-       j.run_at
+       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
 FROM dutiful_ready r
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.queue = ? AND r.priority = ? AND r.seq > ? AND r.crashes = 0
@@ -34,8 +33,7 @@ SELECT 1 FROM dutiful_ready INDEXED BY dutiful_ready_suspect WHERE crashes > 0 L
 
 -- name: pick_suspects
 SELECT r.queue, r.priority, r.seq, r.job_id, r.attempt, r.crashes,
-       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options, j.created_at,
-       j.run_at
+       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
 FROM dutiful_ready r INDEXED BY dutiful_ready_suspect
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.queue = ? AND r.priority = ? AND r.crashes > 0

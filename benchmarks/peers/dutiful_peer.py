@@ -1,0 +1,77 @@
+"""Dutiful at its defaults, on Postgres and on SQLite with synchronous=FULL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
+from benchmarks.tally import Tally
+from dutiful import Dutiful
+
+_ALL = frozenset(
+    {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
+    | {"backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
+)
+
+
+class DutifulProducer:
+    def __init__(self, app: Dutiful) -> None:
+        self._app = app
+        self._noop = app.kind(DEFAULT_LANE.kind)
+
+    async def enqueue(self, payload: Payload) -> None:
+        await self._noop.enqueue(**payload)
+
+    async def enqueue_many(self, payloads: Sequence[Payload], lane: Lane = DEFAULT_LANE) -> None:
+        kind = self._app.kind(lane.kind)
+        await kind.options(queue=lane.queue, priority=lane.priority).enqueue_many(payloads)
+
+
+@dataclass(frozen=True, slots=True)
+class DutifulPeer:
+    name: str
+    store: Store
+    drain_jobs: int
+    scenarios: frozenset[str]
+    package: str = "dutiful"
+    worker: Sequence[str] = ("benchmarks.peers.dutiful_peer",)
+
+    async def install(self, url: str) -> None:
+        await _app(url).make_store().migrate()
+
+    @asynccontextmanager
+    async def producer(self, url: str, tasks: int) -> AsyncIterator[DutifulProducer]:
+        async with _app(url, kinds=(DEFAULT_LANE.kind, "unknown")) as app:
+            yield DutifulProducer(app)
+
+    async def unfinished(self, url: str) -> int:
+        async with _app(url).opened() as client:
+            stats = await client.store.stats(timedelta(hours=1))
+        return sum(stats.live.values())
+
+
+def _app(url: str, tally: Tally | None = None, kinds: Sequence[str] = ()) -> Dutiful:
+    app = Dutiful(url if url.startswith("postgresql:") else f"sqlite:///{url}")
+
+    async def noop(id: int, to: str, sent: float, text: str) -> None:
+        if tally is not None:
+            tally.hit(sent)
+
+    for kind in kinds:
+        app.job(name=kind, queue=DEFAULT_LANE.queue, priority=DEFAULT_LANE.priority)(noop)
+    return app
+
+
+async def work(url: str, tally: Tally, queues: list[str]) -> None:
+    app = _app(url, tally, kinds=(DEFAULT_LANE.kind,))
+    async with app.opened() as client:
+        await app.make_worker(client).run()
+
+
+POSTGRES = DutifulPeer("dutiful", "postgres", 150_000, _ALL)
+SQLITE = DutifulPeer(
+    "dutiful-sqlite", "sqlite", 100_000, frozenset({"drain1", "enqueue-single", "enqueue-bulk", "latency"})
+)

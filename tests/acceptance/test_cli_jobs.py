@@ -1,0 +1,121 @@
+"""`jobs`: list, show, cancel and retry, on both stores."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from command_line import Project
+
+from dutiful.core import ids
+from dutiful.core.outcome import Failed
+from dutiful.core.transitions import State
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, new_id, settle, start_one, state
+
+
+@pytest.fixture
+def project(tmp_path: Path, backend: str, store: Store, request: pytest.FixtureRequest) -> Project:
+    url = store.url if backend == "sqlite" else request.getfixturevalue("pg18_url")
+    return Project(tmp_path, url).write_jobs()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def test_jobs_are_listed_by_filter_and_page_by_page(project: Project, store: Store) -> None:
+    made = [await enqueue_one(store, tenant="acme", correlation_id="c", now=now()) for _ in range(3)]
+    await enqueue_one(store, kind="other", queue="fast", now=now())
+
+    mine = ("--kind", "greet", "--queue", "default", "--tenant", "acme", "--correlation-id", "c", "--state", "ready")
+    first = project.run("jobs", "list", *mine, "--limit", "2", "--json").json
+    second = project.run("jobs", "list", *mine, "--limit", "2", "--before", first["next_before"], "--json").json
+
+    assert [job["uuid"] for job in first["jobs"] + second["jobs"]] == [str(job_id) for job_id in reversed(made)]
+    assert second["next_before"] is None
+    table = project.run("jobs", "list")
+    assert len(table.out.splitlines()) == 5
+    assert ids.public(made[0]) in table.out
+    assert "\x1b" not in table.out
+
+
+async def test_a_job_is_shown_with_all_its_attempts(project: Project, store: Store) -> None:
+    error = OOPS | {"message": "no\x1b[2J way", "traceback": "Traceback …\n  the line"}
+    need = await enqueue_one(store, now=now())
+    claimed = await start_one(store, queue="mail", payload='{"name": "[bold]Ada"}', tenant="acme", now=now())
+    await settle(store, claimed, Failed(error), now=now())
+
+    shown = project.run("jobs", "show", ids.public(claimed.job_id))
+    page = project.run("jobs", "show", str(claimed.job_id), "--json").json
+
+    for part in (str(claimed.job_id), "scheduled", "acme", "[bold]Ada", "waits to be retried", "ValueError: no"):
+        assert part in shown.out
+    assert "\x1b" not in shown.out
+    assert "the line" not in shown.out
+    assert "the line" in project.run("jobs", "show", str(claimed.job_id), "--full").out
+    assert page["why"]["code"] == "retry"
+    assert [(a["attempt"], a["outcome"]) for a in page["attempts"]] == [(1, "failed")]
+
+    dependent = await enqueue_one(store, depends_on=(need,), now=now())
+    page = project.run("jobs", "show", str(dependent), "--json").json
+    assert page["depends_on"] == [{"id": ids.public(need), "uuid": str(need), "kind": "greet", "state": "ready"}]
+
+
+async def test_jobs_are_cancelled_with_a_reason(project: Project, store: Store) -> None:
+    waiting, done = await enqueue_one(store, queue="mail", now=now()), await finish_one(store, now=now())
+    running = (await start_one(store, now=now())).job_id
+    unknown = new_id()
+
+    answer = project.run("jobs", "cancel", *map(str, (waiting, running, done, unknown)), "--reason", "by hand")
+
+    assert answer.code == 1  # one was not found
+    lines = answer.out.splitlines()
+    assert [line.split("  ")[1].split(":")[0] for line in lines] == [
+        "cancelled", "running", "had ended before", "not found"
+    ]  # fmt: skip
+    record = await store.find(waiting)
+    assert record is not None
+    assert record.errors
+    assert (record.state, record.errors[0]["message"]) == (State.CANCELLED, "by hand")
+
+
+async def test_a_finished_job_is_retried_as_a_new_one(project: Project, store: Store) -> None:
+    fields = {"queue": "mail", "priority": 7, "tenant": "acme", "correlation_id": "c", "subject": '{"order": 1}'}
+    old = await finish_one(store, Failed(OOPS, final=True), payload='{"name": "Ada"}', now=now(), **fields)
+
+    first, second = project.run("jobs", "retry", str(old)), project.run("jobs", "retry", ids.public(old))
+
+    assert first.code == 0, first.err
+    record = await store.find(ids.parse(first.out.strip()))
+    assert record is not None
+    assert (record.retry_of, record.state, record.kind) == (old, State.READY, "greet")
+    assert (record.queue, record.priority, record.tenant, record.correlation_id) == ("mail", 7, "acme", "c")
+    assert (record.payload, record.subject) == ({"name": "Ada"}, {"order": 1})
+    assert await state(store, old) is State.FAILED
+    # While that one lives, a second click makes no third job.
+    assert second.out == first.out
+    assert await store.check_places() == []
+
+
+async def test_a_waiting_retry_is_made_due_and_a_live_job_is_left_alone(project: Project, store: Store) -> None:
+    claimed = await start_one(store, now=now())
+    refused = project.run("jobs", "retry", str(claimed.job_id))
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert "running already" in refused.err
+    await settle(store, claimed, Failed(OOPS), now=now())
+
+    expedited = project.run("jobs", "retry", str(claimed.job_id))
+
+    assert expedited.out.strip() == ids.public(claimed.job_id)
+    assert await state(store, claimed.job_id) is State.READY
+    assert "ready already" in project.run("jobs", "retry", str(claimed.job_id)).err
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+async def test_ids_that_are_wrong_and_ids_that_are_unknown_differ(project: Project, store: Store) -> None:
+    malformed = project.run("jobs", "show", "01JCPZ5-nonsense")
+    unknown = project.run("jobs", "show", ids.public(new_id()))
+
+    assert (malformed.code, malformed.err.count("\n")) == (2, 1)
+    assert (unknown.code, unknown.err.count("\n")) == (1, 1)
+    assert "there is no job" in unknown.err

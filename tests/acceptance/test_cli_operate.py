@@ -1,0 +1,128 @@
+"""`queues`, `workers`, `stats`, `pause`, `resume`, `schedules` and `doctor`, on both stores."""
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from command_line import Project
+
+from dutiful.core.outcome import Failed
+from dutiful.store import PauseScope, ScheduleRecord, Store, WorkerRecord
+from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, start_one
+
+
+@pytest.fixture
+def project(tmp_path: Path, backend: str, store: Store, request: pytest.FixtureRequest) -> Project:
+    url = store.url if backend == "sqlite" else request.getfixturevalue("pg18_url")
+    return Project(tmp_path, url).write_jobs()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def start_worker(store: Store, kinds: list[str]) -> None:
+    """A worker that is alive as long as this process is."""
+    worker = WorkerRecord(
+        id=uuid4(), name="w1", host=socket.gethostname(), pid=os.getpid(), started_at=now(), seen_at=now(),
+        lanes={"general": {"slots": 5, "queues": ["default"], "busy": 1}}, kinds=kinds,
+    )  # fmt: skip
+    await store.beat(worker, timedelta(minutes=5))
+
+
+async def test_how_things_stand_is_told_to_people_and_programs(project: Project, store: Store) -> None:
+    await start_worker(store, ["greet"])
+    await enqueue_one(store, queue="mail", now=now())
+    await finish_one(store, Failed(OOPS, final=True), now=now())
+
+    (queue,) = project.run("queues", "--json").json["queues"]
+    (worker,) = project.run("workers", "--json").json["workers"]
+    stats = project.run("stats", "--since", "10m", "--json").json
+
+    assert (queue["queue"], queue["ready"], queue["paused"]) == ("mail", 1, False)
+    assert (worker["name"], worker["alive"], worker["kinds"]) == ("w1", True, ["greet"])
+    assert (stats["live"]["ready"], stats["finished"]["failed"]) == (1, 1)
+    assert (stats["dead_letters"], stats["workers"]) == (1, 1)
+    assert "mail" in project.run("queues").out
+    assert "general 1/5: default" in project.run("workers").out
+    assert "dead letters 1" in project.run("stats").out
+
+
+async def test_pausing_and_resuming_can_be_repeated(project: Project, store: Store) -> None:
+    await enqueue_one(store, now=now())
+
+    paused = project.run("pause", "queue", "default", "--reason", "incident 12")
+    again = project.run("pause", "queue", "default")
+
+    assert (paused.code, paused.out, paused.err) == (0, "queue default is paused\n", "")
+    assert "incident 12" in again.out
+    (held,) = await store.pauses()
+    assert (held.scope, held.name, held.reason) == (PauseScope.QUEUE, "default", "incident 12")
+    assert held.by
+    assert "check its spelling" in project.run("pause", "kind", "gret").err
+    assert project.run("resume", "queue", "default").out == "queue default goes on\n"
+    assert "paused is: kind gret" in project.run("resume", "queue", "default").out
+
+
+async def test_schedules_are_listed_paused_and_resumed(project: Project, store: Store) -> None:
+    assert "hourly" in project.run("schedules").err  # declared, and not stored yet
+    await store.put_schedules(
+        [
+            ScheduleRecord(
+                name="hourly",
+                kind="greet",
+                expression="0 * * * *",
+                timezone="UTC",
+                catch_up="one",
+                job={"queue": "default", "payload": {"name": "Ada"}},
+                next_at=now() + timedelta(hours=1),
+            )
+        ]
+    )
+
+    (listed,) = project.run("schedules", "--json").json["schedules"]
+    assert (listed["name"], listed["enabled"], listed["last_job_id"]) == ("hourly", True, None)
+    assert project.run("schedules", "pause", "hourly").code == 0
+    assert "paused" in project.run("schedules", "list").out
+    assert project.run("schedules", "resume", "hourly").code == 0
+    assert (await store.schedules())[0].enabled
+    unknown = project.run("schedules", "pause", "daily")
+    assert (unknown.code, "there are: hourly" in unknown.err) == (1, True)
+
+
+async def test_doctor_is_content_with_a_healthy_system(project: Project, store: Store) -> None:
+    await start_worker(store, ["greet"])
+    await enqueue_one(store, now=now())
+
+    report = project.run("doctor", "--json").json
+
+    assert report["healthy"]
+    assert report["facts"]["workers_alive"] == 1
+    assert int(report["facts"]["schema_version"]) >= 1
+
+
+async def test_doctor_names_each_problem_and_its_remedy(project: Project, store: Store) -> None:
+    await start_worker(store, ["greet"])
+    await enqueue_one(store, queue="mail", now=now())
+    await enqueue_one(store, kind="unheard_of", now=now())
+    await start_one(store, queue="slow", now=now() - timedelta(hours=1))
+
+    answer = project.run("doctor")
+
+    assert answer.code == 1
+    problems = [line for line in answer.out.splitlines() if line.startswith("problem:")]
+    assert len(problems) == 3
+    for part in ("queue 'mail' has 1 ready job(s)", "kind 'unheard_of'", "1 running job(s) lost their worker"):
+        assert part in answer.out
+    assert answer.out.count("  → ") >= 3
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+async def test_doctor_reports_a_database_that_it_cannot_reach(project: Project, store: Store) -> None:
+    answer = project.run("doctor", "--database-url", "postgresql://nobody@127.0.0.1:1/x")
+
+    assert answer.code == 1
+    assert "problem:" in answer.out

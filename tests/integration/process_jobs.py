@@ -1,0 +1,106 @@
+"""Kinds of each mode that do what they are told; at module level, where a process can find them."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from dutiful import Cancel, Dutiful, Fail, Fixed, Retry, RetryAfter, Snooze
+
+app = Dutiful()
+MODES = ["loop", "thread", "process"]
+
+
+class Tired(Exception):
+    """Retried after a day."""
+
+
+class Broken(Exception):
+    """Never retried."""
+
+
+POLICY = Retry(max_attempts=3, backoff=Fixed("1h"), per_error={Tired: Fixed("1d"), Broken: None})
+
+
+@app.job(name="loop", retry=POLICY)
+async def on_loop(what: str) -> Any:
+    return behave(what)
+
+
+@app.job(name="thread", retry=POLICY)
+def in_thread(what: str) -> Any:
+    return behave(what)
+
+
+@app.job(name="process", process=True, retry=POLICY)
+def in_process(what: str) -> Any:
+    return behave(what)
+
+
+def behave(what: str) -> Any:
+    verb, _, rest = what.partition(" ")
+    match verb:
+        case "return":
+            return CONTROLS[rest]
+        case "raise":
+            raise CONTROLS[rest]
+        case "die":
+            os._exit(3)
+    return f"{verb} {rest}"
+
+
+CONTROLS: dict[str, Exception] = {
+    "snooze": Snooze("2h"),
+    "cancel": Cancel("not wanted"),
+    "fail": Fail("never works"),
+    "retry after": RetryAfter("3h", "come back later"),
+    "error": ValueError("no luck"),
+    "tired": Tired("too tired"),
+    "broken": Broken("for good"),
+}
+
+
+# --- jobs that never end by themselves; they tell the file who they are
+
+
+@app.job(name="hang on loop", timeout="10m")
+async def hang_on_loop(told: str) -> None:
+    Path(told).write_text("here")
+    await asyncio.Event().wait()
+
+
+@app.job(name="hang in thread", timeout="10m")
+def hang_in_thread(told: str) -> None:
+    Path(told).write_text("here")
+    while True:
+        time.sleep(0.005)
+
+
+@app.job(name="hang in process", process=True, timeout="10m")
+def hang_in_process(told: str) -> None:
+    Path(told).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@app.job(name="late on loop", timeout="100ms", retry=Retry(max_attempts=1))
+async def late_on_loop(told: str) -> None:
+    await asyncio.Event().wait()
+
+
+@app.job(name="late in thread", timeout="100ms", retry=Retry(max_attempts=1))
+def late_in_thread(told: str) -> None:
+    while True:
+        time.sleep(0.005)
+
+
+@app.job(name="late in process", process=True, timeout="100ms", retry=Retry(max_attempts=1))
+def late_in_process(told: str) -> None:
+    Path(told).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@app.job(name="takes a moment", process=True, timeout="1500ms", retry=Retry(max_attempts=1))
+def takes_a_moment() -> int:
+    time.sleep(0.6)
+    return os.getpid()

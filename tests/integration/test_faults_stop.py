@@ -1,0 +1,165 @@
+"""Workers that stand still past their time and then go on: what they bring comes too late."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fault_jobs
+from dutiful.client import JobHandle
+from dutiful.core.job import JobRecord
+from dutiful.core.transitions import State
+from dutiful.store import JobFilter, Store
+from dutiful.testing.faults import Fleet, WorkerProcess, until
+from fault_jobs import executions
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """A job that a second worker runs, while the first one was stopped running it."""
+
+    job: JobHandle[Any]
+    first: WorkerProcess
+    second: WorkerProcess
+
+
+async def taken_over(kind: str, gate: Path, fleet: Fleet, store: Store) -> TakenOver:
+    first = await fleet.start("--no-services").ready(store)
+    job = await fault_jobs.app.enqueue(kind, {"gate": str(gate)})
+
+    async def running() -> bool:
+        return len(executions(gate.parent)) == 1 and bool(await store.held_by(first.id))
+
+    await until(running, "the first worker runs the job")
+    await stop_between_writes(store, first)
+    second = fleet.start()
+
+    async def running_again() -> bool:
+        return len(executions(gate.parent)) == 2 and bool(await store.held_by(second.id))
+
+    await until(running_again, "the second worker runs the job")
+    return TakenOver(job, first, second)
+
+
+async def stop_between_writes(store: Store, worker: WorkerProcess) -> None:
+    """Stop it just after a renewal: on SQLite, whoever is stopped in the middle of a write stops all other writers."""
+
+    async def expiry() -> datetime | None:
+        (held,) = await store.held_by(worker.id)
+        record = await store.find(held.job_id)
+        return record.expires_at if record else None
+
+    before = await expiry()
+
+    async def renewed() -> bool:
+        return await expiry() != before
+
+    await until(renewed, "its lease is renewed")
+    worker.stop()
+
+
+async def test_the_late_outcome_of_a_stopped_worker_is_refused(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
+        # Its handler holds the event loop, so it has an outcome before anybody can tell it that the claim is lost.
+        taken = await taken_over("deaf", gate, fleet, store)
+        gate.touch()
+        assert await taken.job.result(timeout="60s") == taken.second.pid
+        finished = await taken.job.record()
+        taken.first.resume()
+
+        async def refused() -> bool:
+            return "refused" in [attempt.outcome for attempt in await store.attempts(taken.job.id)]
+
+        await until(refused, "the late outcome is refused")
+
+        assert await taken.job.record() == finished
+    assert (finished.state, finished.crashes) == (State.COMPLETED, 1)
+    assert finished.worker_id == taken.second.id
+    lost, late = await store.attempts(taken.job.id)
+    assert (lost.outcome, lost.worker_id, late.outcome) == ("lost", taken.first.id, "refused")
+    assert lost.claim_id == late.claim_id
+    assert await store.check_places() == []
+
+
+async def test_a_stopped_worker_lets_go_of_what_it_has_lost_and_works_on(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
+        taken = await taken_over("patient", gate, fleet, store)
+        taken.first.resume()
+
+        async def let_go() -> bool:
+            return "its claim was lost" in taken.first.output or "no longer ours" in taken.first.output
+
+        assert (await taken.job.record()).worker_id == taken.second.id
+        taken.second.kill()
+        await until(lambda: store.held_by(taken.first.id), "the first worker runs the job again")
+        gate.touch()
+        assert await taken.job.result(timeout="60s") == taken.first.pid
+        finished = await taken.job.record()
+    assert await store.check_places() == []
+
+
+def moments(jobs: list[JobRecord]) -> list[datetime]:
+    """The times that these jobs were scheduled for."""
+    return sorted(datetime.fromisoformat(job.options["scheduled_for"]) for job in jobs if job.options)
+
+
+@pytest.mark.parametrize("backend", ["postgres18"])
+async def test_a_leader_stopped_in_the_middle_of_its_duties_does_nothing_twice(store: Store, tmp_path: Path) -> None:
+    many = 8_000
+    async with fault_jobs.fleet(store, tmp_path, of=fault_jobs.ticking, heartbeat="1s") as fleet:
+        for worker in (fleet.start("--log-level", "warning"), fleet.start("--log-level", "warning")):
+            await worker.ready(store)
+        due = datetime.now(UTC) + timedelta(seconds=2)
+        await fault_jobs.later.options(run_at=due).enqueue_many({} for _ in range(many))
+
+        async def leading() -> WorkerProcess | None:
+            leaders = {record.id for record in await store.workers() if record.leading}
+            return next((worker for worker in fleet.workers if worker.id in leaders), None)
+
+        async def scheduled() -> int:
+            return (await store.stats(timedelta(hours=1))).live["scheduled"]
+
+        async def promoting() -> bool:
+            return 0 < await scheduled() < many
+
+        old = await until(leading, "a worker leads")
+        assert old is not None
+        await until(promoting, "the leader is in the middle of promoting", every=0.002)
+        old.stop()
+        assert await scheduled() > 0, "it had finished before it was stopped"
+        stopped_at = datetime.now(UTC)
+
+        async def succeeded() -> bool:
+            new = await leading()
+            return new is not None and new is not old and await scheduled() == 0
+
+        await until(succeeded, "another worker leads and has done the rest")
+        old.resume()
+
+        async def awake() -> bool:
+            return any(record.id == old.id and record.seen_at > stopped_at for record in await store.workers())
+
+        await until(awake, "the old leader goes on")
+        resumed_at = datetime.now(UTC)
+
+        async def ticked_on() -> bool:
+            jobs = await store.jobs(JobFilter(kind="tick", limit=1000))
+            return moments(jobs)[-1] > resumed_at + timedelta(seconds=2)
+
+        await until(ticked_on, "the schedule fires on")
+
+        async def drained() -> bool:
+            return (await store.queues()) == []
+
+        await until(drained, "no job is left")
+    jobs = await store.jobs(JobFilter(limit=2 * many))
+    assert {job.state for job in jobs} == {State.COMPLETED}
+    assert sum(1 for job in jobs if job.kind == "later") == many
+    fired = moments([job for job in jobs if job.kind == "tick"])
+    assert fired == [fired[0] + timedelta(seconds=n) for n in range(len(fired))]
+    assert len(executions(tmp_path)) == len(jobs)
+    assert await store.check_places() == []

@@ -1,0 +1,322 @@
+"""What can be wrong with the file, and with the disk under it."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import uuid_utils.compat
+
+from dutiful.core.errors import DataRefused, SchemaMismatch, StoreUnavailable, UsageError
+from dutiful.core.job import NewJob
+from dutiful.store import Ask, Completion, JobFilter, Line
+from dutiful.stores.sqlite import SqliteStore, schema
+from dutiful.stores.sqlite.driver import Connection
+
+LEASE = timedelta(seconds=60)
+BIG = '"' + "x" * 100_000 + '"'
+
+
+def new_job(**fields: Any) -> NewJob:
+    return NewJob(**{"id": uuid_utils.compat.uuid7(), "kind": "greet", "queue": "default", "payload": "{}", **fields})
+
+
+@asynccontextmanager
+async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, **options)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def fill(store: SqliteStore) -> list[NewJob]:
+    """Insert until there is no room left; returns what was acknowledged."""
+    stored: list[NewJob] = []
+    with pytest.raises(StoreUnavailable, match=r"full|space"):
+        while len(stored) < 10_000:
+            job = new_job(payload=BIG)
+            await store.insert([job])
+            stored.append(job)
+    return stored
+
+
+async def assert_whole(store: SqliteStore, stored: list[NewJob]) -> None:
+    assert await store.check_places() == []
+    assert {record.id for record in await store.jobs(JobFilter(limit=10_000))} == {job.id for job in stored}
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB; only root can make one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+async def test_a_full_disk_stores_nothing_by_halves_and_is_used_again_when_there_is_room(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1_000_000))
+    async with opened(small_disk / "jobs.db") as store:
+        stored = await fill(store)
+        await assert_whole(store, stored)
+
+        ballast.unlink()
+        stored.append(new_job(payload=BIG))
+        await store.insert(stored[-1:])
+
+        await assert_whole(store, stored)
+
+
+async def test_a_database_that_may_not_grow_refuses_new_jobs_and_keeps_the_old(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = 100
+
+    def prepare(db: Connection, synchronous: str) -> None:
+        original(db, synchronous)
+        db.value(f"PRAGMA max_page_count = {pages}")
+
+    original = schema.prepare
+    monkeypatch.setattr(schema, "prepare", prepare)
+    async with opened(sqlite_path) as store:
+        stored = await fill(store)
+        await assert_whole(store, stored)
+        await store.insert([small := new_job()])
+        await assert_whole(store, [*stored, small])
+
+    pages = 100_000
+    async with opened(sqlite_path) as store:
+        await store.insert([another := new_job(payload=BIG)])
+        await assert_whole(store, [*stored, small, another])
+
+
+# Not a database of ours
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(sqlite_path: Path) -> None:
+    sqlite_path.write_text("Dear diary, today I learnt about write-ahead logs. " * 50)
+    before = sqlite_path.read_bytes()
+
+    with pytest.raises(UsageError, match="is not an SQLite database"):
+        asyncio.run(SqliteStore(sqlite_path).open())
+
+    assert sqlite_path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (".", "is a directory: give the path of a file"),
+        ("missing/jobs.db", "does not exist: make it"),
+        ("file/jobs.db", "not a directory"),
+        ("/dev/null", "is not a regular file"),
+    ],
+)
+async def test_a_path_that_cannot_hold_a_database_is_refused_with_the_reason(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(UsageError, match=reason):
+        await SqliteStore(tmp_path / path).open()
+
+
+@pytest.mark.parametrize("path", ["", ":memory:"])
+async def test_jobs_are_not_kept_in_memory(path: str) -> None:
+    with pytest.raises(UsageError, match="jobs are kept in a file"):
+        await SqliteStore(path).open()
+
+
+async def test_a_directory_that_takes_no_files_is_told() -> None:
+    with pytest.raises((StoreUnavailable, UsageError), match="permissions"):
+        await SqliteStore("/proc/jobs.db").open()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_may_not_be_written_to_is_told(sqlite_path: Path) -> None:
+    sqlite_path.touch(mode=0o400)
+
+    with pytest.raises(UsageError, match="cannot be written to"):
+        asyncio.run(SqliteStore(sqlite_path).open())
+
+
+async def test_a_newer_schema_that_leaves_this_release_behind_is_refused(sqlite_path: Path) -> None:
+    async with opened(sqlite_path):
+        pass
+    with_newer_schema(sqlite_path, version=schema.SCHEMA_VERSION + 5, oldest=schema.SCHEMA_VERSION + 1)
+
+    with pytest.raises(SchemaMismatch, match=r"newer than this release can work with.*upgrade dutiful"):
+        await SqliteStore(sqlite_path).open()
+
+
+async def test_a_newer_schema_that_this_release_can_use_is_used(sqlite_path: Path) -> None:
+    async with opened(sqlite_path):
+        pass
+    with_newer_schema(sqlite_path, version=schema.SCHEMA_VERSION + 5, oldest=schema.SCHEMA_VERSION)
+
+    async with opened(sqlite_path) as store:
+        await store.insert([new_job()])
+        assert (await store.health())["schema_version"] == schema.SCHEMA_VERSION + 5
+
+
+def with_newer_schema(path: Path, *, version: int, oldest: int) -> None:
+    db = apsw.Connection(str(path))
+    db.executemany(
+        "UPDATE dutiful_meta SET value = ? WHERE key = ?",
+        [(str(version), "schema_version"), (str(oldest), "oldest_version")],
+    )
+    db.close()
+
+
+async def test_a_migration_that_was_applied_in_another_form_is_refused(sqlite_path: Path) -> None:
+    async with opened(sqlite_path):
+        pass
+    db = apsw.Connection(str(sqlite_path))
+    db.execute("UPDATE dutiful_migration SET checksum = 'other'")
+    db.close()
+
+    with pytest.raises(SchemaMismatch, match="applied in another form"):
+        await SqliteStore(sqlite_path).open()
+
+
+async def test_tables_of_the_user_in_the_same_file_are_left_alone(sqlite_path: Path) -> None:
+    db = apsw.Connection(str(sqlite_path))
+    db.execute("CREATE TABLE job (title TEXT); INSERT INTO job VALUES ('gardener')").fetchall()
+    db.close()
+
+    async with opened(sqlite_path) as store:
+        await store.insert([new_job()])
+
+    db = apsw.Connection(str(sqlite_path))
+    assert db.execute("SELECT title FROM job").fetchall() == [("gardener",)]
+    db.close()
+
+
+# A file that goes away, or is kept locked
+
+
+async def test_a_file_that_was_deleted_while_open_takes_no_more_jobs(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        await store.insert([new_job()])
+        await asyncio.to_thread(sqlite_path.unlink)
+
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await store.insert([new_job()])
+
+
+async def test_another_program_that_keeps_the_database_locked_is_an_error_that_passes(sqlite_path: Path) -> None:
+    async with opened(sqlite_path, busy_timeout=timedelta(milliseconds=50)) as store:
+        locking = apsw.Connection(str(sqlite_path))
+        locking.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="kept the database locked"):
+            await store.insert([new_job()])
+        locking.execute("ROLLBACK")
+        locking.close()
+
+        await store.insert([new_job()])
+        assert await store.check_places() == []
+
+
+async def test_one_process_cannot_open_a_file_with_two_libraries(sqlite_path: Path) -> None:
+    async with opened(sqlite_path, driver="apsw"):
+        with pytest.raises(UsageError, match="two SQLite libraries in one process"):
+            await SqliteStore(sqlite_path, driver="sqlite3").open()
+
+    async with opened(sqlite_path, driver="sqlite3") as store:
+        await store.insert([new_job()])
+
+
+async def test_a_closed_store_says_so(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        keeper = store.keeper()
+
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await store.insert([new_job()])
+    with pytest.raises(StoreUnavailable, match="not open"):
+        keeper.renew([], LEASE)
+
+
+async def test_a_store_can_be_opened_again(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        await store.insert([new_job()])
+    await store.open()
+
+    assert len(await store.jobs(JobFilter())) == 1
+    await store.close()
+
+
+# Data that SQLite would take and nobody could read
+
+
+@pytest.mark.parametrize("payload", ["", "nonsense", '{"half":', '"\\ud800"', '"\ud800"'])
+async def test_text_that_is_no_json_is_refused_and_nothing_is_stored(sqlite_path: Path, payload: str) -> None:
+    async with opened(sqlite_path) as store:
+        with pytest.raises(DataRefused):
+            await store.insert([new_job(), new_job(payload=payload)])
+
+        assert await store.jobs(JobFilter()) == []
+
+
+@pytest.mark.parametrize("fields", [{"priority": -1}, {"max_attempts": 0}, {"priority": 2**70}, {"kind": "\ud800"}])
+async def test_a_job_that_breaks_a_rule_of_the_tables_is_refused(sqlite_path: Path, fields: dict[str, Any]) -> None:
+    async with opened(sqlite_path) as store:
+        with pytest.raises(DataRefused):
+            await store.insert([new_job(), new_job(**fields)])
+
+        assert await store.jobs(JobFilter()) == []
+        await store.insert([new_job()])
+
+
+async def test_check_places_tells_in_words_what_is_broken(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        await store.insert([nowhere := new_job(), twice := new_job(), gone := new_job()])
+        (done,) = await store.claim(Ask(nowhere.id, "lane", [Line("default", 100)], ["greet"], 1, LEASE))
+        await store.complete([Completion(done.job_id, done.claim_id)])
+        db = apsw.Connection(str(sqlite_path))
+        db.execute("DELETE FROM dutiful_finished WHERE job_id = ?", (nowhere.id.bytes,))
+        db.execute("DELETE FROM dutiful_job WHERE id = ?", (gone.id.bytes,))
+        db.execute(
+            "INSERT INTO dutiful_finished (job_id, state, attempt, crashes, finished_at) VALUES (?, 'failed', 1, 0, 0)",
+            (twice.id.bytes,),
+        )
+        db.execute("INSERT INTO dutiful_unique_key VALUES ('', 'greet', 'k', 'active', ?, NULL)", (twice.id.bytes,))
+        db.execute("INSERT INTO dutiful_dependency VALUES (?, ?)", (twice.id.bytes, gone.id.bytes))
+        db.execute(
+            "INSERT INTO dutiful_dead_letter (job_id, job, attempts, died_at) VALUES (?, '{}', 1, 0)",
+            (nowhere.id.bytes,),
+        )
+        db.close()
+
+        breaches = "\n".join(await store.check_places())
+
+    for words in (
+        "stands in no place", "stands in ready and finished", "which is no job", "the unique key 'k'",
+        "does not wait for any", "which is not final", "failed without a dead letter",
+    ):  # fmt: skip
+        assert words in breaches
+
+
+def test_the_migrations_are_a_script_for_a_dba(sqlite_path: Path) -> None:
+    db = sqlite3.connect(":memory:")
+    db.executescript(SqliteStore(sqlite_path).migration_sql())
+
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    assert {"dutiful_job", "dutiful_ready", "dutiful_finished"} <= tables

@@ -1,0 +1,64 @@
+"""Workers in this process, and patience with them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from dutiful import Dutiful, JobRecord, ShutdownTimeout, State
+from dutiful.client import Client
+from dutiful.kind import Handle
+from dutiful.worker import Worker
+
+EVERYWHERE = ["sqlite", "postgres18", "pgbouncer"]
+DEADLINE = 20.0
+
+
+@asynccontextmanager
+async def working(app: Dutiful, client: Client | None = None, *, services: bool = True) -> AsyncIterator[Worker]:
+    """A worker while the block runs, on a client of its own unless given; it stops as if told by a signal."""
+    async with app.opened() as own:
+        worker = app.make_worker(client or own, services=services)
+        running = asyncio.create_task(worker.run())
+        starting = asyncio.create_task(worker.started.wait())
+        await asyncio.wait({running, starting}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if running.done():
+                running.result()
+            yield worker
+        except BaseException:
+            worker.abort(patience=0.1)
+            with suppress(ShutdownTimeout):
+                await running
+            raise
+        finally:
+            starting.cancel()
+        worker.stop()
+        await running
+
+
+async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
+    """Look until the answer is true; the answer."""
+    until = time.monotonic() + DEADLINE
+    while not (answer := await look()):
+        assert time.monotonic() < until, "it did not come true in time"
+        await asyncio.sleep(0.01)
+    return answer
+
+
+async def final(app: Dutiful, job: Handle[Any]) -> JobRecord:
+    """The job's record once it is final."""
+
+    async def look() -> JobRecord | None:
+        record = await app.find(job.id)
+        return record if record is not None and record.state.final else None
+
+    record: JobRecord = await eventually(look)
+    return record
+
+
+async def state(app: Dutiful, job: Handle[Any]) -> State:
+    record = await app.find(job.id)
+    assert record is not None
+    return record.state
