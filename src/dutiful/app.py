@@ -311,9 +311,9 @@ class Dutiful:
             Rescuer(store, self.kinds),
             Gates(store),
             Scheduler(store, self.new_id),
-            Retention(store, self.settings.retention),
         ]
-        runner = Runner(store, duties, client.delivery, self._schedule_records)
+        slow = [Retention(store, self.settings.retention)]
+        runner = Runner(store, duties, slow, client.delivery, self._schedule_records)
         return Worker(
             store,
             client.delivery,

@@ -9,6 +9,8 @@ from typing import Protocol
 Lines = frozenset[tuple[str, int]]
 """The (queue, priority) that may have got jobs; empty means: look everywhere."""
 
+EVERYWHERE: Lines = frozenset()
+
 
 class Delivery(Protocol):
     def rides(self) -> bool:

@@ -15,8 +15,8 @@ class Service(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def tick(self, survey: Survey) -> Lines:
-        """Do what is due, in bounded steps; returns the lines that got jobs."""
+    async def tick(self, survey: Survey) -> Lines | None:
+        """Do what is due, in bounded steps; returns the lines that got jobs, None if none did."""
         ...
 
 

@@ -62,10 +62,14 @@ async def deaf(ctx: Context, gate: str) -> int:
 
 @app.job
 async def patient(ctx: Context, gate: str) -> int:
-    """Waits until the file `gate` is there."""
+    """Waits until the file `gate` is there; when it is interrupted instead, it leaves a file `gate`.interrupted."""
     write_down(ctx.job_id)
-    while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
-        await asyncio.sleep(LOOK)
+    try:
+        while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
+            await asyncio.sleep(LOOK)
+    except asyncio.CancelledError:
+        Path(f"{gate}.interrupted").touch()  # noqa: ASYNC240
+        raise
     return os.getpid()
 
 

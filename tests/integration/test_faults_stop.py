@@ -84,21 +84,21 @@ async def test_the_late_outcome_of_a_stopped_worker_is_refused(store: Store, tmp
     assert await store.check_places() == []
 
 
-async def test_a_stopped_worker_lets_go_of_what_it_has_lost_and_works_on(store: Store, tmp_path: Path) -> None:
+async def test_a_stopped_worker_is_told_what_it_has_lost(store: Store, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
         taken = await taken_over("patient", gate, fleet, store)
         taken.first.resume()
 
-        async def let_go() -> bool:
-            return "its claim was lost" in taken.first.output or "no longer ours" in taken.first.output
+        async def interrupted() -> bool:
+            return gate.with_name("gate.interrupted").exists()
 
-        assert (await taken.job.record()).worker_id == taken.second.id
-        taken.second.kill()
-        await until(lambda: store.held_by(taken.first.id), "the first worker runs the job again")
+        await until(interrupted, "the first worker's handler is interrupted")
         gate.touch()
-        assert await taken.job.result(timeout="60s") == taken.first.pid
+        assert await taken.job.result(timeout="60s") == taken.second.pid
         finished = await taken.job.record()
+    assert (finished.worker_id, finished.crashes) == (taken.second.id, 1)
+    assert [attempt.outcome for attempt in await store.attempts(taken.job.id)] == ["lost"]
     assert await store.check_places() == []
 
 

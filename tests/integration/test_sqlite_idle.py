@@ -55,6 +55,7 @@ def idle(pipe: Pipe, path: Path) -> None:
 
         await store.insert([NewJob(uuid_utils.compat.uuid7(), "greet", "default", "{}", delay=timedelta(days=1))])
         await ask_everything()
+        await ask_everything()  # Once more, for the first time wrote down that this worker is there and leads.
         while True:
             pipe.send("rested")
             pipe.recv()

@@ -326,11 +326,11 @@ async def test_a_leader_that_was_stopped_stalls_nobody(sqlite_path: Path) -> Non
             assert pipe.recv()
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
-            await store.insert([new_job(run_at=new_time() + timedelta(milliseconds=1))])
-            now = new_time()
+            due = new_time() + timedelta(hours=1)
+            await store.insert([new_job(run_at=due)])
 
-            assert not (await store.survey(BOB, TTL, now=now + timedelta(seconds=1))).leading
-            assert (await store.survey(BOB, TTL, now=now + timedelta(seconds=6))).leading
+            assert not (await store.survey(BOB, TTL, now=due + timedelta(seconds=1))).leading
+            assert (await store.survey(BOB, TTL, now=due + timedelta(seconds=6))).leading
 
 
 async def test_a_worker_lives_as_long_as_its_process_however_long_it_is_silent(sqlite_path: Path) -> None:

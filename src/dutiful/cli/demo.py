@@ -21,15 +21,16 @@ from dutiful.kind import Handle
 from dutiful.store import JobFilter
 
 DEADLINE = 60.0
+BAR = 12
 WORDS = {
-    "greet": "fast: a lane of its own",
-    "crawl": "slow: waits for something",
-    "unsteady": "fails at first, tried again",
-    "hopeless": "fails for good: a dead letter",
-    "remind": "scheduled: waits for its time",
-    "endless": "cancelled while it runs or waits",
-    "write_file": "a plain function, in a thread",
-    "count_primes": "CPU work, in a process",
+    "greet": "fast, in a lane of its own",
+    "crawl": "slow",
+    "unsteady": "fails, and is retried",
+    "hopeless": "fails for good",
+    "write_file": "plain function: a thread",
+    "count_primes": "CPU work: a process",
+    "remind": "scheduled",
+    "endless": "cancelled after a while",
 }
 Tally = dict[str, dict[str, int]]
 
@@ -120,20 +121,30 @@ def _final(tally: Tally) -> int:
 
 
 def _table(tally: Tally, expected: dict[str, int]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("kind", "what it shows", "progress"):
-        table.add_column(heading)
-    for heading in ("waiting", "running", "completed", "failed", "cancelled", "retries"):
-        table.add_column(heading, justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("kind", no_wrap=True)
+    table.add_column("what it shows", no_wrap=True, style="dim")
+    table.add_column("progress", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for kind, total in expected.items():
         states = tally.get(kind, {})
         done = sum(states.get(state, 0) for state in FINAL)
-        waiting = sum(states.get(s, 0) for s in (State.READY, State.SCHEDULED, State.BLOCKED))
-        bar = "█" * round(20 * done / total) + "·" * (20 - round(20 * done / total))
-        counts = [states.get(s, 0) for s in (State.RUNNING, State.COMPLETED, State.FAILED, State.CANCELLED)]
-        cells = [str(n) if n else "" for n in (waiting, *counts, states.get("retries", 0))]
-        table.add_row(kind, WORDS[kind], f"{bar} {done}/{total}", *cells)
+        full = round(BAR * done / total)
+        bar = f"[green]{'█' * full}[/green][dim]{'░' * (BAR - full)}[/dim] {done}/{total}"
+        table.add_row(kind, WORDS[kind], bar, _notes(states))
     return table
+
+
+def _notes(states: dict[str, int]) -> str:
+    """What is worth a word besides how far it has come."""
+    notes = [
+        (states.get(State.RUNNING, 0), "running", "cyan"),
+        (states.get(State.SCHEDULED, 0), "scheduled", "yellow"),
+        (states.get("retries", 0), "retries", "yellow"),
+        (states.get(State.FAILED, 0), "dead letters", "red"),
+        (states.get(State.CANCELLED, 0), "cancelled", "magenta"),
+    ]
+    return ", ".join(f"[{colour}]{count} {word}[/{colour}]" for count, word, colour in notes if count)
 
 
 def _summary(

@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from dutiful.delivery import Lines
-
-EVERYWHERE: Lines = frozenset()
+from dutiful.delivery import EVERYWHERE, Lines
 
 
 class InProcess:

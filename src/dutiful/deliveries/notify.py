@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dutiful.delivery import Lines
+from dutiful.delivery import EVERYWHERE, Lines
 
 log = logging.getLogger("dutiful.delivery")
-EVERYWHERE: Lines = frozenset()
 # NOTIFY takes a database-wide lock at commit, so it is sent at most this often; the rest goes with the next.
 QUIET = 0.01
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0

@@ -16,10 +16,10 @@ class Gates:
         self._duties = duties
         self._not_before = 0.0
 
-    async def tick(self, survey: Survey) -> Lines:
+    async def tick(self, survey: Survey) -> Lines | None:
         lines: set[tuple[str, int]] = set()
         if not survey.blocked or time.monotonic() < self._not_before:
-            return frozenset()
+            return None
         began = time.monotonic()
         for _ in range(ROUNDS):
             promotion = await self._duties.sweep(BATCH)
@@ -29,4 +29,4 @@ class Gates:
         # Looking for late jobs of a paused kind walks its lines; a long walk is not taken often.
         now = time.monotonic()
         self._not_before = now + (0 if lines else 20 * (now - began))
-        return frozenset(lines)
+        return frozenset(lines) or None

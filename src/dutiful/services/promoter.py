@@ -13,7 +13,7 @@ class Promoter:
     def __init__(self, duties: Duties) -> None:
         self._duties = duties
 
-    async def tick(self, survey: Survey) -> Lines:
+    async def tick(self, survey: Survey) -> Lines | None:
         lines: set[tuple[str, int]] = set()
         if survey.next_run_at is not None and survey.next_run_at <= survey.now:
             # Bounded, so that a flood of due jobs does not keep the other duties waiting.
@@ -22,4 +22,4 @@ class Promoter:
                 lines |= promotion.lines
                 if promotion.moved < BATCH:
                     break
-        return frozenset(lines)
+        return frozenset(lines) or None

@@ -10,13 +10,12 @@ from dutiful.core.job import Lapsed
 from dutiful.core.outcome import Cancelled, Lost
 from dutiful.core.settle import Change, Policy, decide
 from dutiful.core.transitions import State
-from dutiful.delivery import Lines
+from dutiful.delivery import EVERYWHERE, Lines
 from dutiful.kind import Kind
 from dutiful.store import Duties, Refusal, Survey, Work
 
 log = logging.getLogger("dutiful.services")
 BATCH = 500
-EVERYWHERE: Lines = frozenset({("*", 0)})
 
 
 class Rescue(Duties, Work, Protocol):
@@ -36,9 +35,9 @@ class Rescuer:
         self._kinds = kinds
         self._uniform = uniform
 
-    async def tick(self, survey: Survey) -> Lines:
+    async def tick(self, survey: Survey) -> Lines | None:
         if not survey.lapsed:
-            return frozenset()
+            return None
         moved = False
         while lapsed := await self._store.lapsed(BATCH):
             changes = self.decide(lapsed)
@@ -47,7 +46,7 @@ class Rescuer:
             moved = moved or len(refused) < len(changes)
             if len(lapsed) < BATCH or len(refused) == len(changes):
                 break
-        return EVERYWHERE if moved else frozenset()
+        return EVERYWHERE if moved else None
 
     def decide(self, lapsed: Sequence[Lapsed]) -> list[Change]:
         """The fate of each: back in line, cancelled as asked, or a dead letter if it was there at too many deaths."""

@@ -1,5 +1,6 @@
-"""Deletes finished jobs when their time is over, in small steps."""
+"""Deletes finished jobs when their time is over, in small steps, for as long as there are any."""
 
+import asyncio
 import time
 from datetime import timedelta
 from uuid import UUID
@@ -9,8 +10,7 @@ from dutiful.store import Duties, Survey
 
 BATCH = 1_000
 # At most this share of the time goes into deleting, so that it never starves the work itself.
-SHARE = 0.5
-SLICE = 0.5
+SHARE = 0.6
 REST = 60.0
 FROM_START = 600.0
 
@@ -25,15 +25,16 @@ class Retention:
         self._not_before = 0.0
         self._wrapped = time.monotonic()
 
-    async def tick(self, survey: Survey) -> Lines:
+    async def tick(self, survey: Survey) -> Lines | None:
         if self._keep is not None and time.monotonic() >= self._not_before:
-            began = time.monotonic()
             more = True
-            while more and time.monotonic() - began < SLICE:
+            while more:
+                began = time.monotonic()
                 more = await self._step(self._keep)
-            spent = time.monotonic() - began
-            self._not_before = time.monotonic() + (spent * (1 / SHARE - 1) if more else REST)
-        return frozenset()
+                if more:
+                    await asyncio.sleep((time.monotonic() - began) * (1 / SHARE - 1))
+            self._not_before = time.monotonic() + REST
+        return None
 
     async def _step(self, keep: timedelta) -> bool:
         """One batch; returns whether there may be more. The cursor spares a walk over what was deleted before."""

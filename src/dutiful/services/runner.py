@@ -11,7 +11,7 @@ from uuid import UUID
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Delivery, Lines
 from dutiful.service import Service
-from dutiful.store import Duties, ScheduleRecord
+from dutiful.store import Duties, ScheduleRecord, Survey
 
 log = logging.getLogger("dutiful.services")
 LEADER_TTL = timedelta(seconds=8)
@@ -21,67 +21,86 @@ SOONEST = 0.01
 
 
 class Runner:
+    """`services` are ticked one after the other; `slow` ones in tasks of their own, so that nobody waits for them."""
+
     def __init__(
         self,
         duties: Duties,
         services: Sequence[Service],
+        slow: Sequence[Service],
         delivery: Delivery,
         schedules: Callable[[datetime], Sequence[ScheduleRecord]],
     ) -> None:
         self._duties = duties
         self._services = services
+        self._slow = slow
         self._delivery = delivery
         self._schedules = schedules
+        self._tasks: dict[str, asyncio.Task[Lines | None]] = {}
         self._wake = asyncio.Event()
-        self._next: float | None = None  # on the monotonic clock
+        self._expected: float | None = None  # when a job of ours is due, on the monotonic clock
         self.leading = False
 
     async def run(self, worker_id: UUID, moved: Callable[[Lines], None]) -> None:
-        await self._duties.put_schedules(self._schedules(datetime.now(UTC)))
-        while True:
-            wait = await self.once(worker_id, moved)
-            self._wake.clear()
-            if self._next is not None:
-                wait = min(wait, max(SOONEST, self._next - time.monotonic()))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+        try:
+            await self._duties.put_schedules(self._schedules(datetime.now(UTC)))
+            while True:
+                await self._sleep(await self.once(worker_id, moved))
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def once(self, worker_id: UUID, moved: Callable[[Lines], None]) -> float:
         """Survey, serve if we lead, and say how long nothing is due."""
-        expected, self._next = self._next, None
+        due = self._expected is not None and self._expected <= time.monotonic()
+        if due:
+            self._expected = None
         survey = await self._duties.survey(worker_id, LEADER_TTL)
         self.leading = survey.leading
         if not survey.leading:
-            # The leader may not know that a job of ours is due: any worker may promote.
-            if expected is not None and expected <= time.monotonic():
-                self._say(moved, (await self._duties.promote(1_000)).lines)
-            elif expected is not None:
-                self._next = expected
+            if due:
+                # Any worker may promote: the leader may not know yet that a job of ours is due.
+                self._say(moved, (await self._duties.promote(1_000)).lines or None)
             return FOLLOWER_LOOK
         busy = False
         for service in self._services:
-            try:
-                lines = await service.tick(survey)
-                busy = busy or bool(lines)
-                self._say(moved, lines)
-            except DutifulError as error:
-                log.warning("%s: %s", service.name, error)
-            except Exception:
-                log.exception("%s met an error and goes on", service.name)
+            lines = await self._tick(service, survey)
+            busy = busy or lines is not None
+            self._say(moved, lines)
+        for service in self._slow:
+            running = self._tasks.get(service.name)
+            if running is None or running.done():
+                self._tasks[service.name] = asyncio.create_task(self._tick(service, survey))
         if busy:
             return SOONEST  # what was due is done; look at once when the next is
         times = [t for t in (survey.next_run_at, survey.next_fire_at) if t is not None and t > survey.now]
         soonest = min((t - survey.now).total_seconds() for t in times) if times else LEADER_LOOK
         return min(LEADER_LOOK, max(SOONEST, soonest))
 
-    def _say(self, moved: Callable[[Lines], None], lines: Lines) -> None:
-        if lines:
-            known = frozenset(line for line in lines if line[0] != "*")
-            moved(known)
-            self._delivery.hint(known)
+    async def _tick(self, service: Service, survey: Survey) -> Lines | None:
+        try:
+            return await service.tick(survey)
+        except DutifulError as error:
+            log.warning("%s: %s", service.name, error)
+        except Exception:
+            log.exception("%s met an error and goes on", service.name)
+        return None
+
+    def _say(self, moved: Callable[[Lines], None], lines: Lines | None) -> None:
+        if lines is not None:
+            moved(lines)
+            self._delivery.hint(lines)
+
+    async def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := min(end, self._expected or end) - time.monotonic()) > 0:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left)
 
     def expect(self, delay: timedelta) -> None:
         due = time.monotonic() + delay.total_seconds()
-        if self._next is None or due < self._next:
-            self._next = due
+        if self._expected is None or due < self._expected:
+            self._expected = due
             self._wake.set()

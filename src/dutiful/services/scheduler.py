@@ -29,17 +29,17 @@ class Scheduler:
         self._store = store
         self._new_id = new_id
 
-    async def tick(self, survey: Survey) -> Lines:
+    async def tick(self, survey: Survey) -> Lines | None:
         lines: set[tuple[str, int]] = set()
         if survey.next_fire_at is None or survey.next_fire_at > survey.now:
-            return frozenset()
+            return None
         for record in await self._store.schedules():
             if record.enabled and record.next_at <= survey.now:
                 try:
                     lines |= await self._fire(record, survey.now)
                 except UsageError as error:
                     log.error("schedule %s cannot fire: %s", record.name, error)
-        return frozenset(lines)
+        return frozenset(lines) or None
 
     async def _fire(self, record: ScheduleRecord, now: datetime) -> Lines:
         firing = due(when_of(record), record.next_at, now, CatchUp(record.catch_up))

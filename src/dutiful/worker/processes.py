@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,6 +23,8 @@ from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome,
 from dutiful.core.payload import encode
 from dutiful.kind import Kind
 from dutiful.worker.slot import Slot
+
+BEGUN = b"begun"
 
 
 class ProcessDied(Exception):
@@ -54,15 +57,16 @@ class ProcessPool:
         self._free = asyncio.Semaphore(size)
         self._idle: deque[_Member] = deque()
         self._busy: set[_Member] = set()
+        self._closed = False
 
     async def run(self, kind: Kind[Any, Any], claim: Claim, slot: Slot) -> Outcome:
         async with self._free:
-            member = self._idle.popleft() if self._idle else await asyncio.to_thread(_Member)
+            member = self._idle.popleft() if self._idle else await self._started()
             self._busy.add(member)
             try:
                 slot.interrupted_by(lambda stop: member.kill())
                 request = Request(kind.__module__, kind.__qualname__, claim.payload, self._result_limit)
-                answer = await member.ask(request)
+                answer = await member.ask(request, slot.count_from_now)
             except BaseException:
                 # Its answer would be taken for the next job's.
                 member.kill()
@@ -77,7 +81,23 @@ class ProcessPool:
             self._idle.append(member)
             return _outcome(msgspec.json.decode(answer, type=Answer))
 
+    async def _started(self) -> "_Member":
+        starting = asyncio.ensure_future(asyncio.to_thread(_Member))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # It comes up all the same: for the next job, or to be ended with the others.
+            starting.add_done_callback(self._keep)
+            raise
+
+    def _keep(self, starting: "asyncio.Future[_Member]") -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            self._idle.append(starting.result())
+            if self._closed:
+                self.close()
+
     def close(self) -> None:
+        self._closed = True
         for member in [*self._idle, *self._busy]:
             member.kill()
         self._idle.clear()
@@ -93,17 +113,20 @@ class _Member:
         self._process.start()
         theirs.close()
 
-    async def ask(self, request: Request) -> bytes | None:
-        """The answer, or None if the process died."""
+    async def ask(self, request: Request, begun: Callable[[], None]) -> bytes | None:
+        """The answer, or None if the process died; `begun` is called when its handler begins."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes | None] = loop.create_future()
 
         def on_readable() -> None:
-            loop.remove_reader(self._pipe.fileno())
             try:
                 answer = self._pipe.recv_bytes()
             except (EOFError, OSError):
                 answer = None
+            if answer == BEGUN:
+                begun()
+                return
+            loop.remove_reader(self._pipe.fileno())
             if not answered.done():
                 answered.set_result(answer)
 
@@ -164,7 +187,7 @@ def _serve(pipe: Connection) -> None:
     while True:
         try:
             request = msgspec.json.decode(pipe.recv_bytes(), type=Request)
-            pipe.send_bytes(msgspec.json.encode(_answer(request)))
+            pipe.send_bytes(msgspec.json.encode(_answer(request, pipe)))
         except (EOFError, OSError):
             return
 
@@ -176,11 +199,13 @@ def _die_with(parent: int) -> None:
     os._exit(1)
 
 
-def _answer(request: Request) -> Answer:
+def _answer(request: Request, pipe: Connection) -> Answer:
     try:
         kind = _found(request.module, request.name)
         if not isinstance(kind, Kind):
             raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
+        # Only now: a process that is young has had much to import, and a timeout that it can't keep would never be kept.
+        pipe.send_bytes(BEGUN)
         value = kind.function(**msgspec.structs.asdict(kind.signature.decode(request.payload)))
         if isinstance(value, (Snooze, Cancel)):
             raise value

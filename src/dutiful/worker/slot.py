@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from dutiful.core.job import Claim
-from dutiful.kind import Kind
+from dutiful.kind import Kind, Mode
 
 
 class Stop(Enum):
@@ -42,8 +42,15 @@ class Slot:
         self.claim = claim
         self.kind = kind
         self.stop = None
+        self.deadline = None
+        if kind.mode is not Mode.PROCESS:  # that one waits for a process first
+            self.count_from_now()
+
+    def count_from_now(self) -> None:
+        """The handler begins: its time counts from here."""
         self.started = time.monotonic()
-        self.deadline = None if kind.timeout is None else self.started + kind.timeout.total_seconds()
+        if self.kind is not None and self.kind.timeout is not None:
+            self.deadline = self.started + self.kind.timeout.total_seconds()
 
     def end(self) -> None:
         self.claim = self.kind = self.deadline = self._interrupt = None

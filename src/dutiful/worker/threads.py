@@ -65,6 +65,8 @@ class _Call:
             return self._function(**self._arguments)
         finally:
             with self._lock:
+                # One that is on its way and comes too late would hit the pool, which never gets over it.
+                _raise_in(self._thread, None)
                 self._thread = None
 
     def interrupt(self, stop: Stop) -> None:
@@ -72,6 +74,8 @@ class _Call:
         with self._lock:
             self._stop = stop
             if self._thread is not None:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread), ctypes.py_object(_RAISED[stop])
-                )
+                _raise_in(self._thread, _RAISED[stop])
+
+
+def _raise_in(thread: int, error: type[Exception] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
