@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, cast, overload
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -27,17 +27,13 @@ from dutiful.delivery import Delivery
 from dutiful.kind import Handle, Kind, Mode, SyncHandle
 from dutiful.options import Options, read_options
 from dutiful.schedule import ScheduleSpec
-from dutiful.service import Service
-from dutiful.services.gates import Gates
-from dutiful.services.promoter import Promoter
-from dutiful.services.rescuer import Rescuer
-from dutiful.services.retention import Retention
-from dutiful.services.runner import Runner
-from dutiful.services.scheduler import Scheduler
 from dutiful.settings import Settings, load
 from dutiful.store import ScheduleRecord, Store
 from dutiful.sync import Portal, SyncJobHandle
-from dutiful.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from dutiful.service import Service
+    from dutiful.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -303,8 +299,17 @@ class Dutiful:
         finally:
             await self._close_client(client)
 
-    def make_worker(self, client: Client, *, services: bool = True, worker_id: UUID | None = None) -> Worker:
+    def make_worker(self, client: Client, *, services: bool = True, worker_id: UUID | None = None) -> "Worker":
         """A worker on an open client; `await worker.run()` until `worker.stop()`."""
+        # Imported here, for a process that only enqueues needs none of it.
+        from dutiful.services.gates import Gates
+        from dutiful.services.promoter import Promoter
+        from dutiful.services.rescuer import Rescuer
+        from dutiful.services.retention import Retention
+        from dutiful.services.runner import Runner
+        from dutiful.services.scheduler import Scheduler
+        from dutiful.worker.worker import Worker
+
         store = client.store
         duties: list[Service] = [
             Promoter(store),

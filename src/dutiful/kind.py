@@ -28,7 +28,7 @@ class Mode(StrEnum):
 
     LOOP = "loop"  # async functions: on the worker's event loop
     THREAD = "thread"  # plain functions: in a thread
-    PROCESS = "process"  # CPU work: in a process that can be killed
+    PROCESS = "process"  # CPU work: in a process that can be killed; what it enqueues inherits nothing
 
 
 class Handle(Protocol[R_co]):
@@ -110,6 +110,10 @@ class Kind(Generic[P, R]):
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
         self.signature = Signature(function, name)
+        if mode is Mode.PROCESS and self.signature.context is not None:
+            raise UsageError(
+                f"kind {name} runs in a process of its own, where there is no context; leave {self.signature.context} out"
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

@@ -1,5 +1,6 @@
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -10,6 +11,7 @@ from dutiful.testing.store_suite import (
     ActSuite,
     ClaimSuite,
     DutySuite,
+    FenceSuite,
     GateSuite,
     InsertSuite,
     LeaseSuite,
@@ -21,6 +23,7 @@ from dutiful.testing.store_suite import (
     TransactionSuite,
     UniqueSuite,
 )
+from dutiful.testing.store_suite.builders import claim, enqueue, new_job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -47,12 +50,28 @@ class TestInsert(InsertSuite): ...
 class TestClaim(ClaimSuite): ...
 
 
-@pytest.mark.req("W19", "W23", "W24", "W65")
+@pytest.mark.req("W23", "W24", "W65")
 class TestRace(RaceSuite): ...
+
+
+@pytest.mark.req("W19")
+async def test_a_claim_does_not_wait_for_what_another_is_taking(store: Store, clean16: CleanDatabase) -> None:
+    await enqueue(store, first := new_job(), second := new_job())
+    connection = await asyncpg.connect(clean16.url)
+    async with connection.transaction():
+        await connection.execute("SELECT FROM dutiful.ready WHERE job_id = $1 FOR UPDATE", first.id)
+
+        assert [c.job_id for c in await claim(store)] == [second.id]
+
+    await connection.close()
+    assert [c.job_id for c in await claim(store)] == [first.id]
 
 
 @pytest.mark.req("W28", "W29")
 class TestSettle(SettleSuite): ...
+
+
+class TestFence(FenceSuite): ...
 
 
 class TestLease(LeaseSuite): ...

@@ -4,6 +4,7 @@ from dutiful.testing.store_suite import (
     ActSuite,
     ClaimSuite,
     DutySuite,
+    FenceSuite,
     GateSuite,
     InsertSuite,
     LeaseSuite,
@@ -26,12 +27,15 @@ class TestInsert(InsertSuite): ...
 class TestClaim(ClaimSuite): ...
 
 
-@pytest.mark.req("W19", "W23", "W24", "W65")
+@pytest.mark.req("W23", "W24", "W65")
 class TestRace(RaceSuite): ...
 
 
 @pytest.mark.req("W28", "W29")
 class TestSettle(SettleSuite): ...
+
+
+class TestFence(FenceSuite): ...
 
 
 class TestLease(LeaseSuite): ...

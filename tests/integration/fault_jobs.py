@@ -1,6 +1,7 @@
 """Jobs that kill, block, wait and count: what the workers of the fault tests run."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -78,11 +79,25 @@ def stubborn(ctx: Context, gate: str) -> int:
     """Waits in a thread, and heeds nobody."""
     write_down(ctx.job_id)
     while not os.path.exists(gate):  # noqa: PTH110
-        try:
+        with contextlib.suppress(Exception):
             time.sleep(LOOK)
-        except Exception:
-            continue
     return os.getpid()
+
+
+@app.job
+async def unmoved(ctx: Context, gate: str) -> int:
+    """Waits on the event loop, and heeds nobody."""
+    write_down(ctx.job_id)
+    while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(LOOK)
+    return os.getpid()
+
+
+@app.job
+async def entangled(ctx: Context, gate: str) -> int:
+    """Waits for a thread that heeds nobody."""
+    return await asyncio.to_thread(stubborn, ctx, gate)
 
 
 @app.job(queue="inert")

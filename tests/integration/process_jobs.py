@@ -100,7 +100,12 @@ def late_in_process(told: str) -> None:
     time.sleep(600)
 
 
-@app.job(name="takes a moment", process=True, timeout="1500ms", retry=Retry(max_attempts=1))
+@app.job(name="takes a moment", process=True, timeout="1s", retry=Retry(max_attempts=1))
 def takes_a_moment() -> int:
-    time.sleep(0.6)
+    time.sleep(0.3)
     return os.getpid()
+
+
+@app.job(process=True)
+def enqueues() -> str:
+    return str(on_loop.sync.enqueue("from a process").id)

@@ -136,10 +136,10 @@ class Counted:
         self.began = asyncio.Event()
         self._insert = client.store.insert
 
-    async def __call__(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+    async def __call__(self, jobs: Sequence[NewJob], **options: Any) -> list[Inserted]:
         self.sizes.append(len(jobs))
         self.began.set()
-        return await self._insert(jobs)
+        return await self._insert(jobs, **options)
 
 
 @everywhere

@@ -1,4 +1,4 @@
-"""How a worker ends when it is told to."""
+"""How a worker ends when it is told to: no job of its own is left behind, and none has to pay for it."""
 
 from pathlib import Path
 from signal import SIGINT, SIGQUIT, SIGTERM, SIGTTIN
@@ -7,42 +7,136 @@ from typing import Any
 import fault_jobs
 from dutiful.client import JobHandle
 from dutiful.core.transitions import State
-from dutiful.store import Store
-from dutiful.testing.faults import until
+from dutiful.store import JobFilter, Store
+from dutiful.testing.faults import WorkerProcess, until
 from fault_jobs import executions
 
-
-async def enqueued(kind: str, gate: Path, count: int) -> list[JobHandle[Any]]:
-    return [await fault_jobs.app.enqueue(kind, {"gate": str(gate)}) for _ in range(count)]
+ONE_SLOT = ("--fast", "0", "--general", "1")
 
 
-async def started(folder: Path, count: int) -> None:
+async def enqueued(kind: str, gate: Path) -> JobHandle[Any]:
+    return await fault_jobs.app.enqueue(kind, {"gate": str(gate)})
+
+
+async def started(folder: Path, *jobs: JobHandle[Any]) -> None:
     async def look() -> bool:
-        return len(executions(folder)) == count
+        return {job.id for job in jobs} <= set(executions(folder))
 
-    await until(look, f"{count} jobs run")
-
-
-async def given_back(store: Store, jobs: list[JobHandle[Any]]) -> bool:
-    """Whether each waits in its line as if nobody had claimed it."""
-    records = [await job.record() for job in jobs]
-    attempts = [attempt for job in jobs for attempt in await store.attempts(job.id)]
-    return [(r.state, r.attempt, r.crashes) for r in records] == [(State.READY, 0, 0)] * len(jobs) and attempts == []
+    await until(look, "the jobs run")
 
 
-async def test_a_worker_told_to_stop_finishes_what_runs_and_gives_back_what_it_claimed_ahead(
-    store: Store, tmp_path: Path
-) -> None:
+async def assert_given_back(store: Store, *jobs: JobHandle[Any]) -> None:
+    """Each waits in its line as if nobody had ever claimed it."""
+    for job in jobs:
+        record = await job.record()
+        assert (record.state, record.attempt, record.crashes) == (State.READY, 0, 0)
+        assert await store.attempts(job.id) == []
+
+
+async def test_a_stop_lets_running_jobs_finish_and_gives_back_those_claimed_ahead(store: Store, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with fault_jobs.fleet(store, tmp_path) as fleet:
-        worker = await fleet.start("--general", "4").ready(store)
-        running = await enqueued("patient", gate, 4)
-        await started(tmp_path, 4)
-        waiting = await enqueued("patient", gate, 4)
+        # The quick ones make the worker claim ahead; then the only slot is taken.
+        await fault_jobs.nothing.enqueue_many({} for _ in range(300))
+        slow = await enqueued("patient", gate)
+        await fault_jobs.nothing.enqueue_many({} for _ in range(300))
+        worker = fleet.start(*ONE_SLOT)
+        await started(tmp_path, slow)
+        ahead = {held.job_id for held in await store.held_by(worker.id)} - set(executions(tmp_path))
+        assert ahead, "nothing was claimed ahead"
         worker.signal(SIGTERM)
+
+        async def only_one_left() -> bool:
+            return [held.job_id for held in await store.held_by(worker.id)] == [slow.id]
+
+        await until(only_one_left, "what was claimed ahead is given back")
         gate.touch()
         assert await worker.ended() == 0
-        assert [(await job.record()).state for job in running] == [State.COMPLETED] * 4
-        assert await given_back(store, waiting)
-        assert len(executions(tmp_path)) == 4
-    assert await store.check_places() == []
+        assert await slow.result(timeout="60s") == worker.pid
+        jobs = {job.id: job for job in await store.jobs(JobFilter(limit=1000))}
+        assert {jobs[id].state for id in ahead} == {State.READY}
+        assert {(job.attempt, job.crashes) for job in jobs.values() if job.state is State.READY} == {(0, 0)}
+        assert set(executions(tmp_path)) == {job.id for job in jobs.values() if job.state is State.COMPLETED}
+        assert [await store.attempts(id) for id in ahead] == [[]] * len(ahead)
+        assert await store.check_places() == []
+
+
+async def test_a_worker_stopped_in_full_flight_leaves_no_claim_behind(store: Store, tmp_path: Path) -> None:
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        handles = await fault_jobs.nothing.enqueue_many({} for _ in range(30_000))
+        for _ in range(3):
+            before = len(executions(tmp_path))
+            worker = fleet.start("--log-level", "warning")
+
+            async def in_full_flight(before: int = before) -> bool:
+                return len(executions(tmp_path)) > before + 500
+
+            await until(in_full_flight, "it has done some hundred jobs")
+            worker.signal(SIGTERM)
+            assert await worker.ended() == 0
+            assert await store.held_by(worker.id) == []
+        assert len(executions(tmp_path)) < len(handles), "there was nothing left to claim"
+        jobs = await store.jobs(JobFilter(limit=len(handles)))
+        assert {(job.state, job.attempt, job.crashes) for job in jobs} == {
+            (State.COMPLETED, 1, 0),
+            (State.READY, 0, 0),
+        }
+        assert await store.check_places() == []
+
+
+async def test_jobs_that_outlast_the_grace_are_interrupted_and_given_back(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        worker = fleet.start("--grace", "200ms")
+        job = await enqueued("patient", gate)
+        await started(tmp_path, job)
+        worker.signal(SIGTERM)
+        assert await worker.ended() == 1
+        assert gate.with_name("gate.interrupted").exists()
+        await assert_given_back(store, job)
+        assert await store.check_places() == []
+
+
+async def test_a_second_interrupt_does_not_wait_for_the_grace(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        worker = fleet.start("--grace", "1h")
+        job = await enqueued("patient", gate)
+        await started(tmp_path, job)
+        worker.signal(SIGINT)
+        await until(lambda: said(worker, "interrupt again"), "the first interrupt is heard")
+        assert worker.running
+        worker.signal(SIGINT)
+        assert await worker.ended() == 1
+        await assert_given_back(store, job)
+        assert await store.check_places() == []
+
+
+async def test_quit_ends_a_worker_at_once_even_if_handlers_heed_nobody(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        worker = fleet.start("--grace", "1h")
+        jobs = [await enqueued(kind, gate) for kind in ("patient", "stubborn", "unmoved", "entangled")]
+        await started(tmp_path, *jobs)
+        worker.signal(SIGQUIT)
+        assert await worker.ended() == 1
+        await assert_given_back(store, *jobs)
+        assert await store.check_places() == []
+
+
+async def test_a_worker_tells_where_it_is_even_if_its_event_loop_is_held(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        worker = fleet.start()
+        job = await enqueued("deaf", gate)
+        await started(tmp_path, job)
+        worker.signal(SIGTTIN)
+        await until(lambda: said(worker, 'fault_jobs.py", line'), "the stacks are printed")
+        assert "most recent call first" in worker.output
+        gate.touch()
+        assert await job.result(timeout="60s") == worker.pid
+        assert await store.check_places() == []
+
+
+async def said(worker: WorkerProcess, words: str) -> bool:
+    return words in worker.output

@@ -29,16 +29,16 @@ async def test_a_job_that_blocks_the_event_loop_ends_as_a_dead_letter_and_its_ne
         for neighbour in neighbours:
             await neighbour.result(timeout="60s")
 
-    record = await guilty.record()
-    assert executions(tmp_path).count(guilty.id) == record.crashes == 3
-    assert record.errors is not None
-    assert record.errors[0]["type"] == "WorkerLost"
-    assert (await store.stats(timedelta(hours=1))).dead_letters == 1
-    for neighbour in neighbours:
-        assert (await neighbour.record()).crashes == 0
-        assert await store.attempts(neighbour.id) == []
-    told = f"job {ids.public(guilty.id)} (stuck) holds the event loop past its timeout"
-    assert supervisor.output.count(told) == 3
-    assert supervisor.output.count("ended with exit code 70; it is started again") == 3
-    assert supervisor.output.count('fault_jobs.py", line') >= 3, "the stacks name the place"
-    assert await store.check_places() == []
+        record = await guilty.record()
+        assert executions(tmp_path).count(guilty.id) == record.crashes == 3
+        assert record.errors is not None
+        assert record.errors[0]["type"] == "WorkerLost"
+        assert (await store.stats(timedelta(hours=1))).dead_letters == 1
+        for neighbour in neighbours:
+            assert (await neighbour.record()).crashes == 0
+            assert await store.attempts(neighbour.id) == []
+        told = f"job {ids.public(guilty.id)} (stuck) holds the event loop past its timeout"
+        assert supervisor.output.count(told) == 3
+        assert supervisor.output.count("ended with exit code 70; it is started again") == 3
+        assert supervisor.output.count('fault_jobs.py", line') >= 3, "the stacks name the place"
+        assert await store.check_places() == []

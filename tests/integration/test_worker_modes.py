@@ -3,18 +3,18 @@
 import asyncio
 import contextvars
 import os
-import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import process_jobs
-from dutiful import Dutiful, JobFailed, JobRecord, Retry, State
+from dutiful import Dutiful, JobFailed, JobRecord, State
 from working import EVERYWHERE, eventually, final, working
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
+sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
 modes = pytest.mark.parametrize("mode", process_jobs.MODES)
 WHERE = {"loop": "on loop", "thread": "in thread", "process": "in process"}
 
@@ -27,8 +27,8 @@ async def told(app: Dutiful) -> AsyncIterator[Dutiful]:
     yield app
 
 
-async def outcome(app: Dutiful, mode: str, what: str) -> tuple[JobRecord, list[str]]:
-    """The job after its first attempt, and what its earlier attempts came to."""
+async def attempted(app: Dutiful, mode: str, what: str) -> tuple[JobRecord, list[str]]:
+    """The job after its first attempt, and what its attempts before the final one came to."""
     client = await app.client()
     job = await app.enqueue(mode, {"what": what})
 
@@ -40,68 +40,74 @@ async def outcome(app: Dutiful, mode: str, what: str) -> tuple[JobRecord, list[s
     return record, [attempt.outcome for attempt in await client.store.attempts(job.id)]
 
 
-def wait_of(record: JobRecord) -> timedelta:
-    """From now, rounded up to whole minutes."""
-    assert record.run_at is not None
-    from datetime import UTC, datetime
+async def all_attempted(app: Dutiful, mode: str, *whats: str) -> list[tuple[JobRecord, list[str]]]:
+    return await asyncio.gather(*(attempted(app, mode, what) for what in whats))
 
-    seconds = (record.run_at - datetime.now(UTC)).total_seconds()
-    return timedelta(minutes=-(-seconds // 60))
+
+def wait_of(record: JobRecord) -> timedelta:
+    """Until it is due, in whole minutes."""
+    assert record.run_at is not None
+    return timedelta(minutes=-((datetime.now(UTC) - record.run_at) // timedelta(minutes=1)))
+
+
+def first_error(record: JobRecord) -> tuple[str, str]:
+    assert record.errors is not None
+    return record.errors[0]["type"], record.errors[0]["message"]
 
 
 @everywhere
 async def test_each_mode_gives_results_and_heeds_what_a_handler_asks_for(told: Dutiful) -> None:
+    asks = ["hello there", "raise snooze", "return snooze", "raise cancel", "return cancel", "raise retry after"]
     async with working(told):
         for mode in process_jobs.MODES:
-            record, _ = await outcome(told, mode, "hello there")
-            assert (record.state, record.result, record.attempt) == (State.COMPLETED, "hello there", 1)
-            for way in ("raise", "return"):
-                record, tried = await outcome(told, mode, f"{way} snooze")
+            hello, *asked, later, (failed, _) = await all_attempted(told, mode, *asks, "raise fail")
+            assert (hello[0].state, hello[0].result, hello[0].attempt) == (State.COMPLETED, "hello there", 1)
+            for record, tried in asked[:2]:
                 assert (record.state, record.attempt, tried) == (State.SCHEDULED, 0, ["snoozed"])
                 assert wait_of(record) == timedelta(hours=2)
-                record, _ = await outcome(told, mode, f"{way} cancel")
-                assert record.state is State.CANCELLED and record.errors is not None
-                assert record.errors[0]["message"] == "not wanted"
-            record, tried = await outcome(told, mode, "raise retry after")
-            assert (record.state, record.attempt, tried) == (State.SCHEDULED, 1, ["failed"])
-            assert wait_of(record) == timedelta(hours=3)
-            record, _ = await outcome(told, mode, "raise fail")
-            assert record.state is State.FAILED and record.attempt == 1 and record.errors is not None
-            assert (record.errors[0]["type"], record.errors[0]["message"]) == ("Fail", "never works")
+            for record, _ in asked[2:]:
+                assert record.state is State.CANCELLED and first_error(record) == ("Cancelled", "not wanted")
+            assert (later[0].state, later[0].attempt, later[1]) == (State.SCHEDULED, 1, ["failed"])
+            assert wait_of(later[0]) == timedelta(hours=3)
+            assert (failed.state, failed.attempt) == (State.FAILED, 1)
+            assert first_error(failed) == ("Fail", "never works")
 
 
+@sqlite
 async def test_retry_policies_know_the_classes_of_errors_in_each_mode(told: Dutiful) -> None:
     async with working(told):
         for mode in process_jobs.MODES:
-            record, tried = await outcome(told, mode, "raise error")
-            assert (record.state, tried, wait_of(record)) == (State.SCHEDULED, ["failed"], timedelta(hours=1))
-            record, _ = await outcome(told, mode, "raise tired")
-            assert (record.state, wait_of(record)) == (State.SCHEDULED, timedelta(days=1))
-            record, tried = await outcome(told, mode, "raise broken")
-            assert (record.state, tried, record.attempt) == (State.FAILED, [], 1) and record.errors is not None
-            assert record.errors[0]["type"] == "Broken" and "behave" in record.errors[0]["traceback"]
+            (error, tried), (tired, _), (broken, none) = await all_attempted(
+                told, mode, "raise error", "raise tired", "raise broken"
+            )
+            assert (error.state, tried, wait_of(error)) == (State.SCHEDULED, ["failed"], timedelta(hours=1))
+            assert (tired.state, wait_of(tired)) == (State.SCHEDULED, timedelta(days=1))
+            assert (broken.state, none, broken.attempt) == (State.FAILED, [], 1)
+            assert first_error(broken) == ("Broken", "for good") and broken.errors is not None
+            assert "behave" in broken.errors[0]["traceback"]
 
 
-@modes
 @everywhere
-async def test_a_running_job_is_cancelled_wherever_it_runs(told: Dutiful, mode: str, tmp_path: Path) -> None:
-    file = tmp_path / "told"
-
-    async def running() -> str:
-        return file.read_text() if file.exists() else ""
-
+async def test_running_jobs_are_cancelled_wherever_they_run(told: Dutiful, tmp_path: Path) -> None:
     async with working(told):
-        job = await told.enqueue(f"hang {WHERE[mode]}", {"told": str(file)})
-        who = await eventually(running)
-        assert await job.cancel("enough") is True
-        record = await final(told, job)
-        assert record.state is State.CANCELLED and record.attempt == 1
-        if mode == "process":
-            await eventually(lambda: gone(int(who)))
-        assert await (await told.enqueue("loop", {"what": "next please"})).result("20s") == "next please"
+        for mode in process_jobs.MODES:
+            await told.enqueue(mode, {"what": "be warm"})
+        jobs = [await told.enqueue(f"hang {where}", {"told": str(tmp_path / where)}) for where in WHERE.values()]
+
+        async def all_running() -> bool:
+            return all((tmp_path / where).exists() and (tmp_path / where).read_text() for where in WHERE.values())
+
+        await eventually(all_running)
+        assert [await job.cancel("enough") for job in jobs] == [True, True, True]
+        records = [await final(told, job) for job in jobs]
+        assert [(record.state, record.attempt) for record in records] == [(State.CANCELLED, 1)] * 3
+        await eventually(lambda: gone(int((tmp_path / "in process").read_text())))
+        after = await all_attempted(told, "process", "next please")
+        assert after[0][0].result == "next please"
 
 
 @modes
+@sqlite
 async def test_a_job_past_its_timeout_is_stopped_wherever_it_runs(told: Dutiful, mode: str, tmp_path: Path) -> None:
     file = tmp_path / "told"
     async with working(told):
@@ -114,21 +120,23 @@ async def test_a_job_past_its_timeout_is_stopped_wherever_it_runs(told: Dutiful,
             await eventually(lambda: gone(int(file.read_text())))
 
 
+@sqlite
 async def test_waiting_for_a_free_process_is_not_held_against_a_job(told: Dutiful) -> None:
     async with working(told):
-        jobs = [await told.enqueue("takes a moment") for _ in range(3)]
+        jobs = [await told.enqueue("takes a moment") for _ in range(4)]
         pids = {await job.result("20s") for job in jobs}
     assert len(pids) == 1 and os.getpid() not in pids
 
 
+@sqlite
 async def test_a_process_that_dies_fails_its_job_only(told: Dutiful) -> None:
     async with working(told):
-        record, tried = await outcome(told, "process", "die")
+        record, tried = await attempted(told, "process", "die")
         assert (record.state, tried) == (State.SCHEDULED, ["failed"])
         (attempt,) = await (await told.client()).store.attempts(record.id)
         assert attempt.error is not None and attempt.error["type"] == "ProcessDied"
         assert "exit code 3" in attempt.error["message"]
-        record, _ = await outcome(told, "process", "hello again")
+        record, _ = await attempted(told, "process", "hello again")
         assert record.state is State.COMPLETED
 
 
@@ -143,7 +151,7 @@ async def gone(pid: int) -> bool:
 # --- what one job does must not be seen by the next
 
 
-@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+@sqlite
 async def test_context_variables_do_not_leak_from_job_to_job(app: Dutiful) -> None:
     mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="clean")
     app.configure(lanes="one=1:*")
@@ -165,24 +173,3 @@ async def test_context_variables_do_not_leak_from_job_to_job(app: Dutiful) -> No
         for kind in (on_loop, in_thread):
             jobs = await kind.enqueue_many([{}] * 3)
             assert {await job.result("20s") for job in jobs} == {"clean, then dirty"}
-
-
-@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
-async def test_a_job_that_ends_as_its_time_runs_out_leaves_its_thread_sound(app: Dutiful) -> None:
-    app.configure(lanes="one=1:*")
-
-    @app.job(timeout="100ms", retry=Retry(max_attempts=1))
-    def near() -> None:
-        time.sleep(0.1)
-
-    @app.job
-    def innocent() -> str:
-        total = sum(n for n in range(2_000))
-        return f"{total}"
-
-    async with working(app):
-        for _ in range(10):
-            risky = await near.enqueue()
-            next_one = await innocent.enqueue()
-            assert (await final(app, risky)).state in (State.COMPLETED, State.FAILED)
-            assert await next_one.result("20s") == "1999000"

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -56,20 +57,25 @@ def worker(
     )
     if not app.kinds:
         raise UsageError("the app has no kinds; import the modules that define them where the app is made")
-    code = _run(_supervise(app, processes) if processes > 1 else _serve(app, services=not no_services))
-    # Not sys.exit: a thread whose handler does not heed us would keep the process alive.
+    _run(_to_the_end(_supervise(app, processes) if processes > 1 else _serve(app, services=not no_services)))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, int]) -> None:
+    code = await work
+    # Here and now: to close the event loop would wait for handlers, and for threads of theirs, that do not heed us.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _run(work: Any) -> int:
-    try:
-        import uvloop
-    except ImportError:
-        return int(asyncio.run(work))
-    return int(uvloop.run(work))
 
 
 async def _serve(app: Dutiful, *, services: bool) -> int:

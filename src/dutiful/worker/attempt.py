@@ -75,14 +75,14 @@ class Attempts:
                 outcome = self._outcome_of(await self._threads.run(kind.function, arguments, context, slot))
             else:
                 outcome = await self._processes.run(kind, claim, slot)
-        except asyncio.CancelledError:
-            task = slot.task
-            if slot.stop is None or task is None:
+        except asyncio.CancelledError as error:
+            if slot.stop is not None:
+                outcome = _stopped(slot)
+            elif slot.task is not None and not slot.task.cancelling():
+                outcome = _raised(error, slot)  # its own doing: something that it awaited was cancelled
+            else:
                 raise  # the slot itself is being closed
-            while task.uncancel() > 0:
-                pass
-            outcome = _stopped(slot)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit ends the job, not the worker
             outcome = _raised(error, slot)
         finally:
             stop = slot.stop
@@ -128,7 +128,7 @@ def _stopped(slot: Slot) -> Outcome:
             return Lost()
 
 
-def _raised(error: Exception, slot: Slot) -> Outcome:
+def _raised(error: BaseException, slot: Slot) -> Outcome:
     match error:
         case Snooze():
             return Snoozed(error.delay)

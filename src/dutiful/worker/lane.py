@@ -216,6 +216,8 @@ class Lane:
             if self._look and not self._wake.is_set():
                 self._wake.set()
             outcome = await self._attempts.run(claim, self._kinds[claim.kind], slot)
+            if slot.abandoned:
+                return
             self._hand_over(claim, outcome)
             count += 1
             if count % TURN == 0:

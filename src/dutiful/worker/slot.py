@@ -25,7 +25,7 @@ class Stop(Enum):
 class Slot:
     """Runs one job at a time. Read by the keeper's thread, written by the event loop's only."""
 
-    __slots__ = ("_interrupt", "claim", "deadline", "kind", "lane", "started", "stop", "task", "told_at")
+    __slots__ = ("_interrupt", "abandoned", "claim", "deadline", "kind", "lane", "started", "stop", "task", "told_at")
 
     def __init__(self, lane: str) -> None:
         self.lane = lane
@@ -36,6 +36,7 @@ class Slot:
         self.deadline: float | None = None
         self.stop: Stop | None = None
         self.told_at = 0.0
+        self.abandoned = False  # its claim was given back while its handler ran on
         self._interrupt: Callable[[Stop], None] | None = None
 
     def begin(self, claim: Claim, kind: Kind[Any, Any]) -> None:
@@ -54,6 +55,10 @@ class Slot:
 
     def end(self) -> None:
         self.claim = self.kind = self.deadline = self._interrupt = None
+        if self.stop is not None and self.task is not None:
+            # Whether the handler heeded us or not, the next one must not find a task that is being cancelled.
+            while self.task.uncancel() > 0:
+                pass
 
     @property
     def ran(self) -> timedelta:

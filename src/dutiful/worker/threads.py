@@ -57,16 +57,19 @@ class _Call:
         self._stop: Stop | None = None
 
     def __call__(self) -> Any:
-        with self._lock:
-            if self._stop is not None:
-                raise _RAISED[self._stop]
-            self._thread = threading.get_ident()
         try:
+            with self._lock:
+                if self._stop is not None:
+                    raise _RAISED[self._stop]
+                self._thread = threading.get_ident()
             return self._function(**self._arguments)
+        except StopIteration as error:
+            # No future can carry it, so that its slot would wait for ever; in a coroutine it turns into this too.
+            raise RuntimeError("the handler raised StopIteration") from error
         finally:
             with self._lock:
-                # One that is on its way and comes too late would hit the pool, which never gets over it.
-                _raise_in(self._thread, None)
+                # An error that is on its way and comes too late would hit the pool, which does not get over it.
+                _raise_in(threading.get_ident(), None)
                 self._thread = None
 
     def interrupt(self, stop: Stop) -> None:

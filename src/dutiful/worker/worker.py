@@ -108,6 +108,7 @@ class Worker:
                 on_cancel=lambda job_id: self._tell(job_id, Stop.CANCEL),
             )
             await self._beat()
+            await self._peek()  # before the first claim, for it is to go by priority
             keeper.start()
             try:
                 await self._work()
@@ -117,7 +118,6 @@ class Worker:
 
     def _make_lanes(self, attempts: Attempts) -> list[Lane]:
         suspects = Suspects()
-        self._lines.note((kind.queue, kind.priority) for kind in self._kinds.values())
         return [
             Lane(
                 lane,
@@ -150,18 +150,19 @@ class Worker:
             done, _ = await asyncio.wait([stopping, settling, *slots, *feeding], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 task.result()
-            interrupted = await self._drain(slots)
+            interrupted = await self._drain(slots, feeding)
         finally:
             rest = [stopping, *slots, *feeding, *loops]
             for task in rest:
                 task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
+            # Bounded, for a handler may catch its cancellation and go on for ever.
+            await asyncio.wait(rest, timeout=1)
         self._settler.close()
         await self._settle_rest(settling)
         if interrupted:
             raise ShutdownTimeout(f"{interrupted} jobs were interrupted after the grace of {self._settings.grace}")
 
-    async def _drain(self, slots: list["asyncio.Task[None]"]) -> int:
+    async def _drain(self, slots: list["asyncio.Task[None]"], feeding: list["asyncio.Task[None]"]) -> int:
         """Give back what is not started, let the rest finish; returns how many had to be interrupted."""
         for lane in self.lanes:
             for claim in lane.close():
@@ -178,9 +179,13 @@ class Worker:
             slot.tell(Stop.SHUTDOWN)
         if running:
             await asyncio.wait([everybody], timeout=self._patience)
+        everybody.cancel()
         for slot in running:
             if slot.claim is not None:  # it did not heed us; its job goes to somebody else all the same
+                slot.abandoned = True
                 self._settler.settle(slot.claim, Released())
+        # A claim under way is waited for: cancelled, it would hold jobs that nobody knows of.
+        await asyncio.wait(feeding, timeout=LAST_WORDS)
         return len(running)
 
     async def _settle_rest(self, settling: "asyncio.Task[None]") -> None:

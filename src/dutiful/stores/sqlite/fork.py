@@ -35,6 +35,7 @@ class Gate:
 
 
 _gates: WeakSet[Gate] = WeakSet()
+_held: list[Gate] = []
 _forking = threading.Lock()
 
 
@@ -61,5 +62,4 @@ def _after_in_child() -> None:
         gate._abandon()
 
 
-_held: list[Gate] = []
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -24,6 +24,10 @@ class Migration(msgspec.Struct, frozen=True):
     sql: str
 
     @property
+    def version(self) -> int:
+        return int(self.name[:4])
+
+    @property
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
@@ -101,8 +105,8 @@ def apply_next(db: Connection, now: int) -> str | None:
         if (checksum := applied.get(migration.name)) is None:
             db.script(migration.sql)
             db.run(SQL["record_migration"], (migration.name, migration.checksum, now))
-            if migration is not None and int(migration.name[:4]) > _version(db):
-                db.run(SQL["put_meta"], ("schema_version", str(int(migration.name[:4]))))
+            if migration.version > _version(db):
+                db.run(SQL["put_meta"], ("schema_version", str(migration.version)))
                 db.run(SQL["put_meta"], ("oldest_version", str(OLDEST_VERSION)))
             return migration.name
         if checksum != migration.checksum:

@@ -13,6 +13,7 @@ For a store of your own, with pytest-asyncio in auto mode:
 from dutiful.testing.store_suite.act import ActSuite
 from dutiful.testing.store_suite.claim import ClaimSuite
 from dutiful.testing.store_suite.duty import DutySuite
+from dutiful.testing.store_suite.fence import FenceSuite
 from dutiful.testing.store_suite.gate import GateSuite
 from dutiful.testing.store_suite.insert import InsertSuite
 from dutiful.testing.store_suite.lease import LeaseSuite
@@ -28,6 +29,7 @@ __all__ = [
     "ActSuite",
     "ClaimSuite",
     "DutySuite",
+    "FenceSuite",
     "GateSuite",
     "InsertSuite",
     "LeaseSuite",

@@ -65,7 +65,7 @@ class DutySuite:
 
     async def test_a_promotion_moves_no_more_than_it_was_asked_to(self, store: Store) -> None:
         jobs = [new_job(run_at=at(n)) for n in range(1, 6)]
-        await enqueue(store, *jobs)
+        await enqueue(store, *reversed(jobs))
 
         promoted = await store.promote(2, now=at(60))
 

@@ -1,11 +1,12 @@
 """What becomes of a job that is enqueued."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 import pytest
 
-from dutiful.core.errors import UsageError
+from dutiful.core.errors import DataRefused, UsageError
 from dutiful.core.ids import public
 from dutiful.core.job import Inserted, Insertion, Unique
 from dutiful.core.outcome import Failed
@@ -204,6 +205,17 @@ class InsertSuite:
 
         assert await store.insert([job], now=at(1)) == [Inserted(job.id, Insertion.EXISTING)]
         assert await store.check_places() == []
+
+    @pytest.mark.parametrize("text", ["\\u0000", "\\ud800"])
+    async def test_a_job_that_cannot_be_stored_is_refused_with_its_whole_batch(self, store: Store, text: str) -> None:
+        jobs = [new_job(), new_job(payload=f'{{"text": "{text}"}}')]
+
+        with contextlib.suppress(DataRefused):
+            await enqueue(store, *jobs)
+            assert len(await store.jobs(JobFilter())) == 2  # it can be stored here, and read again
+            return
+
+        assert await store.jobs(JobFilter()) == []
 
     async def test_a_large_batch_keeps_its_order(self, store: Store) -> None:
         jobs = [new_job(payload=f'{{"n": {n}}}') for n in range(2000)]

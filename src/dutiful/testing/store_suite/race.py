@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from dutiful.core.errors import UsageError
 from dutiful.core.outcome import Failed, Lost
 from dutiful.core.transitions import State
 from dutiful.store import Store, Verdict
@@ -22,6 +23,7 @@ from dutiful.testing.store_suite.builders import (
     enqueue_one,
     finish_one,
     keeping,
+    made,
     new_job,
     outcomes,
     refusal,
@@ -174,13 +176,23 @@ class RaceSuite:
             await store.sweep(10, now=T0)
             assert [c.job_id for c in await claim(store)] == [dependent.id]
 
-    async def test_retention_and_a_new_dependent_at_once_leave_no_orphan(self, store: Store) -> None:
+    async def test_retention_and_a_new_dependent_at_once_leave_nobody_waiting_for_ever(self, store: Store) -> None:
         await warm(store)
-        need, later = await finish_one(store), at(10**6)
+        later = at(10**6)
+        for _ in range(10):
+            need = await finish_one(store)
+            dependent = new_job(depends_on=(need,))
 
-        dependent = new_job(depends_on=(need,))
-        await asyncio.gather(
-            store.insert([dependent], now=later), store.retain(at(1) - T0, 10, None, now=later), return_exceptions=True
-        )
+            inserted, _ = await asyncio.gather(
+                store.insert([dependent], now=later),
+                store.retain(at(1) - T0, 10, None, now=later),
+                return_exceptions=True,
+            )
 
+            await store.sweep(10, now=later)
+            if isinstance(inserted, UsageError):
+                assert await store.find(dependent.id) is None
+            else:
+                assert inserted == made(dependent)
+                assert [c.job_id for c in await claim(store, now=later)] == [dependent.id]
         assert await store.check_places() == []

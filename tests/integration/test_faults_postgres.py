@@ -1,0 +1,148 @@
+"""A Postgres that goes away and comes back: what it acknowledged is done, and every worker works again."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+import fault_jobs
+from databases import missing
+from dutiful.core.errors import StoreUnavailable
+from dutiful.core.transitions import State
+from dutiful.store import JobFilter, Store
+from dutiful.stores.postgres import PostgresStore
+from dutiful.testing.faults import Fleet, WorkerProcess, until
+from dutiful.testing.servers import PostgresServer
+from fault_jobs import address
+
+FOUR_SLOTS = ("--fast", "0", "--general", "4")
+SELF = "select pid from pg_stat_activity where datname = current_database() and application_name = 'dutiful'"
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server to crash, which keeps its word as in production."""
+    if reason := PostgresServer.available(18):
+        missing(reason)
+    with PostgresServer(18) as server:
+        yield server
+
+
+@asynccontextmanager
+async def producers(count: int) -> AsyncIterator[list[UUID]]:
+    """Enqueue as fast as it goes; the list grows by what was acknowledged."""
+    acknowledged: list[UUID] = []
+
+    async def produce() -> None:
+        while True:
+            try:
+                acknowledged.append((await fault_jobs.nothing.enqueue()).id)
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(produce()) for _ in range(count)]
+    try:
+        yield acknowledged
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def completed(store: Store) -> int:
+    return (await store.stats(timedelta(hours=1))).finished.get("completed", 0)
+
+
+async def progress(store: Store, acknowledged: list[UUID], jobs: int = 100) -> None:
+    """Wait until that many more jobs were taken in, and as many done."""
+    taken_in, done = len(acknowledged) + jobs, await until(lambda: completed(store), "a job is done") + jobs
+
+    async def more() -> bool:
+        return len(acknowledged) > taken_in and await completed(store) > done
+
+    await until(more, "jobs are taken in and done")
+
+
+async def assert_every_slot_works(store: Store, fleet: Fleet, gate: Path) -> None:
+    """As many jobs as there are slots run at once, which takes all slots of all workers."""
+    jobs = [await fault_jobs.app.enqueue("patient", {"gate": str(gate)}) for _ in range(4 * len(fleet.workers))]
+
+    async def full() -> bool:
+        return [len(await store.held_by(worker.id)) for worker in fleet.workers] == [4] * len(fleet.workers)
+
+    await until(full, "every slot of every worker is taken")
+    gate.touch()
+    for job in jobs:
+        await job.result(timeout="60s")
+
+
+async def assert_all_done(store: Store, acknowledged: list[UUID]) -> None:
+    async def drained() -> bool:
+        return not await store.queues()
+
+    await until(drained, "every job is final")
+    jobs = await store.jobs(JobFilter(limit=1_000_000))
+    assert {job.state for job in jobs} == {State.COMPLETED}
+    assert set(acknowledged) <= {job.id for job in jobs}
+    assert len(set(acknowledged)) == len(acknowledged)
+    assert await store.check_places() == []
+
+
+async def test_what_was_acknowledged_survives_crashes_of_the_server(
+    own_server: PostgresServer, tmp_path: Path
+) -> None:
+    store = PostgresStore(own_server.create_database("dutiful"))
+    await store.migrate()
+    await store.open()
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        for worker in (fleet.start(*FOUR_SLOTS), fleet.start(*FOUR_SLOTS)):
+            await worker.ready(store)
+        async with producers(8) as acknowledged:
+            for _ in range(3):
+                await progress(store, acknowledged)
+                await asyncio.to_thread(own_server.restart, "immediate")
+            await progress(store, acknowledged)
+        await assert_all_done(store, acknowledged)
+        await assert_every_slot_works(store, fleet, tmp_path / "gate")
+        assert all(worker.running for worker in fleet.workers)
+        print(f"\n{len(acknowledged)} acknowledged over 3 crashes, {len(fault_jobs.executions(tmp_path))} executions")
+        assert await store.check_places() == []
+    await store.close()
+
+
+@pytest.mark.parametrize("backend", ["postgres18"])
+async def test_workers_get_over_the_loss_of_any_connection(store: Store, tmp_path: Path) -> None:
+    url = address(store)
+    admin = await asyncpg.connect(url)
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        for worker in (fleet.start(*FOUR_SLOTS, "--poll", "1h"), fleet.start(*FOUR_SLOTS, "--poll", "1h")):
+            await worker.ready(store)
+
+        async def listeners() -> bool:
+            return await admin.fetchval(f"select count(*) from ({SELF} and query ilike 'listen%') l") == 2
+
+        killed = 0
+        async with producers(4) as acknowledged:
+            for number in range(30):
+                await progress(store, acknowledged, jobs=20)
+                only = "and query ilike 'listen%'" if number % 5 == 0 else ""
+                victims = [row[0] for row in await admin.fetch(f"{SELF} {only}")]
+                chosen = victims if only else random.sample(victims, min(2, len(victims)))
+                killed += len(await admin.fetch("select pg_terminate_backend(p) from unnest($1::int[]) p", chosen))
+            await progress(store, acknowledged)
+        await until(listeners, "both workers listen again")
+        await assert_all_done(store, acknowledged)
+        # They poll once an hour: what starts now, was heard of.
+        for _ in range(10):
+            await (await fault_jobs.nothing.enqueue()).result(timeout="60s")
+        await assert_every_slot_works(store, fleet, tmp_path / "gate")
+        assert all(worker.running for worker in fleet.workers)
+        print(f"\n{killed} connections ended, {len(acknowledged)} acknowledged")
+        assert await store.check_places() == []
+    await admin.close()

@@ -1,0 +1,201 @@
+"""A commit whose reply is lost: to ask again changes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
+
+import pytest
+
+import fault_jobs
+from dutiful.core.errors import StoreUnavailable
+from dutiful.core.job import Claim, Insertion
+from dutiful.core.outcome import Failed
+from dutiful.core.transitions import State
+from dutiful.store import Ask, Completion, JobFilter, Line, Refusal, Store, Verdict
+from dutiful.stores.postgres import PostgresStore
+from dutiful.testing.faults import Fleet, until
+from dutiful.testing.store_suite.builders import ADA, OOPS, change, new_job
+from fault_jobs import DIARY, address, executions
+
+pytestmark = pytest.mark.parametrize("backend", ["postgres18"])
+
+Look = Callable[[bytes], Awaitable[bool]]
+
+
+class Proxy:
+    """Stands between clients and Postgres, and may end a connection instead of passing on a reply."""
+
+    def __init__(self, url: str) -> None:
+        self._upstream = urlsplit(url)
+        self._server: asyncio.Server | None = None
+        self._look: Look | None = None
+        self.cuts = 0
+        self.shut = False
+        """Whether new connections are refused."""
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()
+        user = f"{self._upstream.username}@" if self._upstream.username else ""
+        return urlunsplit(self._upstream._replace(netloc=f"{user}{host}:{port}"))
+
+    def cut(self, look: Look) -> None:
+        """End the connection, once, at the first reply for which `look` answers true."""
+        self._look = look
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if self.shut:
+            to_client.transport.abort()
+            return
+        server, to_server = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        asking = asyncio.create_task(self._pass_on(client, to_server))
+        try:
+            while data := await server.read(65536):
+                if self._look is not None and await self._look(data):
+                    self._look = None
+                    self.cuts += 1
+                    break
+                to_client.write(data)
+                await to_client.drain()
+        except ConnectionError:
+            pass
+        finally:
+            asking.cancel()
+            to_client.transport.abort()
+            to_server.transport.abort()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+
+@asynccontextmanager
+async def through_proxy(store: Store) -> AsyncIterator[tuple[PostgresStore, Proxy]]:
+    """A second store on the same database, behind a proxy."""
+    async with Proxy(address(store)) as proxy:
+        behind = PostgresStore(proxy.url)
+        await behind.open()
+        try:
+            yield behind, proxy
+        finally:
+            await behind.close()
+
+
+def once_stored(store: Store, job_id: UUID) -> Look:
+    async def look(_: bytes) -> bool:
+        return await store.find(job_id) is not None
+
+    return look
+
+
+async def claimed(store: Store) -> Claim:
+    await store.insert([new_job()])
+    ask = Ask(ADA, "general", [Line("default", 100)], ["greet"], 1, timedelta(seconds=30))
+    (claim,) = await store.claim(ask)
+    return claim
+
+
+async def test_an_enqueue_whose_reply_is_lost_is_repeated_and_makes_one_job(store: Store) -> None:
+    job = new_job()
+    async with through_proxy(store) as (behind, proxy):
+        proxy.cut(once_stored(store, job.id))
+        (inserted,) = await behind.insert([job])
+        assert proxy.cuts == 1
+    assert inserted.job_id == job.id
+    assert [found.id for found in await store.jobs(JobFilter())] == [job.id]
+    assert await store.check_places() == []
+
+
+async def test_an_enqueue_that_failed_after_its_commit_can_be_made_again(store: Store) -> None:
+    job = new_job()
+    async with through_proxy(store) as (behind, proxy):
+
+        async def stored(data: bytes) -> bool:
+            proxy.shut = await once_stored(store, job.id)(data)
+            return proxy.shut
+
+        proxy.cut(stored)
+        with pytest.raises(StoreUnavailable):
+            await behind.insert([job])
+        proxy.shut = False
+        (inserted,) = await behind.insert([job])
+        assert proxy.cuts == 1
+    assert (inserted.job_id, inserted.insertion) == (job.id, Insertion.EXISTING)
+    assert [found.id for found in await store.jobs(JobFilter())] == [job.id]
+    assert await store.check_places() == []
+
+
+async def test_a_completion_whose_reply_is_lost_is_not_taken_for_a_lost_claim(store: Store) -> None:
+    claim = await claimed(store)
+    async with through_proxy(store) as (behind, proxy):
+
+        async def final(_: bytes) -> bool:
+            return bool(await store.outcomes([claim.job_id]))
+
+        proxy.cut(final)
+        refused = await behind.complete([Completion(claim.job_id, claim.claim_id, '"done"')])
+        assert proxy.cuts == 1
+    assert refused == [Refusal(claim.job_id, claim.claim_id, Verdict.REPEATED)]
+    (record,) = await store.outcomes([claim.job_id])
+    assert (record.state, record.result) == (State.COMPLETED, "done")
+    assert await store.attempts(claim.job_id) == []
+    assert await store.check_places() == []
+
+
+async def test_a_failure_whose_reply_is_lost_is_counted_once(store: Store) -> None:
+    claim = await claimed(store)
+    async with through_proxy(store) as (behind, proxy):
+
+        async def scheduled(_: bytes) -> bool:
+            record = await store.find(claim.job_id)
+            return record is not None and record.state is State.SCHEDULED
+
+        proxy.cut(scheduled)
+        refused = await behind.settle([change(claim, Failed(OOPS))])
+        assert proxy.cuts == 1
+    assert refused == [Refusal(claim.job_id, claim.claim_id, Verdict.REPEATED)]
+    assert [attempt.outcome for attempt in await store.attempts(claim.job_id)] == ["failed"]
+    assert await store.check_places() == []
+
+
+async def test_jobs_claimed_in_a_reply_that_is_lost_are_not_left_to_their_leases(store: Store, tmp_path: Path) -> None:
+    async with Proxy(address(store)) as proxy:
+        environment = {DIARY: str(tmp_path / "diary"), "DUTIFUL_LEASE": "5m"}
+        here = Path(__file__).parent
+        async with Fleet("fault_jobs:app", proxy.url, folder=tmp_path, path=here, environment=environment) as fleet:
+            worker = await fleet.start().ready(store)
+            job = new_job(kind="nothing")
+
+            async def claims_it(data: bytes) -> bool:
+                return job.id.bytes in data and bool(await store.held_by(worker.id))
+
+            proxy.cut(claims_it)
+            await store.insert([job])
+
+            async def final() -> bool:
+                return bool(await store.outcomes([job.id]))
+
+            await until(final, "the job is done")
+        assert proxy.cuts == 1
+    (record,) = await store.outcomes([job.id])
+    assert (record.state, record.attempt, record.crashes) == (State.COMPLETED, 1, 0)
+    assert executions(tmp_path) == [job.id]
+    assert await store.check_places() == []

@@ -1,0 +1,135 @@
+"""A job is its worker's for as long as the worker lives, and not a moment longer."""
+
+import asyncio
+import threading
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from dutiful import ClaimLost, Context, Dutiful, State
+from dutiful.core.outcome import Lost
+from dutiful.core.settle import Policy, decide
+from working import eventually, final, working
+
+
+class Observer:
+    """Another process's view, from a thread with a loop of its own: a handler that blocks ours does not blind it."""
+
+    def __init__(self, url: str) -> None:
+        self._app = Dutiful(url)
+
+    def renewals(self, job_id: UUID, wanted: int) -> list[datetime]:
+        """The ends that the job's lease has had, once it was renewed `wanted` times."""
+        return asyncio.run(self._renewals(job_id, wanted))
+
+    async def _renewals(self, job_id: UUID, wanted: int) -> list[datetime]:
+        ends: list[datetime] = []
+        async with self._app:
+            store = (await self._app.client()).store
+
+            async def look() -> bool:
+                assert await store.lapsed(10) == []
+                record = await self._app.find(job_id)
+                if record is not None and record.expires_at is not None and record.expires_at not in ends:
+                    ends.append(record.expires_at)
+                return len(ends) > wanted
+
+            await eventually(look)
+        return ends
+
+
+async def test_a_handler_that_blocks_the_event_loop_for_longer_than_its_lease_keeps_its_job(
+    app: Dutiful, app_url: str
+) -> None:
+    app.configure(lease="1s")
+    began, observed = threading.Event(), threading.Event()
+
+    @app.job
+    async def blocks() -> str:
+        began.set()
+        observed.wait(30)  # the loop stands still
+        return "mine"
+
+    def watch(job_id: UUID) -> list[datetime]:
+        assert began.wait(20)
+        try:
+            return Observer(app_url).renewals(job_id, 3)
+        finally:
+            observed.set()
+
+    async with working(app):
+        job_id = app.new_id()
+        watching = asyncio.create_task(asyncio.to_thread(watch, job_id))
+        job = await blocks.options(id=job_id).enqueue()
+        assert await job.result("20s") == "mine"
+        ends = await watching
+    assert ends[-1] - ends[0] > timedelta(seconds=1)
+    record = await app.find(job.id)
+    assert record is not None and (record.attempt, record.crashes) == (1, 0)
+
+
+@pytest.mark.parametrize("mode", ["loop", "thread"])
+async def test_a_job_whose_lease_was_lost_is_stopped_and_its_outcome_refused(app: Dutiful, mode: str) -> None:
+    running, stopped = threading.Event(), threading.Event()
+
+    @app.job(name="loop")
+    async def on_loop(ctx: Context) -> str:
+        return "second" if begin(ctx) else await wait(ctx)
+
+    async def wait(ctx: Context) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return "never"
+
+    @app.job(name="thread")
+    def in_thread(ctx: Context) -> str:
+        if begin(ctx):
+            return "second"
+        try:
+            while True:
+                ctx.check()
+        except ClaimLost:
+            stopped.set()
+            raise
+
+    def begin(ctx: Context) -> bool:
+        again = running.is_set()
+        running.set()
+        return again
+
+    client = await app.client()
+    async with working(app) as worker:
+        job = await app.enqueue(mode)
+        await asyncio.to_thread(running.wait, 20)
+        # What a rescuer does that believes the worker dead.
+        (held,) = await client.store.held_by(worker.id)
+        change = decide(held, Lost(), Policy(), 1, lambda low, high: low)
+        assert await client.store.settle([change]) == []
+        client.delivery.hint(frozenset())
+        assert await asyncio.to_thread(stopped.wait, 20)
+        record = await final(app, job)
+    assert (record.state, record.result, record.crashes) == (State.COMPLETED, "second", 1)
+    assert [attempt.outcome for attempt in await client.store.attempts(job.id)][0] == "lost"
+
+
+async def test_a_worker_that_stops_lets_running_jobs_finish_and_gives_the_rest_back(app: Dutiful) -> None:
+    app.configure(lanes="one=1:*")
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def slow(n: int) -> int:
+        began.set()
+        await go.wait()
+        return n
+
+    jobs = await slow.enqueue_many([{"n": n} for n in range(5)])
+    async with working(app) as worker:
+        await began.wait()
+        worker.stop()
+        go.set()
+    records = [await app.find(job.id) for job in jobs]
+    assert [record.state for record in records if record] == [State.COMPLETED, *[State.READY] * 4]
+    assert [record.attempt for record in records if record] == [1, 0, 0, 0, 0]
