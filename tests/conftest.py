@@ -69,19 +69,19 @@ def pg16_url(clean16: CleanDatabase) -> str:
 
 
 @pytest.fixture(scope="session")
-def _pgbouncer(postgres18: Postgres) -> Iterator[PgBouncer]:
+def bouncer(postgres18: Postgres) -> Iterator[PgBouncer]:
     if not isinstance(postgres18, PostgresServer):
         missing("PgBouncer is tested in front of a bundled server only: unset DUTIFUL_TEST_PG18_URL")
     if reason := PgBouncer.available():
         missing(reason)
-    with PgBouncer(postgres18) as bouncer:
-        yield bouncer
+    with PgBouncer(postgres18) as server:
+        yield server
 
 
 @pytest.fixture
-def pgbouncer(_pgbouncer: PgBouncer, pg18_url: str) -> str:
+def pgbouncer(bouncer: PgBouncer, pg18_url: str) -> str:
     """The URL of `pg18_url`'s database through PgBouncer in transaction mode."""
-    return _pgbouncer.dsn(DATABASE)
+    return bouncer.dsn(DATABASE)
 
 
 @pytest.fixture

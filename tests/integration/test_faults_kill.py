@@ -127,18 +127,21 @@ async def test_a_job_that_kills_its_worker_takes_nobody_with_it(store: Store, tm
 
 async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store: Store, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with fault_jobs.fleet(store, tmp_path, lease="5m") as fleet:
-        supervisor = fleet.start("--processes", "2", "--general", "2")
-        jobs = [await fault_jobs.app.enqueue("patient", {"gate": str(gate)}) for _ in range(4)]
+    async with fault_jobs.fleet(store, tmp_path, lease="5m", poll="1h") as fleet:
+        supervisor = fleet.start("--processes", "2", "--lane", "one=2:default", "--lane", "two=2:long")
+        jobs = [
+            await fault_jobs.app.enqueue("patient", {"gate": str(gate)}, queue=queue)
+            for queue in ["default", "long"] * 4
+        ]
 
         async def all_run() -> bool:
-            return len(executions(tmp_path)) == 4
+            return len(executions(tmp_path)) == len(jobs)
 
-        await until(all_run, "all four jobs run")
+        await until(all_run, "all jobs run")
         victim, other = await store.workers()
         held = await store.held_by(victim.id)
         kept = await store.held_by(other.id)
-        assert len(held) == len(kept) == 2
+        assert len(held) == len(kept) == 4
         assert {victim.pid, other.pid} == set(children(supervisor.pid))
         end(victim.pid)
 
@@ -152,6 +155,6 @@ async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store
         for job in jobs:
             await job.result(timeout="60s")
 
-    assert {id for id, record in records.items() if record.crashes == 1} == {claim.job_id for claim in held}
-    assert all(records[claim.job_id].worker_id == other.id for claim in kept)
-    assert await store.check_places() == []
+        assert {id for id, record in records.items() if record.crashes == 1} == {claim.job_id for claim in held}
+        assert all(records[claim.job_id].worker_id == other.id for claim in kept)
+        assert await store.check_places() == []

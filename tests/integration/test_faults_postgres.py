@@ -19,7 +19,7 @@ from dutiful.store import JobFilter, Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.faults import Fleet, WorkerProcess, until
 from dutiful.testing.servers import PostgresServer
-from fault_jobs import address
+from fault_jobs import address, executions
 
 FOUR_SLOTS = ("--fast", "0", "--general", "4")
 SELF = "select pid from pg_stat_activity where datname = current_database() and application_name = 'dutiful'"
@@ -111,7 +111,7 @@ async def test_what_was_acknowledged_survives_crashes_of_the_server(
         await assert_all_done(store, acknowledged)
         await assert_every_slot_works(store, fleet, tmp_path / "gate")
         assert all(worker.running for worker in fleet.workers)
-        print(f"\n{len(acknowledged)} acknowledged over 3 crashes, {len(fault_jobs.executions(tmp_path))} executions")
+        print(f"\n{len(acknowledged)} acknowledged over 3 crashes, {len(executions(tmp_path))} executions")
         assert await store.check_places() == []
     await store.close()
 
@@ -121,14 +121,18 @@ async def test_workers_get_over_the_loss_of_any_connection(store: Store, tmp_pat
     url = address(store)
     admin = await asyncpg.connect(url)
     async with fault_jobs.fleet(store, tmp_path) as fleet:
-        for worker in (fleet.start(*FOUR_SLOTS, "--poll", "1h"), fleet.start(*FOUR_SLOTS, "--poll", "1h")):
+        two_lanes = ("--lane", "one=2:default", "--lane", "two=2:default", "--poll", "1h")
+        for worker in (fleet.start(*two_lanes), fleet.start(*two_lanes)):
             await worker.ready(store)
 
         async def listeners() -> bool:
             return await admin.fetchval(f"select count(*) from ({SELF} and query ilike 'listen%') l") == 2
 
+        # Enough to keep every lane claiming all the while.
+        backlog = await fault_jobs.nothing.enqueue_many({} for _ in range(10_000))
         killed = 0
         async with producers(4) as acknowledged:
+            acknowledged += [job.id for job in backlog]
             for number in range(30):
                 await progress(store, acknowledged, jobs=20)
                 only = "and query ilike 'listen%'" if number % 5 == 0 else ""
@@ -143,6 +147,8 @@ async def test_workers_get_over_the_loss_of_any_connection(store: Store, tmp_pat
             await (await fault_jobs.nothing.enqueue()).result(timeout="60s")
         await assert_every_slot_works(store, fleet, tmp_path / "gate")
         assert all(worker.running for worker in fleet.workers)
-        print(f"\n{killed} connections ended, {len(acknowledged)} acknowledged")
+        runs = executions(tmp_path)
+        print(f"\n{killed} connections ended, {len(acknowledged)} acknowledged, {len(runs)} executions")
+        assert len(set(runs)) == len(runs), "no worker died and no lease ended, so no job had to run twice"
         assert await store.check_places() == []
     await admin.close()

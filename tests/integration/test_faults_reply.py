@@ -1,6 +1,7 @@
 """A commit whose reply is lost: to ask again changes nothing."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -14,12 +15,12 @@ import pytest
 
 import fault_jobs
 from dutiful.core.errors import StoreUnavailable
-from dutiful.core.job import Claim, Insertion
+from dutiful.core.job import Claim, Insertion, NewJob
 from dutiful.core.outcome import Failed
 from dutiful.core.transitions import State
 from dutiful.store import Ask, Completion, JobFilter, Line, Refusal, Store, Verdict
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.faults import Fleet, until
+from dutiful.testing.faults import Fleet, WorkerProcess, until
 from dutiful.testing.store_suite.builders import ADA, OOPS, change, new_job
 from fault_jobs import DIARY, address, executions
 
@@ -176,26 +177,69 @@ async def test_a_failure_whose_reply_is_lost_is_counted_once(store: Store) -> No
     assert await store.check_places() == []
 
 
-async def test_jobs_claimed_in_a_reply_that_is_lost_are_not_left_to_their_leases(store: Store, tmp_path: Path) -> None:
+@asynccontextmanager
+async def worker_through_proxy(
+    store: Store, folder: Path, *options: str
+) -> AsyncIterator[tuple[WorkerProcess, Proxy]]:
     async with Proxy(address(store)) as proxy:
-        environment = {DIARY: str(tmp_path / "diary"), "DUTIFUL_LEASE": "5m"}
+        environment = {DIARY: str(folder / "diary"), "DUTIFUL_LEASE": "5m"}
         here = Path(__file__).parent
-        async with Fleet("fault_jobs:app", proxy.url, folder=tmp_path, path=here, environment=environment) as fleet:
-            worker = await fleet.start().ready(store)
-            job = new_job(kind="nothing")
+        async with Fleet("fault_jobs:app", proxy.url, folder=folder, path=here, environment=environment) as fleet:
+            yield await fleet.start(*options).ready(store), proxy
 
-            async def claims_it(data: bytes) -> bool:
-                return job.id.bytes in data and bool(await store.held_by(worker.id))
 
-            proxy.cut(claims_it)
-            await store.insert([job])
+async def assert_done_at_the_first_attempt(store: Store, folder: Path, *jobs: NewJob) -> None:
+    async def final() -> bool:
+        return len(await store.outcomes([job.id for job in jobs])) == len(jobs)
 
-            async def final() -> bool:
-                return bool(await store.outcomes([job.id]))
-
-            await until(final, "the job is done")
-        assert proxy.cuts == 1
-    (record,) = await store.outcomes([job.id])
-    assert (record.state, record.attempt, record.crashes) == (State.COMPLETED, 1, 0)
-    assert executions(tmp_path) == [job.id]
+    # Long before the five minutes of their leases are over.
+    await until(final, "the jobs are done")
+    for record in await store.outcomes([job.id for job in jobs]):
+        assert (record.state, record.attempt, record.crashes) == (State.COMPLETED, 1, 0)
+        assert await store.attempts(record.id) == []
+    assert sorted(executions(folder)) == sorted(job.id for job in jobs)
     assert await store.check_places() == []
+
+
+async def test_jobs_claimed_in_a_reply_that_is_lost_are_not_left_to_their_leases(store: Store, tmp_path: Path) -> None:
+    job = new_job(kind="nothing")
+    async with worker_through_proxy(store, tmp_path) as (worker, proxy):
+
+        async def claims_it(data: bytes) -> bool:
+            return job.id.bytes in data and bool(await store.held_by(worker.id))
+
+        proxy.cut(claims_it)
+        await store.insert([job])
+        await assert_done_at_the_first_attempt(store, tmp_path, job)
+        assert proxy.cuts == 1
+
+
+async def test_a_lane_whose_claim_got_no_reply_leaves_the_claim_of_another_lane_alone(
+    store: Store, tmp_path: Path
+) -> None:
+    cut, slow = new_job(kind="nothing", queue="cut"), new_job(kind="nothing", queue="slow")
+    reconciled = asyncio.Event()
+    waiting = asyncio.Event()
+    async with worker_through_proxy(store, tmp_path, "--lane", "cut=1:cut", "--lane", "slow=1:slow") as (worker, proxy):
+
+        async def look(data: bytes) -> bool:
+            if slow.id.bytes in data and not waiting.is_set():
+                # The reply to the second lane's claim comes only when the first one has looked what this worker holds.
+                waiting.set()
+                await reconciled.wait()
+
+                async def given_back() -> bool:
+                    return slow.id not in [held.job_id for held in await store.held_by(worker.id)]
+
+                with contextlib.suppress(AssertionError):  # which is as it should be
+                    await until(given_back, "the other lane gives it back", within=0.5)
+            elif slow.id.bytes in data:
+                reconciled.set()
+            return cut.id.bytes in data and not reconciled.is_set()
+
+        proxy.cut(look)
+        await store.insert([slow])
+        await waiting.wait()
+        await store.insert([cut])
+        await assert_done_at_the_first_attempt(store, tmp_path, cut, slow)
+        assert proxy.cuts == 1

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -49,6 +49,7 @@ class Lane:
         settler: Settler,
         leases: Leases,
         suspects: Suspects,
+        lost: Callable[[UUID], None],
         *,
         lease: timedelta,
         prefetch: int,
@@ -65,7 +66,9 @@ class Lane:
         self._settler = settler
         self._leases = leases
         self._suspects = suspects
+        self._lost = lost
         self._lease = lease
+        self._lease_seconds = lease.total_seconds()
         self._prefetch = prefetch
         self._buffer: deque[Claim] = deque()
         self._buffered_at = 0.0
@@ -168,6 +171,8 @@ class Lane:
             return
         for claim in claims:
             if claim.crashes:
+                # Lost with its worker, which may be this one: nobody else would tell the handler that still runs.
+                self._lost(claim.job_id)
                 self._suspects.running = claim.job_id
                 self._buffer.appendleft(claim)
             else:
@@ -194,9 +199,8 @@ class Lane:
 
     async def _give_back_unknown(self) -> None:
         """A claim whose answer was lost holds jobs that nobody here knows of."""
-        held = {claim.job_id for claim, _ in self._leases.snapshot()}
         for lapsed in await self._store.held_by(self._worker_id):
-            if lapsed.job_id not in held:
+            if self._leases.claim(lapsed.claim_id) is None:
                 self._settler.give_back(lapsed)
         self._reconcile = False
 
@@ -215,6 +219,10 @@ class Lane:
             self._taken += 1
             if self._look and not self._wake.is_set():
                 self._wake.set()
+            if not self._leases.good(claim.claim_id, time.monotonic(), self._lease_seconds):
+                # Stopped or starved past its lease, this process would run what another one already runs.
+                self._hand_over(claim, Released())
+                continue
             outcome = await self._attempts.run(claim, self._kinds[claim.kind], slot)
             if slot.abandoned:
                 return
@@ -227,7 +235,7 @@ class Lane:
         if claim.crashes:
             self._forget_suspect(claim)
         if outcome is None:
-            self._leases.drop([claim.job_id])
+            self._leases.drop([claim.claim_id])
         else:
             self._settler.settle(claim, outcome)
 

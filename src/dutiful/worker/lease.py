@@ -37,24 +37,30 @@ Held = tuple[Claim, Batch]
 class Leases:
     """Every claim in this worker's hands: waiting in a buffer, running, or about to be settled.
 
+    By their own ids, not their jobs': a job that was lost may be claimed again while its first handler still runs.
     The loop adds and drops, the keeper's thread reads.
     """
 
     def __init__(self) -> None:
-        self._held: dict[UUID, Held] = {}
+        self._held: dict[int, Held] = {}
 
     def add(self, claims: Iterable[Claim]) -> None:
         batch = Batch()
-        self._held.update({claim.job_id: (claim, batch) for claim in claims})
+        self._held.update({claim.claim_id: (claim, batch) for claim in claims})
 
-    def drop(self, job_ids: Iterable[UUID]) -> None:
+    def drop(self, claim_ids: Iterable[int]) -> None:
         pop = self._held.pop
-        for job_id in job_ids:
-            pop(job_id, None)
+        for claim_id in claim_ids:
+            pop(claim_id, None)
 
-    def claim(self, job_id: UUID) -> Claim | None:
-        held = self._held.get(job_id)
+    def claim(self, claim_id: int) -> Claim | None:
+        held = self._held.get(claim_id)
         return held[0] if held else None
+
+    def good(self, claim_id: int, now: float, lease: float) -> bool:
+        """Whether a claim is still ours as far as we can know: neither told lost nor left unrenewed for its lease."""
+        held = self._held.get(claim_id)
+        return held is not None and now - held[1].renewed < lease
 
     def snapshot(self) -> list[Held]:
         return list(self._held.values())  # one step of the interpreter, so that no lock is needed
@@ -74,7 +80,7 @@ class LeaseKeeper:
         slots: Sequence[Slot],
         stepping: Stepping,
         grace: timedelta,
-        on_lost: Callable[[UUID], None],
+        on_lost: Callable[[Claim], None],
         on_cancel: Callable[[UUID], None],
     ) -> None:
         self._leases = leases
@@ -126,8 +132,10 @@ class LeaseKeeper:
         for _, batch in due:
             batch.renewed = now
         found = keeper.check([_token(h) for h in young])
-        for job_id in renewal.lost | found.lost:
-            self._call(self._on_lost, job_id)
+        lost = renewal.lost | found.lost
+        for claim, _ in held if lost else ():
+            if claim.job_id in lost:
+                self._call(self._on_lost, claim)
         for job_id in renewal.cancel | found.cancel:
             self._call(self._on_cancel, job_id)
 

@@ -26,13 +26,13 @@ class Settler:
         kinds: Mapping[str, Kind[Any, Any]],
         leases: Leases,
         uniform: Uniform,
-        settled: Callable[[Change], None] | None = None,
+        settled: Callable[[Claim, Change], None] | None = None,
     ) -> None:
         self._work = work
         self._kinds = kinds
         self._leases = leases
         self._uniform = uniform
-        self._settled = settled or (lambda change: None)
+        self._settled = settled or (lambda claim, change: None)
         self._done: list[Completion] = []
         self._changes: list[tuple[Claim, Change]] = []
         self._wake = asyncio.Event()
@@ -115,13 +115,13 @@ class Settler:
             await self._refused_result(done[0], error)
             return
         self.count += len(done)
-        self._leases.drop([d.job_id for d in done])
+        self._leases.drop([d.claim_id for d in done])
         if refused:
             _report(refused)
 
     async def _refused_result(self, done: Completion, error: DataRefused) -> None:
         """The database would not take this result: the attempt has failed, its neighbours have not."""
-        claim = self._leases.claim(done.job_id)
+        claim = self._leases.claim(done.claim_id)
         if claim is not None:
             info = {"type": "ResultRefused", "message": f"the job's result could not be stored: {error}"[:2000]}
             await self._apply([(claim, self._decide(claim, Failed(info, final=True)))])
@@ -154,10 +154,10 @@ class Settler:
             )
         self.count += len(changes)
         asked = {r.job_id for r in refused if r.verdict is Verdict.CANCEL_REQUESTED}
-        self._leases.drop([claim.job_id for claim, _ in changes if claim.job_id not in asked])
+        self._leases.drop([claim.claim_id for claim, _ in changes if claim.job_id not in asked])
         for claim, change in changes:
             if claim.job_id not in asked:
-                self._settled(change)
+                self._settled(claim, change)
         _report([r for r in refused if r.verdict is not Verdict.CANCEL_REQUESTED])
         if asked:
             # It was to live on, but somebody cancelled it meanwhile.

@@ -15,10 +15,11 @@ from uuid import UUID
 import uuid_utils.compat
 
 from dutiful.core.errors import DutifulError, ShutdownTimeout, UnknownKind
+from dutiful.core.job import Claim
 from dutiful.core.outcome import Released
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
-from dutiful.delivery import Delivery
+from dutiful.delivery import EVERYWHERE, Delivery
 from dutiful.kind import Kind
 from dutiful.service import Duty
 from dutiful.settings import Settings
@@ -104,7 +105,7 @@ class Worker:
                 self._slots,
                 attempts.stepping,
                 self._settings.watchdog,
-                on_lost=lambda job_id: self._tell(job_id, Stop.LOST),
+                on_lost=self._lose,
                 on_cancel=lambda job_id: self._tell(job_id, Stop.CANCEL),
             )
             await self._beat()
@@ -129,6 +130,7 @@ class Worker:
                 self._settler,
                 self._leases,
                 suspects,
+                lambda job_id: self._tell(job_id, Stop.LOST),
                 lease=self._settings.lease,
                 prefetch=self._settings.prefetch,
             )
@@ -268,7 +270,10 @@ class Worker:
         for lane in self.lanes:
             lane.wake()
 
-    def _on_settled(self, change: Change) -> None:
+    def _on_settled(self, claim: Claim, change: Change) -> None:
+        if change.to is State.READY:
+            # Others may have a free slot for it: what we gave back unstarted, and what we lost.
+            self._delivery.hint(frozenset({(claim.queue, claim.priority)}) if claim.queue else EVERYWHERE)
         if self._duties is not None and change.to is State.SCHEDULED and change.delay is not None:
             self._duties.expect(change.delay)
 
@@ -277,8 +282,14 @@ class Worker:
             if slot.claim is not None and slot.claim.job_id == job_id:
                 slot.tell(stop)
                 return
-        if stop is Stop.LOST:
-            self._leases.drop([job_id])
+
+    def _lose(self, claim: Claim) -> None:
+        """Somebody else has this job now; what was claimed ahead and is not started never will be, here."""
+        for slot in self._slots:
+            if slot.claim is not None and slot.claim.claim_id == claim.claim_id:
+                slot.tell(Stop.LOST)
+                return
+        self._leases.drop([claim.claim_id])
 
     async def _beat(self) -> None:
         lanes = {

@@ -11,6 +11,14 @@ import asyncpg
 
 from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable
 
+# All that a driver's call may raise; an internal error is what a connection that ends just then looks like.
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 # After these the same call may succeed: the server went away, is overloaded, or two transactions met.
 _PASSING = (
     asyncpg.PostgresConnectionError,
@@ -33,6 +41,7 @@ BROKEN = (
     asyncpg.exceptions.AdminShutdownError,
     asyncpg.exceptions.CrashShutdownError,
     asyncpg.exceptions.CannotConnectNowError,
+    asyncpg.InternalClientError,
     ConnectionError,
 )
 _NOT_MIGRATED = (
@@ -48,7 +57,8 @@ def translate(error: BaseException, url: str) -> DutifulError:
     what = f"{type(error).__name__}: {error}".strip().rstrip(":")
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMismatch(f"the database {url} is not migrated ({what}); run `dutiful migrate`")
-    if isinstance(error, _PASSING):
+    # What asyncpg itself cannot encode is an InterfaceError too, but a ValueError besides.
+    if isinstance(error, _PASSING) and not isinstance(error, ValueError):
         return StoreUnavailable(
             f"the database {url} cannot serve this now ({what}); check that it runs, then try again"
         )
@@ -113,7 +123,7 @@ class Connections:
                 timeout=10,
                 command_timeout=60,
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
 
     async def close(self) -> None:
@@ -124,20 +134,20 @@ class Connections:
             except TimeoutError:
                 pool.terminate()
 
-    async def fetch(self, statement: str, *args: Any) -> list[Any]:
+    async def fetch(self, statement: str, *args: Any, repeat: bool = True) -> list[Any]:
         """Run one statement in a transaction of its own; repeated once if the connection turns out to be broken.
 
         The repeat is safe because every statement of a store is.
         """
-        for chance in (1, 2):
+        for last in (False, True) if repeat else (True,):
             try:
                 async with self._ready().acquire() as connection:
                     return list(await connection.fetch(statement, *args))
             except BROKEN as error:
-                if chance == 2:
+                if last:
                     raise translate(error, self.url) from error
                 await asyncio.sleep(0.05)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except DRIVER_ERRORS as error:
                 raise translate(error, self.url) from error
         raise AssertionError("unreachable")
 
@@ -149,7 +159,7 @@ class Connections:
                 yield connection
         except DutifulError:
             raise
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
 
     def _ready(self) -> Any:

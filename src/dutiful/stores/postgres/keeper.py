@@ -5,10 +5,8 @@ from collections.abc import Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-import asyncpg
-
 from dutiful.store import Renewal, Token
-from dutiful.stores.postgres.connection import connect, translate, without_secrets
+from dutiful.stores.postgres.connection import DRIVER_ERRORS, connect, translate, without_secrets
 
 T = TypeVar("T")
 
@@ -56,7 +54,7 @@ class PostgresKeeper:
             self._runner = asyncio.Runner()
         try:
             return self._runner.run(work)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             raise translate(error, without_secrets(self._dsn)) from error
 
 

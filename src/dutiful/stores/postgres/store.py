@@ -34,7 +34,7 @@ from dutiful.store import (
     WorkerRecord,
 )
 from dutiful.stores.postgres import encode, migrations, within
-from dutiful.stores.postgres.connection import Connections, connect, translate
+from dutiful.stores.postgres.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.keeper import PostgresKeeper
 from dutiful.stores.postgres.reader import PostgresReader
 
@@ -105,7 +105,7 @@ class PostgresStore(PostgresReader):
                 return await migrations.migrate(connection, self._schema)
             finally:
                 await connection.close()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
 
     def migration_sql(self) -> str:
@@ -170,6 +170,7 @@ class PostgresStore(PostgresReader):
             ask.suspects,
             ask.lease,
             now,
+            repeat=False,  # a lane that hears of the failure gives back what the lost reply had claimed
         )
         claims = [Claim(*row) for row in rows]
         claims.sort(key=attrgetter("seq"))

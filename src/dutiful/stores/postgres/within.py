@@ -1,6 +1,7 @@
 """One statement on the user's own connection, whatever its driver: it joins the transaction that is open there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +13,23 @@ ACCEPTED = (
 )
 
 
+# The driver's codes for a schema, a function and a table that are not there.
+_MISSING = ("3F000", "42883", "42P01")
+
+
 async def fetch(connection: Any, statement: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Run `statement` ($1, $2, … in it) on an async connection or session."""
+    with _translated():
+        return await _fetch(connection, statement, args)
+
+
+def fetch_sync(connection: Any, statement: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run `statement` on a blocking connection, session or Django connection."""
+    with _translated():
+        return _fetch_sync(connection, statement, args)
+
+
+async def _fetch(connection: Any, statement: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
     match _driver(connection):
         case "asyncpg":
             return [tuple(row) for row in await connection.fetch(statement, *args)]
@@ -33,8 +49,7 @@ async def fetch(connection: Any, statement: str, args: Sequence[Any]) -> list[tu
             raise UsageError(f"within= got {_name(connection)}; give {ACCEPTED}")
 
 
-def fetch_sync(connection: Any, statement: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run `statement` on a blocking connection, session or Django connection."""
+def _fetch_sync(connection: Any, statement: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
     match _driver(connection):
         case "psycopg-sync":
             return list(connection.execute(*_percent(statement, args)).fetchall())
@@ -56,17 +71,31 @@ def fetch_sync(connection: Any, statement: str, args: Sequence[Any]) -> list[tup
             raise UsageError(f"within= got {_name(connection)}; give {ACCEPTED}")
 
 
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        causes = (error, getattr(error, "orig", None), error.__cause__)
+        if any(getattr(cause, "sqlstate", None) in _MISSING for cause in causes):
+            raise UsageError(
+                f"within= got a connection to a database without Dutiful's tables ({error}); give {ACCEPTED}"
+            ) from error
+        raise
+
+
 def _driver(connection: Any) -> str | None:
     """Told by the names of its classes, so that no driver has to be installed to be recognised."""
     names = {f"{c.__module__}.{c.__qualname__}" for c in type(connection).__mro__}
     tops = {name.split(".", 1)[0] for name in names}
-    if "asyncpg" in tops and hasattr(connection, "fetch"):
+    # A pool and an engine hold no transaction that could be joined.
+    if "asyncpg" in tops and hasattr(connection, "fetch") and not hasattr(connection, "acquire"):
         return "asyncpg"
     if "psycopg.AsyncConnection" in names or "psycopg.connection_async.AsyncConnection" in names:
         return "psycopg-async"
     if "psycopg.Connection" in names or "psycopg.connection.Connection" in names:
         return "psycopg-sync"
-    if "sqlalchemy" in tops:
+    if "sqlalchemy" in tops and hasattr(connection, "execute"):
         is_async = any(name.startswith("sqlalchemy.ext.asyncio") for name in names)
         return "sqlalchemy-async" if is_async else "sqlalchemy-sync"
     if "django" in tops and hasattr(connection, "vendor"):

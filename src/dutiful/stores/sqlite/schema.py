@@ -97,18 +97,27 @@ def check_version(db: Connection) -> None:
 
 def apply_next(db: Connection, now: int) -> str | None:
     """Apply the first migration that is missing, inside the transaction that is open; returns its name."""
-    check_version(db)
+    if (migration := missing(db)) is None:
+        return None
     db.run(SQL["create_meta"])
     db.run(SQL["create_migration"])
-    applied = {str(name): str(checksum) for name, checksum in db.rows(SQL["applied_migrations"])}
+    db.script(migration.sql)
+    db.run(SQL["record_migration"], (migration.name, migration.checksum, now))
+    if migration.version > _version(db):
+        db.run(SQL["put_meta"], ("schema_version", str(migration.version)))
+        db.run(SQL["put_meta"], ("oldest_version", str(OLDEST_VERSION)))
+    return migration.name
+
+
+def missing(db: Connection) -> Migration | None:
+    """The first migration that is still to be applied, found without writing: somebody may be in the middle of that."""
+    check_version(db)
+    applied: dict[str, str] = {}
+    if db.value(SQL["has_meta"]) is not None:
+        applied = {str(name): str(checksum) for name, checksum in db.rows(SQL["applied_migrations"])}
     for migration in migrations():
         if (checksum := applied.get(migration.name)) is None:
-            db.script(migration.sql)
-            db.run(SQL["record_migration"], (migration.name, migration.checksum, now))
-            if migration.version > _version(db):
-                db.run(SQL["put_meta"], ("schema_version", str(migration.version)))
-                db.run(SQL["put_meta"], ("oldest_version", str(OLDEST_VERSION)))
-            return migration.name
+            return migration
         if checksum != migration.checksum:
             raise SchemaMismatch(
                 f"migration {migration.name} was applied in another form than this release has: "

@@ -106,12 +106,18 @@ class SqliteStore:
         threads, self._threads = self._threads, None
         self._leadership.close()
         if threads is not None and threads.pid == os.getpid():
-            await asyncio.get_running_loop().run_in_executor(None, threads.close)
+            try:
+                closing = asyncio.get_running_loop().run_in_executor(None, threads.close)
+            except RuntimeError:  # the interpreter is ending, and gives out no more threads
+                threads.close()
+            else:
+                await closing
 
     async def migrate(self) -> list[str]:
         applied: list[str] = []
-        while name := await self._write(lambda db: schema.apply_next(db, self._clock(None))):
-            applied.append(name)
+        while await self._read(schema.missing):
+            if name := await self._write(lambda db: schema.apply_next(db, self._clock(None))):
+                applied.append(name)
         return applied
 
     def migration_sql(self) -> str:

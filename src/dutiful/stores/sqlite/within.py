@@ -13,8 +13,8 @@ from dutiful.stores.sqlite.driver import Connection, Driver, translate
 
 _TWO_LIBRARIES = (
     "this store uses apsw, which brings an SQLite library of its own, and your connection uses another. Two libraries "
-    "in one process drop each other's locks on the file and lose acknowledged commits. Open the store with "
-    'driver="sqlite3", so that the whole process uses one library'
+    'in one process drop each other\'s locks on the file and lose acknowledged commits. Set sqlite_driver="sqlite3" '
+    "(DUTIFUL_SQLITE_DRIVER=sqlite3), so that the whole process uses one library"
 )
 
 

@@ -1,0 +1,209 @@
+"""Writes the parts of the reference that the code knows best: `python docs/generate.py`, or with --check to compare.
+
+A generated part stands between `<!-- generated: name -->` and `<!-- end -->`; everything else is written by hand.
+"""
+
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from dutiful.cli.commands import build
+from dutiful.core import errors
+from dutiful.core.duration import brief
+from dutiful.core.transitions import FINAL, TABLE, State
+from dutiful.settings import LaneSettings, Settings
+
+DOCS = Path(__file__).parent
+PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+SETTINGS = {
+    "app": "Which app the command line works with, as in `jobs:app`.",
+    "database_url": (
+        "Where jobs are kept: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://user@host/database`. "
+        "`DATABASE_URL` is read if `DUTIFUL_DATABASE_URL` is not set."
+    ),
+    "direct_url": "A way to Postgres past a pooler, for LISTEN. Without one, workers behind a pooler poll.",
+    "schema": "The Postgres schema that holds Dutiful's tables and functions; also the NOTIFY channel.",
+    "sqlite_driver": "`apsw`, or `sqlite3` to enqueue in transactions of your own on a SQLite file.",
+    "pool_size": "The most connections that one process takes from its Postgres pool.",
+    "lanes": 'A worker\'s slots and the queues they serve, as in `"fast=3:fast; general=5:*"`.',
+    "kinds": "Of the app's kinds, those that a worker takes, separated by commas. None named: all.",
+    "lease": "How long a claim holds unless it is renewed. At least 1s.",
+    "grace": "How long running jobs may take to finish when a worker is told to stop.",
+    "poll": "How often a worker looks for jobs that no hint told it of. At least 50ms.",
+    "heartbeat": "How often a worker signs in; after three times this long it counts as gone.",
+    "watchdog": "How far past its timeout a job may hold the event loop before the worker ends itself.",
+    "prefetch": "How many jobs a lane may claim ahead.",
+    "cpu_processes": "How many processes run `process=True` handlers, for each worker.",
+    "payload_limit": "The largest payload, in bytes of JSON.",
+    "result_limit": "The largest result, in bytes of JSON.",
+    "retention": "How long finished jobs are kept; `never` keeps them for good.",
+    "notify_in_transaction": "Whether an enqueue in your own transaction wakes workers at its commit (Postgres).",
+}
+DEFAULTS = {"cpu_processes": "one less than the CPUs, at least 1"}
+
+
+def settings() -> Iterator[str]:
+    """Every setting, its variable and its default."""
+    yield "| setting | environment | default | meaning |"
+    yield "|---|---|---|---|"
+    given = Settings()
+    for field in fields(Settings):
+        default = DEFAULTS.get(field.name) or _default(getattr(given, field.name))
+        yield f"| `{field.name}` | `DUTIFUL_{field.name.upper()}` | {default} | {SETTINGS[field.name]} |"
+
+
+def _default(value: Any) -> str:
+    match value:
+        case None | ():
+            return "none"
+        case timedelta():
+            return f"`{brief(value)}`"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case tuple():
+            return f"`{'; '.join(_lane(lane) for lane in value)}`"
+        case _:
+            return f"`{value}`"
+
+
+def _lane(lane: LaneSettings) -> str:
+    return f"{lane.name}={lane.slots}:{','.join(lane.queues)}"
+
+
+def diagram() -> Iterator[str]:
+    """How a job may move, as a mermaid state diagram."""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    for state in (State.READY, State.SCHEDULED, State.BLOCKED):
+        yield f"    [*] --> {state}: enqueue"
+    acts: dict[tuple[State, State], list[str]] = {}
+    for (start, act), ends in TABLE.items():
+        for end in sorted(ends):
+            acts.setdefault((start, end), []).append(act)
+    for (start, end), names in acts.items():
+        yield f"    {start} --> {end}: {', '.join(names)}"
+    for state in State:
+        if state in FINAL:
+            yield f"    {state} --> [*]"
+    yield "```"
+
+
+def transitions() -> Iterator[str]:
+    yield "| from | act | to |"
+    yield "|---|---|---|"
+    for (start, act), ends in TABLE.items():
+        yield f"| {start} | {act} | {', '.join(sorted(ends))} |"
+
+
+def error_classes() -> Iterator[str]:
+    """Every error, whose child it is and what it means."""
+    yield "| error | is a | meaning |"
+    yield "|---|---|---|"
+    for name, found in vars(errors).items():
+        if isinstance(found, type) and issubclass(found, errors.DutifulError):
+            meaning = " ".join((found.__doc__ or "").split())
+            yield f"| `{name}` | `{found.__mro__[1].__name__}` | {meaning} |"
+
+
+def commands() -> Iterator[str]:
+    """Every verb of the command line with its arguments and options."""
+    for path, function in sorted(_verbs(build(None), "dutiful")):
+        first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n")
+        parameters = dict(_parameters(function))
+        words = [str(info.metavar or name.upper()) for name, info in parameters.items() if _is_argument(info)]
+        yield f"### `{' '.join([path, *words])}`\n\n{first}\n"
+        prose, _, examples = rest.strip().replace("\b\n", "").partition("Examples:")
+        if prose.strip():
+            yield f"{prose.strip()}\n"
+        if parameters:
+            yield "| option | default | meaning |\n|---|---|---|"
+            yield from (_row(name, info, function) for name, info in parameters.items())
+            yield ""
+        if examples.strip():
+            yield f"```sh\n{inspect.cleandoc(examples)}\n```\n"
+
+
+def _verbs(cli: typer.Typer, path: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for command in cli.registered_commands:
+        assert command.callback is not None
+        yield f"{path} {command.name or command.callback.__name__.replace('_', '-')}", command.callback
+    for group in cli.registered_groups:
+        assert group.typer_instance is not None
+        yield from _verbs(group.typer_instance, f"{path} {group.name}")
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, OptionInfo | ArgumentInfo]]:
+    for name, hint in typing.get_type_hints(function, include_extras=True).items():
+        if name not in ("ctx", "return"):
+            told = (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, OptionInfo | ArgumentInfo))
+            yield name, next(told, ArgumentInfo())
+
+
+def _is_argument(info: OptionInfo | ArgumentInfo) -> bool:
+    return isinstance(info, ArgumentInfo)
+
+
+def _row(name: str, info: OptionInfo | ArgumentInfo, function: Callable[..., Any]) -> str:
+    default = inspect.signature(function).parameters[name].default
+    shown = "required" if default is inspect.Parameter.empty else "" if default in (None, False) else f"`{default}`"
+    if _is_argument(info):
+        label = str(info.metavar or name.upper())
+    else:
+        # Inside Annotated, typer takes the first name that it is given for the default.
+        names = [word for word in (info.default, *(info.param_decls or ())) if str(word).startswith("--")]
+        flag = names[0] if names else f"--{name.replace('_', '-')}"
+        takes = "" if default is False else " " + (info.metavar or _word(typing.get_type_hints(function)[name]))
+        label = f"{flag}{takes}"
+    return f"| `{_cell(label)}` | {shown} | {_cell(info.help or '')} |"
+
+
+def _word(hint: Any) -> str:
+    kinds = [t for t in typing.get_args(hint) if t is not types.NoneType] or [hint]
+    return "NUMBER" if kinds[0] is int else kinds[0].__name__.upper() if kinds[0] is State else "TEXT"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "settings": settings,
+    "diagram": diagram,
+    "transitions": transitions,
+    "errors": error_classes,
+    "commands": commands,
+}
+
+
+def generated(text: str) -> str:
+    """A page with its generated parts as they should be."""
+    return PART.sub(lambda part: part[1] + "\n" + "\n".join(PARTS[part[2]]()).rstrip() + "\n\n" + part[3], text)
+
+
+def stale() -> list[Path]:
+    """The pages whose generated parts are not what the code says."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if generated(page.read_text()) != page.read_text()]
+
+
+def main() -> int:
+    pages = stale()
+    for page in pages:
+        print(page.relative_to(DOCS.parent))
+        if "--check" not in sys.argv:
+            page.write_text(generated(page.read_text()))
+    return 1 if pages and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
