@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peer import DEFAULT_LANE, Lane, Peer, payload
+from benchmarks.peer import DEFAULT_LANE, Lane, Pausing, Peer, payload
 from benchmarks.tally import Tally
 from dutiful.testing.servers import PostgresServer
 
@@ -153,12 +153,16 @@ class Bench:
                 process.kill()
                 process.wait()
 
-    async def drain(self, peer: Peer, jobs: int, workers: int = 1, behind: int = 0, head: int = 0) -> Metrics:
-        """Run the first `jobs` waiting jobs, with others behind them or of an unknown kind ahead of them."""
+    async def drain(
+        self, peer: Peer, jobs: int, workers: int = 1, behind: int = 0, head: int = 0, head_kind: str = "unknown"
+    ) -> Metrics:
+        """Run the first `jobs` waiting jobs, with others behind them, or some of another kind ahead of them."""
         async with self.database(peer) as url:
             wal = self.wal_position(peer)
             if head:
-                await self.preload(peer, url, head, Lane(kind="unknown"))
+                await self.preload(peer, url, head, Lane(kind=head_kind))
+            if head_kind == "paused" and isinstance(peer, Pausing):
+                await peer.pause(url, head_kind)
             await self.preload(peer, url, jobs + behind)
             with self.workers(peer, url, workers) as crew:
                 await crew.reach(jobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict
+from typing import Literal, Protocol, TypedDict, runtime_checkable
 
 Store = Literal["postgres", "sqlite"]
 
@@ -76,6 +76,14 @@ class Peer(Protocol):
 
     async def unfinished(self, url: str) -> int:
         """How many jobs the database does not yet count as finished."""
+
+
+@runtime_checkable
+class Pausing(Protocol):
+    """A system that can hold back one kind of job."""
+
+    async def pause(self, url: str, kind: str) -> None:
+        """Hold back the jobs of `kind`, those that wait already included."""
 
 
 def payload(number: int, sent: float = 0.0) -> Payload:

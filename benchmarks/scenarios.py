@@ -99,6 +99,13 @@ async def unknown_head(bench: Bench, peer: Peer) -> Metrics:
     return _against(headed["jobs_per_s"], alone["jobs_per_s"])
 
 
+async def paused_head(bench: Bench, peer: Peer) -> Metrics:
+    jobs = _drain_jobs(bench, peer) // 2
+    alone = await bench.drain(peer, jobs)
+    headed = await bench.drain(peer, jobs, head=bench.sizes.head_jobs, head_kind="paused")
+    return _against(headed["jobs_per_s"], alone["jobs_per_s"])
+
+
 async def pinned(bench: Bench, peer: Peer) -> Metrics:
     return await _sustained(bench, peer, pin=True)
 
@@ -196,6 +203,7 @@ SCENARIOS = (
     ),
     Scenario("backlog", "Drain with a long backlog behind", backlog, (_RATE, _ALONE, _RATIO)),
     Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, (_RATE, _ALONE, _RATIO)),
+    Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (_RATE, _ALONE, _RATIO)),
     Scenario("pinned", "Produce and drain under an old snapshot", pinned, _SPAN, repeats=1),
     Scenario("unpinned", "The same without the snapshot", unpinned, _SPAN, repeats=1, by_default=False),
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
 from benchmarks.tally import Tally
 from dutiful import Dutiful
+from dutiful.store import Pause, PauseScope
 
 _ALL = frozenset(
     {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
@@ -44,8 +45,12 @@ class DutifulPeer:
 
     @asynccontextmanager
     async def producer(self, url: str, tasks: int) -> AsyncIterator[DutifulProducer]:
-        async with _app(url, kinds=(DEFAULT_LANE.kind, "unknown")) as app:
+        async with _app(url, kinds=(DEFAULT_LANE.kind, "unknown", "paused")) as app:
             yield DutifulProducer(app)
+
+    async def pause(self, url: str, kind: str) -> None:
+        async with _app(url).opened() as client:
+            await client.store.pause(Pause(PauseScope.KIND, kind, datetime.now(UTC)))
 
     async def unfinished(self, url: str) -> int:
         async with _app(url).opened() as client:
@@ -66,7 +71,7 @@ def _app(url: str, tally: Tally | None = None, kinds: Sequence[str] = ()) -> Dut
 
 
 async def work(url: str, tally: Tally, queues: list[str]) -> None:
-    app = _app(url, tally, kinds=(DEFAULT_LANE.kind,))
+    app = _app(url, tally, kinds=(DEFAULT_LANE.kind, "paused"))
     async with app.opened() as client:
         await app.make_worker(client).run()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+import msgspec
 import uuid_utils.compat
 
 from dutiful.client import Client, JobHandle, checked
@@ -26,7 +27,7 @@ from dutiful.deliveries.in_process import InProcess
 from dutiful.delivery import Delivery
 from dutiful.kind import Handle, Kind, Mode, SyncHandle
 from dutiful.options import Options, read_options
-from dutiful.schedule import ScheduleSpec
+from dutiful.schedule import ScheduleSpec, read_schedule_options
 from dutiful.settings import Settings, load
 from dutiful.store import ScheduleRecord, Store
 from dutiful.sync import Portal, SyncJobHandle
@@ -182,10 +183,9 @@ class Dutiful:
             policy = CatchUp(catch_up)
         except ValueError:
             raise UsageError(f"catch_up {catch_up!r} must be one of: skip, one, all") from None
-        kind.signature.encode(payload or {}, self.settings.payload_limit)
-        spec = ScheduleSpec(
-            name or kind.name, kind, when, policy, dict(payload or {}), read_options(Options(), options)
-        )
+        text = kind.signature.encode(payload or {}, self.settings.payload_limit)
+        chosen = read_schedule_options(options)
+        spec = ScheduleSpec(name or kind.name, kind, when, policy, msgspec.json.decode(text), chosen)
         if spec.name in self.schedules:
             raise UsageError(f"there is a schedule {spec.name!r} already; give one of them another name=…")
         self.schedules[spec.name] = spec

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from dutiful.core.cron import CatchUp, Cron, Every, Schedule
 from dutiful.core.duration import duration
 from dutiful.core.errors import UsageError
 from dutiful.kind import Kind
-from dutiful.options import Options
+from dutiful.options import Options, read_options
 from dutiful.store import ScheduleRecord
 
 EVERY = "every "
+OPTIONS = ("queue", "priority", "max_attempts", "tenant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class ScheduleSpec:
         kind, options = self.kind, self.options
         job = {
             "queue": options.queue or kind.queue,
-            "payload": msgspec.to_builtins(self.payload),
+            "payload": self.payload,
             "priority": kind.priority if options.priority is None else options.priority,
             "max_attempts": options.max_attempts or kind.policy.retry.max_attempts,
             "tenant": options.tenant,
@@ -47,6 +46,13 @@ class ScheduleSpec:
             job=job,
             next_at=when.next_after(now),
         )
+
+
+def read_schedule_options(given: dict[str, Any]) -> Options:
+    """How each of a schedule's jobs differs from its kind's defaults."""
+    if unknown := sorted(set(given) - set(OPTIONS)):
+        raise UsageError(f"a schedule has no option {unknown[0]!r}; it has: {', '.join(OPTIONS)}")
+    return read_options(Options(), given)
 
 
 def when_of(record: ScheduleRecord) -> Schedule:

@@ -10,15 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
-from dutiful import Context, Dutiful, Retry
+from dutiful import Context, Dutiful
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.faults import Fleet
+from dutiful.testing.faults import Fleet, WorkerProcess
 
 app = Dutiful()
 ticking = Dutiful()
 DIARY = "FAULT_DIARY"
 LOOK = 0.01
+BULK = 100_000
+FLOOD = 200
 
 
 @app.job(max_crashes=1000)
@@ -56,7 +58,7 @@ async def stuck(ctx: Context) -> None:
 async def deaf(ctx: Context, gate: str) -> int:
     """Holds the event loop until the file `gate` is there, so that nobody can tell it anything."""
     write_down(ctx.job_id)
-    while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
+    while shut(gate):
         time.sleep(LOOK)  # noqa: ASYNC251 - the fault itself
     return os.getpid()
 
@@ -66,29 +68,30 @@ async def patient(ctx: Context, gate: str) -> int:
     """Waits until the file `gate` is there; when it is interrupted instead, it leaves a file `gate`.interrupted."""
     write_down(ctx.job_id)
     try:
-        while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
+        while shut(gate):  # noqa: ASYNC110 - another process opens it
             await asyncio.sleep(LOOK)
     except asyncio.CancelledError:
-        Path(f"{gate}.interrupted").touch()  # noqa: ASYNC240
+        mark_interrupted(gate)
         raise
     return os.getpid()
 
 
-@app.job(retry=Retry(max_attempts=1))
+@app.job
 def stubborn(ctx: Context, gate: str) -> int:
     """Waits in a thread, and heeds nobody."""
     write_down(ctx.job_id)
-    while not os.path.exists(gate):  # noqa: PTH110
+    while True:
         with contextlib.suppress(Exception):
-            time.sleep(LOOK)
-    return os.getpid()
+            while shut(gate):
+                time.sleep(LOOK)
+            return os.getpid()
 
 
 @app.job
 async def unmoved(ctx: Context, gate: str) -> int:
     """Waits on the event loop, and heeds nobody."""
     write_down(ctx.job_id)
-    while not os.path.exists(gate):  # noqa: ASYNC240, PTH110
+    while shut(gate):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(LOOK)
     return os.getpid()
@@ -101,8 +104,21 @@ async def entangled(ctx: Context, gate: str) -> int:
 
 
 @app.job(queue="inert")
-async def inert(number: int) -> None:
-    """For those that want to write jobs; no worker here takes the kind."""
+async def inert() -> None:
+    """For those that only want to write."""
+
+
+@app.job
+async def voluminous(ctx: Context, gate: str) -> str:
+    """Waits until the file `gate` is there, and then has a result that takes room."""
+    await patient(ctx, gate)
+    return "x" * BULK
+
+
+@app.job
+async def bulky(ctx: Context, text: str) -> None:
+    """Takes room while it waits."""
+    write_down(ctx.job_id)
 
 
 @ticking.job
@@ -116,6 +132,20 @@ async def later(ctx: Context) -> None:
 
 
 ticking.schedule(tick, every="1s", catch_up="all")
+
+
+def shut(gate: str) -> bool:
+    """Whether there is neither the file `gate` nor one of this process alone."""
+    return not Path(gate).exists() and not Path(f"{gate}.{os.getpid()}").exists()
+
+
+def gate_of(gate: Path, worker: WorkerProcess) -> Path:
+    """The gate of one worker alone."""
+    return gate.with_name(f"{gate.name}.{worker.pid}")
+
+
+def mark_interrupted(gate: str) -> None:
+    Path(f"{gate}.interrupted").touch()
 
 
 def write_down(job_id: UUID) -> None:
@@ -150,3 +180,14 @@ async def fleet(store: Store, folder: Path, *, of: Dutiful = app, **settings: st
 
 def address(store: Store) -> str:
     return store.direct_dsn if isinstance(store, PostgresStore) else store.url
+
+
+async def flood() -> None:
+    """Enqueue as fast as it goes, and say how much was acknowledged."""
+    while True:
+        await inert.enqueue_many({} for _ in range(FLOOD))
+        print(FLOOD, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(flood())

@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +120,22 @@ def test_a_forked_child_can_enqueue(app_url: str) -> None:
             return [record.state for record in records if record is not None]
 
     assert asyncio.run(states()) == [State.READY] * 3
+
+
+def test_a_script_that_forgets_to_close_ends_quietly(app_url: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from dutiful import Dutiful\n"
+        f"app = Dutiful({app_url!r})\n"
+        "@app.job\n"
+        "def greet(name: str) -> None: ...\n"
+        "print(greet.sync.enqueue('Ada').public_id)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    async def found() -> bool:
+        async with Dutiful(app_url) as app:
+            return await app.find(done.stdout.strip()) is not None
+
+    assert asyncio.run(found())

@@ -2,13 +2,16 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import fault_jobs
 import pytest
 from fault_jobs import executions
 
+from dutiful.core.job import Lapsed
 from dutiful.core.transitions import State
 from dutiful.store import JobFilter, Store
 from dutiful.testing.faults import Fleet, WorkerProcess, children, end, until
@@ -24,49 +27,67 @@ async def live(store: Store) -> int:
     return sum((await store.stats(HOUR)).live.values())
 
 
+SLOTS, PREFETCH = 25, 20
+WORKER = (
+    "--lease", "2s", "--lane", "brief=20:default", "--lane", "long=5:long",
+    "--prefetch", str(PREFETCH), "--log-level", "error",
+)  # fmt: skip
+
+
 class Slaughter:
     """Kills workers in the middle of their work, one after the other, and puts new ones in their place."""
 
-    def __init__(self, fleet: Fleet, store: Store, *options: str) -> None:
+    def __init__(self, fleet: Fleet, store: Store, *, workers: int, doomed: int) -> None:
         self._fleet = fleet
         self._store = store
-        self._options = options
-        self._workers: list[WorkerProcess] = []
-        self.victims: set[object] = set()
+        self._workers = [fleet.start(*WORKER) for _ in range(workers)]
+        self._doomed = doomed
+        self.victims: set[UUID | None] = set()
         self.in_flight = 0
 
-    def hire(self, count: int) -> None:
-        self._workers += [self._fleet.start(*self._options) for _ in range(count)]
+    async def begin(self) -> None:
+        """The first to die is the leader, whose death is felt most; then come those that took its place, and others."""
+
+        async def leader() -> WorkerProcess | None:
+            leading = {worker.id for worker in await self._store.workers() if worker.leading}
+            return next((worker for worker in self._workers if worker.id in leading), None)
+
+        first = await until(leader, "a worker leads")
+        assert first is not None
+        self._workers.remove(first)
+        self._workers.insert(0, first)
+        await self._kill(0, await until(lambda: self._store.held_by(first.id), "the leader has work"))
 
     async def kill_one(self) -> None:
         while True:
-            victim = random.choice(self._workers)
+            seat = random.randrange(self._doomed)
+            victim = self._workers[seat]
             victim.stop()  # it must not finish what we count
-            held = await self._store.held_by(victim.id)
-            if held:
-                break
+            if held := await self._store.held_by(victim.id):
+                await self._kill(seat, held)
+                return
             victim.resume()
+
+    async def _kill(self, seat: int, held: Sequence[Lapsed]) -> None:
+        victim = self._workers[seat]
         victim.kill()
-        self._workers.remove(victim)
-        self.hire(1)
+        self._workers[seat] = self._fleet.start(*WORKER)
         self.victims.add(victim.id)
         self.in_flight += len(held)
 
 
-async def survive_kills(store: Store, folder: Path, *, briefs: int, lengthies: int, kills: int, within: float) -> None:
-    slots, prefetch = 25, 20
+async def survive_kills(
+    store: Store, folder: Path, *, briefs: int, lengthies: int, kills: int, doomed: int, within: float
+) -> None:
+    """`doomed` is how many of the four places of workers are hit: lost jobs are tried again one by one, which takes time."""
     async with fault_jobs.fleet(store, folder) as fleet:
-        slaughter = Slaughter(
-            fleet, store, "--lease", "2s", "--lane", "brief=20:default", "--lane", "long=5:long",
-            "--prefetch", str(prefetch), "--log-level", "error",
-        )  # fmt: skip
         await fault_jobs.lengthy.enqueue_many({"seconds": 10.0} for _ in range(lengthies))
         await fault_jobs.brief.enqueue_many({"milliseconds": random.randint(5, 50)} for _ in range(briefs))
-        slaughter.hire(4)
+        slaughter = Slaughter(fleet, store, workers=4, doomed=doomed)
+        await slaughter.begin()
+        for number in range(1, kills):
 
-        for number in range(kills):
-
-            async def progress(wanted: int = number * briefs // (kills + 3)) -> bool:
+            async def progress(wanted: int = number * briefs // (kills + 2)) -> bool:
                 return await completed(store) > wanted
 
             await until(progress, f"there is progress after {number} kills", every=0.1)
@@ -82,32 +103,32 @@ async def survive_kills(store: Store, folder: Path, *, briefs: int, lengthies: i
     lost = [
         attempt for job in jobs if job.crashes for attempt in await store.attempts(job.id) if attempt.outcome == "lost"
     ]
-    assert len({attempt.worker_id for attempt in lost} & slaughter.victims) == kills
+    assert {attempt.worker_id for attempt in lost} == slaughter.victims
+    assert len(slaughter.victims) == kills
     runs = executions(folder)
     assert set(runs) == {job.id for job in jobs}
     again = len(runs) - len(jobs)
     print(f"\n{kills} kills, {len(lost)} claims lost, {again} re-runs of at most {slaughter.in_flight} in flight")
-    assert again <= slaughter.in_flight <= kills * (slots + 2 * prefetch)
+    assert again <= slaughter.in_flight <= kills * (SLOTS + 2 * PREFETCH)
     assert await store.check_places() == []
 
 
 @pytest.mark.parametrize("backend", ["postgres18"])
 async def test_no_job_is_lost_or_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
-    await survive_kills(store, tmp_path, briefs=10_000, lengthies=20, kills=15, within=120)
+    await survive_kills(store, tmp_path, briefs=10_000, lengthies=20, kills=15, doomed=2, within=120)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 async def test_no_job_is_lost_or_ends_twice_in_a_long_slaughter(store: Store, tmp_path: Path) -> None:
-    await survive_kills(store, tmp_path, briefs=100_000, lengthies=40, kills=150, within=1200)
+    await survive_kills(store, tmp_path, briefs=100_000, lengthies=40, kills=150, doomed=4, within=1200)
 
 
 async def test_a_job_that_kills_its_worker_takes_nobody_with_it(store: Store, tmp_path: Path) -> None:
     async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
-        half = [{} for _ in range(250)]
-        innocent = await fault_jobs.nothing.enqueue_many(half)
+        innocent = await fault_jobs.nothing.enqueue_many({} for _ in range(250))
         guilty = await fault_jobs.killer.enqueue()
-        innocent += await fault_jobs.nothing.enqueue_many(half)
+        innocent += await fault_jobs.nothing.enqueue_many({} for _ in range(250))
         fleet.start("--processes", "2")
 
         async def drained() -> bool:
@@ -123,6 +144,37 @@ async def test_a_job_that_kills_its_worker_takes_nobody_with_it(store: Store, tm
     print(f"\n{sum(job.crashes for job in jobs.values()) - 3} innocents were there at a death")
     assert any(job.crashes for job in jobs.values() if job.id != guilty.id), "nobody was there when it killed"
     assert await store.check_places() == []
+
+
+async def test_jobs_that_were_there_at_a_death_are_tried_one_at_a_time(store: Store, tmp_path: Path) -> None:
+    gate, count = tmp_path / "gate", 4
+    async with fault_jobs.fleet(store, tmp_path, lease="2s", poll="1h") as fleet:
+        two_lanes = ("--lane", "one=2:default", "--lane", "two=2:long")
+        first = fleet.start(*two_lanes, "--no-services")
+        jobs = [
+            await fault_jobs.app.enqueue("patient", {"gate": str(gate)}, queue=queue)
+            for queue in ["default", "long"] * (count // 2)
+        ]
+
+        async def all_run() -> bool:
+            return len(executions(tmp_path)) == count
+
+        await until(all_run, "all jobs run")
+        first.kill()
+        second = fleet.start(*two_lanes)
+
+        async def again() -> bool:
+            return len(executions(tmp_path)) > count
+
+        await until(again, "one of them is tried again")
+        bystander = await fault_jobs.nothing.enqueue()
+        assert await bystander.result(timeout="60s") == second.pid
+        assert len(executions(tmp_path)) == count + 2
+        assert len(await store.held_by(second.id)) == 1
+        gate.touch()
+        for job in jobs:
+            assert await job.result(timeout="60s") == second.pid
+        assert await store.check_places() == []
 
 
 async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store: Store, tmp_path: Path) -> None:
@@ -155,6 +207,6 @@ async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store
         for job in jobs:
             await job.result(timeout="60s")
 
-        assert {id for id, record in records.items() if record.crashes == 1} == {claim.job_id for claim in held}
+        assert {key for key, record in records.items() if record.crashes == 1} == {claim.job_id for claim in held}
         assert all(records[claim.job_id].worker_id == other.id for claim in kept)
         assert await store.check_places() == []

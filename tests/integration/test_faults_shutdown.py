@@ -5,11 +5,12 @@ from signal import SIGINT, SIGQUIT, SIGTERM, SIGTTIN
 from typing import Any
 
 import fault_jobs
+from fault_jobs import executions
+
 from dutiful.client import JobHandle
 from dutiful.core.transitions import State
 from dutiful.store import JobFilter, Store
 from dutiful.testing.faults import WorkerProcess, until
-from fault_jobs import executions
 
 ONE_SLOT = ("--fast", "0", "--general", "1")
 
@@ -54,10 +55,10 @@ async def test_a_stop_lets_running_jobs_finish_and_gives_back_those_claimed_ahea
         assert await worker.ended() == 0
         assert await slow.result(timeout="60s") == worker.pid
         jobs = {job.id: job for job in await store.jobs(JobFilter(limit=1000))}
-        assert {jobs[id].state for id in ahead} == {State.READY}
+        assert {jobs[key].state for key in ahead} == {State.READY}
         assert {(job.attempt, job.crashes) for job in jobs.values() if job.state is State.READY} == {(0, 0)}
         assert set(executions(tmp_path)) == {job.id for job in jobs.values() if job.state is State.COMPLETED}
-        assert [await store.attempts(id) for id in ahead] == [[]] * len(ahead)
+        assert [await store.attempts(key) for key in ahead] == [[]] * len(ahead)
         assert await store.check_places() == []
 
 

@@ -1,19 +1,22 @@
 """Workers that stand still past their time and then go on: what they bring comes too late."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+import asyncpg
 import fault_jobs
+import pytest
+from fault_jobs import address, executions, gate_of
+
 from dutiful.client import JobHandle
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
 from dutiful.store import JobFilter, Store
 from dutiful.testing.faults import Fleet, WorkerProcess, until
-from fault_jobs import executions
 
 
 @dataclass(frozen=True)
@@ -65,23 +68,23 @@ async def test_the_late_outcome_of_a_stopped_worker_is_refused(store: Store, tmp
     async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
         # Its handler holds the event loop, so it has an outcome before anybody can tell it that the claim is lost.
         taken = await taken_over("deaf", gate, fleet, store)
-        gate.touch()
-        assert await taken.job.result(timeout="60s") == taken.second.pid
-        finished = await taken.job.record()
+        gate_of(gate, taken.first).touch()
         taken.first.resume()
 
         async def refused() -> bool:
             return "refused" in [attempt.outcome for attempt in await store.attempts(taken.job.id)]
 
         await until(refused, "the late outcome is refused")
-
-        assert await taken.job.record() == finished
-    assert (finished.state, finished.crashes) == (State.COMPLETED, 1)
-    assert finished.worker_id == taken.second.id
-    lost, late = await store.attempts(taken.job.id)
-    assert (lost.outcome, lost.worker_id, late.outcome) == ("lost", taken.first.id, "refused")
-    assert lost.claim_id == late.claim_id
-    assert await store.check_places() == []
+        assert [claim.job_id for claim in await store.held_by(taken.second.id)] == [taken.job.id]
+        gate.touch()
+        assert await taken.job.result(timeout="60s") == taken.second.pid
+        finished = await taken.job.record()
+        assert (finished.state, finished.crashes) == (State.COMPLETED, 1)
+        assert finished.worker_id == taken.second.id
+        lost, late = await store.attempts(taken.job.id)
+        assert (lost.outcome, lost.worker_id, late.outcome) == ("lost", taken.first.id, "refused")
+        assert lost.claim_id == late.claim_id
+        assert await store.check_places() == []
 
 
 async def test_a_stopped_worker_is_told_what_it_has_lost(store: Store, tmp_path: Path) -> None:
@@ -108,36 +111,40 @@ def moments(jobs: list[JobRecord]) -> list[datetime]:
 
 
 @pytest.mark.parametrize("backend", ["postgres18"])
-async def test_a_leader_stopped_in_the_middle_of_its_duties_does_nothing_twice(store: Store, tmp_path: Path) -> None:
-    many = 8_000
+async def test_a_leader_stopped_in_the_middle_of_its_duties_holds_nobody_up_and_does_nothing_twice(
+    store: Store, tmp_path: Path
+) -> None:
+    spread = 12.0
+    admin = await asyncpg.connect(address(store))
     async with fault_jobs.fleet(store, tmp_path, of=fault_jobs.ticking, heartbeat="1s") as fleet:
         for worker in (fleet.start("--log-level", "warning"), fleet.start("--log-level", "warning")):
             await worker.ready(store)
-        due = datetime.now(UTC) + timedelta(seconds=2)
-        await fault_jobs.later.options(run_at=due).enqueue_many({} for _ in range(many))
+        now = datetime.now(UTC)
+        for step in range(100):
+            due = now + timedelta(seconds=spread * step / 100)
+            await fault_jobs.later.options(run_at=due).enqueue_many({} for _ in range(30))
 
         async def leading() -> WorkerProcess | None:
             leaders = {record.id for record in await store.workers() if record.leading}
             return next((worker for worker in fleet.workers if worker.id in leaders), None)
 
-        async def scheduled() -> int:
-            return (await store.stats(timedelta(hours=1))).live["scheduled"]
-
-        async def promoting() -> bool:
-            return 0 < await scheduled() < many
+        async def firing() -> bool:
+            waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%schedule%'"
+            return bool(await admin.fetch(waits))
 
         old = await until(leading, "a worker leads")
         assert old is not None
-        await until(promoting, "the leader is in the middle of promoting", every=0.002)
-        old.stop()
-        assert await scheduled() > 0, "it had finished before it was stopped"
+        async with held(admin, "select from dutiful.schedule for update"):
+            await until(firing, "the leader is about to fire the schedule")
+            old.stop()
         stopped_at = datetime.now(UTC)
 
         async def succeeded() -> bool:
             new = await leading()
-            return new is not None and new is not old and await scheduled() == 0
+            jobs = await store.jobs(JobFilter(kind="tick", limit=1000))
+            return new is not None and new is not old and moments(jobs)[-1] > stopped_at + timedelta(seconds=5)
 
-        await until(succeeded, "another worker leads and has done the rest")
+        await until(succeeded, "another worker leads and fires the schedule")
         old.resume()
 
         async def awake() -> bool:
@@ -148,18 +155,29 @@ async def test_a_leader_stopped_in_the_middle_of_its_duties_does_nothing_twice(s
 
         async def ticked_on() -> bool:
             jobs = await store.jobs(JobFilter(kind="tick", limit=1000))
-            return moments(jobs)[-1] > resumed_at + timedelta(seconds=2)
+            return moments(jobs)[-1] > resumed_at + timedelta(seconds=1)
 
         await until(ticked_on, "the schedule fires on")
 
         async def drained() -> bool:
-            return (await store.queues()) == []
+            return not await store.queues()
 
         await until(drained, "no job is left")
-    jobs = await store.jobs(JobFilter(limit=2 * many))
+    jobs = await store.jobs(JobFilter(limit=10_000))
     assert {job.state for job in jobs} == {State.COMPLETED}
-    assert sum(1 for job in jobs if job.kind == "later") == many
+    assert sum(1 for job in jobs if job.kind == "later") == 3_000
     fired = moments([job for job in jobs if job.kind == "tick"])
     assert fired == [fired[0] + timedelta(seconds=n) for n in range(len(fired))]
     assert len(executions(tmp_path)) == len(jobs)
     assert await store.check_places() == []
+    await admin.close()
+
+
+@asynccontextmanager
+async def held(connection: asyncpg.Connection, statement: str) -> AsyncIterator[None]:
+    """Keep the locks that a statement takes."""
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute(statement)
+    yield
+    await transaction.rollback()

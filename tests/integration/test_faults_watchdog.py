@@ -4,11 +4,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import fault_jobs
+from fault_jobs import executions
+
 from dutiful.core import ids
 from dutiful.core.transitions import State
 from dutiful.store import Store
 from dutiful.testing.faults import until
-from fault_jobs import executions
 
 
 async def test_a_job_that_blocks_the_event_loop_ends_as_a_dead_letter_and_its_neighbours_complete(

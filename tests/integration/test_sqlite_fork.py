@@ -1,6 +1,7 @@
 """A process that forks while its store is open."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -36,13 +37,23 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def in_a_process_of_its_own(target: Any, path: Path) -> Any:
     """What `target` sends; it forks, which the test runner with its threads should not."""
     ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=target, args=(theirs, path))
+    process = SPAWN.Process(target=in_a_group_of_its_own, args=(target, theirs, path))
     process.start()
     theirs.close()
     try:
+        assert ours.poll(60), "the process or one of its children hangs"
         return ours.recv()
     finally:
+        # Its children too: one that hangs would outlive it.
+        assert process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.join()
+
+
+def in_a_group_of_its_own(target: Any, pipe: Pipe, path: Path) -> None:
+    os.setsid()
+    target(pipe, path)
 
 
 def forked(work: Any) -> int:

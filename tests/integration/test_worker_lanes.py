@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dutiful import Dutiful, State, UnknownKind
+from dutiful import Context, Dutiful, Fixed, Retry, State, UnknownKind
 from dutiful.kind import Kind
 from dutiful.store import Pause, PauseScope
 from working import EVERYWHERE, eventually, final, state, working
@@ -248,3 +248,29 @@ async def test_a_job_enqueued_to_a_new_line_is_heard_of_too(app: Dutiful, note: 
     async with working(app):
         await (await note.options(queue="never seen", priority=3).enqueue("there")).result("20s")
     assert ORDER == ["there"]
+
+
+async def test_a_job_to_be_tried_again_at_once_does_not_wait_for_a_poll(app: Dutiful) -> None:
+    app.configure(poll="1h")
+
+    @app.job(retry=Retry(max_attempts=20, backoff=Fixed(0)))
+    async def shaky(ctx: Context) -> int:
+        if ctx.attempt < 20:
+            raise LookupError("not yet")
+        return ctx.attempt
+
+    async with working(app):
+        assert await (await shaky.enqueue()).result("20s") == 20
+
+
+async def test_a_retry_that_is_due_soon_does_not_wait_for_a_poll(app: Dutiful) -> None:
+    app.configure(poll="1h")
+
+    @app.job(retry=Retry(max_attempts=5, backoff=Fixed("10ms")))
+    async def shaky(ctx: Context) -> int:
+        if ctx.attempt < 5:
+            raise LookupError("not yet")
+        return ctx.attempt
+
+    async with working(app):
+        assert await (await shaky.enqueue()).result("20s") == 5

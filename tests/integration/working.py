@@ -9,6 +9,7 @@ from typing import Any
 from dutiful import Dutiful, JobRecord, ShutdownTimeout, State
 from dutiful.client import Client
 from dutiful.kind import Handle
+from dutiful.testing import Clock, ClockedStore
 from dutiful.worker import Worker
 
 EVERYWHERE = ["sqlite", "postgres18", "pgbouncer"]
@@ -36,6 +37,20 @@ async def working(app: Dutiful, client: Client | None = None, *, services: bool 
             starting.cancel()
         worker.stop()
         await running
+
+
+@asynccontextmanager
+async def clocked(app: Dutiful, clock: Clock) -> AsyncIterator[Client]:
+    """A client whose store goes by the clock."""
+    store = app.make_store()
+    await store.open()
+    client = Client(ClockedStore(store, clock), app.make_delivery(store))
+    try:
+        yield client
+    finally:
+        await client.close()
+        await client.delivery.close()
+        await store.close()
 
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:

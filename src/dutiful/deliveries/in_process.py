@@ -1,9 +1,13 @@
 """Hints within one process, and a look at a counter for what other processes did."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from dutiful.core.errors import DutifulError
 from dutiful.delivery import EVERYWHERE, Lines
+
+log = logging.getLogger("dutiful.delivery")
 
 
 class InProcess:
@@ -41,13 +45,16 @@ class InProcess:
 
     async def _watch(self, heard: "asyncio.Queue[Lines]") -> None:
         assert self._version is not None
-        seen = await self._version()
+        seen: int | None = None  # so that the first look says everywhere: nobody listened before it
         while True:
+            try:
+                now = await self._version()
+                if now != seen:
+                    seen = now
+                    heard.put_nowait(EVERYWHERE)
+            except DutifulError as error:  # a hint may be late: the counter is still there when it can be read again
+                log.debug("counter not read: %s", error)
             await asyncio.sleep(self._every)
-            now = await self._version()
-            if now != seen:
-                seen = now
-                heard.put_nowait(EVERYWHERE)
 
     async def close(self) -> None:
         self._listeners.clear()

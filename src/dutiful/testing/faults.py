@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -49,13 +49,11 @@ async def until(look: Callable[[], Awaitable[T]], what: str, *, within: float = 
         await asyncio.sleep(every)
 
 
-class WorkerProcess:
-    """`dutiful worker` in a process of its own; `id` is the worker's, unless it is a supervisor."""
+class Process:
+    """A child process, its output in a file."""
 
-    def __init__(self, app: str, options: tuple[str, ...], environment: Mapping[str, str], log: Path) -> None:
-        self.id: UUID = uuid_utils.compat.uuid7()
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
-        command = [sys.executable, "-m", "dutiful.cli", "worker", app, *options]
         with log.open("wb") as output:
             # A session of its own: the terminal's Ctrl-C is not for it.
             self._process = subprocess.Popen(
@@ -63,7 +61,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**environment, WORKER_ID: str(self.id)},
+                env=environment,
                 start_new_session=True,
             )
 
@@ -102,8 +100,27 @@ class WorkerProcess:
         async def look() -> bool:
             return not self.running
 
-        await until(look, f"worker process {self.pid} ends", within=within)
+        await until(look, f"process {self.pid} ends", within=within)
         return self._process.returncode
+
+    def close(self) -> None:
+        """End it, and its children if it is a supervisor."""
+        if not self.running:
+            return
+        self.stop()  # so that it starts no more of them
+        family = [self.pid, *children(self.pid)]
+        for pid in family:
+            end(pid)
+        self._process.wait()
+
+
+class WorkerProcess(Process):
+    """`dutiful worker` in a process of its own; `id` is the worker's, unless it is a supervisor."""
+
+    def __init__(self, app: str, options: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.id: UUID = uuid_utils.compat.uuid7()
+        command = [sys.executable, "-m", "dutiful.cli", "worker", app, *options]
+        super().__init__(command, {**environment, WORKER_ID: str(self.id)}, log)
 
     async def ready(self, store: Store, *, within: float = LONG_ENOUGH) -> Self:
         """Wait until it has signed on."""
@@ -115,16 +132,6 @@ class WorkerProcess:
 
         await until(look, f"worker process {self.pid} has signed on", within=within)
         return self
-
-    def close(self) -> None:
-        """End it, and its children if it is a supervisor."""
-        if not self.running:
-            return
-        self.stop()  # so that it starts no more of them
-        family = [self.pid, *children(self.pid)]
-        for pid in family:
-            end(pid)
-        self._process.wait()
 
 
 class Fleet:
@@ -154,6 +161,7 @@ class Fleet:
             paths = [str(path), *filter(None, [self._environment.get("PYTHONPATH")])]
             self._environment["PYTHONPATH"] = os.pathsep.join(paths)
         self.workers: list[WorkerProcess] = []
+        self._others: list[Process] = []
 
     def start(self, *options: str, environment: Mapping[str, str] | None = None) -> WorkerProcess:
         """Start `dutiful worker` with these options; `await worker.ready(store)` waits until it works."""
@@ -162,9 +170,15 @@ class Fleet:
         self.workers.append(worker)
         return worker
 
+    def run(self, *command: str) -> Process:
+        """Start another program beside the workers, in their environment: a producer, say."""
+        process = Process(command, self._environment, self._folder / f"process-{len(self._others) + 1}.log")
+        self._others.append(process)
+        return process
+
     def close(self) -> None:
-        for worker in self.workers:
-            worker.close()
+        for process in (*self.workers, *self._others):
+            process.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,8 +188,8 @@ class Fleet:
     ) -> None:
         self.close()
         if error is not None:
-            for worker in self.workers:
-                error.add_note(f"{worker.log.name} (process {worker.pid}):\n{worker.output[-_TAIL:]}")
+            for process in (*self.workers, *self._others):
+                error.add_note(f"{process.log.name} (process {process.pid}):\n{process.output[-_TAIL:]}")
 
 
 def children(pid: int) -> list[int]:

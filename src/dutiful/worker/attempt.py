@@ -95,6 +95,9 @@ class Attempts:
                     outcome,
                 )
             return None
+        if context.entrusted and isinstance(outcome, Done):
+            return None
+        # Had the user's own transaction been committed, the store would know this for a repetition.
         return Lost() if stop is Stop.LOST else outcome
 
     def _arguments(self, claim: Claim, kind: Kind[Any, Any], context: AttemptContext) -> dict[str, Any]:

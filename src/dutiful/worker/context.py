@@ -20,7 +20,7 @@ from dutiful.worker.slot import Slot, Stop
 class AttemptContext:
     """Implements dutiful.Context for one claim; sees the store through its narrow ports only."""
 
-    __slots__ = ("_claim", "_limit", "_slot", "_work", "settled")
+    __slots__ = ("_claim", "_limit", "_slot", "_work", "entrusted", "settled")
 
     def __init__(self, claim: Claim, slot: Slot, work: Work, result_limit: int) -> None:
         self._claim = claim
@@ -28,6 +28,7 @@ class AttemptContext:
         self._work = work
         self._limit = result_limit
         self.settled = False  # completed in a transaction: nothing is left to settle
+        self.entrusted = False  # completed in the user's own transaction, whose commit nobody tells us of
 
     @property
     def job_id(self) -> UUID:
@@ -100,19 +101,19 @@ class AttemptContext:
     async def complete_in(self, session: Any, result: Any = None) -> None:
         self._refuse_second()
         await self._work.complete_within(session, self._token, _text(result, self._limit))
-        self.settled = True
+        self.entrusted = True
 
     def complete_in_sync(self, session: Any, result: Any = None) -> None:
         self._refuse_second()
         self._work.complete_within_sync(session, self._token, _text(result, self._limit))
-        self.settled = True
+        self.entrusted = True
 
     @property
     def _token(self) -> Token:
         return Token(self._claim.job_id, self._claim.claim_id)
 
     def _refuse_second(self) -> None:
-        if self.settled:
+        if self.settled or self.entrusted:
             raise UsageError("this job is completed already; the transaction is the last thing a handler does")
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -34,7 +34,33 @@ class Suspects:
     """The job in this process that was there at a worker's death: one at a time, lest two condemn each other."""
 
     def __init__(self) -> None:
-        self.running: UUID | None = None
+        self._taken = False  # one is being claimed, or is here
+        self._job_id: UUID | None = None
+        self._denied: set[Lane] = set()
+
+    def seek(self, lane: "Lane") -> bool:
+        """Whether this lane may claim one now; if not, it is woken when another may."""
+        if self._taken:
+            self._denied.add(lane)
+            return False
+        self._taken = True
+        return True
+
+    def found(self, claims: Sequence[Claim]) -> None:
+        """What came of it."""
+        self._job_id = next((claim.job_id for claim in claims if claim.crashes), None)
+        if self._job_id is None:
+            self._free()
+
+    def forget(self, claim: Claim) -> None:
+        if claim.job_id == self._job_id:
+            self._free()
+
+    def _free(self) -> None:
+        self._taken, self._job_id = False, None
+        denied, self._denied = self._denied, set()
+        for lane in denied:
+            lane.wake()
 
 
 class Lane:
@@ -156,15 +182,21 @@ class Lane:
         lines = self._lines.serve(self.settings.queues)
         if not lines:
             return []
-        suspects = 1 if free > 0 and self._suspects.running is None else 0
-        ask = Ask(self._worker_id, self.name, lines, self._names, want, self._lease, suspects)
-        claims = await self._store.claim(ask)
+        seeks = free > 0 and self._suspects.seek(self)
+        ask = Ask(self._worker_id, self.name, lines, self._names, want, self._lease, int(seeks))
+        claims: list[Claim] = []
+        try:
+            with self._leases.claiming():
+                claims = await self._store.claim(ask)
+                self._leases.add(claims)
+        finally:
+            if seeks:
+                self._suspects.found(claims)
         if claims:
             self._lines.claimed(claims)
         return claims
 
     def _receive(self, claims: list[Claim]) -> None:
-        self._leases.add(claims)
         if not self._open:
             for claim in claims:
                 self._settler.settle(claim, Released())
@@ -173,7 +205,6 @@ class Lane:
             if claim.crashes:
                 # Lost with its worker, which may be this one: nobody else would tell the handler that still runs.
                 self._lost(claim.job_id)
-                self._suspects.running = claim.job_id
                 self._buffer.appendleft(claim)
             else:
                 self._buffer.append(claim)
@@ -193,13 +224,13 @@ class Lane:
         if self._buffer and time.monotonic() - self._buffered_at > STALE:
             self.pace = 0.0
             while self._buffer:
-                claim = self._buffer.popleft()
-                self._forget_suspect(claim)
-                self._settler.settle(claim, Released())
+                self._hand_over(self._buffer.popleft(), Released())
 
     async def _give_back_unknown(self) -> None:
         """A claim whose answer was lost holds jobs that nobody here knows of."""
-        for lapsed in await self._store.held_by(self._worker_id):
+        held = await self._store.held_by(self._worker_id)
+        await self._leases.answered()  # what another lane is claiming just now is about to be known
+        for lapsed in held:
             if self._leases.claim(lapsed.claim_id) is None:
                 self._settler.give_back(lapsed)
         self._reconcile = False
@@ -240,9 +271,8 @@ class Lane:
             self._settler.settle(claim, outcome)
 
     def _forget_suspect(self, claim: Claim) -> None:
-        if self._suspects.running == claim.job_id:
-            self._suspects.running = None
-            self.wake()
+        self._suspects.forget(claim)
+        self.wake()  # there may be more of them
 
     async def _wait_for_claim(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from uuid import UUID
 
@@ -43,6 +44,23 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}
+        self._underway: set[asyncio.Future[None]] = set()
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Around a claim: until its answer has been added, it may hold jobs that are not known here."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._underway.add(answer)
+        try:
+            yield
+        finally:
+            self._underway.discard(answer)
+            answer.set_result(None)
+
+    async def answered(self) -> None:
+        """Wait for the claims that are under way."""
+        if self._underway:
+            await asyncio.wait(list(self._underway))
 
     def add(self, claims: Iterable[Claim]) -> None:
         batch = Batch()

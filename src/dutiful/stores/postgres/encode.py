@@ -8,7 +8,6 @@ import msgspec
 from dutiful.core.job import Inserted, Insertion, NewJob
 
 NOTIFY_LIMIT = 7_900
-INSERT_JOBS = "select job_id, insertion from {schema}.insert_jobs({jobs}::jsonb, {now}) order by ord"
 
 
 def columns(jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:

@@ -7,14 +7,15 @@ from typing import Any, TypeVar
 
 from dutiful.store import Renewal, Token
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, connect, translate, without_secrets
+from dutiful.stores.statements import Statements
 
 T = TypeVar("T")
 
 
 class PostgresKeeper:
-    def __init__(self, dsn: str, schema: str, *, pooled: bool) -> None:
+    def __init__(self, dsn: str, sql: Statements, *, pooled: bool) -> None:
         self._dsn = dsn
-        self._schema = schema
+        self._sql = sql
         self._pooled = pooled
         self._runner: asyncio.Runner | None = None
         self._connection: Any = None
@@ -22,19 +23,16 @@ class PostgresKeeper:
     def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal:
         if not tokens:
             return Renewal()
-        statement = f"select job_id, cancel from {self._schema}.renew($1, $2, $3, $4)"
-        return _renewal(tokens, self._run(self._fetch(statement, *_columns(tokens), lease, now)))
+        return _renewal(tokens, self._run(self._fetch(self._sql["renew"], *_columns(tokens), lease, now)))
 
     def check(self, tokens: Sequence[Token]) -> Renewal:
         if not tokens:
             return Renewal()
-        statement = f"select job_id, cancel from {self._schema}.check_claims($1, $2)"
-        return _renewal(tokens, self._run(self._fetch(statement, *_columns(tokens))))
+        return _renewal(tokens, self._run(self._fetch(self._sql["check_claims"], *_columns(tokens))))
 
     def release(self, tokens: Sequence[Token]) -> None:
         if tokens:
-            statement = f"select {self._schema}.give_back($1, $2)"
-            self._run(self._fetch(statement, *_columns(tokens)))
+            self._run(self._fetch(self._sql["give_back"], *_columns(tokens)))
 
     def close(self) -> None:
         if self._runner is not None:

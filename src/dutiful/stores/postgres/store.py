@@ -72,7 +72,7 @@ class PostgresStore(PostgresReader):
             raise UsageError(f"schema {schema!r} must be a plain lower-case name, such as dutiful")
         super().__init__(Connections(dsn, size=pool_size), schema)
         self.direct_dsn = direct_dsn or dsn
-        self._notify_within = notify_within
+        self._insert_within = self._sql["insert_within"].replace("{notify}", str(notify_within).lower())
         self._run_floor = LONG_AGO
 
     @property
@@ -121,45 +121,45 @@ class PostgresStore(PostgresReader):
         word = encode.hint(jobs) if hint else None
         if len(jobs) <= CHUNK and all(job.plain for job in jobs):
             # One call is one transaction: no begin and commit to wait for.
-            rows = await self._db.fetch(self._insert_plain, *encode.columns(jobs), now, word)
+            rows = await self._db.fetch(self._sql["insert_plain"], *encode.columns(jobs), now, word)
             return _made(jobs, rows)
         results: list[Inserted] = []
         async with self._db.transaction() as connection:
             for start in range(0, len(jobs), CHUNK):
                 results += await self._insert_chunk(connection, jobs[start : start + CHUNK], now)
             if word is not None:
-                await connection.execute("select pg_notify($1, $2)", self._schema, word)
+                await connection.execute(self._sql["notify"], self._schema, word)
         return results
 
     async def _insert_chunk(self, connection: Any, jobs: Sequence[NewJob], now: datetime | None) -> list[Inserted]:
         if all(job.plain for job in jobs):
-            return _made(jobs, await connection.fetch(self._insert_plain, *encode.columns(jobs), now, None))
+            return _made(jobs, await connection.fetch(self._sql["insert_plain"], *encode.columns(jobs), now, None))
         try:
             # A key held by somebody's long transaction is not worth waiting for without end.
             await connection.execute("set local lock_timeout = '5s'")
-            return encode.inserted(await connection.fetch(self._insert_jobs, encode.as_json(jobs), now))
+            return encode.inserted(await connection.fetch(self._sql["insert_jobs"], encode.as_json(jobs), now))
         except asyncpg.ForeignKeyViolationError as error:
             raise _unknown_dependency(error) from error
 
     async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
         try:
-            return encode.inserted(await within.fetch(connection, self._within, [encode.as_json(jobs)]))
+            return encode.inserted(await within.fetch(connection, self._insert_within, [encode.as_json(jobs)]))
         except asyncpg.ForeignKeyViolationError as error:
             raise _unknown_dependency(error) from error
 
     def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return encode.inserted(within.fetch_sync(connection, self._within, [encode.as_json(jobs)]))
+        return encode.inserted(within.fetch_sync(connection, self._insert_within, [encode.as_json(jobs)]))
 
     # --- work
 
     async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[Line]:
-        rows = await self._db.fetch(f"select * from {self._schema}.peek($1)", kinds)
+        rows = await self._db.fetch(self._sql["peek"], kinds)
         return [Line(*row) for row in rows]
 
     async def claim(self, ask: Ask, *, now: datetime | None = None) -> list[Claim]:
         lines = ask.lines
         rows = await self._db.fetch(
-            self._claim,
+            self._sql["claim"],
             ask.worker_id,
             ask.lane,
             [line.queue for line in lines],
@@ -181,7 +181,7 @@ class PostgresStore(PostgresReader):
 
     async def complete(self, done: Sequence[Completion], *, now: datetime | None = None) -> list[Refusal]:
         rows = await self._db.fetch(
-            self._complete, [d.job_id for d in done], [d.claim_id for d in done], [d.result for d in done], now
+            self._sql["complete"], [d.job_id for d in done], [d.claim_id for d in done], [d.result for d in done], now
         )
         return await self._refuse({(r[0], r[1]): "done" for r in rows}, now) if rows else []
 
@@ -191,7 +191,7 @@ class PostgresStore(PostgresReader):
         if not changes:
             return []
         columns = zip(*(_change_row(c) for c in changes), strict=True)
-        rows = await self._db.fetch(self._settle, *map(list, columns), lapsed_only, now)
+        rows = await self._db.fetch(self._sql["settle"], *map(list, columns), lapsed_only, now)
         asked = [Refusal(r[0], r[1], Verdict.CANCEL_REQUESTED) for r in rows if r[2]]
         lost = {(r[0], r[1]) for r in rows if not r[2]}
         if lapsed_only:
@@ -202,12 +202,11 @@ class PostgresStore(PostgresReader):
 
     async def _refuse(self, words: dict[tuple[UUID, int], str], now: datetime | None) -> list[Refusal]:
         jobs, claims = [k[0] for k in words], [k[1] for k in words]
-        statement = f"select * from {self._schema}.refuse($1, $2, $3, $4)"
-        rows = await self._db.fetch(statement, jobs, claims, list(words.values()), now)
+        rows = await self._db.fetch(self._sql["refuse"], jobs, claims, list(words.values()), now)
         return [Refusal(r[0], r[1], Verdict(r[2])) for r in rows]
 
     def keeper(self) -> PostgresKeeper:
-        return PostgresKeeper(self._db.dsn, self._schema, pooled=self._db.pooled)
+        return PostgresKeeper(self._db.dsn, self._sql, pooled=self._db.pooled)
 
     @asynccontextmanager
     async def transaction(self, token: Token, result: Callable[[], str | None]) -> AsyncIterator[PostgresTransaction]:
@@ -216,24 +215,21 @@ class PostgresStore(PostgresReader):
             await self.complete_within(connection, token, result())
 
     async def complete_within(self, connection: Any, token: Token, result: str | None) -> None:
-        _check_held(token, await within.fetch(connection, self._complete_one, _token_args(token, result)))
+        _check_held(token, await within.fetch(connection, self._sql["complete_one"], _token_args(token, result)))
 
     def complete_within_sync(self, connection: Any, token: Token, result: str | None) -> None:
-        _check_held(token, within.fetch_sync(connection, self._complete_one, _token_args(token, result)))
+        _check_held(token, within.fetch_sync(connection, self._sql["complete_one"], _token_args(token, result)))
 
     # --- duties
 
     async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
-        statement = f"select * from {self._schema}.survey($1, $2, $3, $4)"
-        return Survey(*(await self._db.fetch(statement, worker_id, ttl, self._run_floor, now))[0])
+        return Survey(*(await self._db.fetch(self._sql["survey"], worker_id, ttl, self._run_floor, now))[0])
 
     async def resign(self, worker_id: UUID) -> None:
-        statement = f"update {self._schema}.leader set expires_at = '-infinity' where holder = $1"
-        await self._db.fetch(statement, worker_id)
+        await self._db.fetch(self._sql["resign"], worker_id)
 
     async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        statement = f"select * from {self._schema}.promote($1, $2, $3)"
-        rows = await self._db.fetch(statement, limit, self._run_floor, now)
+        rows = await self._db.fetch(self._sql["promote"], limit, self._run_floor, now)
         lines, last = rows[:-1], rows[-1]
         moved = sum(r[2] for r in lines)
         # A full batch means a busy table: do not scan its dead entries again. Anything less: look from the start.
@@ -247,34 +243,33 @@ class PostgresStore(PostgresReader):
         return await self._lapsed(1_000_000, worker_id, None)
 
     async def _lapsed(self, limit: int, worker_id: UUID | None, now: datetime | None) -> list[Lapsed]:
-        rows = await self._db.fetch(f"select * from {self._schema}.lapsed($1, $2, $3)", limit, worker_id, now)
+        rows = await self._db.fetch(self._sql["lapsed"], limit, worker_id, now)
         return [Lapsed(*row) for row in rows]
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        rows = await self._db.fetch(f"select * from {self._schema}.sweep($1, $2)", limit, now)
+        rows = await self._db.fetch(self._sql["sweep"], limit, now)
         return Promotion(sum(r[2] for r in rows), frozenset((r[0], r[1]) for r in rows))
 
     async def retain(
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, now: datetime | None = None
     ) -> Retained:
         cutoff = (now or await self._clock()) - older_than
-        statement = f"select * from {self._schema}.retain($1, $2, $3, $4)"
-        rows = await self._db.fetch(statement, cursor or NIL, ids.floor_at(cutoff), cutoff, limit)
-        return Retained(*rows[0])
+        rows = await self._db.fetch(self._sql["retain"], cursor or NIL, ids.floor_at(cutoff), cutoff, limit)
+        retained = Retained(*rows[0])
+        if retained.cursor is None:
+            await self._db.fetch(self._sql["forget_workers"])
+        return retained
 
     async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
         for s in sorted(schedules, key=lambda s: s.name):
             job = msgspec.json.encode(s.job).decode()
             args = (s.name, s.kind, s.expression, s.timezone, s.catch_up, job, s.next_at)
-            await self._db.fetch(self._put_schedule, *args)
+            await self._db.fetch(self._sql["put_schedule"], *args)
 
     async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
-        statement = f"""
-            update {self._schema}.schedule set next_at = $3, last_at = $4, last_job_id = coalesce($5, last_job_id)
-            where name = $1 and next_at = $2 and enabled returning name"""
         last = fired.jobs[-1].id if fired.jobs else None
         async with self._db.transaction() as connection:
-            won = await connection.fetch(statement, fired.name, fired.expected, fired.next_at, fired.at, last)
+            won = await connection.fetch(self._sql["fire"], fired.name, fired.expected, fired.next_at, fired.at, last)
             if won and fired.jobs:
                 await self._insert_chunk(connection, fired.jobs, now)
         return bool(won)
@@ -282,106 +277,38 @@ class PostgresStore(PostgresReader):
     async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
         lanes, kinds = msgspec.json.encode(worker.lanes).decode(), msgspec.json.encode(worker.kinds).decode()
         args = (worker.id, worker.name, worker.host, worker.pid, worker.started_at, ttl, lanes, kinds, now)
-        await self._db.fetch(self._beat, *args)
+        await self._db.fetch(self._sql["beat"], *args)
 
     async def leave(self, worker_id: UUID) -> None:
-        await self._db.fetch(f"delete from {self._schema}.worker where id = $1", worker_id)
+        await self._db.fetch(self._sql["leave"], worker_id)
         await self.resign(worker_id)
 
     # --- acts
 
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
-        rows = await self._db.fetch(f"select * from {self._schema}.cancel($1, $2, $3)", job_id, reason, now)
+        rows = await self._db.fetch(self._sql["cancel"], job_id, reason, now)
         return CancelResult(State(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
 
     async def expedite(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
-        rows = await self._db.fetch(f"select {self._schema}.expedite($1, $2)", job_id, now)
+        rows = await self._db.fetch(self._sql["expedite"], job_id, now)
         return State(rows[0][0]) if rows[0][0] else None
 
     async def pause(self, pause: Pause, *, now: datetime | None = None) -> bool:
-        statement = f"""
-            insert into {self._schema}.pause (scope, name, since, by, reason)
-            values ($1, $2, coalesce($3, clock_timestamp()), $4, $5) on conflict do nothing returning name"""
         args = (pause.scope.value, pause.name, now, pause.by, pause.reason)
-        return bool(await self._db.fetch(statement, *args))
+        return bool(await self._db.fetch(self._sql["pause"], *args))
 
     async def resume(self, scope: PauseScope, name: str) -> bool:
-        statement = f"delete from {self._schema}.pause where scope = $1 and name = $2 returning name"
-        return bool(await self._db.fetch(statement, scope.value, name))
+        return bool(await self._db.fetch(self._sql["resume"], scope.value, name))
 
     async def enable_schedule(self, name: str, enabled: bool) -> bool:
-        statement = f"update {self._schema}.schedule set enabled = $2 where name = $1 returning name"
-        return bool(await self._db.fetch(statement, name, enabled))
+        return bool(await self._db.fetch(self._sql["enable_schedule"], name, enabled))
 
     async def connect_direct(self) -> Any:
         """A connection that can LISTEN, past a pooler if there is one."""
         return await connect(self.direct_dsn, pooled=True)
 
     async def notify(self, payload: str) -> None:
-        await self._db.fetch("select pg_notify($1, $2)", self._schema, payload)
-
-    # --- statements
-
-    @property
-    def _insert_plain(self) -> str:
-        marks = ", ".join(f"${n}" for n in range(1, 18))
-        return f"select * from {self._schema}.insert_plain({marks})"
-
-    @property
-    def _insert_jobs(self) -> str:
-        return encode.INSERT_JOBS.format(schema=self._schema, jobs="$1::text", now="$2")
-
-    @property
-    def _within(self) -> str:
-        # Every driver can pass one text; the cast is spelled out because `::` means something to some of them.
-        notify = str(self._notify_within).lower()
-        return (
-            f"select job_id, insertion from {self._schema}.insert_jobs(cast($1 as jsonb), null, {notify}) order by ord"
-        )
-
-    @property
-    def _claim(self) -> str:
-        return f"select * from {self._schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-
-    @property
-    def _complete(self) -> str:
-        return f"select * from {self._schema}.complete($1, $2, $3, $4)"
-
-    @property
-    def _complete_one(self) -> str:
-        return (
-            f"select job_id from {self._schema}.complete(array[cast($1 as uuid)], array[cast($2 as bigint)], "
-            "array[cast($3 as text)], null)"
-        )
-
-    @property
-    def _settle(self) -> str:
-        marks = ", ".join(f"${n}" for n in range(1, 13))
-        return f"select * from {self._schema}.settle({marks})"
-
-    @property
-    def _put_schedule(self) -> str:
-        return f"""
-            insert into {self._schema}.schedule as s (name, kind, expression, timezone, catch_up, job, next_at)
-            values ($1, $2, $3, $4, $5, $6, $7)
-            on conflict (name) do update
-            set kind = excluded.kind, expression = excluded.expression, timezone = excluded.timezone,
-                catch_up = excluded.catch_up, job = excluded.job,
-                next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone)
-                               then s.next_at else excluded.next_at end
-            where row(s.kind, s.expression, s.timezone, s.catch_up, s.job) is distinct from
-                  row(excluded.kind, excluded.expression, excluded.timezone, excluded.catch_up, excluded.job)"""
-
-    @property
-    def _beat(self) -> str:
-        return f"""
-            insert into {self._schema}.worker
-                (id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds)
-            select $1, $2, $3, $4, $5, n.now, n.now + $6, $7, $8
-            from (select coalesce($9::timestamptz, clock_timestamp()) as now) n
-            on conflict (id) do update
-            set seen_at = excluded.seen_at, expires_at = excluded.expires_at, lanes = excluded.lanes,
-                kinds = excluded.kinds"""
+        await self._db.fetch(self._sql["notify"], self._schema, payload)
 
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:

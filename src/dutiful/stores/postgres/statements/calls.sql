@@ -1,0 +1,64 @@
+-- Calls of the published functions; what each does is written with it in migrations/.
+
+-- name: insert_plain
+select * from {schema}.insert_plain(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
+
+-- name: insert_jobs
+select job_id, insertion from {schema}.insert_jobs($1::text::jsonb, $2) order by ord;
+
+-- name: insert_within
+-- Every driver can pass one text; the cast is spelled out because `::` means something to some of them.
+select job_id, insertion from {schema}.insert_jobs(cast($1 as jsonb), null, {notify}) order by ord;
+
+-- name: peek
+select queue, priority, seq from {schema}.peek($1);
+
+-- name: claim
+select * from {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- name: complete
+select job_id, claim_id from {schema}.complete($1, $2, $3, $4);
+
+-- name: complete_one
+select job_id from {schema}.complete(
+    array[cast($1 as uuid)], array[cast($2 as bigint)], array[cast($3 as text)], null);
+
+-- name: settle
+select job_id, claim_id, verdict from {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+
+-- name: refuse
+select job_id, claim_id, verdict from {schema}.refuse($1, $2, $3, $4);
+
+-- name: renew
+select job_id, cancel from {schema}.renew($1, $2, $3, $4);
+
+-- name: check_claims
+select job_id, cancel from {schema}.check_claims($1, $2);
+
+-- name: give_back
+select {schema}.give_back($1, $2);
+
+-- name: survey
+select * from {schema}.survey($1, $2, $3, $4);
+
+-- name: promote
+select queue, priority, moved, last_run_at from {schema}.promote($1, $2, $3);
+
+-- name: lapsed
+select * from {schema}.lapsed($1, $2, $3);
+
+-- name: sweep
+select queue, priority, moved from {schema}.sweep($1, $2);
+
+-- name: retain
+select deleted, last_id from {schema}.retain($1, $2, $3, $4);
+
+-- name: cancel
+select state, changed, requested from {schema}.cancel($1, $2, $3);
+
+-- name: expedite
+select {schema}.expedite($1, $2);
+
+-- name: notify
+select pg_notify($1, $2);

@@ -1,0 +1,47 @@
+-- name: resign
+update {schema}.leader set expires_at = '-infinity' where holder = $1;
+
+-- name: put_schedule
+-- A known schedule keeps its next time, unless it is due at other times now.
+insert into {schema}.schedule as s (name, kind, expression, timezone, catch_up, job, next_at)
+values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (name) do update
+set kind = excluded.kind, expression = excluded.expression, timezone = excluded.timezone,
+    catch_up = excluded.catch_up, job = excluded.job,
+    next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone)
+                   then s.next_at else excluded.next_at end
+where row(s.kind, s.expression, s.timezone, s.catch_up, s.job) is distinct from
+      row(excluded.kind, excluded.expression, excluded.timezone, excluded.catch_up, excluded.job);
+
+-- name: fire
+-- Compare and set: whoever moves next_at on enqueues the jobs, in the same transaction.
+update {schema}.schedule
+set next_at = $3, last_at = $4, last_job_id = coalesce($5, last_job_id)
+where name = $1 and next_at = $2 and enabled
+returning name;
+
+-- name: beat
+insert into {schema}.worker (id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds)
+select $1, $2, $3, $4, $5, n.now, n.now + $6, $7, $8
+from (select coalesce($9::timestamptz, clock_timestamp()) as now) n
+on conflict (id) do update
+set seen_at = excluded.seen_at, expires_at = excluded.expires_at, lanes = excluded.lanes, kinds = excluded.kinds;
+
+-- name: leave
+delete from {schema}.worker where id = $1;
+
+-- name: forget_workers
+-- Those that died without a word, some time ago.
+delete from {schema}.worker where expires_at < clock_timestamp() - interval '1 day';
+
+-- name: pause
+insert into {schema}.pause (scope, name, since, by, reason)
+values ($1, $2, coalesce($3, clock_timestamp()), $4, $5)
+on conflict do nothing
+returning name;
+
+-- name: resume
+delete from {schema}.pause where scope = $1 and name = $2 returning name;
+
+-- name: enable_schedule
+update {schema}.schedule set enabled = $2 where name = $1 returning name;

@@ -1,0 +1,157 @@
+"""What one elected worker does for all: promotion, rescue, retention, and who does it when it is gone."""
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from dutiful import Dutiful, Fail, Fixed, Retry, State
+from dutiful.client import Client
+from dutiful.core.job import Claim
+from dutiful.kind import Handle
+from dutiful.store import Ask, Line
+from dutiful.testing import Clock
+from working import clocked, eventually, final, state, working
+
+DEAD = UUID(int=0xDEAD)
+
+
+@pytest.fixture
+async def clock() -> Clock:
+    return Clock()
+
+
+async def test_a_job_is_promoted_when_its_time_has_come(app: Dutiful, clock: Clock) -> None:
+    @app.job
+    async def later(name: str) -> str:
+        return name
+
+    async with clocked(app, clock) as client, working(app, client):
+        hour = await later.options(delay="1h").enqueue("hour")
+        day = await later.options(run_at=clock.now() + timedelta(days=1)).enqueue("day")
+        clock.advance("59m")
+        assert await (await later.enqueue("now")).result("20s") == "now"
+        assert [await state(app, job) for job in (hour, day)] == [State.SCHEDULED] * 2
+        clock.advance("2m")
+        assert await hour.result("20s") == "hour"
+        assert await state(app, day) is State.SCHEDULED
+        clock.advance("1d")
+        assert await day.result("20s") == "day"
+
+
+@pytest.mark.req("D35", "S6", "S27")
+async def test_the_jobs_of_a_dead_worker_come_back_when_their_leases_end(app: Dutiful, clock: Clock) -> None:
+    @app.job
+    async def victim() -> str:
+        return "rescued"
+
+    async with clocked(app, clock) as client:
+        job = await victim.enqueue()
+        await claim(client, "victim")
+        async with working(app, client):
+            await asyncio.gather(*[(await victim.enqueue()).result("20s") for _ in range(3)])
+            assert await state(app, job) is State.RUNNING
+            clock.advance("31s")
+            assert await job.result("20s") == "rescued"
+    record = await final(app, job)
+    assert (record.crashes, record.attempt) == (1, 1)
+
+
+async def test_a_job_that_was_there_at_three_deaths_is_a_dead_letter(app: Dutiful, clock: Clock) -> None:
+    @app.job(retry=Retry(max_attempts=10, backoff=Fixed(0)))
+    async def killer() -> None: ...
+
+    @app.job(on_crash="fail")
+    async def once() -> None: ...
+
+    @app.job
+    async def unwanted() -> None: ...
+
+    @app.job
+    async def other() -> None: ...
+
+    app.configure(kinds="other")  # nobody here runs the others; their deaths are played
+    async with clocked(app, clock) as client, working(app, client):
+        jobs = [await kind.enqueue() for kind in (killer, once, unwanted)]
+
+        async def die(*kinds: str) -> None:
+            for kind in kinds:
+                await claim(client, kind)
+            clock.advance("31s")
+
+        await claim(client, "unwanted")
+        assert await jobs[2].cancel("not wanted")
+        await die("killer", "once")
+        records = [await final(app, jobs[1]), await final(app, jobs[2])]
+        assert [record.state for record in records] == [State.FAILED, State.CANCELLED]
+        for _ in range(2):
+            await eventually(lambda: is_ready(app, jobs[0]))
+            await die("killer")
+        record = await final(app, jobs[0])
+    assert (record.state, record.crashes) == (State.FAILED, 3) and record.errors is not None
+    assert record.errors[0]["type"] == "WorkerLost" and "died 3 times" in record.errors[0]["message"]
+
+
+async def is_ready(app: Dutiful, job: Handle[None]) -> bool:
+    return await state(app, job) is State.READY
+
+
+async def claim(client: Client, kind: str) -> Claim:
+    """As a worker that will not live to settle it."""
+    ask = Ask(DEAD, "general", [Line("default", 100)], [kind], 1, timedelta(seconds=30), suspects=1)
+    (claimed,) = await client.store.claim(ask)
+    return claimed
+
+
+@pytest.mark.req("D124", "D126")
+async def test_old_jobs_are_removed_and_dead_letters_stay(app: Dutiful, clock: Clock) -> None:
+    @app.job
+    async def work(what: str) -> str:
+        if what == "fail":
+            raise Fail("for good")
+        return what
+
+    async with clocked(app, clock) as client:
+        async with working(app, client):
+            done, failed, cancelled = [await work.enqueue(what) for what in ("done", "fail", "never")]
+            await cancelled.cancel()
+            waits = await work.options(delay="30d").enqueue("waits")
+            await done.result("20s")
+            await final(app, failed)
+        clock.advance("8d")
+        async with working(app, client):
+
+            async def removed() -> bool:
+                return [await app.find(job.id) for job in (done, failed, cancelled)] == [None, None, None]
+
+            await eventually(removed)
+            fresh = await work.enqueue("fresh")
+            assert await fresh.result("20s") == "fresh" and await state(app, waits) is State.SCHEDULED
+        assert (await client.store.stats(timedelta(days=30))).dead_letters == 1
+
+
+@pytest.mark.parametrize("app_url", ["postgres18", "pgbouncer"], indirect=True)
+async def test_another_worker_leads_when_the_leader_stops(app: Dutiful) -> None:
+    @app.job
+    async def later() -> str:
+        return "done"
+
+    store = (await app.client()).store
+
+    async def leader() -> UUID | None:
+        return next((worker.id for worker in await store.workers() if worker.leading), None)
+
+    async with working(app) as second:
+        async with working(app) as first:
+            old: UUID = await eventually(leader)
+            assert old in (first.id, second.id)
+            stopping, staying = (first, second) if old == first.id else (second, first)
+            stopping.stop()
+
+            async def handed_over() -> bool:
+                return await leader() == staying.id
+
+            await eventually(handed_over)
+            job = await later.options(delay="10ms").enqueue()
+            assert await job.result("20s") == "done"
