@@ -18,12 +18,14 @@ from dutiful.core.errors import (
     UniqueConflict,
 )
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
+from dutiful.core.payload import clean
 from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
 from dutiful.store import CancelResult, Store
 
 R = TypeVar("R")
 BATCH = 1_000
+REASON_LIMIT = 2_000
 FIRST_LOOK, LONGEST_LOOK = 0.02, 0.5
 
 
@@ -91,7 +93,7 @@ class Client:
         return record
 
     async def cancel(self, job_id: UUID, reason: str) -> CancelResult:
-        result = await self.store.cancel(job_id, reason)
+        result = await self.store.cancel(job_id, clean(reason, REASON_LIMIT))
         if result is None:
             raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
         return result

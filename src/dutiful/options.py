@@ -67,7 +67,10 @@ def _read_run_at(value: Any) -> datetime:
         raise UsageError(f"run_at {value!r} must be a datetime; for a span of time use delay")
     if value.tzinfo is None or value.utcoffset() is None:
         raise UsageError(f"run_at {value} has no time zone; give one, as in datetime.now(UTC) + timedelta(hours=1)")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise UsageError(f"run_at {value} is no date in UTC; give one within the calendar") from None
 
 
 def _read_attempts(value: Any) -> int:

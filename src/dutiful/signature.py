@@ -32,7 +32,9 @@ class Signature:
             resource = injected(parameter.default)
             if resource is not None:
                 self.resources[parameter.name] = resource
-            elif index == 0 and _is_context(parameter.annotation, parameter.name):
+            elif _is_context(parameter.annotation, parameter.name):
+                if index > 0:
+                    raise UsageError(f"kind {kind}: the context {parameter.name!r} must be the first parameter")
                 self.context = parameter.name
             else:
                 self.names.append(parameter.name)
@@ -60,6 +62,8 @@ class Signature:
             return decoder.decode(text)
         except msgspec.ValidationError as error:
             raise _invalid(self.kind, str(error), self.names) from error
+        except NotImplementedError as error:
+            raise self._not_a_schema(error) from error
 
     def _build(self) -> msgspec.json.Decoder[Any]:
         try:
@@ -71,11 +75,19 @@ class Signature:
         fields: list[Any] = []
         for name in self.names:
             default = self._parameters[name].default
-            hint = hints.get(name, Any)
+            hint = Any if hints.get(name) is object else hints.get(name, Any)
             fields.append((name, hint) if default is inspect.Parameter.empty else (name, hint, _default(default)))
-        struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
-        self._decoder = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
+        try:
+            struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
+            self._decoder = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
+        except TypeError as error:
+            raise self._not_a_schema(error) from error
         return self._decoder
+
+    def _not_a_schema(self, error: Exception) -> UsageError:
+        return UsageError(
+            f"kind {self.kind}: {error}; declare its fields with plain types, dataclasses, msgspec.Struct or pydantic"
+        )
 
 
 def _is_context(annotation: Any, name: str) -> bool:

@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Self
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 import dutiful
+from databases import Postgres
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -116,7 +118,12 @@ class Desk:
                 self.start_worker(options)
             case _:
                 done = subprocess.run(
-                    ["sh", "-c", line], cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=60
+                    ["sh", "-c", line],
+                    cwd=self.folder,
+                    env=self._environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
                 )
                 assert done.returncode == expected, f"{line}\n{done.stdout}\n{done.stderr}\n{self._log()}"
                 assert "Traceback" not in done.stderr, f"{line}\n{done.stderr}"
@@ -155,8 +162,16 @@ class Desk:
 
 
 @pytest.fixture
+def bare_url(postgres18: Postgres) -> Iterator[str]:
+    """A database of its own, not migrated: the examples make tables there."""
+    name = f"docs_{uuid4().hex}"
+    yield postgres18.create_database(name)
+    postgres18.drop_database(name)
+
+
+@pytest.fixture
 def desk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
-    with Desk(tmp_path, lambda: str(request.getfixturevalue("pg18_url"))) as desk:
+    with Desk(tmp_path, lambda: str(request.getfixturevalue("bare_url"))) as desk:
         yield desk
 
 
@@ -198,6 +213,8 @@ def test_the_examples_of_a_guide_run(page: Path, desk: Desk) -> None:
             desk.write(block, name)
         else:
             cells.append((block.line, desk.fill_in(block.text)))
+    if POSTGRES in page.read_text():
+        desk.run_line(f"dutiful migrate --database-url postgresql:{POSTGRES}", 0)
     desk.run_cells(page, cells)
 
 

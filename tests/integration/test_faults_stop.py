@@ -110,6 +110,18 @@ def moments(jobs: list[JobRecord]) -> list[datetime]:
     return sorted(datetime.fromisoformat(job.options["scheduled_for"]) for job in jobs if job.options)
 
 
+@asynccontextmanager
+async def locked(store: Store, table: str) -> AsyncIterator[None]:
+    """Lock all rows of a table."""
+    connection = await asyncpg.connect(address(store))
+    try:
+        async with connection.transaction():
+            await connection.execute(f"select from {table} for update")
+            yield
+    finally:
+        await connection.close()
+
+
 @pytest.mark.parametrize("backend", ["postgres18"])
 async def test_a_leader_stopped_in_the_middle_of_its_duties_holds_nobody_up_and_does_nothing_twice(
     store: Store, tmp_path: Path
@@ -134,7 +146,7 @@ async def test_a_leader_stopped_in_the_middle_of_its_duties_holds_nobody_up_and_
 
         old = await until(leading, "a worker leads")
         assert old is not None
-        async with held(admin, "select from dutiful.schedule for update"):
+        async with locked(store, "dutiful.schedule"):
             await until(firing, "the leader is about to fire the schedule")
             old.stop()
         stopped_at = datetime.now(UTC)
@@ -171,13 +183,3 @@ async def test_a_leader_stopped_in_the_middle_of_its_duties_holds_nobody_up_and_
     assert len(executions(tmp_path)) == len(jobs)
     assert await store.check_places() == []
     await admin.close()
-
-
-@asynccontextmanager
-async def held(connection: asyncpg.Connection, statement: str) -> AsyncIterator[None]:
-    """Keep the locks that a statement takes."""
-    transaction = connection.transaction()
-    await transaction.start()
-    await connection.execute(statement)
-    yield
-    await transaction.rollback()

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from dutiful.cli.target import sqlite_file, target
-from dutiful.store import Store
 
 
 def register(cli: typer.Typer) -> None:
@@ -34,15 +33,6 @@ def migrate(
     path = sqlite_file(store)
     if path is not None and not path.exists():
         typer.echo(f"making {path}")
-    for name in asyncio.run(_migrate(store)):
+    for name in asyncio.run(store.migrate()):
         typer.echo(f"applied {name}")
     typer.echo(f"{store.url} is up to date")
-
-
-async def _migrate(store: Store) -> list[str]:
-    if sqlite_file(store) is None:
-        return await store.migrate()
-    # A SQLite file is migrated by being opened; it does not tell what that changed.
-    await store.open()
-    await store.close()
-    return []

@@ -10,7 +10,7 @@ import msgspec
 
 from dutiful.context import CURRENT
 from dutiful.core import ids
-from dutiful.core.error_info import describe
+from dutiful.core.error_info import MESSAGE_LIMIT, describe
 from dutiful.core.errors import ClaimLost, JobCancelled, PayloadInvalid
 from dutiful.core.job import Claim
 from dutiful.core.outcome import (
@@ -28,7 +28,7 @@ from dutiful.core.outcome import (
     TimedOut,
     TimeoutExceeded,
 )
-from dutiful.core.payload import encode
+from dutiful.core.payload import clean, encode
 from dutiful.kind import Kind, Mode
 from dutiful.store import Work
 from dutiful.worker.context import AttemptContext
@@ -136,7 +136,7 @@ def _raised(error: BaseException, slot: Slot) -> Outcome:
         case Snooze():
             return Snoozed(error.delay)
         case Cancel():
-            return Cancelled(error.reason)
+            return Cancelled(clean(str(error.reason), MESSAGE_LIMIT))
         case RetryAfter():
             return Failed(describe(error), type(error), retry_after=error.delay)
         case Fail() | PayloadInvalid():

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from dutiful.core.error_info import describe
+from dutiful.core.error_info import MESSAGE_LIMIT, describe
 from dutiful.core.errors import PayloadInvalid
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome, RetryAfter, Snooze, Snoozed
-from dutiful.core.payload import encode
+from dutiful.core.payload import clean, encode
 from dutiful.kind import Kind
 from dutiful.worker.slot import Slot
 
@@ -213,7 +213,7 @@ def _answer(request: Request, pipe: Connection) -> Answer:
     except Snooze as snooze:
         return Answer("snoozed", seconds=snooze.delay.total_seconds())
     except Cancel as cancel:
-        return Answer("cancelled", reason=cancel.reason)
+        return Answer("cancelled", reason=clean(str(cancel.reason), MESSAGE_LIMIT))
     except RetryAfter as later:
         return Answer("retry_after", seconds=later.delay.total_seconds(), error=describe(later))
     except (Fail, PayloadInvalid) as error:

@@ -92,15 +92,17 @@ class SqliteStore:
     async def open(self) -> None:
         if self._threads is not None and self._threads.pid == os.getpid():
             return
-        schema.check_path(self._path)
-        loop = asyncio.get_running_loop()
-        self._threads = await loop.run_in_executor(None, self._start)
+        await self._open()
         try:
             self._leadership.open()
-            await self.migrate()
+            await self._apply_missing()
         except BaseException:
             await self.close()
             raise
+
+    async def _open(self) -> None:
+        schema.check_path(self._path)
+        self._threads = await asyncio.get_running_loop().run_in_executor(None, self._start)
 
     async def close(self) -> None:
         threads, self._threads = self._threads, None
@@ -114,6 +116,15 @@ class SqliteStore:
                 await closing
 
     async def migrate(self) -> list[str]:
+        if self._threads is None:
+            await self._open()
+            try:
+                return await self._apply_missing()
+            finally:
+                await self.close()
+        return await self._apply_missing()
+
+    async def _apply_missing(self) -> list[str]:
         applied: list[str] = []
         while await self._read(schema.missing):
             if name := await self._write(lambda db: schema.apply_next(db, self._clock(None))):

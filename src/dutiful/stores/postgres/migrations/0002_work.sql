@@ -180,6 +180,12 @@ begin
         end loop;
     end loop;
 
+    -- Held until commit, so that retention cannot take a needed job away between our look and our commit.
+    perform 1 from {schema}.job j
+    where j.id in (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid
+                   from jsonb_array_elements(p_jobs) e (v))
+    order by j.id
+    for key share;
     select n.id into v_lost
     from jsonb_array_elements(p_jobs) j (v),
          lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n

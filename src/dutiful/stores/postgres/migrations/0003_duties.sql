@@ -291,6 +291,8 @@ begin
         order by f.job_id
         limit p_limit
     ) s;
+    -- Locked first, looked at then: whoever has just made a job depend on one of these holds a lock on it.
+    v_jobs := array(select j.id from {schema}.job j where j.id = any (v_jobs) for update skip locked);
     v_jobs := array(select j from unnest(v_jobs) j
                     where not exists (
                         select 1 from {schema}.dependency d join {schema}.blocked b on b.job_id = d.job_id

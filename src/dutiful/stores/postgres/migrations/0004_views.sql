@@ -85,6 +85,11 @@ select 'job ' || b.job_id || ' waits for other jobs, but for none in particular'
 from {schema}.blocked b
 where b.gate = 'dependency' and not exists (select 1 from {schema}.dependency d where d.job_id = b.job_id)
 union all
+select 'job ' || b.job_id || ' waits for job ' || d.needs_id || ', which does not exist'
+from {schema}.blocked b
+join {schema}.dependency d on d.job_id = b.job_id
+where b.gate = 'dependency' and not exists (select 1 from {schema}.job j where j.id = d.needs_id)
+union all
 select 'dead letter ' || d.job_id || ' belongs to a job that did not fail'
 from {schema}.dead_letter d
 where exists (select 1 from {schema}.job j where j.id = d.job_id)

@@ -1,0 +1,138 @@
+import json
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from dutiful.core.error_info import describe
+from dutiful.core.errors import PayloadInvalid
+from dutiful.core.payload import check_name, clean, encode
+
+LIMIT = 1_000
+
+
+def text_of(value: Any) -> str:
+    return encode(value, what="payload", limit=LIMIT)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(JSON)
+def test_plain_data_comes_back_as_it_went(value: Any) -> None:
+    assert json.loads(encode(value, what="payload", limit=1_000_000)) == value
+
+
+@given(JSON, st.sampled_from(["a\0", "\ud800", math.nan, math.inf, -math.inf]), st.booleans())
+def test_what_no_database_holds_is_found_however_deep(value: Any, bad: Any, as_key: bool) -> None:
+    planted = {"x": [value, {bad: 1} if as_key and isinstance(bad, str) else {"y": bad}]}
+    with pytest.raises(PayloadInvalid):
+        encode(planted, what="payload", limit=1_000_000)
+
+
+def test_what_only_looks_like_a_nul_is_fine() -> None:
+    assert json.loads(text_of({"path": "C:\\u0000", "none": None, "word": "null"})) == {
+        "path": "C:\\u0000",
+        "none": None,
+        "word": "null",
+    }
+
+
+def test_the_culprit_has_a_path() -> None:
+    with pytest.raises(PayloadInvalid, match=r"payload\.a\[1\]\.b has a NUL") as refused:
+        text_of({"a": [0, {"b": "\0"}]})
+    assert refused.value.field == "payload.a[1].b"
+
+
+def test_the_limit_is_on_bytes_and_not_on_characters() -> None:
+    assert len(text_of("x" * (LIMIT - 2))) == LIMIT
+    with pytest.raises(PayloadInvalid, match=r"1,001 bytes, more than the limit of 1,000"):
+        text_of("x" * (LIMIT - 1))
+    with pytest.raises(PayloadInvalid, match="bytes"):
+        text_of("ä" * 600)
+
+
+class Address(BaseModel):
+    street: str
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+def test_models_and_structs_are_written_as_their_data() -> None:
+    assert json.loads(text_of({"a": Address(street="Main"), "o": Order(5)})) == {
+        "a": {"street": "Main"},
+        "o": {"number": 5},
+    }
+    with pytest.raises(PayloadInvalid, match="NUL"):
+        text_of([Address(street="\0")])
+
+
+@pytest.mark.parametrize("value", [object(), {1, object()}, lambda: 1, type, [10**5_000], {object(): 1}])
+def test_what_is_not_data_is_refused(value: Any) -> None:
+    with pytest.raises(PayloadInvalid, match="the payload cannot be written as JSON"):
+        text_of(value)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    with pytest.raises(PayloadInvalid, match="contains itself"):
+        text_of(itself)
+
+
+@given(st.text(), st.integers(0, 50))
+def test_cleaned_text_can_always_be_stored(text: str, limit: int) -> None:
+    cleaned = clean(text, limit)
+    assert "\0" not in cleaned and cleaned.encode().decode() == cleaned
+    if len(text) <= limit:
+        assert len(cleaned) == len(text)
+    else:
+        assert f"({len(text):,} characters in all)" in cleaned
+
+
+@pytest.mark.parametrize("name", ["a", "send_email", "Größe", "x" * 200, "with space inside"])
+def test_a_good_name_is_taken_as_it_is(name: str) -> None:
+    assert check_name(name, "queue") == name
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "x" * 201, "a\0", "a\udc00", None, 5, b"a"])
+def test_a_bad_name_is_refused(name: Any) -> None:
+    with pytest.raises(PayloadInvalid, match="^queue "):
+        check_name(name, "queue")
+
+
+# --- errors as data
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.req("W30")
+def test_an_error_is_told_by_type_message_and_traceback() -> None:
+    try:
+        raise LookupError("no such order" * 1_000)
+    except LookupError as error:
+        told = describe(error, message_limit=500)
+    assert told["type"] == "LookupError" and told["message"].startswith("no such order")
+    assert len(told["message"]) < 550 and "13,000 characters" in told["message"]
+    assert "test_payload.py" in told["traceback"]
+
+
+@pytest.mark.parametrize("error", [Unspeakable(), ValueError("\0\ud800"), RecursionError("x" * 10**6), KeyError()])
+def test_any_error_can_be_stored(error: Exception) -> None:
+    told = describe(error)
+    assert json.loads(encode(told, what="error", limit=100_000)) == told

@@ -1,0 +1,149 @@
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dutiful.core.job import Lapsed
+from dutiful.core.outcome import (
+    Cancelled,
+    Done,
+    Failed,
+    Lost,
+    Outcome,
+    Partial,
+    Released,
+    Snoozed,
+    TimedOut,
+    TimeoutExceeded,
+)
+from dutiful.core.retry import Fixed, Linear, Retry
+from dutiful.core.settle import Change, Policy, decide
+from dutiful.core.transitions import TABLE, State
+
+JOB, WORKER = UUID(int=1), UUID(int=2)
+OOPS: dict[str, Any] = {"type": "ValueError", "message": "oops"}
+HOUR = timedelta(hours=1)
+RETRY = Retry(backoff=Fixed(HOUR), per_error={KeyError: None, TimeoutExceeded: Fixed("2h")})
+
+
+def held(attempt: int = 1, crashes: int = 0) -> Lapsed:
+    return Lapsed(JOB, 7, attempt, crashes, "greet", WORKER, False)
+
+
+def decided(
+    outcome: Outcome, *, attempt: int = 1, crashes: int = 0, max_attempts: int = 5, policy: Policy | None = None
+) -> Change:
+    chosen = policy or Policy(retry=RETRY)
+    return decide(held(attempt, crashes), outcome, chosen, max_attempts, lambda low, high: low)
+
+
+def test_done_is_completed_with_its_result() -> None:
+    change = decided(Done('{"n": 1}'), attempt=3)
+    assert (change.to, change.outcome, change.result, change.attempt) == (State.COMPLETED, "done", '{"n": 1}', 3)
+
+
+def test_partial_is_completed_with_errors() -> None:
+    change = decided(Partial("[1]", (OOPS,)))
+    assert (change.to, change.result, change.errors) == (State.COMPLETED_WITH_ERRORS, "[1]", (OOPS,))
+
+
+@pytest.mark.req("W33")
+def test_a_failure_is_tried_again_until_the_attempts_are_spent() -> None:
+    fates = [decided(Failed(OOPS, ValueError), attempt=n, max_attempts=3) for n in (1, 2, 3)]
+    assert [fate.to for fate in fates] == [State.SCHEDULED, State.SCHEDULED, State.FAILED]
+    assert [fate.delay for fate in fates] == [HOUR, HOUR, None]
+    assert [fate.attempt for fate in fates] == [1, 2, 3] and all(fate.errors == (OOPS,) for fate in fates)
+
+
+def test_the_jobs_own_number_of_attempts_counts_not_its_kinds() -> None:
+    policy = Policy(retry=Retry(max_attempts=1, backoff=Fixed(HOUR)))
+    assert decided(Failed(OOPS), max_attempts=2, policy=policy).to is State.SCHEDULED
+    assert decided(Failed(OOPS), max_attempts=1, policy=Policy(retry=RETRY)).to is State.FAILED
+
+
+@pytest.mark.req("W32", "W58")
+def test_what_can_never_succeed_fails_at_once() -> None:
+    assert decided(Failed(OOPS, ValueError, final=True)).to is State.FAILED
+    assert decided(Failed(OOPS, KeyError)).to is State.FAILED
+
+
+def test_a_retry_without_delay_goes_straight_back_in_line() -> None:
+    change = decided(Failed(OOPS), policy=Policy(retry=Retry(backoff=Fixed(0))))
+    assert (change.to, change.delay, change.keep_seq) == (State.READY, None, False)
+
+
+def test_the_delay_that_the_other_side_asked_for_replaces_the_computed_one() -> None:
+    change = decided(Failed(OOPS, retry_after=timedelta(days=2)))
+    assert (change.to, change.delay) == (State.SCHEDULED, timedelta(days=2))
+    assert decided(Failed(OOPS, retry_after=HOUR), attempt=5).to is State.FAILED
+
+
+def test_a_timeout_has_a_policy_of_its_own() -> None:
+    change = decided(TimedOut(HOUR, OOPS))
+    assert (change.to, change.outcome, change.delay) == (State.SCHEDULED, "timed_out", 2 * HOUR)
+
+
+def test_a_snooze_spends_no_attempt() -> None:
+    change = decided(Snoozed(HOUR), attempt=4, max_attempts=4)
+    assert (change.to, change.delay, change.attempt, change.errors) == (State.SCHEDULED, HOUR, 3, ())
+    assert decided(Snoozed(timedelta(0))).to is State.READY
+
+
+def test_a_cancellation_tells_its_reason() -> None:
+    change = decided(Cancelled("not wanted"))
+    assert change.to is State.CANCELLED and change.errors == ({"type": "Cancelled", "message": "not wanted"},)
+
+
+def test_what_was_not_started_gets_its_place_back_and_spends_nothing() -> None:
+    change = decided(Released(), attempt=2, crashes=1)
+    assert (change.to, change.attempt, change.crashes, change.keep_seq) == (State.READY, 1, 1, True)
+
+
+def test_a_lost_attempt_counts_as_a_crash_and_not_as_an_attempt() -> None:
+    change = decided(Lost(), attempt=5, crashes=1, max_attempts=5)
+    assert (change.to, change.attempt, change.crashes) == (State.READY, 4, 2)
+
+
+def test_too_many_crashes_make_a_dead_letter() -> None:
+    change = decided(Lost(), crashes=2)
+    assert change.to is State.FAILED and change.errors[0]["type"] == "WorkerLost"
+    assert "died 3 times" in change.errors[0]["message"]
+    once = decided(Lost(), policy=Policy(retry_crashes=False))
+    assert once.to is State.FAILED and "died once" in once.errors[0]["message"]
+
+
+OUTCOMES = st.one_of(
+    st.builds(Done, st.none() | st.just("1")),
+    st.builds(Partial, st.none(), st.just((OOPS,))),
+    st.builds(
+        Failed,
+        st.just(OOPS),
+        st.sampled_from([None, ValueError, KeyError]),
+        st.none() | st.timedeltas(timedelta(0), timedelta(days=9)),
+        st.booleans(),
+    ),
+    st.builds(Snoozed, st.timedeltas(timedelta(0), timedelta(days=9))),
+    st.builds(Cancelled, st.text(max_size=5)),
+    st.builds(TimedOut, st.just(HOUR), st.just(OOPS)),
+    st.just(Lost()),
+    st.just(Released()),
+)
+
+
+@given(OUTCOMES, st.integers(1, 9), st.integers(0, 4), st.integers(1, 9), st.booleans())
+def test_whatever_came_of_it_the_change_is_legal_and_its_own(
+    outcome: Outcome, attempt: int, crashes: int, max_attempts: int, retry_crashes: bool
+) -> None:
+    policy = Policy(Retry(backoff=Linear("1s")), 3, retry_crashes)
+    change = decided(outcome, attempt=attempt, crashes=crashes, max_attempts=max_attempts, policy=policy)
+    legal = {to for (state, _), targets in TABLE.items() for to in targets if state is State.RUNNING}
+    assert (change.job_id, change.claim_id) == (JOB, 7) and change.to in legal
+    assert (change.delay is not None) == (change.to is State.SCHEDULED)
+    assert change.delay is None or change.delay > timedelta(0)
+    assert attempt - 1 <= change.attempt <= attempt and crashes <= change.crashes <= crashes + 1
+    assert change.to is not State.FAILED or change.errors
+    if change.to is State.SCHEDULED and isinstance(outcome, Failed):
+        assert attempt < max_attempts

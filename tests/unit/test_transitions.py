@@ -1,0 +1,44 @@
+import itertools
+
+import pytest
+
+from dutiful.core.errors import IllegalTransition
+from dutiful.core.transitions import FINAL, TABLE, WAITING, Act, State, check
+
+
+def test_every_state_is_waiting_running_or_final() -> None:
+    assert set(State) == WAITING | {State.RUNNING} | FINAL
+    assert not WAITING & FINAL and {state for state in State if state.final} == FINAL
+
+
+@pytest.mark.parametrize(("state", "act"), list(itertools.product(sorted(FINAL), Act)))
+def test_a_final_state_is_never_left(state: State, act: Act) -> None:
+    for to in State:
+        with pytest.raises(IllegalTransition, match="nothing: it is final"):
+            check(state, act, to)
+
+
+def test_the_table_alone_says_what_is_legal() -> None:
+    for state, act, to in itertools.product(State, Act, State):
+        if to in TABLE.get((state, act), frozenset()):
+            assert check(state, act, to) is to
+        else:
+            with pytest.raises(IllegalTransition, match=f"a {state} job cannot {act} to {to}"):
+                check(state, act, to)
+
+
+def test_every_live_state_can_be_cancelled_and_reached_and_every_final_one_reached() -> None:
+    reached = {to for targets in TABLE.values() for to in targets}
+    assert reached == set(State)
+    assert all((state, Act.CANCEL) in TABLE for state in State if not state.final)
+
+
+def test_only_a_running_job_can_end_otherwise_than_by_a_cancel() -> None:
+    for (state, act), targets in TABLE.items():
+        if targets & FINAL and act is not Act.CANCEL:
+            assert state is State.RUNNING
+
+
+def test_a_blocked_job_never_runs_without_being_ready_first() -> None:
+    into_running = {state for (state, _), targets in TABLE.items() if State.RUNNING in targets}
+    assert into_running == {State.READY}
