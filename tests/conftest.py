@@ -131,7 +131,6 @@ async def app(app_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Dut
     # Nobody can listen through PgBouncer, so there workers poll.
     app = Dutiful(app_url, poll="100ms" if "pgbouncer" in request.node.name else None)
     yield app
-    await app.close()
+    async with app:
+        assert await (await app.client()).store.check_places() == []
     app.close_sync()
-    async with app.opened() as client:
-        assert await client.store.check_places() == []

@@ -112,7 +112,7 @@ class Kind(Generic[P, R]):
         self.signature = Signature(function, name)
         if mode is Mode.PROCESS and self.signature.context is not None:
             raise UsageError(
-                f"kind {name} runs in a process of its own, where there is no context; leave {self.signature.context} out"
+                f"kind {name} runs in a process of its own, which has no context; leave {self.signature.context} out"
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

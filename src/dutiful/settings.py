@@ -61,6 +61,8 @@ class Settings:
             raise UsageError(f'setting sqlite_driver is {self.sqlite_driver!r}: it must be "apsw" or "sqlite3"')
         if not self.lanes:
             raise UsageError("setting lanes is empty: a worker needs at least one lane")
+        if idle := [lane.name for lane in self.lanes if lane.slots < 1]:
+            raise UsageError(f"setting lanes gives lane {idle[0]!r} no slots: give it at least 1, or leave it out")
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise UsageError(f"setting lanes names a lane twice: {', '.join(names)}")
@@ -106,6 +108,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 _NAMES = tuple(f.name for f in fields(Settings))
 _DURATIONS = ("lease", "grace", "poll", "heartbeat", "watchdog", "retention")
+_TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _NUMBERS = ("pool_size", "prefetch", "cpu_processes", "payload_limit", "result_limit")
 
 
@@ -117,16 +120,18 @@ def _read(name: str, value: Any, source: str) -> Any:
     if name in _DURATIONS:
         return duration(value, name)
     if name in _NUMBERS:
-        try:
+        if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip().isdecimal():
             return int(value)
-        except (TypeError, ValueError):
-            raise UsageError(f"setting {name} is {value!r} ({source}): it must be a whole number") from None
+        raise UsageError(f"setting {name} is {value!r} ({source}): it must be a whole number")
     if name == "lanes":
         return _lanes(value)
     if name == "kinds":
         return tuple(k.strip() for k in value.split(",") if k.strip()) if isinstance(value, str) else tuple(value)
     if name == "notify_in_transaction":
-        return value if isinstance(value, bool) else str(value).lower() in ("1", "true", "yes", "on")
+        word = str(value).lower()
+        if word not in _TRUTHS:
+            raise UsageError(f"setting {name} is {value!r} ({source}): it must be true or false")
+        return _TRUTHS[word]
     return str(value)
 
 
@@ -135,10 +140,20 @@ def _lanes(value: Any) -> tuple[LaneSettings, ...]:
     if isinstance(value, str):
         return tuple(_lane_from_text(part) for part in value.split(";") if part.strip())
     if isinstance(value, Mapping):
-        return tuple(
-            LaneSettings(name, int(lane["slots"]), tuple(lane.get("queues", (ANY,)))) for name, lane in value.items()
-        )
+        return tuple(_lane_from_table(name, lane) for name, lane in value.items())
+    if not isinstance(value, list | tuple) or not all(isinstance(lane, LaneSettings) for lane in value):
+        raise UsageError(f'setting lanes is {value!r}: write it as "fast=3:fast; general=5:*"')
     return tuple(value)
+
+
+def _lane_from_table(name: str, lane: Any) -> LaneSettings:
+    match lane:
+        case {"slots": int(slots), "queues": [*queues], **rest} if not rest and all(isinstance(q, str) for q in queues):
+            return LaneSettings(name, slots, tuple(queues) or (ANY,))
+        case {"slots": int(slots), **rest} if not rest:
+            return LaneSettings(name, slots)
+        case _:
+            raise UsageError(f'setting lanes: lane {name!r} is {lane!r}; write {{slots = 3, queues = ["fast"]}}')
 
 
 def _lane_from_text(text: str) -> LaneSettings:

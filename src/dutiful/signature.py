@@ -1,5 +1,6 @@
 """A handler's parameters read as its payload's schema."""
 
+import copy
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -97,7 +98,10 @@ def _is_context(annotation: Any, name: str) -> bool:
 
 
 def _default(default: Any) -> Any:
-    return msgspec.field(default_factory=lambda: default) if isinstance(default, (list, dict, set)) else default
+    """One job's default must not be seen by the next."""
+    if isinstance(default, (list, dict, set)):
+        return msgspec.field(default_factory=lambda: copy.deepcopy(default))
+    return default
 
 
 def _from_builtin(expected: type, value: Any) -> Any:

@@ -66,7 +66,7 @@ CONTROLS: dict[str, Exception] = {
 
 @app.job(name="hang on loop", timeout="10m")
 async def hang_on_loop(told: str) -> None:
-    Path(told).write_text("here")
+    await asyncio.to_thread(Path(told).write_text, "here")
     await asyncio.Event().wait()
 
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 import apsw
 import psycopg
 import pytest
+from working import EVERYWHERE, final, working
 
 from databases import Postgres
 from dutiful import (
@@ -25,7 +26,6 @@ from dutiful import (
 )
 from dutiful.core.job import Scope
 from dutiful.kind import Kind
-from working import EVERYWHERE, final, working
 
 NUL, LONE = "a\0b", "a\ud800b"
 
@@ -125,7 +125,7 @@ async def test_an_unknown_kind_is_refused_with_those_that_are_known(app: Dutiful
 
 @pytest.mark.parametrize("text", ["", "x", "01JCPZ5-0000000-0000000-0000000", "O1JCPZ5", str(uuid4())[:-1], NUL])
 async def test_a_malformed_id_is_not_taken_for_a_missing_job(app: Dutiful, text: str) -> None:
-    with pytest.raises(MalformedId, match="Copy the whole id|right spelling|not the exact spelling"):
+    with pytest.raises(MalformedId, match=r"Copy the whole id|right spelling|not the exact spelling"):
         await app.find(text)
     with pytest.raises(MalformedId):
         await app.cancel(text)

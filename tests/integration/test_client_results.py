@@ -17,10 +17,9 @@ from dutiful import (
     State,
 )
 
-pytestmark = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
-
 
 @pytest.mark.req("W28")
+@pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 async def test_whoever_waits_gets_the_result(app: Dutiful) -> None:
     @app.job
     async def describe(n: int) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from working import EVERYWHERE, working
 
 from dutiful import Dutiful, JobFailed, Retry, State, UniqueConflict, UsageError
 from dutiful.core.job import OnConflict, Unique
 from dutiful.kind import Kind
-from working import EVERYWHERE, working
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 

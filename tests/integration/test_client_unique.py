@@ -9,8 +9,6 @@ from working import EVERYWHERE, state, working
 from dutiful import Dutiful, OnConflict, Scope, State, Unique, UniqueConflict
 from dutiful.kind import Kind
 
-everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
-
 
 def key(scope: Scope = Scope.ACTIVE, action: OnConflict = OnConflict.RETURN) -> Unique:
     return Unique("order 42", scope, action, window=timedelta(hours=1) if scope is Scope.WINDOW else None)
@@ -26,7 +24,6 @@ def bill(app: Dutiful) -> Kind[[], str]:
 
 
 @pytest.mark.req("W26")
-@everywhere
 @pytest.mark.parametrize("scope", Scope)
 async def test_a_taken_key_is_refused_if_so_asked(app: Dutiful, bill: Kind[[], str], scope: Scope) -> None:
     first = await bill.options(unique=key(scope)).enqueue()
@@ -35,7 +32,6 @@ async def test_a_taken_key_is_refused_if_so_asked(app: Dutiful, bill: Kind[[], s
     assert caught.value.existing == first.id and first.public_id in str(caught.value)
 
 
-@everywhere
 @pytest.mark.parametrize("scope", Scope)
 async def test_the_job_that_holds_the_key_is_returned_if_so_asked(
     app: Dutiful, bill: Kind[[], str], scope: Scope
@@ -45,7 +41,6 @@ async def test_the_job_that_holds_the_key_is_returned_if_so_asked(
     assert second.id == first.id and (first.created, second.created) == (True, False)
 
 
-@everywhere
 @pytest.mark.parametrize("scope", Scope)
 async def test_a_waiting_holder_is_replaced_if_so_asked(app: Dutiful, bill: Kind[[], str], scope: Scope) -> None:
     first = await bill.options(unique=key(scope)).enqueue()
@@ -128,6 +123,7 @@ async def test_a_key_across_kinds_is_one_for_all_of_them(app: Dutiful, bill: Kin
 
 
 @pytest.mark.req("W18")
+@pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 async def test_of_many_who_want_one_key_at_once_one_gets_it(app: Dutiful) -> None:
     ran: list[int] = []
 

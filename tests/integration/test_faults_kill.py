@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -11,7 +10,6 @@ import fault_jobs
 import pytest
 from fault_jobs import executions
 
-from dutiful.core.job import Lapsed
 from dutiful.core.transitions import State
 from dutiful.store import JobFilter, Store
 from dutiful.testing.faults import Fleet, WorkerProcess, children, end, until
@@ -46,7 +44,7 @@ class Slaughter:
         self.in_flight = 0
 
     async def begin(self) -> None:
-        """The first to die is the leader, whose death is felt most; then come those that took its place, and others."""
+        """Kill the leader first, whose death is felt most."""
 
         async def leader() -> WorkerProcess | None:
             leading = {worker.id for worker in await self._store.workers() if worker.leading}
@@ -54,32 +52,31 @@ class Slaughter:
 
         first = await until(leader, "a worker leads")
         assert first is not None
-        self._workers.remove(first)
-        self._workers.insert(0, first)
-        await self._kill(0, await until(lambda: self._store.held_by(first.id), "the leader has work"))
+        self._workers.sort(key=lambda worker: worker is not first)
+        await until(lambda: self._kill(0), "the leader was hit at work")
 
     async def kill_one(self) -> None:
-        while True:
-            seat = random.randrange(self._doomed)
-            victim = self._workers[seat]
-            victim.stop()  # it must not finish what we count
-            if held := await self._store.held_by(victim.id):
-                await self._kill(seat, held)
-                return
-            victim.resume()
+        await until(lambda: self._kill(random.randrange(self._doomed)), "a worker was hit at work")
 
-    async def _kill(self, seat: int, held: Sequence[Lapsed]) -> None:
+    async def _kill(self, seat: int) -> bool:
+        """Kill the worker in this seat, unless it has nothing to do, and put another there."""
         victim = self._workers[seat]
+        victim.stop()  # it must not finish what we count
+        held = await self._store.held_by(victim.id)
+        if not held:
+            victim.resume()
+            return False
         victim.kill()
         self._workers[seat] = self._fleet.start(*WORKER)
         self.victims.add(victim.id)
         self.in_flight += len(held)
+        return True
 
 
 async def survive_kills(
     store: Store, folder: Path, *, briefs: int, lengthies: int, kills: int, doomed: int, within: float
 ) -> None:
-    """`doomed` is how many of the four places of workers are hit: lost jobs are tried again one by one, which takes time."""
+    """Only `doomed` of the four seats are hit: lost jobs are tried again one at a time, which takes its time."""
     async with fault_jobs.fleet(store, folder) as fleet:
         await fault_jobs.lengthy.enqueue_many({"seconds": 10.0} for _ in range(lengthies))
         await fault_jobs.brief.enqueue_many({"milliseconds": random.randint(5, 50)} for _ in range(briefs))
@@ -103,13 +100,15 @@ async def survive_kills(
     lost = [
         attempt for job in jobs if job.crashes for attempt in await store.attempts(job.id) if attempt.outcome == "lost"
     ]
-    assert {attempt.worker_id for attempt in lost} == slaughter.victims
+    assert {attempt.worker_id for attempt in lost} >= slaughter.victims
     assert len(slaughter.victims) == kills
     runs = executions(folder)
     assert set(runs) == {job.id for job in jobs}
     again = len(runs) - len(jobs)
     print(f"\n{kills} kills, {len(lost)} claims lost, {again} re-runs of at most {slaughter.in_flight} in flight")
-    assert again <= slaughter.in_flight <= kills * (SLOTS + 2 * PREFETCH)
+    # On a machine that is busy elsewhere, a worker that lives may be kept from renewing, too.
+    starved = sum(1 for attempt in lost if attempt.worker_id not in slaughter.victims)
+    assert again <= slaughter.in_flight + starved <= kills * (SLOTS + 2 * PREFETCH)
     assert await store.check_places() == []
 
 

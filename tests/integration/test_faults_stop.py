@@ -151,10 +151,13 @@ async def test_a_leader_stopped_in_the_middle_of_its_duties_holds_nobody_up_and_
             old.stop()
         stopped_at = datetime.now(UTC)
 
+        async def fired_after(moment: datetime) -> bool:
+            jobs = await store.jobs(JobFilter(kind="tick", limit=1000))
+            return bool(jobs) and moments(jobs)[-1] > moment
+
         async def succeeded() -> bool:
             new = await leading()
-            jobs = await store.jobs(JobFilter(kind="tick", limit=1000))
-            return new is not None and new is not old and moments(jobs)[-1] > stopped_at + timedelta(seconds=5)
+            return new is not None and new is not old and await fired_after(stopped_at + timedelta(seconds=5))
 
         await until(succeeded, "another worker leads and fires the schedule")
         old.resume()
@@ -164,12 +167,7 @@ async def test_a_leader_stopped_in_the_middle_of_its_duties_holds_nobody_up_and_
 
         await until(awake, "the old leader goes on")
         resumed_at = datetime.now(UTC)
-
-        async def ticked_on() -> bool:
-            jobs = await store.jobs(JobFilter(kind="tick", limit=1000))
-            return moments(jobs)[-1] > resumed_at + timedelta(seconds=1)
-
-        await until(ticked_on, "the schedule fires on")
+        await until(lambda: fired_after(resumed_at + timedelta(seconds=1)), "the schedule fires on")
 
         async def drained() -> bool:
             return not await store.queues()

@@ -5,6 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from working import clocked, eventually, final, state, working
 
 from dutiful import Dutiful, Fail, Fixed, Retry, State
 from dutiful.client import Client
@@ -12,7 +13,6 @@ from dutiful.core.job import Claim
 from dutiful.kind import Handle
 from dutiful.store import Ask, Line
 from dutiful.testing import Clock
-from working import clocked, eventually, final, state, working
 
 DEAD = UUID(int=0xDEAD)
 
@@ -142,16 +142,15 @@ async def test_another_worker_leads_when_the_leader_stops(app: Dutiful) -> None:
     async def leader() -> UUID | None:
         return next((worker.id for worker in await store.workers() if worker.leading), None)
 
-    async with working(app) as second:
-        async with working(app) as first:
-            old: UUID = await eventually(leader)
-            assert old in (first.id, second.id)
-            stopping, staying = (first, second) if old == first.id else (second, first)
-            stopping.stop()
+    async with working(app) as second, working(app) as first:
+        old: UUID = await eventually(leader)
+        assert old in (first.id, second.id)
+        stopping, staying = (first, second) if old == first.id else (second, first)
+        stopping.stop()
 
-            async def handed_over() -> bool:
-                return await leader() == staying.id
+        async def handed_over() -> bool:
+            return await leader() == staying.id
 
-            await eventually(handed_over)
-            job = await later.options(delay="10ms").enqueue()
-            assert await job.result("20s") == "done"
+        await eventually(handed_over)
+        job = await later.options(delay="10ms").enqueue()
+        assert await job.result("20s") == "done"

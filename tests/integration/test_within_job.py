@@ -9,15 +9,15 @@ import psycopg
 import pytest
 import sqlalchemy
 from django.db import transaction as django_transaction
+from drivers import dialect, django_connection, run
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from working import EVERYWHERE, final, working
 
-from drivers import dialect, django_connection, run
 from dutiful import ClaimLost, Context, Dutiful, Fixed, JobFailed, Retry, State, UsageError
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
 from dutiful.store import Store
-from working import EVERYWHERE, final, working
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 postgres = pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)

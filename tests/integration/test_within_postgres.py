@@ -10,12 +10,12 @@ import psycopg
 import pytest
 import sqlalchemy
 from django.db import transaction as django_transaction
-from sqlalchemy.ext.asyncio import create_async_engine
-
 from drivers import ASYNC, BLOCKING, dialect, django_connection, holding, holding_sync
+from sqlalchemy.ext.asyncio import create_async_engine
+from working import state, working
+
 from dutiful import Dutiful, OnConflict, State, Unique, UniqueConflict, UsageError
 from dutiful.kind import Kind
-from working import state, working
 
 postgres = pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
 
@@ -231,9 +231,9 @@ async def test_pools_and_engines_are_no_transaction_to_join(app: Dutiful, bill: 
     )
     async with asyncpg.create_pool(app_url, min_size=1) as pool:
         for thing in (pool, engine, async_engine, "postgresql://…", object()):
-            with pytest.raises(UsageError, match="within= got .*; give an asyncpg connection"):
+            with pytest.raises(UsageError, match=r"within= got .*; give an asyncpg connection"):
                 await bill.options(within=thing).enqueue("1")
-            with pytest.raises(UsageError, match="within= got .*; give an asyncpg connection"):
+            with pytest.raises(UsageError, match=r"within= got .*; give an asyncpg connection"):
                 bill.sync.options(within=thing).enqueue("1")
         async with pool.acquire() as connection, connection.transaction():
             job = await bill.options(within=connection).enqueue("1")

@@ -120,7 +120,7 @@ def test_with_the_default_driver_it_is_refused_with_the_way_out(
     async def bill(order: str) -> None: ...
 
     def carry(within: Any) -> Any:
-        with pytest.raises(UsageError, match="lose acknowledged commits.*DUTIFUL_SQLITE_DRIVER=sqlite3"):
+        with pytest.raises(UsageError, match=r"lose acknowledged commits.*DUTIFUL_SQLITE_DRIVER=sqlite3"):
             bill.sync.options(within=within).enqueue("42")
 
     # Another file: to open this one with a second library is what must not happen.

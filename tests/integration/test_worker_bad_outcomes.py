@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from working import final, working
 
 from dutiful import Dutiful, JobRecord, Retry, State
-from working import EVERYWHERE, final, working
 
 MEGABYTE = 1_000_000
 
@@ -92,7 +92,6 @@ def told(record: JobRecord) -> str:
 
 
 @pytest.mark.parametrize("mode", ["loop", "thread"])
-@pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 async def test_a_bad_outcome_among_good_ones_fails_alone(app: Dutiful, mode: str) -> None:
     @app.job(name="loop", retry=Retry(max_attempts=1))
     async def on_loop(what: str) -> Any:

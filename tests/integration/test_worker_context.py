@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import pytest
-
 import process_jobs
-from dutiful import Context, Dutiful, Inject, UsageError
+import pytest
 from working import EVERYWHERE, final, working
+
+from dutiful import Context, Dutiful, Inject, UsageError
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -59,9 +59,7 @@ async def test_a_job_enqueued_by_a_handler_inherits_from_it(app: Dutiful, mode: 
 
     @app.job
     async def loop() -> list[str]:
-        plain, own = await asyncio.gather(
-            child.enqueue(), child.options(tenant="own", correlation_id="mine").enqueue()
-        )
+        plain, own = await asyncio.gather(child.enqueue(), child.options(tenant="own", correlation_id="mine").enqueue())
         return [str(plain.id), str(own.id)]
 
     @app.job
@@ -72,7 +70,11 @@ async def test_a_job_enqueued_by_a_handler_inherits_from_it(app: Dutiful, mode: 
     async with working(app):
         parent = await app.enqueue(mode, tenant="acme", correlation_id="order 42")
         plain, own = [await app.find(job_id) for job_id in await parent.result("20s")]
-    assert plain is not None and (plain.tenant, plain.correlation_id, plain.parent_id) == ("acme", "order 42", parent.id)
+    assert plain is not None and (plain.tenant, plain.correlation_id, plain.parent_id) == (
+        "acme",
+        "order 42",
+        parent.id,
+    )
     assert own is not None and (own.tenant, own.correlation_id, own.parent_id) == ("own", "mine", parent.id)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-
-from dutiful import Dutiful
 from working import eventually
 
-WINDOW = 4.0
+from dutiful import Dutiful
+
+WINDOW, WINDOWS = 2.5, 4
 
 
 @pytest.fixture
@@ -54,11 +54,14 @@ async def test_an_idle_worker_makes_few_statements_on_few_connections(
             assert row is not None
             return int(row[0]), int(row[1])
 
-        await asyncio.sleep(1)  # what it did to start is not yet counted
-        (before, _), began, connections = look(), time.monotonic(), []
-        while time.monotonic() - began < WINDOW:
-            connections.append(look()[1])
-            await asyncio.sleep(0.2)
-        made, spent = look()[0] - before, time.monotonic() - began
-    assert 1 <= made <= 2 * spent + 1
+        for _ in range(WINDOWS):  # an autovacuum, or what the worker did to start, may fall into one
+            (before, _), began, connections = look(), time.monotonic(), []
+            while time.monotonic() - began < WINDOW:
+                connections.append(look()[1])
+                await asyncio.sleep(0.2)
+            made, spent = look()[0] - before, time.monotonic() - began
+            if 1 <= made <= 2 * spent:
+                break
+        else:
+            pytest.fail(f"{made} statements in {spent:.1f} s")
     assert 1 <= max(connections) <= 4

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
+from working import EVERYWHERE, eventually, final, state, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, State, UnknownKind
 from dutiful.kind import Kind
 from dutiful.store import Pause, PauseScope
-from working import EVERYWHERE, eventually, final, state, working
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 
@@ -274,3 +274,13 @@ async def test_a_retry_that_is_due_soon_does_not_wait_for_a_poll(app: Dutiful) -
 
     async with working(app):
         assert await (await shaky.enqueue()).result("20s") == 5
+
+
+async def test_a_jobs_own_number_of_attempts_is_heeded(app: Dutiful) -> None:
+    @app.job(retry=Retry(max_attempts=5, backoff=Fixed(0)))
+    async def shaky() -> None:
+        raise LookupError("never")
+
+    async with working(app):
+        records = [await final(app, await shaky.options(max_attempts=n).enqueue()) for n in (1, 3)]
+    assert [(record.state, record.attempt) for record in records] == [(State.FAILED, 1), (State.FAILED, 3)]

@@ -2,15 +2,16 @@
 
 import asyncio
 import threading
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from working import eventually, final, working
 
 from dutiful import ClaimLost, Context, Dutiful, State
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
-from working import eventually, final, working
+from dutiful.store import Pause, PauseScope
 
 
 class Observer:
@@ -112,7 +113,30 @@ async def test_a_job_whose_lease_was_lost_is_stopped_and_its_outcome_refused(app
         assert await asyncio.to_thread(stopped.wait, 20)
         record = await final(app, job)
     assert (record.state, record.result, record.crashes) == (State.COMPLETED, "second", 1)
-    assert [attempt.outcome for attempt in await client.store.attempts(job.id)][0] == "lost"
+    assert next(attempt.outcome for attempt in await client.store.attempts(job.id)) == "lost"
+
+
+async def test_a_job_that_was_taken_away_is_stopped(app: Dutiful) -> None:
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def endless() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    store = (await app.client()).store
+    async with working(app) as worker:
+        job = await endless.enqueue()
+        await began.wait()
+        await store.pause(Pause(PauseScope.QUEUE, "default", datetime.now(UTC)))  # nobody takes it up again
+        (held,) = await store.held_by(worker.id)
+        assert await store.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
+        await asyncio.wait_for(stopped.wait(), 20)
+    record = await app.find(job.id)
+    assert record is not None and (record.state, record.attempt, record.crashes) == (State.READY, 0, 1)
 
 
 async def test_a_worker_that_stops_lets_running_jobs_finish_and_gives_the_rest_back(app: Dutiful) -> None:

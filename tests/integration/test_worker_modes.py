@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
-
 import process_jobs
-from dutiful import Dutiful, JobFailed, JobRecord, State
+import pytest
 from working import EVERYWHERE, eventually, final, working
+
+from dutiful import Dutiful, JobFailed, JobRecord, State
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -55,7 +55,6 @@ def first_error(record: JobRecord) -> tuple[str, str]:
     return record.errors[0]["type"], record.errors[0]["message"]
 
 
-@everywhere
 async def test_each_mode_gives_results_and_heeds_what_a_handler_asks_for(told: Dutiful) -> None:
     asks = ["hello there", "raise snooze", "return snooze", "raise cancel", "return cancel", "raise retry after"]
     async with working(told):
@@ -142,10 +141,14 @@ async def test_a_process_that_dies_fails_its_job_only(told: Dutiful) -> None:
 
 async def gone(pid: int) -> bool:
     """Whether the process has ended; a zombie has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+
+    def look() -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
+    return await asyncio.to_thread(look)
 
 
 # --- what one job does must not be seen by the next

@@ -5,12 +5,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import patch
 
 from dutiful import Dutiful, JobRecord, ShutdownTimeout, State
 from dutiful.client import Client
 from dutiful.kind import Handle
+from dutiful.services import runner
 from dutiful.testing import Clock, ClockedStore
-from dutiful.worker import Worker
+from dutiful.worker import Worker, lease
 
 EVERYWHERE = ["sqlite", "postgres18", "pgbouncer"]
 DEADLINE = 20.0
@@ -18,7 +20,17 @@ DEADLINE = 20.0
 
 @asynccontextmanager
 async def working(app: Dutiful, client: Client | None = None, *, services: bool = True) -> AsyncIterator[Worker]:
-    """A worker while the block runs, on a client of its own unless given; it stops as if told by a signal."""
+    """A worker while the block runs, on a client of its own unless given; it stops as if told by a signal.
+
+    It looks around more often than in production, so that nobody here waits for a second to pass.
+    """
+    with patch.multiple(runner, LEADER_LOOK=0.1, FOLLOWER_LOOK=0.2), patch.object(lease, "LOOK", 0.2):
+        async with _running(app, client, services) as worker:
+            yield worker
+
+
+@asynccontextmanager
+async def _running(app: Dutiful, client: Client | None, services: bool) -> AsyncIterator[Worker]:
     async with app.opened() as own:
         worker = app.make_worker(client or own, services=services)
         running = asyncio.create_task(worker.run())

@@ -109,7 +109,7 @@ def test_a_good_name_is_taken_as_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", " a", "a ", "x" * 201, "a\0", "a\udc00", None, 5, b"a"])
 def test_a_bad_name_is_refused(name: Any) -> None:
-    with pytest.raises(PayloadInvalid, match="^queue "):
+    with pytest.raises(PayloadInvalid, match=r"^queue "):
         check_name(name, "queue")
 
 

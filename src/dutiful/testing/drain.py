@@ -1,8 +1,9 @@
 """Runs what is due, one job after the other, as a worker would."""
 
 import asyncio
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -98,9 +99,8 @@ class Drain:
     async def _attempt(self, claim: Claim) -> Ran:
         kind, slot = self._kinds[claim.kind], Slot("drain")
         slot.task = asyncio.current_task()
-        if kind.timeout is not None:
-            asyncio.get_running_loop().call_later(kind.timeout.total_seconds(), slot.tell, Stop.TIMEOUT)
-        outcome = await self._attempts.run(claim, kind, slot)
+        with _deadline(slot, kind.timeout):
+            outcome = await self._attempts.run(claim, kind, slot)
         if outcome is not None:
             self._settler.settle(claim, outcome)
             await self._settler.flush()
@@ -126,3 +126,15 @@ class Drain:
 
     async def _next_fire(self) -> datetime | None:
         return min((s.next_at for s in await self._store.schedules() if s.enabled), default=None)
+
+
+@contextmanager
+def _deadline(slot: Slot, timeout: timedelta | None) -> Iterator[None]:
+    if timeout is None:
+        yield
+        return
+    alarm = asyncio.get_running_loop().call_later(timeout.total_seconds(), slot.tell, Stop.TIMEOUT)
+    try:
+        yield
+    finally:
+        alarm.cancel()

@@ -89,7 +89,8 @@ class Process:
     def stop(self) -> None:
         """Freeze it, all threads at once; returns when it stands still."""
         self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        # Left as it is (WNOWAIT), so that to stop it again does not wait for ever.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

@@ -27,6 +27,7 @@ TURN = 32
 STALE = 1.0
 # Work for at least this long is claimed at a time, for a claim's own cost is spread over what it brings.
 WORTH = 0.02
+SAMPLE = 0.005
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 
 
@@ -103,8 +104,10 @@ class Lane:
         self._look = True  # whether a claim may find something
         self._open = True
         self._reconcile = False
+        self._low = 0  # with so few in the buffer, it is time to claim
         self._taken = 0
-        self.pace = 0.0  # jobs taken from the buffer a second, lately
+        self._measured = (0, time.monotonic())
+        self.pace = 0.0  # jobs taken from the buffer a second, while there are any
         self.round_trip = 0.005
 
     @property
@@ -132,16 +135,14 @@ class Lane:
     async def feed(self) -> None:
         """Claim as many as slots will free up within a round trip, never more than `prefetch` ahead."""
         pause = FIRST_RETRY
-        taken, at = 0, time.monotonic()
         while self._open:
+            self._measure()
             want, free = self._wanted()
             if not self._look or want <= 0:
                 self._wake.clear()
-                await self._wait_for_wake()
+                await self._wake.wait()
                 continue
             now = time.monotonic()
-            if now > at:
-                self.pace, taken, at = (self._taken - taken) / (now - at), self._taken, now
             self._look = False
             try:
                 if self._reconcile:
@@ -159,14 +160,14 @@ class Lane:
                 self._look = True  # a short batch does not mean that there is no more
                 self._receive(claims)
 
-    async def _wait_for_wake(self) -> None:
-        if not self._buffer:
-            await self._wake.wait()
-            return
-        try:
-            await asyncio.wait_for(self._wake.wait(), STALE / 2)
-        except TimeoutError:
-            self._give_back_stale()
+    def _measure(self) -> None:
+        """Up at once and down slowly: the pauses between batches are no reason to claim less."""
+        taken, at = self._measured
+        now = time.monotonic()
+        if now - at >= SAMPLE:
+            pace = (self._taken - taken) / (now - at)
+            self.pace = pace if pace > self.pace else 0.9 * self.pace + 0.1 * pace
+            self._measured = (self._taken, now)
 
     def _wanted(self) -> tuple[int, int]:
         """How many jobs to ask for, and how many slots stand idle."""
@@ -174,9 +175,10 @@ class Lane:
         if self._settler.pending > 2 * self._prefetch:
             return 0, free
         ahead = min(self._prefetch, int(self.pace * max(2 * self.round_trip, WORTH)))
+        # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
+        self._low = ahead // 2
         want = free + ahead - len(self._buffer)
-        # A claim costs a round trip whatever it brings: with work in hand, wait until it is worth one.
-        return (want if self._waiting or want >= max(1, ahead // 2) else 0), free
+        return (want if free or len(self._buffer) <= self._low else 0), free
 
     async def _claim(self, want: int, free: int) -> list[Claim]:
         lines = self._lines.serve(self.settings.queues)
@@ -219,7 +221,7 @@ class Lane:
                 waiter.set_result(None)
                 return
 
-    def _give_back_stale(self) -> None:
+    def give_back_stale(self) -> None:
         """What was claimed ahead and could not be started soon is better off with somebody else."""
         if self._buffer and time.monotonic() - self._buffered_at > STALE:
             self.pace = 0.0
@@ -248,7 +250,7 @@ class Lane:
                 continue
             claim = self._buffer.popleft()
             self._taken += 1
-            if self._look and not self._wake.is_set():
+            if len(self._buffer) <= self._low:
                 self._wake.set()
             if not self._leases.good(claim.claim_id, time.monotonic(), self._lease_seconds):
                 # Stopped or starved past its lease, this process would run what another one already runs.

@@ -204,7 +204,7 @@ def _answer(request: Request, pipe: Connection) -> Answer:
         kind = _found(request.module, request.name)
         if not isinstance(kind, Kind):
             raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
-        # Only now: a process that is young has had much to import, and a timeout that it can't keep would never be kept.
+        # Only now: a young process has much to import, and a timeout that counts it could never be kept.
         pipe.send_bytes(BEGUN)
         value = kind.function(**msgspec.structs.asdict(kind.signature.decode(request.payload)))
         if isinstance(value, (Snooze, Cancel)):

@@ -142,7 +142,7 @@ class Worker:
         slots = [asyncio.create_task(lane.run_slot(slot)) for lane in self.lanes for slot in lane.slots]
         feeding = [asyncio.create_task(lane.feed(), name=f"dutiful lane {lane.name}") for lane in self.lanes]
         loops = [asyncio.create_task(self._forever(loop)) for loop in (self._hear, self._poll, self._heartbeat)]
-        loops.append(asyncio.create_task(self._deadlines()))
+        loops.append(asyncio.create_task(self._tick()))
         if self._duties is not None:
             loops.append(asyncio.create_task(self._forever(self._serve)))
         self.started.set()
@@ -251,12 +251,12 @@ class Worker:
         assert self._duties is not None
         await self._duties.run(self.id, self._look_soon)
 
-    async def _deadlines(self) -> None:
-        """One timer for all slots, instead of one each."""
-        if not any(kind.timeout for kind in self._kinds.values()):
-            return
+    async def _tick(self) -> None:
+        """One timer for all slots and buffers, instead of one each."""
         while True:
             await asyncio.sleep(TICK)
+            for lane in self.lanes:
+                lane.give_back_stale()
             now = time.monotonic()
             for slot in self._slots:
                 if slot.deadline is not None and now >= slot.deadline and now - slot.told_at >= 1.0:

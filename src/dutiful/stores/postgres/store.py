@@ -268,11 +268,8 @@ class PostgresStore(PostgresReader):
 
     async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
         last = fired.jobs[-1].id if fired.jobs else None
-        async with self._db.transaction() as connection:
-            won = await connection.fetch(self._sql["fire"], fired.name, fired.expected, fired.next_at, fired.at, last)
-            if won and fired.jobs:
-                await self._insert_chunk(connection, fired.jobs, now)
-        return bool(won)
+        args = (fired.name, fired.expected, fired.next_at, fired.at, last, encode.as_json(fired.jobs), now)
+        return bool(await self._db.fetch(self._sql["fire"], *args))
 
     async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
         lanes, kinds = msgspec.json.encode(worker.lanes).decode(), msgspec.json.encode(worker.kinds).decode()

@@ -14,11 +14,17 @@ where row(s.kind, s.expression, s.timezone, s.catch_up, s.job) is distinct from
       row(excluded.kind, excluded.expression, excluded.timezone, excluded.catch_up, excluded.job);
 
 -- name: fire
--- Compare and set: whoever moves next_at on enqueues the jobs, in the same transaction.
-update {schema}.schedule
-set next_at = $3, last_at = $4, last_job_id = coalesce($5, last_job_id)
-where name = $1 and next_at = $2 and enabled
-returning name;
+-- Compare and set: whoever moves next_at on enqueues the jobs. In one statement, for a leader that was stopped between
+-- two would hold the row's lock, and so hold up the one that took its place.
+with won as (
+    update {schema}.schedule
+    set next_at = $3, last_at = $4, last_job_id = coalesce($5, last_job_id)
+    where name = $1 and next_at = $2 and enabled
+    returning name
+)
+select won.name, count(made.job_id)
+from won left join lateral {schema}.insert_jobs($6::text::jsonb, $7) made on true
+group by won.name;
 
 -- name: beat
 insert into {schema}.worker (id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds)

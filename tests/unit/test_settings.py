@@ -1,0 +1,128 @@
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dutiful import Dutiful, LaneSettings, Settings, UsageError
+from dutiful.settings import DEFAULT_LANES, load
+
+
+def read(folder: Path, file: str = "", environ: dict[str, str] | None = None, **overrides: Any) -> Settings:
+    if file:
+        (folder / "dutiful.toml").write_text(file)
+    return load(overrides, environ=environ or {}, folder=folder)
+
+
+def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
+    settings = read(tmp_path)
+    assert settings.database_url == "sqlite:///dutiful.db" and settings.lanes == DEFAULT_LANES
+    assert (settings.lease, settings.retention) == (timedelta(seconds=30), timedelta(days=7))
+
+
+def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
+    file = 'lease = "10s"\npoll = "10s"\ngrace = "10s"\nprefetch = 10'
+    environ = {"DUTIFUL_POLL": "20s", "DUTIFUL_GRACE": "20s", "DUTIFUL_PREFETCH": "20"}
+    settings = read(tmp_path, file, environ, grace="30s", lease=None)
+    assert [settings.lease, settings.poll, settings.grace] == [timedelta(seconds=n) for n in (10, 20, 30)]
+    assert settings.prefetch == 20
+
+
+def test_a_projects_own_file_serves_where_there_is_no_other(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.dutiful]\ndatabase_url = "sqlite:///project.db"')
+    assert read(tmp_path).database_url == "sqlite:///project.db"
+    assert read(tmp_path, 'database_url = "sqlite:///own.db"').database_url == "sqlite:///own.db"
+
+
+def test_the_common_name_for_a_database_is_heeded_unless_dutiful_has_its_own(tmp_path: Path) -> None:
+    common = {"DATABASE_URL": "postgresql://common/db"}
+    assert read(tmp_path, environ=common).database_url == "postgresql://common/db"
+    own = {**common, "DUTIFUL_DATABASE_URL": "postgresql://own/db"}
+    assert read(tmp_path, environ=own).database_url == "postgresql://own/db"
+    assert read(tmp_path, environ={"DUTIFUL_LEASE": ""}).lease == timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "lanes"),
+    [
+        ("fast=3:fast; general=5:*", (LaneSettings("fast", 3, ("fast",)), LaneSettings("general", 5, ("*",)))),
+        ("one=1", (LaneSettings("one", 1, ("*",)),)),
+        (" reports = 2 : reports , exports ;", (LaneSettings("reports", 2, ("reports", "exports")),)),
+    ],
+)
+def test_lanes_are_read_from_text(tmp_path: Path, text: str, lanes: tuple[LaneSettings, ...]) -> None:
+    assert read(tmp_path, environ={"DUTIFUL_LANES": text}).lanes == lanes
+    assert read(tmp_path, lanes=text).lanes == lanes
+
+
+def test_lanes_are_read_from_tables(tmp_path: Path) -> None:
+    settings = read(tmp_path, '[lanes.fast]\nslots = 2\nqueues = ["fast", "mail"]\n[lanes.rest]\nslots = 1')
+    assert settings.lanes == (LaneSettings("fast", 2, ("fast", "mail")), LaneSettings("rest", 1))
+
+
+@pytest.mark.parametrize("word", ["true", "Yes", "ON", "1"])
+def test_truths_are_read_as_people_write_them(tmp_path: Path, word: str) -> None:
+    assert read(tmp_path, environ={"DUTIFUL_NOTIFY_IN_TRANSACTION": word}).notify_in_transaction
+    assert not read(tmp_path, "notify_in_transaction = false").notify_in_transaction
+    assert not read(tmp_path, environ={"DUTIFUL_NOTIFY_IN_TRANSACTION": "off"}).notify_in_transaction
+
+
+def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
+    assert read(tmp_path, environ={"DUTIFUL_RETENTION": "never"}).retention is None
+    assert read(tmp_path, environ={"DUTIFUL_KINDS": "email, analysis,"}).kinds == ("email", "analysis")
+    assert read(tmp_path, 'kinds = ["email"]').kinds == ("email",)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"lease": "soon"}, "lease 'soon' is not a length of time"),
+        ({"lease": "10ms"}, "setting lease is 0:00:00.010000: a lease shorter than 1s"),
+        ({"poll": 0}, "setting poll is 0:00:00: less than 50ms"),
+        ({"pool_size": "many"}, r"setting pool_size is 'many' \(argument\): it must be a whole number"),
+        ({"pool_size": 1.5}, "setting pool_size is 1.5"),
+        ({"pool_size": True}, "setting pool_size is True"),
+        ({"prefetch": 0}, "setting prefetch is 0: it must be at least 1"),
+        ({"payload_limit": -1}, "setting payload_limit is -1"),
+        ({"sqlite_driver": "other"}, 'setting sqlite_driver is \'other\': it must be "apsw" or "sqlite3"'),
+        ({"notify_in_transaction": "maybe"}, "setting notify_in_transaction is 'maybe'"),
+        ({"lanes": ""}, "setting lanes is empty"),
+        ({"lanes": "fast"}, "lane 'fast' is not of the form name=slots:queue"),
+        ({"lanes": "fast=0:fast"}, "lane 'fast=0:fast' is not of the form"),
+        ({"lanes": "a=1;a=2"}, "setting lanes names a lane twice: a, a"),
+        ({"lanes": {"fast": 3}}, "setting lanes: lane 'fast' is 3; write"),
+        ({"lanes": {"fast": {"queues": ["fast"]}}}, "setting lanes: lane 'fast' is"),
+        ({"lanes": {"fast": {"slots": 0}}}, "gives lane 'fast' no slots"),
+        ({"lanes": [LaneSettings("fast", 0)]}, "gives lane 'fast' no slots"),
+        ({"lanes": 3}, "setting lanes is 3: write it as"),
+        ({"colour": "red"}, r"there is no setting 'colour' \(argument\); there are: app, database_url"),
+    ],
+)
+def test_an_error_names_the_setting_and_what_it_may_be(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read(tmp_path, **given)
+
+
+def test_an_error_tells_where_the_setting_came_from(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"pool_size is 'x' \(environment\)"):
+        read(tmp_path, environ={"DUTIFUL_POOL_SIZE": "x"})
+    with pytest.raises(UsageError, match=r"there is no setting 'leese' \(file\)"):
+        read(tmp_path, 'leese = "1s"')
+    with pytest.raises(UsageError, match="not valid TOML") as caught:
+        read(tmp_path, "lease =")
+    assert isinstance(caught.value.__cause__, tomllib.TOMLDecodeError)
+
+
+def test_an_app_reads_its_settings_late_and_can_be_told_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Dutiful()
+    monkeypatch.setenv("DUTIFUL_DATABASE_URL", "sqlite:///late.db")
+    assert app.settings.database_url == "sqlite:///late.db"
+    app.configure(database_url="sqlite:///told.db", lease=None)
+    assert app.settings.database_url == "sqlite:///told.db"
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(AttributeError):
+        Settings().lease = timedelta(0)  # type: ignore[misc]
