@@ -21,7 +21,7 @@ from dutiful.core.errors import (
     UsageError,
 )
 from dutiful.core.job import JobRecord, OnConflict, Scope, Unique
-from dutiful.core.outcome import Cancel, Fail, RetryAfter, Snooze
+from dutiful.core.outcome import Cancel, Fail, RetryAfter, Snooze, TimeoutExceeded
 from dutiful.core.retry import Exponential, Fixed, Jitter, Linear, Retry
 from dutiful.core.transitions import State
 from dutiful.settings import LaneSettings, Settings
@@ -60,6 +60,7 @@ __all__ = [
     "Snooze",
     "State",
     "StoreUnavailable",
+    "TimeoutExceeded",
     "Unique",
     "UniqueConflict",
     "UnknownKind",

@@ -9,7 +9,7 @@ from uuid import UUID
 from dutiful.context import CURRENT
 from dutiful.core.duration import Duration
 from dutiful.core.errors import UsageError
-from dutiful.core.job import NewJob
+from dutiful.core.job import JobRecord, NewJob
 from dutiful.core.payload import check_name, encode
 from dutiful.core.settle import Policy
 from dutiful.options import Options, check_priority, read_options
@@ -49,6 +49,10 @@ class Handle(Protocol[R_co]):
 
     async def cancel(self, reason: str = "cancelled") -> bool: ...
 
+    async def record(self) -> JobRecord:
+        """The job with where it stands now."""
+        ...
+
 
 class SyncHandle(Protocol[R_co]):
     @property
@@ -61,6 +65,8 @@ class SyncHandle(Protocol[R_co]):
     def result(self, timeout: Duration | None = None) -> R_co: ...
 
     def cancel(self, reason: str = "cancelled") -> bool: ...
+
+    def record(self) -> JobRecord: ...
 
 
 class Enqueuer(Protocol):

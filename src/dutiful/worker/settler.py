@@ -5,11 +5,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dutiful.core import ids
+from dutiful.core.duration import brief
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Claim, Lapsed
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
-from dutiful.core.settle import Change, Policy, Uniform, decide
+from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide
+from dutiful.core.transitions import State
 from dutiful.kind import Kind
 from dutiful.store import Completion, Refusal, Verdict, Work
 from dutiful.worker.lease import Leases
@@ -137,26 +141,13 @@ class Settler:
                 return
             claim, change = changes[0]
             info = {"type": "ErrorRefused", "message": "the job failed, and its error could not be stored"}
-            refused = await self._work.settle(
-                [
-                    Change(
-                        claim.job_id,
-                        claim.claim_id,
-                        change.to,
-                        change.outcome,
-                        change.attempt,
-                        change.crashes,
-                        change.delay,
-                        None,
-                        (info,),
-                    )
-                ]
-            )
+            refused = await self._work.settle([msgspec.structs.replace(change, result=None, errors=(info,))])
         self.count += len(changes)
         asked = {r.job_id for r in refused if r.verdict is Verdict.CANCEL_REQUESTED}
         self._leases.drop([claim.claim_id for claim, _ in changes if claim.job_id not in asked])
         for claim, change in changes:
             if claim.job_id not in asked:
+                _tell_of(claim, change)
                 self._settled(claim, change)
         _report([r for r in refused if r.verdict is not Verdict.CANCEL_REQUESTED])
         if asked:
@@ -176,6 +167,27 @@ class Settler:
     def close(self) -> None:
         self._closing = True
         self._wake.set()
+
+
+def _tell_of(claim: Claim, change: Change) -> None:
+    """A failed attempt is worth a line: nobody looks at the database before they know that something is wrong."""
+    if change.outcome not in ("failed", "timed_out"):
+        return
+    error = change.errors[0] if change.errors else {}
+    if change.to is State.FAILED:
+        fate = "it is a dead letter now"
+    else:
+        fate = f"it is tried again in {brief(change.delay or ZERO)}"
+    log.warning(
+        "job %s (%s) failed at attempt %d of %d: %s: %s; %s",
+        ids.public(claim.job_id),
+        claim.kind,
+        claim.attempt,
+        claim.max_attempts,
+        error.get("type"),
+        str(error.get("message"))[:500],
+        fate,
+    )
 
 
 def _report(refused: Sequence[Refusal]) -> None:

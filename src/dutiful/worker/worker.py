@@ -14,6 +14,7 @@ from uuid import UUID
 
 import uuid_utils.compat
 
+from dutiful.core.duration import brief
 from dutiful.core.errors import DutifulError, ShutdownTimeout, UnknownKind
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Released
@@ -162,7 +163,10 @@ class Worker:
         self._settler.close()
         await self._settle_rest(settling)
         if interrupted:
-            raise ShutdownTimeout(f"{interrupted} jobs were interrupted after the grace of {self._settings.grace}")
+            why = (
+                "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._settings.grace)}"
+            )
+            raise ShutdownTimeout(f"{interrupted} jobs were interrupted {why}")
 
     async def _drain(self, slots: list["asyncio.Task[None]"], feeding: list["asyncio.Task[None]"]) -> int:
         """Give back what is not started, let the rest finish; returns how many had to be interrupted."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable
+from dutiful.stores.postgres.pool import Pool
 
 # All that a driver's call may raise; an internal error is what a connection that ends just then looks like.
 DRIVER_ERRORS = (
@@ -74,11 +75,12 @@ def without_secrets(dsn: str) -> str:
     return urlunsplit((parts.scheme, f"{user}{host}{port}", parts.path, "", ""))
 
 
-async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10) -> Any:
-    """A connection of its own, outside the pool."""
+async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10, command_timeout: float | None = None) -> Any:
+    """A connection; none of our statements leaves anything behind in its session."""
     return await asyncpg.connect(
         dsn,
         timeout=timeout,
+        command_timeout=command_timeout,
         statement_cache_size=0 if pooled else 100,
         server_settings={"application_name": "dutiful"},
     )
@@ -87,10 +89,6 @@ async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10) -> Any
 async def behind_pooler(connection: Any) -> bool:
     """Whether a pooler sits in between: it hands out process ids of its own."""
     return bool(await connection.fetchval("select pg_backend_pid()") != connection.get_server_pid())
-
-
-async def _keep_session(connection: Any) -> None:
-    """Nothing to reset: no statement of ours leaves anything behind in its session."""
 
 
 class Connections:
@@ -102,7 +100,7 @@ class Connections:
         self.pooled = False
         self._size = size
         self._idle = idle
-        self._pool: Any = None
+        self._pool: Pool | None = None
         self._pid = os.getpid()
 
     async def open(self) -> None:
@@ -112,27 +110,17 @@ class Connections:
                 self.pooled = await behind_pooler(probe)
             finally:
                 await probe.close()
-            self._pool = await asyncpg.create_pool(
-                self.dsn,
-                min_size=1,
-                max_size=self._size,
-                max_inactive_connection_lifetime=self._idle,
-                statement_cache_size=0 if self.pooled else 100,
-                server_settings={"application_name": "dutiful"},
-                reset=_keep_session,
-                timeout=10,
-                command_timeout=60,
-            )
+            self._pool = Pool(self._connect, size=self._size, idle=self._idle)
         except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
+
+    async def _connect(self) -> Any:
+        return await connect(self.dsn, pooled=self.pooled, command_timeout=60)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
-            try:
-                await asyncio.wait_for(pool.close(), 5)
-            except TimeoutError:
-                pool.terminate()
+            await pool.close(patience=5)
 
     async def fetch(self, statement: str, *args: Any, repeat: bool = True) -> list[Any]:
         """Run one statement in a transaction of its own; repeated once if the connection turns out to be broken.
@@ -162,7 +150,7 @@ class Connections:
         except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
 
-    def _ready(self) -> Any:
+    def _ready(self) -> Pool:
         if self._pool is None:
             raise StoreUnavailable("the store is not open; use `async with app:` or await app.open() first")
         if self._pid != os.getpid():

@@ -126,9 +126,11 @@ def settle(db: Connection, changes: Sequence[Change], lapsed_only: bool, now: in
 
 
 def _finish(db: Connection, change: Change, held: Row, now: int) -> None:
-    _, _, worker_id, claimed_at, _, _, _ = held
+    _, _, worker_id, claimed_at, _, _, _, cancel_reason = held
     job_id = change.job_id.bytes
     errors = errors_json(change.errors)
+    if change.to is State.CANCELLED and cancel_reason is not None:
+        errors = errors_json(({"type": "Cancelled", "message": cancel_reason},))  # whoever asked for it has said why
     db.run(SQL["end_lease"], (job_id, change.claim_id))
     db.run(
         SQL["insert_finished"],
@@ -141,7 +143,7 @@ def _finish(db: Connection, change: Change, held: Row, now: int) -> None:
 
 
 def _keep_alive(db: Connection, change: Change, held: Row, placing: places.Placing, now: int) -> None:
-    attempt, _, worker_id, claimed_at, seq, _, _ = held
+    attempt, _, worker_id, claimed_at, seq, _, _, _ = held
     job_id = change.job_id.bytes
     db.run(SQL["end_lease"], (job_id, change.claim_id))
     if change.outcome != "released":

@@ -23,7 +23,7 @@ create function {schema}.insert_plain(
     p_retry_ofs uuid[], p_subjects text[], p_created_bys text[], p_options text[], p_now timestamptz, p_hint text
 ) returns setof uuid
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -68,7 +68,7 @@ end $$;
 -- Cancel a job that waits. Returns whether it did; a job that a claim holds locked is waited for.
 create function {schema}.cancel_waiting(p_job uuid, p_reason text, p_now timestamptz) returns boolean
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -102,7 +102,7 @@ end $$;
 create function {schema}.insert_jobs(p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false)
 returns table (ord bigint, job_id uuid, insertion text)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -273,7 +273,7 @@ end $$;
 create function {schema}.peek(p_kinds text[])
 returns table (queue text, priority int, seq bigint)
 language plpgsql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -305,7 +305,7 @@ create function {schema}.claim(
     priority int, max_attempts int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb
 )
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -382,7 +382,7 @@ end $$;
 create function {schema}.complete(p_jobs uuid[], p_claims bigint[], p_results text[], p_now timestamptz)
 returns table (job_id uuid, claim_id bigint)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -417,7 +417,7 @@ create function {schema}.settle(
     p_now timestamptz
 ) returns table (job_id uuid, claim_id bigint, verdict text)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -438,7 +438,11 @@ begin
           and (not p_lapsed_only or l.expires_at <= v_now)
           and (l.cancel_requested_at is null or a.target not in ('ready', 'scheduled', 'blocked'))
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt as this_attempt, l.seq,
-                  a.target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.errors, a.keep_seq
+                  a.target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq,
+                  -- Whoever asked for the end has said why.
+                  case when a.target = 'cancelled' and l.cancel_reason is not null
+                       then jsonb_build_array(jsonb_build_object('type', 'Cancelled', 'message', l.cancel_reason))
+                       else a.errors::jsonb end as errors
     ), moved as (
         select g.*, j.queue, j.kind, j.priority, j.tenant,
                case when g.target in ('ready', 'scheduled') and j.kind = any (v_paused) then 'blocked'
@@ -448,11 +452,11 @@ begin
         insert into {schema}.finished
             (job_id, claim_id, worker_id, claimed_at, finished_at, attempt, crashes, state, result, errors)
         select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, m.attempt, m.crashes, m.place,
-               m.result::jsonb, m.errors::jsonb
+               m.result::jsonb, m.errors
         from moved m where m.place not in ('ready', 'scheduled', 'blocked')
     ), tried as (
         insert into {schema}.attempt (job_id, claim_id, worker_id, claimed_at, ended_at, attempt, outcome, error)
-        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, m.this_attempt, m.outcome, m.errors::jsonb -> 0
+        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, m.this_attempt, m.outcome, m.errors -> 0
         from moved m where m.place in ('ready', 'scheduled', 'blocked') and m.outcome <> 'released'
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
@@ -470,7 +474,7 @@ begin
         from moved m where m.place = 'blocked'
     ), died as (
         insert into {schema}.dead_letter (job_id, died_at, job, errors, history)
-        select m.job_id, v_now, to_jsonb(j), m.errors::jsonb,
+        select m.job_id, v_now, to_jsonb(j), m.errors,
                (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = m.job_id)
         from moved m join {schema}.job j on j.id = m.job_id where m.place = 'failed'
     )
@@ -491,7 +495,7 @@ end $$;
 create function {schema}.refuse(p_jobs uuid[], p_claims bigint[], p_outcomes text[], p_now timestamptz)
 returns table (job_id uuid, claim_id bigint, verdict text)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -525,7 +529,7 @@ end $$;
 create function {schema}.check_claims(p_jobs uuid[], p_claims bigint[])
 returns table (job_id uuid, cancel boolean)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -539,7 +543,7 @@ end $$;
 create function {schema}.renew(p_jobs uuid[], p_claims bigint[], p_lease interval, p_now timestamptz)
 returns table (job_id uuid, cancel boolean)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -559,7 +563,7 @@ end $$;
 -- Give claims back unspent, to the places in line that they had.
 create function {schema}.give_back(p_jobs uuid[], p_claims bigint[]) returns bigint
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_count bigint;

@@ -6,7 +6,7 @@ returns table (
     leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, lapsed boolean, blocked boolean
 )
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -35,7 +35,7 @@ end $$;
 create function {schema}.promote(p_limit int, p_run_floor timestamptz, p_now timestamptz)
 returns table (queue text, priority int, moved bigint, last_run_at timestamptz)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -76,7 +76,7 @@ returns table (
     job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean
 )
 language plpgsql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -102,7 +102,7 @@ end $$;
 create function {schema}.admit(p_jobs uuid[], p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -129,7 +129,7 @@ end $$;
 create function {schema}.sweep(p_limit int, p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -200,7 +200,7 @@ end $$;
 create function {schema}.cancel(p_job uuid, p_reason text, p_now timestamptz)
 returns table (state text, changed boolean, requested boolean)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -239,7 +239,7 @@ end $$;
 -- Make a scheduled job due now; answers where the job stands then. Null: there is no such job.
 create function {schema}.expedite(p_job uuid, p_now timestamptz) returns text
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now  timestamptz := coalesce(p_now, clock_timestamp());
@@ -276,7 +276,7 @@ end $$;
 create function {schema}.retain(p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int)
 returns table (deleted bigint, last_id uuid)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

@@ -73,7 +73,7 @@ ON CONFLICT (job_id) DO NOTHING;
 DELETE FROM dutiful_lease WHERE job_id = ? AND claim_id = ?;
 
 -- name: held
-SELECT attempt, crashes, worker_id, claimed_at, seq, expires_at, cancel_requested_at
+SELECT attempt, crashes, worker_id, claimed_at, seq, expires_at, cancel_requested_at, cancel_reason
 FROM dutiful_lease
 WHERE job_id = ? AND claim_id = ?;
 
