@@ -103,6 +103,12 @@ def _read_uuid(name: str) -> Callable[[Any], UUID]:
     return read
 
 
+def _read_v7(value: UUID) -> UUID:
+    if value.version != 7:
+        raise UsageError(f"id {value} must be a version 7 UUID, as app.new_id() makes: retention goes by its time")
+    return value
+
+
 def _read_needs(value: Any) -> tuple[UUID, ...]:
     items = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
     read = _read_uuid("depends_on")
@@ -128,7 +134,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "created_by": lambda v: check_name(v, "created_by"),
     "parent_id": _read_uuid("parent_id"),
     "retry_of": _read_uuid("retry_of"),
-    "id": _read_uuid("id"),
+    "id": lambda v: _read_v7(_read_uuid("id")(v)),
     "max_attempts": _read_attempts,
     "depends_on": _read_needs,
     "subject": _read_subject,

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -103,6 +104,7 @@ def test_a_forked_child_can_enqueue(app_url: str) -> None:
     child_id = app.new_id()
     child = os.fork()
     if child == 0:
+        signal.alarm(20)  # better dead than waiting for a thread that only the parent has
         try:
             greet.sync.options(id=child_id).enqueue("child")
             app.close_sync()

@@ -96,7 +96,7 @@ async def test_a_running_holder_is_never_replaced(app: Dutiful) -> None:
         assert await first.result("20s") == "mine"
 
 
-@pytest.mark.req("W25", "W27")
+@pytest.mark.req("W27")
 async def test_keys_of_other_tenants_and_other_kinds_are_their_own(app: Dutiful, bill: Kind[[], str]) -> None:
     @app.job
     async def ship() -> None: ...

@@ -110,14 +110,22 @@ def moments(jobs: list[JobRecord]) -> list[datetime]:
     return sorted(datetime.fromisoformat(job.options["scheduled_for"]) for job in jobs if job.options)
 
 
+FIRE = """
+    with fired as (
+        update dutiful.schedule set next_at = next_at + interval '1 second'
+        returning next_at - interval '1 second' as at)
+    select dutiful.insert_jobs(jsonb_build_array(jsonb_build_object(
+        'id', dutiful.new_id(), 'kind', 'tick', 'options', jsonb_build_object('scheduled_for', at)))) from fired"""
+
+
 @asynccontextmanager
-async def locked(store: Store, table: str) -> AsyncIterator[None]:
+async def locked(store: Store, table: str) -> AsyncIterator[asyncpg.Connection]:
     """Lock all rows of a table."""
     connection = await asyncpg.connect(address(store))
     try:
         async with connection.transaction():
             await connection.execute(f"select from {table} for update")
-            yield
+            yield connection
     finally:
         await connection.close()
 
@@ -146,6 +154,9 @@ async def test_a_leader_stopped_in_the_middle_of_its_duties_holds_nobody_up_and_
 
         old = await until(leading, "a worker leads")
         assert old is not None
+        async with locked(store, "dutiful.schedule") as faster:
+            await until(firing, "the leader is about to fire the schedule")
+            await faster.execute(FIRE)
         async with locked(store, "dutiful.schedule"):
             await until(firing, "the leader is about to fire the schedule")
             old.stop()

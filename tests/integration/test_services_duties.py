@@ -40,7 +40,7 @@ async def test_a_job_is_promoted_when_its_time_has_come(app: Dutiful, clock: Clo
         assert await day.result("20s") == "day"
 
 
-@pytest.mark.req("D35", "S6", "S27")
+@pytest.mark.req("D35")
 async def test_the_jobs_of_a_dead_worker_come_back_when_their_leases_end(app: Dutiful, clock: Clock) -> None:
     @app.job
     async def victim() -> str:
@@ -104,7 +104,7 @@ async def claim(client: Client, kind: str) -> Claim:
     return claimed
 
 
-@pytest.mark.req("D124", "D126")
+@pytest.mark.req("D126")
 async def test_old_jobs_are_removed_and_dead_letters_stay(app: Dutiful, clock: Clock) -> None:
     @app.job
     async def work(what: str) -> str:

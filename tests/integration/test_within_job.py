@@ -1,5 +1,6 @@
 """A job's own writes and its completion: together or not at all."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -32,13 +33,16 @@ class Notes:
         self._is_sqlite = url.startswith("sqlite")
         self.insert = f"insert into notes values ({'?' if self._is_sqlite else '$1'})"
         if not self._is_sqlite:
-            self._run("drop table if exists notes")
+            self.drop()
             self._run("create table notes (name text)")
 
     async def prepare(self, app: Dutiful) -> None:
         if self._is_sqlite:
             await app.client()
             self._run("create table notes (name text)")
+
+    def drop(self) -> None:
+        self._run("drop table if exists notes")
 
     def names(self) -> list[str]:
         return [name for (name,) in self._run("select name from notes order by name")]
@@ -53,10 +57,11 @@ class Notes:
 
 
 @pytest.fixture
-async def notes(app: Dutiful, app_url: str) -> Notes:
+async def notes(app: Dutiful, app_url: str) -> AsyncIterator[Notes]:
     table = Notes(app_url)
     await table.prepare(app)
-    return table
+    yield table
+    table.drop()
 
 
 async def steal(store: Store, job_id: UUID) -> None:

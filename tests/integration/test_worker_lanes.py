@@ -208,7 +208,7 @@ async def test_a_job_may_enqueue_others_and_wait_for_them(app: Dutiful) -> None:
         assert await (await tree.enqueue(1)).result("20s") == 4
 
 
-@pytest.mark.req("L6", "W24")
+@pytest.mark.req("W24")
 @everywhere
 async def test_workers_share_the_work_and_run_nothing_twice(app: Dutiful) -> None:
     ran: list[int] = []

@@ -121,7 +121,6 @@ class Unspeakable(Exception):
         raise RuntimeError
 
 
-@pytest.mark.req("W30")
 def test_an_error_is_told_by_type_message_and_traceback() -> None:
     try:
         raise LookupError("no such order" * 1_000)

@@ -2,7 +2,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +49,6 @@ def test_partial_is_completed_with_errors() -> None:
     assert (change.to, change.result, change.errors) == (State.COMPLETED_WITH_ERRORS, "[1]", (OOPS,))
 
 
-@pytest.mark.req("W33")
 def test_a_failure_is_tried_again_until_the_attempts_are_spent() -> None:
     fates = [decided(Failed(OOPS, ValueError), attempt=n, max_attempts=3) for n in (1, 2, 3)]
     assert [fate.to for fate in fates] == [State.SCHEDULED, State.SCHEDULED, State.FAILED]
@@ -64,7 +62,6 @@ def test_the_jobs_own_number_of_attempts_counts_not_its_kinds() -> None:
     assert decided(Failed(OOPS), max_attempts=1, policy=Policy(retry=RETRY)).to is State.FAILED
 
 
-@pytest.mark.req("W32", "W58")
 def test_what_can_never_succeed_fails_at_once() -> None:
     assert decided(Failed(OOPS, ValueError, final=True)).to is State.FAILED
     assert decided(Failed(OOPS, KeyError)).to is State.FAILED

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Coroutine
 from typing import Annotated, Any
 from uuid import UUID
@@ -80,6 +82,8 @@ async def _to_the_end(work: Coroutine[Any, Any, int]) -> None:
 
 async def _serve(app: Dutiful, *, services: bool) -> int:
     given = os.environ.get(WORKER_ID)
+    if given:
+        threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
     async with app.opened() as client:
         worker = app.make_worker(client, services=services, worker_id=UUID(given) if given else None)
         _heed_signals(worker)
@@ -92,6 +96,13 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
             return 1
         log.info("worker %s stopped; nothing was left running", os.getpid())
         return 0
+
+
+def _stop_without(supervisor: int) -> None:
+    """A supervisor that was killed can tell nobody to stop; the one started in its place brings its own workers."""
+    while os.getppid() == supervisor:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _heed_signals(worker: Worker) -> None:

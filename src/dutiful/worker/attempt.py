@@ -78,11 +78,11 @@ class Attempts:
         except asyncio.CancelledError as error:
             if slot.stop is not None:
                 outcome = _stopped(slot)
-            elif slot.task is not None and not slot.task.cancelling():
-                outcome = _raised(error, slot)  # its own doing: something that it awaited was cancelled
+            elif slot.closing:
+                raise
             else:
-                raise  # the slot itself is being closed
-        except (Exception, SystemExit) as error:  # an exit ends the job, not the worker
+                outcome = _raised(error, slot)  # its own doing: it cancelled its task, or something that it awaited
+        except BaseException as error:  # an exit or an interrupt that a handler raises ends the job, not the worker
             outcome = _raised(error, slot)
         finally:
             stop = slot.stop

@@ -240,13 +240,15 @@ class Lane:
     # --- running
 
     async def run_slot(self, slot: Slot) -> None:
-        slot.task = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None
+        slot.task = task
         count = 0
         while True:
             if not self._buffer:
                 if not self._open:
                     return
-                await self._wait_for_claim()
+                await self._wait_for_claim(slot)
                 continue
             claim = self._buffer.popleft()
             self._taken += 1
@@ -261,8 +263,9 @@ class Lane:
                 return
             self._hand_over(claim, outcome)
             count += 1
-            if count % TURN == 0:
-                await asyncio.sleep(0)
+            if count % TURN == 0 or task.cancelling():
+                with slot.unmoved():
+                    await asyncio.sleep(0)
 
     def _hand_over(self, claim: Claim, outcome: Outcome | None) -> None:
         if claim.crashes:
@@ -276,12 +279,13 @@ class Lane:
         self._suspects.forget(claim)
         self.wake()  # there may be more of them
 
-    async def _wait_for_claim(self) -> None:
+    async def _wait_for_claim(self, slot: Slot) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self._wake.set()
         try:
-            await waiter
+            with slot.unmoved():
+                await waiter
         finally:
             if not waiter.done():
                 waiter.cancel()

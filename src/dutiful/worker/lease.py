@@ -124,17 +124,18 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         keeper: Keeper | None = None
-        half = self._lease.total_seconds() / 2
-        every = min(LOOK, half / 2)
+        # Not half: a renewal that fails or finds a row locked still has a second chance in time.
+        third = self._lease.total_seconds() / 3
+        every = min(LOOK, third / 2)
         while not self._stop.wait(every):
             try:
                 self._watch(keeper)
                 now = time.monotonic()
-                held = [h for h in self._leases.snapshot() if now - h[1].renewed >= min(LOOK, half)]
+                held = [h for h in self._leases.snapshot() if now - h[1].renewed >= min(LOOK, third)]
                 if not held:
                     continue
                 keeper = keeper or self._open_keeper()
-                self._keep(keeper, held, half)
+                self._keep(keeper, held, third)
             except DutifulError as error:
                 log.warning("leases could not be renewed: %s", error)
             except Exception:
@@ -142,10 +143,10 @@ class LeaseKeeper:
         if keeper is not None:
             keeper.close()
 
-    def _keep(self, keeper: Keeper, held: list[Held], half: float) -> None:
+    def _keep(self, keeper: Keeper, held: list[Held], third: float) -> None:
         now = time.monotonic()
-        due = [h for h in held if now - h[1].renewed >= half]
-        young = [h for h in held if now - h[1].renewed < half]
+        due = [h for h in held if now - h[1].renewed >= third]
+        young = [h for h in held if now - h[1].renewed < third]
         renewal = keeper.renew([_token(h) for h in due], self._lease)
         for _, batch in due:
             batch.renewed = now

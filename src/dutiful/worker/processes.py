@@ -61,7 +61,7 @@ class ProcessPool:
 
     async def run(self, kind: Kind[Any, Any], claim: Claim, slot: Slot) -> Outcome:
         async with self._free:
-            member = self._idle.popleft() if self._idle else await self._started()
+            member = self._living() or await self._started()
             self._busy.add(member)
             try:
                 slot.interrupted_by(lambda stop: member.kill())
@@ -80,6 +80,14 @@ class ProcessPool:
                 raise ProcessDied(f"the process running this job died ({member.epitaph()})")
             self._idle.append(member)
             return _outcome(msgspec.json.decode(answer, type=Answer))
+
+    def _living(self) -> "_Member | None":
+        """One that waits for work; those that died while they waited are forgotten."""
+        while self._idle:
+            member = self._idle.popleft()
+            if member.alive:
+                return member
+        return None
 
     async def _started(self) -> "_Member":
         starting = asyncio.ensure_future(asyncio.to_thread(_Member))
@@ -140,6 +148,10 @@ class _Member:
         finally:
             with contextlib.suppress(OSError, ValueError):
                 loop.remove_reader(self._pipe.fileno())
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
 
     def kill(self) -> None:
         if self._process.is_alive():

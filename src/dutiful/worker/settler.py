@@ -9,6 +9,7 @@ import msgspec
 
 from dutiful.core import ids
 from dutiful.core.duration import brief
+from dutiful.core.error_info import describe
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Claim, Lapsed
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
@@ -80,7 +81,11 @@ class Settler:
 
     def _decide(self, claim: Claim, outcome: Outcome) -> Change:
         kind = self._kinds.get(claim.kind)
-        return decide(claim, outcome, kind.policy if kind else Policy(), claim.max_attempts, self._uniform)
+        try:
+            return decide(claim, outcome, kind.policy if kind else Policy(), claim.max_attempts, self._uniform)
+        except Exception as error:
+            log.exception("the retry policy of kind %s failed; its job %s too", claim.kind, ids.public(claim.job_id))
+            return decide(claim, Failed(describe(error), final=True), Policy(), claim.max_attempts, self._uniform)
 
     async def run(self) -> None:
         pause = FIRST_RETRY

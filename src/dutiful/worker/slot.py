@@ -4,7 +4,8 @@ import asyncio
 import contextvars
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -25,7 +26,19 @@ class Stop(Enum):
 class Slot:
     """Runs one job at a time. Read by the keeper's thread, written by the event loop's only."""
 
-    __slots__ = ("_interrupt", "abandoned", "claim", "deadline", "kind", "lane", "started", "stop", "task", "told_at")
+    __slots__ = (
+        "_interrupt",
+        "abandoned",
+        "claim",
+        "closing",
+        "deadline",
+        "kind",
+        "lane",
+        "started",
+        "stop",
+        "task",
+        "told_at",
+    )
 
     def __init__(self, lane: str) -> None:
         self.lane = lane
@@ -37,6 +50,7 @@ class Slot:
         self.stop: Stop | None = None
         self.told_at = 0.0
         self.abandoned = False  # its claim was given back while its handler ran on
+        self.closing = False  # the worker itself cancels the task now
         self._interrupt: Callable[[Stop], None] | None = None
 
     def begin(self, claim: Claim, kind: Kind[Any, Any]) -> None:
@@ -55,8 +69,16 @@ class Slot:
 
     def end(self) -> None:
         self.claim = self.kind = self.deadline = self._interrupt = None
-        if self.stop is not None and self.task is not None:
-            # Whether the handler heeded us or not, the next one must not find a task that is being cancelled.
+
+    @contextmanager
+    def unmoved(self) -> Iterator[None]:
+        """Between jobs: a cancellation that a handler brought about or left behind ends here, unless we are closing."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.closing:
+                raise
+        if self.task is not None and not self.closing:
             while self.task.uncancel() > 0:
                 pass
 

@@ -26,7 +26,7 @@ class Supervisor:
         self._reclaim = reclaim
         self._children: set[asyncio.subprocess.Process] = set()
         self._stopping = asyncio.Event()
-        self._interrupts = 0
+        self._last_signal: int | None = None
         self._codes: list[int] = []
 
     async def run(self) -> int:
@@ -46,6 +46,8 @@ class Supervisor:
                 *self._command, env={**os.environ, WORKER_ID: str(worker_id)}, start_new_session=True
             )
             self._children.add(child)
+            if self._last_signal is not None:
+                child.send_signal(self._last_signal)  # it came while this child was being started
             log.info("worker %d is process %d", number, child.pid)
             code = await child.wait()
             self._children.discard(child)
@@ -71,6 +73,7 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         if number != signal.SIGTTIN:
             self._stopping.set()
+            self._last_signal = number
         for child in list(self._children):
             if child.returncode is None:
                 child.send_signal(number)

@@ -154,14 +154,21 @@ class Worker:
             for task in done - {stopping}:
                 task.result()
             interrupted = await self._drain(slots, feeding)
+        except BaseException:
+            for claim, _ in self._leases.snapshot():
+                # Nobody else is to blame for what went wrong here: back in line, no attempt spent.
+                self._settler.settle(claim, Released())
+            raise
         finally:
+            for slot in self._slots:
+                slot.closing = True
             rest = [stopping, *slots, *feeding, *loops]
             for task in rest:
                 task.cancel()
             # Bounded, for a handler may catch its cancellation and go on for ever.
             await asyncio.wait(rest, timeout=1)
-        self._settler.close()
-        await self._settle_rest(settling)
+            self._settler.close()
+            await self._settle_rest(settling)
         if interrupted:
             why = (
                 "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._settings.grace)}"

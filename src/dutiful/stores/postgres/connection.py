@@ -36,6 +36,11 @@ _PASSING = (
     OSError,
     TimeoutError,
 )
+_CONTENDED = (
+    asyncpg.exceptions.DeadlockDetectedError,
+    asyncpg.exceptions.LockNotAvailableError,
+    asyncpg.exceptions.SerializationError,
+)
 # The connection itself is broken; the statement may or may not have been committed.
 BROKEN = (
     asyncpg.PostgresConnectionError,
@@ -59,6 +64,8 @@ def translate(error: BaseException, url: str) -> DutifulError:
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMismatch(f"the database {url} is not migrated ({what}); run `dutiful migrate`")
     # What asyncpg itself cannot encode is an InterfaceError too, but a ValueError besides.
+    if isinstance(error, _CONTENDED):
+        return StoreUnavailable(f"the database {url} made this wait too long for somebody else ({what}); try again")
     if isinstance(error, _PASSING) and not isinstance(error, ValueError):
         return StoreUnavailable(
             f"the database {url} cannot serve this now ({what}); check that it runs, then try again"
@@ -131,7 +138,7 @@ class Connections:
             try:
                 async with self._ready().acquire() as connection:
                     return list(await connection.fetch(statement, *args))
-            except BROKEN as error:
+            except (*BROKEN, asyncpg.DeadlockDetectedError) as error:
                 if last:
                     raise translate(error, self.url) from error
                 await asyncio.sleep(0.05)

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from dutiful.core import ids
-from dutiful.core.errors import ClaimLost, DataRefused, UsageError
+from dutiful.core.errors import ClaimLost, DataRefused, StoreUnavailable, UsageError
 from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
@@ -123,6 +123,14 @@ class PostgresStore(PostgresReader):
             # One call is one transaction: no begin and commit to wait for.
             rows = await self._db.fetch(self._sql["insert_plain"], *encode.columns(jobs), now, word)
             return _made(jobs, rows)
+        try:
+            return await self._insert_all(jobs, word, now)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, asyncpg.DeadlockDetectedError):
+                raise
+            return await self._insert_all(jobs, word, now)  # the other one has its way now
+
+    async def _insert_all(self, jobs: Sequence[NewJob], word: str | None, now: datetime | None) -> list[Inserted]:
         results: list[Inserted] = []
         async with self._db.transaction() as connection:
             for start in range(0, len(jobs), CHUNK):
@@ -142,10 +150,7 @@ class PostgresStore(PostgresReader):
             raise _unknown_dependency(error) from error
 
     async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
-        try:
-            return encode.inserted(await within.fetch(connection, self._insert_within, [encode.as_json(jobs)]))
-        except asyncpg.ForeignKeyViolationError as error:
-            raise _unknown_dependency(error) from error
+        return encode.inserted(await within.fetch(connection, self._insert_within, [encode.as_json(jobs)]))
 
     def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
         return encode.inserted(within.fetch_sync(connection, self._insert_within, [encode.as_json(jobs)]))

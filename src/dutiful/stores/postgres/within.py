@@ -14,6 +14,7 @@ ACCEPTED = (
 
 
 # The driver's codes for a schema, a function and a table that are not there.
+_NO_SUCH_JOB = "23503"
 _MISSING = ("3F000", "42883", "42P01")
 
 
@@ -77,6 +78,9 @@ def _translated() -> Iterator[None]:
         yield
     except Exception as error:
         causes = (error, getattr(error, "orig", None), error.__cause__)
+        for cause in causes:
+            if getattr(cause, "sqlstate", None) == _NO_SUCH_JOB:
+                raise UsageError(f"depends_on: {str(cause).splitlines()[0]}") from error
         if any(getattr(cause, "sqlstate", None) in _MISSING for cause in causes):
             raise UsageError(
                 f"within= got a connection to a database without Dutiful's tables ({error}); give {ACCEPTED}"

@@ -165,7 +165,8 @@ def refuse(db: Connection, job_id: UUID, claim_id: int, outcome: str, now: int, 
         return Refusal(job_id, claim_id, Verdict.REPEATED)
     before = db.rows(SQL["outcomes_of_claim"], (raw, claim_id))
     words = {word for word, _ in before}
-    if outcome in words:
+    # Giving back leaves no row; a claim that was taken from us has left one.
+    if outcome in words or (outcome == "released" and not words):
         return Refusal(job_id, claim_id, Verdict.REPEATED)
     if record and "refused" not in words and db.value(SQL["job_exists"], (raw,)):
         attempt = before[0][1] if before else 0

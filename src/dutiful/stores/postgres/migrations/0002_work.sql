@@ -95,6 +95,27 @@ begin
     return v_done;
 end $$;
 
+-- Whether a key's holder no longer needs it: freeing skips a row that is locked, and then this stays true.
+create function {schema}.is_left_behind(p_job uuid, p_scope text) returns boolean
+language sql stable as $$
+    select case p_scope
+        when 'queued' then exists (select 1 from {schema}.lease l where l.job_id = p_job)
+                        or exists (select 1 from {schema}.finished f where f.job_id = p_job)
+        when 'active' then exists (select 1 from {schema}.finished f where f.job_id = p_job)
+        else false end
+$$;
+
+-- Free the keys of jobs that are final. Never waits: somebody's open transaction may hold one.
+create function {schema}.free_active(p_jobs uuid[]) returns void
+language plpgsql volatile as $$
+begin
+    delete from {schema}.unique_key u
+    where u.ctid = any (array(
+        select k.ctid from {schema}.unique_key k
+        where k.scope = 'active' and k.job_id = any (p_jobs)
+        for update skip locked));
+end $$;
+
 -- Store jobs, given as a JSON array of objects with the names of table job, and besides:
 --   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
 -- Answers, in order, the job that stands for each request and what was done: made, existing, rejected, replaced.
@@ -157,11 +178,16 @@ begin
             values (v_key.tenant, v_key.kind, v_key.key, v_key.id, v_key.expires_at, v_key.scope)
             on conflict do nothing;
             exit when found;
+            -- Looked at without a lock: ours would be held until the caller commits, and others need the row.
             select k.job_id into v_other from {schema}.unique_key k
-            where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key
-            for update;
+            where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key;
             continue when not found;  -- freed between the two statements: try again
             exit when v_other = v_key.id;
+            -- A key that was locked when its holder moved on was left behind: it is free.
+            delete from {schema}.unique_key k
+            where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other
+              and {schema}.is_left_behind(k.job_id, k.scope);
+            continue when found;
             if v_key.action = 'replace' and v_other <> all (v_made)
                and {schema}.cancel_waiting(v_other, 'replaced by ' || v_key.id, v_now) then
                 delete from {schema}.unique_key k
@@ -171,6 +197,10 @@ begin
                 v_words := v_words || 'replaced'::text;
                 continue;
             end if;
+            -- Another one may have replaced the holder while we waited for it.
+            continue when not exists (
+                select 1 from {schema}.unique_key k
+                where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other);
             v_beaten := v_beaten || v_key.id;
             v_holder := v_holder || v_other;
             v_words := v_words || case v_key.action when 'reject' then 'rejected' else 'existing' end;
@@ -262,6 +292,9 @@ language plpgsql volatile as $$
 declare
     v_id uuid := coalesce(p_id, {schema}.new_id());
 begin
+    if get_byte(uuid_send(v_id), 6) >> 4 <> 7 then
+        raise exception 'p_id must be a version 7 UUID, such as {schema}.new_id() makes: retention goes by its time';
+    end if;
     perform {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
         'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
         'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
@@ -369,8 +402,12 @@ begin
         from taken t
         returning job_id, claim_id, attempt, crashes, seq
     ), freed as (
+        -- Never waited for: somebody's open transaction may hold one. What is skipped counts as free from now on.
         delete from {schema}.unique_key u
-        where u.scope = 'queued' and u.job_id = any (array(select t.job_id from taken t))
+        where u.ctid = any (array(
+            select k.ctid from {schema}.unique_key k
+            where k.scope = 'queued' and k.job_id = any (array(select t.job_id from taken t))
+            for update skip locked))
     )
     select l.job_id, l.claim_id, l.attempt, l.crashes, l.seq, j.kind, j.queue, j.payload,
            j.priority, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
@@ -382,13 +419,13 @@ end $$;
 create function {schema}.complete(p_jobs uuid[], p_claims bigint[], p_results text[], p_now timestamptz)
 returns table (job_id uuid, claim_id bigint)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
-    v_count bigint;
-    v_gone  uuid[];
+    v_gone   uuid[];
+    v_claims bigint[];
 begin
     with gone as (
         delete from {schema}.lease l
@@ -401,12 +438,12 @@ begin
         select g.job_id, g.claim_id, g.worker_id, g.claimed_at, v_now, g.attempt, g.crashes, 'completed', g.result::jsonb
         from gone g
     )
-    select array_agg(g.job_id), count(*) into v_gone, v_count from gone g;
-    delete from {schema}.unique_key u where u.scope = 'active' and u.job_id = any (v_gone);
-    if v_count < cardinality(p_jobs) then
+    select array_agg(g.job_id), array_agg(g.claim_id) into v_gone, v_claims from gone g;
+    perform {schema}.free_active(v_gone);
+    if coalesce(cardinality(v_claims), 0) < cardinality(p_jobs) then
         return query
         select a.job_id, a.claim_id from unnest(p_jobs, p_claims) a (job_id, claim_id)
-        where a.job_id <> all (coalesce(v_gone, '{}'));
+        where a.claim_id <> all (coalesce(v_claims, '{}'));
     end if;
 end $$;
 
@@ -417,15 +454,23 @@ create function {schema}.settle(
     p_now timestamptz
 ) returns table (job_id uuid, claim_id bigint, verdict text)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
-    v_gone   uuid[];
+    v_gone   bigint[];
     v_final  uuid[];
+    v_over   bigint[];
 begin
+    if p_lapsed_only then
+        -- A lease that somebody holds locked is being renewed or settled: not lapsed, and not worth a wait.
+        v_over := array(
+            select l.claim_id from {schema}.lease l
+            where l.job_id = any (p_jobs) and l.expires_at <= v_now
+            for update skip locked);
+    end if;
     with asked as (
         select * from unnest(p_jobs, p_claims, p_to, p_outcomes, p_attempts, p_crashes, p_delays, p_results, p_errors,
                              p_keep_seq)
@@ -435,7 +480,7 @@ begin
         delete from {schema}.lease l
         using asked a
         where l.job_id = a.job_id and l.claim_id = a.claim_id
-          and (not p_lapsed_only or l.expires_at <= v_now)
+          and (not p_lapsed_only or (l.expires_at <= v_now and l.claim_id = any (v_over)))
           and (l.cancel_requested_at is null or a.target not in ('ready', 'scheduled', 'blocked'))
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt as this_attempt, l.seq,
                   a.target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq,
@@ -478,17 +523,17 @@ begin
                (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = m.job_id)
         from moved m join {schema}.job j on j.id = m.job_id where m.place = 'failed'
     )
-    select array_agg(m.job_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked'))
+    select array_agg(m.claim_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked'))
     into v_gone, v_final from moved m;
 
-    delete from {schema}.unique_key u where u.scope = 'active' and u.job_id = any (v_final);
+    perform {schema}.free_active(v_final);
     return query
     select a.job_id, a.claim_id,
            (select 'cancel_requested' from {schema}.lease l
             where l.job_id = a.job_id and l.claim_id = a.claim_id and l.cancel_requested_at is not null
               and (not p_lapsed_only or l.expires_at <= v_now))
     from unnest(p_jobs, p_claims) a (job_id, claim_id)
-    where a.job_id <> all (coalesce(v_gone, '{}'));
+    where a.claim_id <> all (coalesce(v_gone, '{}'));
 end $$;
 
 -- Why were these not applied? 'repeated' if they had been before, else 'lost', which leaves a record.
@@ -507,6 +552,9 @@ begin
                exists (select 1 from {schema}.finished f where f.job_id = a.job_id and f.claim_id = a.claim_id)
                or exists (select 1 from {schema}.attempt t
                           where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = a.outcome)
+               -- Giving back leaves no row; a claim that was taken from us has left one.
+               or (a.outcome = 'released' and not exists (
+                       select 1 from {schema}.attempt t where t.job_id = a.job_id and t.claim_id = a.claim_id))
                   as repeated
         from unnest(p_jobs, p_claims, p_outcomes) a (job_id, claim_id, outcome)
     ), noted as (

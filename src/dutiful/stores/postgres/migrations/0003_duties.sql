@@ -169,6 +169,7 @@ begin
         join {schema}.finished f on f.job_id = d.needs_id and f.state in ('failed', 'cancelled')
         where b.gate = 'dependency'
         limit p_limit
+        for update of b skip locked
     loop
         perform {schema}.cancel_waiting(
             v_dead.job_id,
@@ -302,6 +303,14 @@ begin
     delete from {schema}.dependency d where d.job_id = any (v_jobs);
     delete from {schema}.job j where j.id = any (v_jobs);
     delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
+    if coalesce(cardinality(v_seen), 0) < p_limit then
+        delete from {schema}.unique_key u
+        where u.ctid = any (array(
+            select k.ctid from {schema}.unique_key k
+            where k.scope in ('queued', 'active') and {schema}.is_left_behind(k.job_id, k.scope)
+            limit p_limit
+            for update skip locked));
+    end if;
     return query select cardinality(v_jobs)::bigint,
                         case when cardinality(v_seen) >= p_limit then v_seen[cardinality(v_seen)] end;
 end $$;
