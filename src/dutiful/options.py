@@ -87,7 +87,7 @@ def _read_unique(value: Any) -> Unique:
     check_name(value.key, "unique", limit=500)
     scope, action = Scope(value.scope), OnConflict(value.on_conflict)
     if (scope is Scope.WINDOW) != (value.window is not None):
-        raise UsageError('unique: give a window with scope "window", and only then, as in Unique(…, window="1h")')
+        raise UsageError("unique: give a window with scope window, and only then, as in window=timedelta(hours=1)")
     window = None if value.window is None else duration(value.window, "unique.window")
     return Unique(value.key, scope, action, window, value.across_kinds)
 

@@ -18,6 +18,7 @@ LEADER_TTL = timedelta(seconds=8)
 LEADER_LOOK = 1.0
 FOLLOWER_LOOK = 2.5
 SOONEST = 0.01
+TICK_LIMIT = 15.0
 
 
 class Runner:
@@ -65,7 +66,7 @@ class Runner:
             return FOLLOWER_LOOK
         busy = False
         for service in self._services:
-            lines = await self._tick(service, survey)
+            lines = await self._tick(service, survey, TICK_LIMIT)
             busy = busy or lines is not None
             self._say(moved, lines)
         for service in self._slow:
@@ -78,9 +79,15 @@ class Runner:
         soonest = min((t - survey.now).total_seconds() for t in times) if times else LEADER_LOOK
         return min(LEADER_LOOK, max(SOONEST, soonest))
 
-    async def _tick(self, service: Service, survey: Survey) -> Lines | None:
+    async def _tick(self, service: Service, survey: Survey, limit: float | None = None) -> Lines | None:
+        """One service that hangs must not keep the others from their duties."""
         try:
-            return await service.tick(survey)
+            async with asyncio.timeout(limit):
+                return await service.tick(survey)
+        except TimeoutError:
+            log.warning(
+                "%s took longer than %.0f s and was interrupted; it goes on at its next turn", service.name, limit
+            )
         except DutifulError as error:
             log.warning("%s: %s", service.name, error)
         except Exception:
