@@ -8,9 +8,10 @@ import msgspec
 from dutiful.core.job import Inserted, Insertion, NewJob
 
 NOTIFY_LIMIT = 7_900
+SHARED = (1, 2, 4, 5)  # the columns that insert_plain fills from their first value
 
 
-def columns(jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
+def columns(jobs: Sequence[NewJob]) -> list[tuple[Any, ...] | None]:
     """The arguments of insert_plain, one tuple a column."""
     rows = [
         (
@@ -32,7 +33,15 @@ def columns(jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
         )
         for j in jobs
     ]
-    return list(zip(*rows, strict=True))
+    return [_slim(number, column) for number, column in enumerate(zip(*rows, strict=True))]
+
+
+def _slim(number: int, column: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A column that nobody has is left out; kind, queue, priority and attempts are sent once if all have the same."""
+    first = column[0]
+    if number in SHARED:
+        return column[:1] if column.count(first) == len(column) else column
+    return None if first is None and column.count(None) == len(column) else column
 
 
 def hint(jobs: Sequence[NewJob]) -> str:

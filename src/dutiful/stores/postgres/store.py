@@ -314,13 +314,14 @@ class PostgresStore(PostgresReader):
 
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
-    if len(rows) == len(jobs):
+    """`rows` are the ids that were there already."""
+    if not rows and len({job.id for job in jobs}) == len(jobs):
         return [Inserted(job.id, Insertion.MADE) for job in jobs]
-    made = {row[0] for row in rows}
+    known = {row[0] for row in rows}
     results = []
     for job in jobs:
-        results.append(Inserted(job.id, Insertion.MADE if job.id in made else Insertion.EXISTING))
-        made.discard(job.id)  # one id twice in a batch is one job
+        results.append(Inserted(job.id, Insertion.EXISTING if job.id in known else Insertion.MADE))
+        known.add(job.id)  # one id twice in a batch is one job
     return results
 
 

@@ -15,7 +15,8 @@ language sql volatile as $$
             52, 1), 53, 1), 'hex')::uuid
 $$;
 
--- Store jobs that nothing has to be looked up for; an id that is there already is left alone. Returns the ids made.
+-- Store jobs that nothing has to be looked up for. Returns the ids that were there already: those are left alone.
+-- A column that is the same for all may be given as an array of one; one that nobody has, as null.
 -- p_hint: what to tell listeners at commit, if anything.
 create function {schema}.insert_plain(
     p_ids uuid[], p_kinds text[], p_queues text[], p_payloads text[], p_priorities int[], p_max_attempts int[],
@@ -23,23 +24,55 @@ create function {schema}.insert_plain(
     p_retry_ofs uuid[], p_subjects text[], p_created_bys text[], p_options text[], p_now timestamptz, p_hint text
 ) returns setof uuid
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+    v_count  bigint;
+    v_made   uuid[];
 begin
     if p_hint is not null then
         perform pg_notify('{schema}', p_hint);
     end if;
-    return query
+    if p_run_ats is null and p_delays is null and cardinality(v_paused) = 0 then
+        -- The common case: everything is due now. One place to write to, and nothing to sort out.
+        with made as (
+            insert into {schema}.job
+                (id, created_at, parent_id, retry_of, priority, max_attempts, kind, queue, tenant,
+                 correlation_id, created_by, payload, subject, options)
+            select a.id, v_now, a.parent_id, a.retry_of, coalesce(a.priority, p_priorities[1]),
+                   coalesce(a.max_attempts, p_max_attempts[1]), coalesce(a.kind, p_kinds[1]),
+                   coalesce(a.queue, p_queues[1]), a.tenant, a.correlation_id, a.created_by,
+                   a.payload::jsonb, a.subject::jsonb, a.options::jsonb
+            from unnest(p_ids, p_kinds, p_queues, p_payloads, p_priorities, p_max_attempts,
+                        p_tenants, p_correlation_ids, p_parent_ids, p_retry_ofs, p_subjects, p_created_bys, p_options)
+              as a (id, kind, queue, payload, priority, max_attempts,
+                    tenant, correlation_id, parent_id, retry_of, subject, created_by, options)
+            on conflict (id) do nothing
+            returning id, kind, queue, priority, tenant
+        )
+        insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
+        select nextval('{schema}.ready_seq'), m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from made m;
+        get diagnostics v_count = row_count;
+        if v_count < cardinality(p_ids) then
+            -- Ours are those that this transaction has just written.
+            return query
+            select u.id from (select distinct unnest(p_ids) as id) u
+            where not exists (select 1 from {schema}.ready r where r.job_id = u.id and r.xmin = pg_current_xact_id()::xid);
+        end if;
+        return;
+    end if;
+
     with made as (
         insert into {schema}.job
             (id, created_at, run_at, parent_id, retry_of, priority, max_attempts, kind, queue, tenant,
              correlation_id, created_by, payload, subject, options)
-        select a.id, v_now, coalesce(a.run_at, v_now + a.delay), a.parent_id, a.retry_of, a.priority, a.max_attempts,
-               a.kind, a.queue, a.tenant, a.correlation_id, a.created_by, a.payload::jsonb, a.subject::jsonb,
-               a.options::jsonb
+        select a.id, v_now, coalesce(a.run_at, v_now + a.delay), a.parent_id, a.retry_of,
+               coalesce(a.priority, p_priorities[1]), coalesce(a.max_attempts, p_max_attempts[1]),
+               coalesce(a.kind, p_kinds[1]), coalesce(a.queue, p_queues[1]), a.tenant, a.correlation_id, a.created_by,
+               a.payload::jsonb, a.subject::jsonb, a.options::jsonb
         from unnest(p_ids, p_kinds, p_queues, p_payloads, p_priorities, p_max_attempts, p_run_ats, p_delays,
                     p_tenants, p_correlation_ids, p_parent_ids, p_retry_ofs, p_subjects, p_created_bys, p_options)
           as a (id, kind, queue, payload, priority, max_attempts, run_at, delay,
@@ -62,7 +95,9 @@ begin
         from made m
         where m.kind = any (v_paused)
     )
-    select m.id from made m;
+    select array_agg(m.id) into v_made from made m;
+    return query
+    select u.id from (select distinct unnest(p_ids) as id) u where u.id <> all (coalesce(v_made, '{}'));
 end $$;
 
 -- Cancel a job that waits. Returns whether it did; a job that a claim holds locked is waited for.
