@@ -145,9 +145,12 @@ class Kind(Generic[P, R]):
         return SyncRequest(self, self._defaults)
 
     def prepare(self, options: Options, payload: Mapping[str, Any]) -> NewJob:
-        """A checked job, ready to be stored; what it is enqueued from inside of gives it correlation and parent."""
-        settings = self._enqueuer.settings
-        text = self.signature.encode(payload, settings.payload_limit)
+        """A checked job, ready to be stored."""
+        return self.prepare_many(options, (payload,))[0]
+
+    def prepare_many(self, options: Options, payloads: Iterable[Mapping[str, Any]]) -> list[NewJob]:
+        """Checked jobs; what they are enqueued from inside of gives them correlation and parent."""
+        limit = self._enqueuer.settings.payload_limit
         current = CURRENT.get()
         correlation_id, parent_id, tenant = options.correlation_id, options.parent_id, options.tenant
         if current is not None:
@@ -155,24 +158,24 @@ class Kind(Generic[P, R]):
             parent_id = parent_id or current.job_id
             tenant = tenant or current.tenant
         subject = options.subject
-        return NewJob(
-            id=options.id or self._enqueuer.new_id(),
-            kind=self.name,
-            queue=options.queue or self.queue,
-            payload=text,
-            priority=self.priority if options.priority is None else options.priority,
-            max_attempts=options.max_attempts or self.policy.retry.max_attempts,
-            run_at=options.run_at,
-            delay=options.delay,
-            tenant=tenant,
-            correlation_id=correlation_id,
-            parent_id=parent_id,
-            retry_of=options.retry_of,
-            subject=None if subject is None else encode(dict(subject), what="subject", limit=settings.payload_limit),
-            created_by=options.created_by,
-            unique=options.unique,
-            depends_on=options.depends_on,
+        shared = (
+            self.priority if options.priority is None else options.priority,
+            options.max_attempts or self.policy.retry.max_attempts,
+            options.run_at,
+            options.delay,
+            tenant,
+            correlation_id,
+            parent_id,
+            options.retry_of,
+            None if subject is None else encode(dict(subject), what="subject", limit=limit),
+            options.created_by,
+            None,
+            options.unique,
+            options.depends_on,
         )
+        check, new_id = self.signature.encode, self._enqueuer.new_id
+        name, queue = self.name, options.queue or self.queue
+        return [NewJob(options.id or new_id(), name, queue, check(payload, limit), *shared) for payload in payloads]
 
 
 class _Request(Generic[P, R]):
@@ -188,7 +191,7 @@ class _Request(Generic[P, R]):
     def _prepare_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[NewJob]:
         if self._options.unique is not None or self._options.id is not None:
             raise UsageError("enqueue_many with one unique key or id for all makes no sense; enqueue them one by one")
-        return [self._kind.prepare(self._options, payload) for payload in payloads]
+        return self._kind.prepare_many(self._options, payloads)
 
 
 class Request(_Request[P, R]):

@@ -315,7 +315,7 @@ class PostgresStore(PostgresReader):
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
     """`rows` are the ids that were there already."""
-    if not rows and len({job.id for job in jobs}) == len(jobs):
+    if not rows and len({job.id.int for job in jobs}) == len(jobs):
         return [Inserted(job.id, Insertion.MADE) for job in jobs]
     known = {row[0] for row in rows}
     results = []
