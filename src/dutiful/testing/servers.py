@@ -20,7 +20,6 @@ from urllib.parse import quote
 
 StopMode = Literal["fast", "immediate"]
 
-_STOP_SIGNALS: dict[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _INSTALLS = {16: "pginstall", 18: "pginstall18"}
 _DEADLINE_S = 60.0
 _DEFAULTS = {
@@ -50,6 +49,8 @@ class ServerError(RuntimeError):
 class Server:
     """One guarded server process with a temporary directory and a TCP port on 127.0.0.1."""
 
+    _stop_signals: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.port = _free_port()
@@ -69,7 +70,7 @@ class Server:
         """Stop the server and keep its directory, so that `start` brings it back."""
         if (process := self._process) is None:
             return
-        process.send_signal(_STOP_SIGNALS[mode])
+        process.send_signal(self._stop_signals[mode])
         try:
             process.wait(_DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -213,6 +214,9 @@ class PostgresServer(Server):
 
 class PgBouncer(Server):
     """PgBouncer in plain transaction mode, without prepared statements, in front of one server."""
+
+    # It has no state to save, and would wait for clients that were left connected.
+    _stop_signals: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGTERM, "immediate": signal.SIGKILL}
 
     def __init__(self, server: PostgresServer, settings: Mapping[str, str] | None = None) -> None:
         if reason := self.available():
