@@ -42,7 +42,7 @@ create table {schema}.ready (
     primary key (queue, priority, seq)
 ) with (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 200000,
+    autovacuum_vacuum_insert_threshold = -1,  -- what comes in goes out soon: only deletes call for a vacuum
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
     vacuum_truncate = off
 );
@@ -100,7 +100,7 @@ create table {schema}.lease (
     cancel_reason       text
 ) with (
     fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 200000,
+    autovacuum_vacuum_insert_threshold = -1,  -- what comes in goes out soon: only deletes call for a vacuum
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
     vacuum_truncate = off
 );

@@ -408,7 +408,7 @@ begin
             ) r
             limit p_limit);
     end if;
-    if p_suspects > 0 then
+    if p_suspects > 0 and exists (select 1 from {schema}.ready x where x.crashes > 0) then
         -- A job that was there when a worker died is taken one at a time, so that it condemns no neighbour.
         v_more := array(
             select r.tid
