@@ -1,10 +1,13 @@
 """What a handler may touch: the contract; the worker implements it."""
 
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
+
+T = TypeVar("T")
+ItemName = str | int
 
 
 class JobTransaction(Protocol):
@@ -20,6 +23,39 @@ class JobTransaction(Protocol):
 
     def complete(self, result: Any) -> None:
         """Say what the job's result is; leaving the block settles it."""
+
+
+class Lock(AbstractAsyncContextManager["Lock"], AbstractContextManager["Lock"], Protocol):
+    """A named lock: `async with`, or in a blocking handler's thread plain `with`."""
+
+
+class Items(Protocol):
+    """The things that a job works through, each with what became of it."""
+
+    def start(self, name: ItemName) -> None:
+        """One more item, found only now."""
+
+    def complete(self, name: ItemName) -> None: ...
+
+    def fail(self, name: ItemName, error: BaseException | str) -> None: ...
+
+    def skip(self, name: ItemName, reason: str) -> None: ...
+
+    def working(self, name: ItemName) -> AbstractContextManager[None]:
+        """Mark the item when the block ends: completed, skipped by Skip, or failed, which is raised again."""
+        ...
+
+    @property
+    def completed(self) -> tuple[ItemName, ...]: ...
+
+    @property
+    def failed(self) -> Mapping[ItemName, str]: ...
+
+    @property
+    def skipped(self) -> Mapping[ItemName, str]: ...
+
+    @property
+    def in_progress(self) -> tuple[ItemName, ...]: ...
 
 
 class Context(Protocol):
@@ -67,6 +103,47 @@ class Context(Protocol):
 
     def check(self) -> None:
         """Raise if the job is to stop; a long-running blocking handler calls it now and then."""
+
+    @property
+    def phase(self) -> str | None:
+        """The pipeline's phase that runs now; none in a job without phases."""
+        ...
+
+    def result(self, phase: str) -> Any:
+        """What an earlier phase has returned; UsageError if it has not ended."""
+        ...
+
+    def results(self) -> Mapping[str, Any]:
+        """What every phase so far has returned, by name."""
+        ...
+
+    def progress(self, percent: float | None = None, message: str | None = None) -> None:
+        """Say how far the job, or its phase, has come; written a few times a second at most, the last word always."""
+
+    def items(self, names: Iterable[ItemName]) -> Items:
+        """Work through items of your own accord: each is in progress until it is marked."""
+        ...
+
+    async def each(
+        self,
+        items: Iterable[T],
+        work: Callable[[T], Awaitable[Any]],
+        *,
+        concurrency: int = 1,
+        name: Callable[[T], ItemName] | None = None,
+    ) -> Items:
+        """Do `work` for each item, several at a time; one's failure stops no other.
+
+        Some failed: the job ends as completed_with_errors. All failed: it has failed. Skip, raised, skips an item.
+        """
+        ...
+
+    def lock(self, namespace: str, key: ItemName) -> Lock:
+        """Be the only one in the fleet to hold (namespace, key) for the length of a block; waits, never fails.
+
+        LockLost ends the block if the lock is lost. Take several in one order everywhere.
+        """
+        ...
 
     def transaction(self) -> AbstractAsyncContextManager[JobTransaction]:
         """The last thing a handler does: its writes and the job's completion commit together."""

@@ -27,6 +27,16 @@ class Delivery(Protocol):
         """What others say, until the iterator is closed; says `frozenset()` after a gap such as a reconnect."""
         ...
 
+    def news(self) -> None:
+        """Something happened to jobs: pass it on to watchers, soon; free while nobody watches. Never raises."""
+
+    def watch(self) -> AsyncIterator[None]:
+        """Yields when something may have happened to jobs, here or elsewhere, until the iterator is closed."""
+        ...
+
+    def watched(self, by_others: bool) -> None:
+        """What the heartbeat found out: whether watchers of other processes are to be told."""
+
     @property
     def healthy(self) -> bool:
         """Whether hints can be expected now; if not, workers poll more often."""

@@ -19,9 +19,13 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, Lapsed, NewJob
+from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, Lapsed, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
+from dutiful.locking import Locking
+from dutiful.outbox import Outbox
+from dutiful.tracking import Tracking
+from dutiful.watching import Watching
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -44,19 +48,13 @@ class Ask(msgspec.Struct, frozen=True):
     suspects: int = 0  # besides `limit`: jobs with a lost attempt, to be run at once and one at a time
 
 
-class Token(msgspec.Struct, frozen=True):
-    """Proof of a claim."""
-
-    job_id: UUID
-    claim_id: int
-
-
 class Completion(msgspec.Struct, frozen=True):
     """The common outcome: done, with or without a result."""
 
     job_id: UUID
     claim_id: int
     result: str | None = None
+    webhook: bool = False  # the job names a webhook of its own
 
 
 class Verdict(StrEnum):
@@ -89,6 +87,7 @@ class Survey(msgspec.Struct, frozen=True):
     next_fire_at: datetime | None = None  # of the first schedule
     lapsed: bool = False
     blocked: bool = False
+    next_post_at: datetime | None = None  # of the first webhook that waits
 
 
 class Promotion(msgspec.Struct, frozen=True):
@@ -102,6 +101,20 @@ class Retained(msgspec.Struct, frozen=True):
 
     deleted: int
     cursor: UUID | None
+
+
+class Parted(msgspec.Struct, frozen=True):
+    """Finished jobs that one step of retention has marked stale or deleted, and where the next one begins."""
+
+    jobs: list[JobRecord]
+    cursor: UUID | None
+
+
+class Tidings(msgspec.Struct, frozen=True):
+    """A job that retention has marked stale or deleted, and that nobody has been told of yet."""
+
+    job: JobRecord
+    deleted: bool
 
 
 class CancelResult(msgspec.Struct, frozen=True):
@@ -315,11 +328,47 @@ class Duties(Protocol):
         """Re-check all gates: move what may run out of `blocked`, and what may not into it."""
         ...
 
-    async def retain(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, now: datetime | None = None
-    ) -> Retained:
-        """Delete up to `limit` finished jobs with all that belongs to them; dead letters stay."""
+    async def orphans(self) -> list[Lapsed]:
+        """Claims of workers that are known to be dead, whether or not their leases are over."""
         ...
+
+    async def retain(
+        self,
+        older_than: timedelta,
+        limit: int,
+        cursor: UUID | None,
+        *,
+        stale_only: bool = False,
+        now: datetime | None = None,
+    ) -> Retained:
+        """Delete up to `limit` finished jobs with all that belongs to them; dead letters and webhook posts stay."""
+        ...
+
+    async def mark_stale(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, told: bool, now: datetime | None = None
+    ) -> Parted:
+        """Mark up to `limit` finished jobs stale; `told`: nobody has to be told before the event may go out."""
+        ...
+
+    async def remove(
+        self,
+        older_than: timedelta,
+        limit: int,
+        cursor: UUID | None,
+        *,
+        stale_only: bool,
+        told: bool,
+        now: datetime | None = None,
+    ) -> Parted:
+        """Delete as retain does, but leave a tombstone for each and say which they were."""
+        ...
+
+    async def untold(self, limit: int) -> list[Tidings]:
+        """Stale marks, then tombstones, that were made with `told` false and not told of since; the oldest first."""
+        ...
+
+    async def tell(self, stale: Sequence[UUID], deleted: Sequence[UUID], *, now: datetime | None = None) -> None:
+        """They have been told of: from now on the event may go out."""
 
     async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
         """Store what the code declares; `next_at` of a known, unchanged schedule is kept."""
@@ -328,7 +377,8 @@ class Duties(Protocol):
         """Enqueue a schedule's jobs and move its next_at on, or do nothing if somebody else has."""
         ...
 
-    async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None: ...
+    async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
+        """Say that the worker lives, for `ttl`."""
 
     async def leave(self, worker_id: UUID) -> None: ...
 
@@ -385,7 +435,7 @@ class Reader(Protocol):
         ...
 
 
-class Store(Schema, Intake, Work, Duties, Acts, Reader, Protocol):
+class Store(Schema, Intake, Work, Tracking, Locking, Duties, Outbox, Acts, Reader, Watching, Protocol):
     """All of it."""
 
     @property

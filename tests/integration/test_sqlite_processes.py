@@ -17,8 +17,8 @@ from uuid import UUID
 import pytest
 import uuid_utils.compat
 
-from dutiful.core.job import NewJob
-from dutiful.store import Ask, Line, Token, WorkerRecord
+from dutiful.core.job import NewJob, Token
+from dutiful.store import Ask, Line, WorkerRecord
 from dutiful.stores.sqlite import SqliteStore, intake, schema
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.liveness import HOST

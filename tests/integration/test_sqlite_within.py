@@ -17,9 +17,9 @@ from django.conf import settings as django_settings
 from sqlalchemy.orm import Session
 
 from dutiful.core.errors import ClaimLost, StoreUnavailable, UsageError
-from dutiful.core.job import Insertion, NewJob, Unique
+from dutiful.core.job import Insertion, NewJob, Token, Unique
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Line, Token
+from dutiful.store import Ask, Line
 from dutiful.stores.sqlite import SqliteStore
 
 LEASE = timedelta(seconds=60)

@@ -17,11 +17,11 @@ from store_model import Model, ModelJob, Taken
 
 from databases import CleanDatabase
 from dutiful.core.errors import UsageError
-from dutiful.core.job import JobRecord, NewJob, OnConflict, Scope, Unique
+from dutiful.core.job import JobRecord, NewJob, OnConflict, Scope, Token, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.settle import Change
 from dutiful.core.transitions import FINAL, State
-from dutiful.store import Ask, Completion, JobFilter, Line, Pause, PauseScope, Refusal, Store, Token, Verdict
+from dutiful.store import Ask, Completion, JobFilter, Line, Pause, PauseScope, Refusal, Store, Verdict
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.store_suite.builders import ADA, BOB, OOPS, change, new_id, new_job

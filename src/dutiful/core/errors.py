@@ -59,6 +59,18 @@ class ClaimLost(DutifulError):
     """The job is no longer ours: its lease ended, and whatever we did under it is discarded."""
 
 
+class LockLost(DutifulError):
+    """A named lock was lost while its holder worked under it: its connection to the database ended."""
+
+
+class ItemsFailed(DutifulError):
+    """Every item that a job worked on has failed."""
+
+
+class StreamOverflow(DutifulError):
+    """This reader of events was too slow, so it was dropped; subscribe again, the snapshot tells what was missed."""
+
+
 class JobFailed(DutifulError):
     """The awaited job has no result: it ended in `state`, because of `error`."""
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.pipeline import PhaseState
 from dutiful.core.transitions import State
 
 
@@ -80,6 +81,13 @@ class Inserted(msgspec.Struct, frozen=True):
     insertion: Insertion
 
 
+class Token(msgspec.Struct, frozen=True):
+    """Proof of a claim."""
+
+    job_id: UUID
+    claim_id: int
+
+
 class Claim(msgspec.Struct, frozen=True):
     """A job that is ours until its lease ends; (job_id, claim_id) is the proof. JSON fields hold text."""
 
@@ -116,6 +124,30 @@ class Lapsed(msgspec.Struct, frozen=True):
     cancel_requested: bool
 
 
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job has come, as its handler last said."""
+
+    phase: str | None = None
+    percent: float | None = None  # of the phase, or of a job that has none
+    overall: int | None = None  # of the job
+    message: str | None = None
+    items: dict[str, Any] | None = None  # total, in_progress, completed, skipped, failed
+    updated_at: datetime
+
+
+class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a pipeline, as far as it has come."""
+
+    name: str
+    position: int
+    state: PhaseState
+    attempt: int  # how often it was begun, interruptions not counted
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job with where it stands, as people look it up."""
 
@@ -146,6 +178,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     subject: dict[str, Any] | None = None
     created_by: str | None = None
     options: dict[str, Any] | None = None
+    progress: Progress | None = None
+    stale_at: datetime | None = None  # retention has marked it: it will be deleted when its time is over
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from dutiful.core.duration import Duration, duration
+from dutiful.core.retry import Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +22,21 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseTry:
+    """A phase's own retry policy, and how often the phase was tried: they count instead of the job's."""
+
+    retry: Retry
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     error: dict[str, Any]  # as made by core.error_info.describe
     exception: type[BaseException] | None = None
     retry_after: timedelta | None = None
     final: bool = False
+    phase: PhaseTry | None = None
+    more: tuple[dict[str, Any], ...] = ()  # errors besides the first, such as those of items
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,7 @@ class Cancelled:
 class TimedOut:
     after: timedelta
     error: dict[str, Any]
+    phase: PhaseTry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,14 @@ class Cancel(Exception):
     """Raise or return it in a handler: this job is no longer wanted; it ends as cancelled."""
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Skip(Exception):
+    """Raise it while working on an item: the item is skipped, for this reason; its siblings go on."""
+
+    def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
 

@@ -14,11 +14,13 @@ from dutiful.core.outcome import (
     Lost,
     Outcome,
     Partial,
+    PhaseTry,
     Released,
     Snoozed,
     TimedOut,
     TimeoutExceeded,
 )
+from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry import Retry
 from dutiful.core.transitions import Act, State, check
 
@@ -60,6 +62,8 @@ class Change(msgspec.Struct, frozen=True):
     result: str | None = None
     errors: tuple[dict[str, Any], ...] = ()
     keep_seq: bool = False  # back to the place in the line that it had
+    # What becomes of a phase that was running, and by CANCELLED of all that are not over.
+    phase_to: PhaseState | None = None
 
 
 def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
@@ -69,16 +73,14 @@ def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, unif
             return _move(held, Act.COMPLETE, State.COMPLETED, "done", result=result)
         case Partial(result, errors):
             return _move(held, Act.COMPLETE, State.COMPLETED_WITH_ERRORS, "partial", result=result, errors=errors)
-        case Failed(error, exception, retry_after, final):
-            delay = (
-                None
-                if final
-                else policy.retry.delay_after(held.attempt, exception, uniform, retry_after, max_attempts=max_attempts)
-            )
-            return _retry_or_fail(held, "failed", delay, error)
-        case TimedOut(_, error):
-            delay = policy.retry.delay_after(held.attempt, TimeoutExceeded, uniform, max_attempts=max_attempts)
-            return _retry_or_fail(held, "timed_out", delay, error)
+        case Failed(error, exception, retry_after, final, phase, more):
+            retry, attempt, limit = _counting(held, policy, max_attempts, phase)
+            delay = None if final else retry.delay_after(attempt, exception, uniform, retry_after, max_attempts=limit)
+            return _retry_or_fail(held, "failed", delay, (error, *more))
+        case TimedOut(_, error, phase):
+            retry, attempt, limit = _counting(held, policy, max_attempts, phase)
+            delay = retry.delay_after(attempt, TimeoutExceeded, uniform, max_attempts=limit)
+            return _retry_or_fail(held, "timed_out", delay, (error,))
         case Snoozed(delay):
             # A snooze is not a failure, so the attempt is handed back.
             return _later(held, Act.SNOOZE, "snoozed", delay, attempt=held.attempt - 1)
@@ -93,10 +95,17 @@ def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, unif
             assert_never(outcome)
 
 
-def _retry_or_fail(held: Held, word: str, delay: timedelta | None, error: dict[str, Any]) -> Change:
+def _counting(held: Held, policy: Policy, max_attempts: int, phase: PhaseTry | None) -> tuple[Retry, int, int]:
+    """Whose attempts count: those of a phase with a policy of its own, or the job's."""
+    if phase is None:
+        return policy.retry, held.attempt, max_attempts
+    return phase.retry, phase.attempt, phase.retry.max_attempts
+
+
+def _retry_or_fail(held: Held, word: str, delay: timedelta | None, errors: tuple[dict[str, Any], ...]) -> Change:
     if delay is None:
-        return _move(held, Act.FAIL, State.FAILED, word, errors=(error,))
-    return _later(held, Act.RETRY, word, delay, attempt=held.attempt, errors=(error,))
+        return _move(held, Act.FAIL, State.FAILED, word, errors=errors)
+    return _later(held, Act.RETRY, word, delay, attempt=held.attempt, errors=errors)
 
 
 def _lost(held: Held, policy: Policy) -> Change:
@@ -142,4 +151,15 @@ def _move(
         result=result,
         errors=errors,
         keep_seq=keep_seq,
+        phase_to=_PHASE_TO.get(word),
     )
+
+
+_PHASE_TO = {
+    "failed": PhaseState.FAILED,
+    "timed_out": PhaseState.FAILED,
+    "cancelled": PhaseState.CANCELLED,
+    "lost": PhaseState.INTERRUPTED,
+    "released": PhaseState.INTERRUPTED,
+    "snoozed": PhaseState.INTERRUPTED,
+}

@@ -10,10 +10,10 @@ import msgspec
 from dutiful.context import JobTransaction
 from dutiful.core import ids
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
-from dutiful.core.job import Claim
+from dutiful.core.job import Claim, Token
 from dutiful.core.outcome import TimeoutExceeded
 from dutiful.core.payload import encode
-from dutiful.store import Token, Transaction, Work
+from dutiful.store import Transaction, Work
 from dutiful.worker.slot import Slot, Stop
 
 

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError
-from dutiful.core.job import Claim
-from dutiful.store import Keeper, Token
+from dutiful.core.job import Claim, Token
+from dutiful.store import Keeper
 from dutiful.worker.slot import Slot, Stepping
 
 log = logging.getLogger("dutiful.worker")

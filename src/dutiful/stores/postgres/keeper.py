@@ -5,7 +5,8 @@ from collections.abc import Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from dutiful.store import Renewal, Token
+from dutiful.core.job import Token
+from dutiful.store import Renewal
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, connect, translate, without_secrets
 from dutiful.stores.statements import Statements
 

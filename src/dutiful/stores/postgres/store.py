@@ -13,7 +13,7 @@ import msgspec
 
 from dutiful.core import ids
 from dutiful.core.errors import ClaimLost, DataRefused, StoreUnavailable, UsageError
-from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob
+from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.store import (
@@ -29,7 +29,6 @@ from dutiful.store import (
     Retained,
     ScheduleRecord,
     Survey,
-    Token,
     Verdict,
     WorkerRecord,
 )

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.errors import StoreUnavailable, UsageError
-from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, Lapsed, NewJob
+from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, Lapsed, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.store import (
@@ -33,7 +33,6 @@ from dutiful.store import (
     ScheduleRecord,
     Stats,
     Survey,
-    Token,
     Transaction,
     WorkerRecord,
 )

@@ -5,7 +5,8 @@ from typing import Any, NoReturn
 
 from dutiful.core.errors import ClaimLost, UsageError
 from dutiful.core.ids import public
-from dutiful.store import Completion, Token
+from dutiful.core.job import Token
+from dutiful.store import Completion
 from dutiful.stores.sqlite import work
 from dutiful.stores.sqlite.driver import Connection
 

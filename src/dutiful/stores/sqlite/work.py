@@ -5,10 +5,10 @@ from datetime import timedelta
 from uuid import UUID
 
 from dutiful.core.errors import UsageError
-from dutiful.core.job import Claim
+from dutiful.core.job import Claim, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Completion, Line, PauseScope, Refusal, Renewal, Token, Verdict
+from dutiful.store import Ask, Completion, Line, PauseScope, Refusal, Renewal, Verdict
 from dutiful.stores.sqlite import places
 from dutiful.stores.sqlite.codec import (
     errors_json,

@@ -12,12 +12,12 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.ids import from_parts
-from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob
+from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Token
 from dutiful.core.outcome import Lost, Outcome
 from dutiful.core.retry import Fixed, Retry
 from dutiful.core.settle import Change, Held, Policy, decide
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Completion, Line, Pause, PauseScope, Refusal, Renewal, Store, Token, Verdict
+from dutiful.store import Ask, Completion, Line, Pause, PauseScope, Refusal, Renewal, Store, Verdict
 
 # Long past, so that a call that forgets its `now` and asks the clock is noticed.
 T0 = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)

@@ -1,0 +1,31 @@
+"""A pipeline's phases: where one can stand, and how far the whole has come."""
+
+import math
+from enum import StrEnum
+
+from dutiful.core.errors import UsageError
+
+
+class PhaseState(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    SKIPPED = "skipped"  # its condition said so
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"  # its worker died, stopped or snoozed it; it runs again from its start
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        """Whether a retry that resumes passes it by."""
+        return self in (PhaseState.COMPLETED, PhaseState.SKIPPED)
+
+
+def check_percent(percent: float) -> float:
+    if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+        raise UsageError(f"progress of {percent!r} %: it must be a number from 0 to 100")
+    return percent
+
+
+def overall(position: int, percent: float, phases: int) -> int:
+    """How far a pipeline is when the phase at `position` (the first is 0) has come to `percent`; halves round up."""
+    return math.floor((position * 100 + percent) / phases + 0.5)

@@ -1,0 +1,51 @@
+"""The contract of named locks: one holder in the whole fleet, who waits his turn and frees it on every way out."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from dutiful.core.job import Token
+
+
+class LockName(msgspec.Struct, frozen=True):
+    namespace: str
+    key: int | str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.key}"
+
+
+class LockSession(Protocol):
+    """A connection of its own: the database frees what it holds when it ends, however it ends.
+
+    Not for two calls at once. Locks are counted, so each acquire needs its release; whoever shares a session sees to it
+    that two do not hold one name by it.
+    """
+
+    async def acquire(self, name: LockName, patience: float) -> bool:
+        """Wait in line for up to `patience` seconds; True if the lock is ours."""
+        ...
+
+    async def release(self, name: LockName) -> None: ...
+
+    async def close(self) -> None:
+        """End the session and so free all that it holds; never raises."""
+
+
+class Locking(Protocol):
+    async def lock_session(self, lost: Callable[[], None]) -> LockSession | None:
+        """A new session, `lost` being called on the event loop if it ends by itself; None: use try_lock instead."""
+        ...
+
+    async def try_lock(self, token: Token, name: LockName, *, now: datetime | None = None) -> bool:
+        """Take the lock if it is free and our turn, else stand in line. Ask again until True.
+
+        It is held, and a place in line kept, for as long as the claim's lease: a killed worker frees both.
+        Raises ClaimLost if the claim is no longer held.
+        """
+        ...
+
+    async def unlock(self, token: Token, name: LockName) -> None:
+        """Free the lock, or leave the line."""

@@ -1,0 +1,90 @@
+"""The contract of the webhook outbox: what is to be posted is written in the transaction that makes a job final."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+
+class PostState(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"  # given up; an operator may have it tried again
+
+
+class WebhookRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint that hears of jobs; declared by the code, disabled by its receiver (410) or an operator."""
+
+    name: str
+    url: str
+    kinds: list[str] | None = None  # none: all
+    states: list[str]  # the final states that it hears of
+    enabled: bool = True
+    disabled_at: datetime | None = None
+    reason: str | None = None  # why it is disabled
+
+
+class WebhookPost(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to one endpoint; it outlives its job. `id` is the same for every attempt."""
+
+    id: UUID
+    job_id: UUID
+    webhook: str | None  # the endpoint's name; none: the job named its own URL
+    url: str
+    event: str  # "job.completed", …
+    job: dict[str, Any]  # what the message tells of it, as it was when it ended
+    state: PostState
+    attempts: int  # the one under way included
+    created_at: datetime
+    next_at: datetime | None = None
+    ended_at: datetime | None = None
+    updated_at: datetime
+    status: int | None = None  # of the last answer
+    error: str | None = None  # what was wrong with it
+    tenant: str | None = None
+
+
+class PostResult(msgspec.Struct, frozen=True):
+    """What came of one attempt to post; PENDING means: again after `delay`."""
+
+    id: UUID
+    attempts: int  # as it was when it was taken: proof that nobody else has taken it since
+    state: PostState
+    delay: timedelta | None = None
+    status: int | None = None
+    error: str | None = None
+
+
+class Outbox(Protocol):
+    async def put_webhooks(self, webhooks: Sequence[WebhookRecord]) -> None:
+        """Store what the code declares, and forget what it no longer does; one that is disabled stays so unless its
+        URL is another now."""
+
+    async def take_posts(self, limit: int, hold: timedelta, *, now: datetime | None = None) -> list[WebhookPost]:
+        """Take up to `limit` that are due, the longest due first; nobody else gets them for `hold`."""
+        ...
+
+    async def settle_post(self, result: PostResult, *, now: datetime | None = None) -> bool:
+        """Write what came of it; False if it is gone or somebody else has taken it since."""
+        ...
+
+    async def disable_webhook(self, name: str, reason: str, *, now: datetime | None = None) -> bool:
+        """Let it hear nothing more and give up what waits for it; False if it was disabled already."""
+        ...
+
+    async def enable_webhook(self, name: str) -> bool: ...
+
+    async def post_again(self, post_id: UUID, *, now: datetime | None = None) -> bool:
+        """Make one that has ended due now, with its attempts counted anew; False if there is none."""
+        ...
+
+    async def webhooks(self) -> list[WebhookRecord]: ...
+
+    async def posts(
+        self, *, job_id: UUID | None = None, state: PostState | None = None, limit: int = 50
+    ) -> list[WebhookPost]:
+        """Newest first."""
+        ...
