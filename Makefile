@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test check bench soak release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
@@ -23,6 +23,13 @@ bench: $(VENV)/.bench
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak
+
+# Published only after everything has passed: the recipe is not reached otherwise.
+release: test
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	$(BIN)/python -m build
+	$(BIN)/python -m twine upload dist/*
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
