@@ -34,6 +34,9 @@ def check_places(db: Connection) -> list[str]:
     breaches += [
         f"attempts are kept of {_name(job_id)}, which is no job" for (job_id,) in db.rows(SQL["attempts_without_job"])
     ]
+    breaches += [
+        f"{what} is kept of {_name(job_id)}, which is no job" for what, job_id in db.rows(SQL["belongings_without_job"])
+    ]
     return breaches
 
 

@@ -1,14 +1,12 @@
-"""What services do for jobs that wait, that lost their worker, and that are long finished."""
+"""What services do for jobs that wait and for those that lost their worker, and when schedules fire."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from uuid import UUID
 
-from dutiful.core.ids import floor_at
 from dutiful.core.job import Lapsed
-from dutiful.store import Fired, Promotion, Retained, ScheduleRecord
-from dutiful.stores.sqlite import intake, places
-from dutiful.stores.sqlite.codec import maybe_bytes, maybe_micros, maybe_moment, micros, moment, span, to_json, uuid
+from dutiful.store import Fired, Promotion, ScheduleRecord
+from dutiful.stores.sqlite import intake, liveness, places
+from dutiful.stores.sqlite.codec import maybe_bytes, maybe_micros, maybe_moment, micros, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
@@ -32,29 +30,18 @@ def held_by(db: Connection, worker_id: UUID) -> list[Lapsed]:
     return [_lapsed(row) for row in db.rows(SQL["held_by"], (worker_id.bytes,))]
 
 
+def orphans(db: Connection) -> list[Lapsed]:
+    """The claims of workers whose processes have ended.
+
+    A worker that is not on the list proves nothing: it may have left while a handler that would not stop went on.
+    """
+    dead = (id_ for id_, host, pid, started in db.rows(SQL["claiming_workers"]) if liveness.dead(host, pid, started))
+    return [lapsed for id_ in dead for lapsed in held_by(db, uuid(id_))]
+
+
 def _lapsed(row: Row) -> Lapsed:
     job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested = row
     return Lapsed(uuid(job_id), claim_id, attempt, crashes, kind, uuid(worker_id), bool(cancel_requested))
-
-
-def retain(db: Connection, older_than: timedelta, limit: int, cursor: UUID | None, now: int) -> Retained:
-    """Walk the finished jobs by id: an id carries a time that is never after its job's finish."""
-    db.run(SQL["delete_expired_keys"], (now, limit))
-    cutoff = now - span(older_than)
-    if cutoff < 0:
-        return Retained(0, None)
-    window = {
-        "cutoff": cutoff,
-        "after": b"" if cursor is None else cursor.bytes,
-        "bound": floor_at(moment(cutoff) + timedelta(milliseconds=1)).bytes,
-        "limit": limit,
-    }
-    walked = db.rows(SQL["finished_between"], window)
-    old = [(job_id,) for job_id, unwanted in walked if unwanted]
-    if old:
-        for verb in ("delete_attempts", "delete_finished", "delete_job"):
-            db.many(SQL[verb], old)
-    return Retained(len(old), uuid(walked[-1][0]) if len(walked) == limit else None)
 
 
 def put_schedules(db: Connection, schedules: Sequence[ScheduleRecord]) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.job import AttemptRecord, JobRecord, Progress
 from dutiful.core.transitions import State
 from dutiful.store import JobFilter, Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
 from dutiful.stores.sqlite import liveness
@@ -23,14 +23,19 @@ _PLACES = {
 
 
 def find(db: Connection, job_id: UUID) -> JobRecord | None:
-    row = db.row(f"{_jobs(_EVERYWHERE)} WHERE j.id = ?", (job_id.bytes,))
-    return None if row is None else _record(row)
+    row = job_row(db, job_id)
+    return None if row is None else record(row)
+
+
+def job_row(db: Connection, job_id: UUID) -> Row | None:
+    """All that is known of a job, for record(); the last two columns are stale.told_at and the claim's number."""
+    return db.row(f"{_jobs(_EVERYWHERE)} WHERE j.id = ?", (job_id.bytes,))
 
 
 def outcomes(db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
     statement = f"{_jobs(_from('dutiful_finished'))} WHERE p.job_id = ?"
     found = (db.row(statement, (job_id.bytes,)) for job_id in job_ids)
-    return [_record(row) for row in found if row is not None]
+    return [record(row) for row in found if row is not None]
 
 
 def jobs(db: Connection, wanted: JobFilter) -> list[JobRecord]:
@@ -43,6 +48,8 @@ def jobs(db: Connection, wanted: JobFilter) -> list[JobRecord]:
         if wanted.state.final:
             tests.append("p.state = :state")
             bindings["state"] = wanted.state.value
+            if wanted.state is not State.COMPLETED:
+                tests.append("p.state <> 'completed'")  # said so that the index of unhappy ends can be used
     for column in ("kind", "queue", "tenant"):
         if (value := getattr(wanted, column)) is not None:
             tests.append(f"j.{column} = :{column}")
@@ -55,7 +62,7 @@ def jobs(db: Connection, wanted: JobFilter) -> list[JobRecord]:
         tests.append(f"{id_column} < :before")
         bindings["before"] = wanted.before.bytes
     where = f" WHERE {' AND '.join(tests)}" if tests else ""
-    return [_record(row) for row in db.rows(f"{_jobs(source)}{where} ORDER BY {id_column} DESC LIMIT :limit", bindings)]
+    return [record(row) for row in db.rows(f"{_jobs(source)}{where} ORDER BY {id_column} DESC LIMIT :limit", bindings)]
 
 
 def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:
@@ -70,7 +77,7 @@ def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:
 
 def dependencies(db: Connection, job_id: UUID) -> list[JobRecord]:
     found = (find(db, uuid(needed)) for (needed,) in db.rows(SQL["needs_of"], (job_id.bytes,)))
-    return [record for record in found if record is not None]
+    return [job for job in found if job is not None]
 
 
 def queues(db: Connection) -> list[QueueRecord]:
@@ -167,10 +174,10 @@ def _bytes_of(correlation_id: str) -> bytes | None:
         return None
 
 
-def _record(row: Row) -> JobRecord:
+def record(row: Row) -> JobRecord:
     (id_, kind, queue, payload, priority, max_attempts, created_at, run_at, tenant, correlation_id, parent_id, retry_of,
      subject, created_by, options, state, attempt, crashes, due_at, started_at, finished_at, expires_at,
-     cancel_requested_at, worker_id, result, errors, gate, gate_key) = row  # fmt: skip
+     cancel_requested_at, worker_id, result, errors, gate, gate_key, *progress, stale_at, _, _) = row  # fmt: skip
     job_id = uuid(id_)
     return JobRecord(
         id=job_id,
@@ -200,4 +207,22 @@ def _record(row: Row) -> JobRecord:
         subject=from_json(subject),
         created_by=created_by,
         options=from_json(options),
+        progress=_progress(*progress),
+        stale_at=maybe_moment(stale_at),
+    )
+
+
+def _progress(
+    phase: str | None, percent: float | None, overall: int | None, message: str | None, items: str | None,
+    updated_at: int | None,
+) -> Progress | None:  # fmt: skip
+    if updated_at is None:
+        return None
+    return Progress(
+        phase=phase,
+        percent=percent,
+        overall=overall,
+        message=message,
+        items=from_json(items),
+        updated_at=moment(updated_at),
     )

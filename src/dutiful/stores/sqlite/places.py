@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from dutiful.core.transitions import WAITING, State
+from dutiful.stores.sqlite import outbox, tracking
 from dutiful.stores.sqlite.codec import errors_json, maybe_moment, maybe_uuid, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
@@ -83,7 +84,9 @@ def cancel_waiting(db: Connection, job_id: bytes, reason: str, now: int) -> bool
         SQL["insert_finished"],
         (job_id, None, State.CANCELLED.value, attempt, crashes, None, None, now, None, errors),
     )
+    tracking.cancel_phases(db, job_id, now)
     let_go(db, [job_id])
+    outbox.announce(db, [job_id], [job_id], now)
     return True
 
 

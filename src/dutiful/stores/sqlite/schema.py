@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 import msgspec
 
 from dutiful.core.errors import SchemaMismatch, UsageError
-from dutiful.stores.sqlite.driver import Connection
+from dutiful.stores.sqlite.driver import Connection, is_busy
 from dutiful.stores.sqlite.sql import SQL
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The number of the newest migration that this release knows."""
-OLDEST_VERSION = 1
+OLDEST_VERSION = 2
 """The oldest release's SCHEMA_VERSION that can work with the tables as this release leaves them."""
+
+_TURNING_WAL_ON_S = 10.0
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -72,7 +75,7 @@ def check_path(path: str) -> None:
 
 def prepare(db: Connection, synchronous: str) -> None:
     """Set a connection up. WAL is a lasting property of the file; the rest is forgotten when it is closed."""
-    if (mode := db.value("PRAGMA journal_mode = WAL")) != "wal":
+    if (mode := _use_wal(db)) != "wal":
         raise UsageError(f"SQLite keeps this file in {mode} mode instead of WAL: put it on a local disk")
     db.value(f"PRAGMA synchronous = {synchronous}")
     db.value("PRAGMA temp_store = MEMORY")
@@ -80,6 +83,18 @@ def prepare(db: Connection, synchronous: str) -> None:
     db.value("PRAGMA wal_autocheckpoint = 2000")
     # A WAL that a long read once let grow is cut back to this.
     db.value("PRAGMA journal_size_limit = 67108864")
+
+
+def _use_wal(db: Connection) -> str:
+    # To turn WAL on in a new file, SQLite does not wait for others who are doing the same: so we do.
+    until = time.monotonic() + _TURNING_WAL_ON_S
+    while True:
+        try:
+            return str(db.value("PRAGMA journal_mode = WAL"))
+        except Exception as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.002)
 
 
 def check_version(db: Connection) -> None:

@@ -42,9 +42,10 @@ def survey(db: Connection, leads: bool, led_at: int, swept: gates.Kinds, now: in
 
     `led_at` is when this process was last told so.
     """
-    next_run_at, next_fire_at, next_expiry, any_blocked = db.rows(SQL["survey"])[0]
+    next_run_at, next_fire_at, next_expiry, next_post_at, any_blocked = db.rows(SQL["survey"])[0]
     blocked = bool(any_blocked) or not gates.paused_kinds(db) <= swept
-    overdue = any(at is not None and at < now - _STALLED for at in (next_run_at, next_fire_at, next_expiry))
+    due = (next_run_at, next_fire_at, next_expiry, next_post_at)
+    overdue = any(at is not None and at < now - _STALLED for at in due)
     # Whether a gate should have been opened cannot be seen from here, so everyone looks now and then.
     unseen = blocked and led_at < now - _STALLED
     return Survey(
@@ -54,4 +55,5 @@ def survey(db: Connection, leads: bool, led_at: int, swept: gates.Kinds, now: in
         next_fire_at=maybe_moment(next_fire_at),
         lapsed=next_expiry is not None and next_expiry <= now,
         blocked=blocked,
+        next_post_at=maybe_moment(next_post_at),
     )

@@ -7,7 +7,7 @@ from dutiful.core.errors import ClaimLost, UsageError
 from dutiful.core.ids import public
 from dutiful.core.job import Token
 from dutiful.store import Completion
-from dutiful.stores.sqlite import work
+from dutiful.stores.sqlite import tracking, work
 from dutiful.stores.sqlite.driver import Connection
 
 _COMMENTS = re.compile(r"\A(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
@@ -53,8 +53,10 @@ def complete(db: Connection, token: Token, result: str | None, now: int) -> None
 
     For then its writes were committed before, and must not be a second time.
     """
-    if work.complete(db, [Completion(token.job_id, token.claim_id, result)], now):
+    # Nobody has looked whether the job names a webhook of its own, so that is looked up.
+    if work.complete(db, [Completion(token.job_id, token.claim_id, result, webhook=True)], now):
         raise ClaimLost(
             f"job {public(token.job_id)} is no longer ours: its lease ended or it was settled before, "
             "so nothing of this transaction is kept"
         )
+    tracking.complete_phase(db, token.job_id, result, now)

@@ -6,10 +6,11 @@ from uuid import UUID
 
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, Token
+from dutiful.core.pipeline import PhaseState
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.store import Ask, Completion, Line, PauseScope, Refusal, Renewal, Verdict
-from dutiful.stores.sqlite import places
+from dutiful.stores.sqlite import outbox, places, tracking
 from dutiful.stores.sqlite.codec import (
     errors_json,
     maybe_checked,
@@ -96,15 +97,21 @@ def complete(db: Connection, done: Sequence[Completion], now: int) -> list[Refus
         lost = [one for one, token in zip(done, tokens, strict=True) if db.row(SQL["held"], token) is None]
         refused = [refuse(db, one.job_id, one.claim_id, "done", now) for one in lost]
     db.many(SQL["end_lease"], tokens)
+    # By claims: of a job that was lost and claimed again there may be two in one batch, of which one is held.
+    gone = {refusal.claim_id for refusal in refused}
+    ended = [job_id for job_id, claim_id in tokens if claim_id not in gone]
     if db.value(SQL["any_active_key"]):
-        gone = {refusal.job_id.bytes for refusal in refused}
-        db.many(SQL["free_active_key"], [token[:1] for token in tokens if token[0] not in gone])
+        db.many(SQL["free_active_key"], [(job_id,) for job_id in ended])
+    naming = [one.job_id.bytes for one in done if one.webhook and one.claim_id not in gone]
+    outbox.announce(db, ended, naming, now, State.COMPLETED)
     return refused
 
 
 def settle(db: Connection, changes: Sequence[Change], lapsed_only: bool, now: int) -> list[Refusal]:
     paused = places.paused_kinds(db)
     placing = places.Placing(db, paused, now)
+    phased = tracking.any_phase(db)
+    ended: list[bytes] = []
     refused: list[Refusal] = []
     for change in changes:
         held = db.row(SQL["held"], (change.job_id.bytes, change.claim_id))
@@ -114,18 +121,21 @@ def settle(db: Connection, changes: Sequence[Change], lapsed_only: bool, now: in
         elif lapsed_only and held[5] > now:
             refused.append(Refusal(change.job_id, change.claim_id, Verdict.LOST))
         elif change.to.final:
-            _finish(db, change, held, now)
+            _finish(db, change, held, phased, now)
+            ended.append(change.job_id.bytes)
         elif change.to not in _ALIVE:
             raise UsageError(f"a settled job cannot become {change.to}")
         elif held[6] is not None:
             refused.append(Refusal(change.job_id, change.claim_id, Verdict.CANCEL_REQUESTED))
         else:
-            _keep_alive(db, change, held, placing, now)
+            _keep_alive(db, change, held, placing, phased, now)
     placing.write()
+    if ended:
+        outbox.announce(db, ended, ended, now)
     return refused
 
 
-def _finish(db: Connection, change: Change, held: Row, now: int) -> None:
+def _finish(db: Connection, change: Change, held: Row, phased: bool, now: int) -> None:
     _, _, worker_id, claimed_at, _, _, _, cancel_reason = held
     job_id = change.job_id.bytes
     errors = errors_json(change.errors)
@@ -139,10 +149,11 @@ def _finish(db: Connection, change: Change, held: Row, now: int) -> None:
     )  # fmt: skip
     if change.to is State.FAILED:
         places.bury(db, job_id, errors, change.attempt, now)
+    tracking.stop_phases(db, change, phased, now)
     places.let_go(db, [job_id])
 
 
-def _keep_alive(db: Connection, change: Change, held: Row, placing: places.Placing, now: int) -> None:
+def _keep_alive(db: Connection, change: Change, held: Row, placing: places.Placing, phased: bool, now: int) -> None:
     attempt, _, worker_id, claimed_at, seq, _, _, _ = held
     job_id = change.job_id.bytes
     db.run(SQL["end_lease"], (job_id, change.claim_id))
@@ -152,6 +163,7 @@ def _keep_alive(db: Connection, change: Change, held: Row, placing: places.Placi
             SQL["insert_attempt"],
             (job_id, change.claim_id, attempt, change.outcome, worker_id, claimed_at, now, error),
         )
+    tracking.stop_phases(db, change, phased, now)
     run_at = now + span(change.delay) if change.to is State.SCHEDULED and change.delay is not None else None
     line = db.row(SQL["where_to"], (job_id,))
     assert line is not None
@@ -188,7 +200,7 @@ def _renewal(found: Iterable[tuple[Token, Row | None]]) -> Renewal:
     lost, cancel = set(), set()
     for token, lease in found:
         if lease is None:
-            lost.add(token.job_id)
+            lost.add(token.claim_id)
         elif lease[0] is not None:
             cancel.add(token.job_id)
     return Renewal(frozenset(lost), frozenset(cancel))
@@ -197,9 +209,13 @@ def _renewal(found: Iterable[tuple[Token, Row | None]]) -> Renewal:
 def release(db: Connection, tokens: Sequence[Token], now: int) -> None:
     """Give claims back unspent, with their old places in line; those that are lost or to be cancelled stay."""
     placing = places.Placing(db, places.paused_kinds(db), now)
+    phased = tracking.any_phase(db)
     for token in tokens:
         held = db.row(SQL["held"], (token.job_id.bytes, token.claim_id))
         if held is not None and held[6] is None:
-            change = Change(token.job_id, token.claim_id, State.READY, "released", held[0] - 1, held[1], keep_seq=True)
-            _keep_alive(db, change, held, placing, now)
+            change = Change(
+                token.job_id, token.claim_id, State.READY, "released", held[0] - 1, held[1], keep_seq=True,
+                phase_to=PhaseState.INTERRUPTED,
+            )  # fmt: skip
+            _keep_alive(db, change, held, placing, phased, now)
     placing.write()

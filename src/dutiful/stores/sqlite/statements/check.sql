@@ -57,3 +57,12 @@ WHERE f.state = 'failed' AND d.job_id IS NULL;
 
 -- name: attempts_without_job
 SELECT DISTINCT a.job_id FROM dutiful_attempt a LEFT JOIN dutiful_job j ON j.id = a.job_id WHERE j.id IS NULL;
+
+-- name: belongings_without_job
+SELECT what, job_id
+FROM (
+    SELECT DISTINCT 'a phase' AS what, job_id FROM dutiful_phase
+    UNION ALL SELECT 'progress', job_id FROM dutiful_progress
+    UNION ALL SELECT 'a stale mark', job_id FROM dutiful_stale
+)
+WHERE job_id NOT IN (SELECT id FROM dutiful_job);

@@ -2,6 +2,7 @@
 SELECT (SELECT min(run_at) FROM dutiful_scheduled)                     AS next_run_at,
        (SELECT min(next_at) FROM dutiful_schedule WHERE enabled = 1)   AS next_fire_at,
        (SELECT min(expires_at) FROM dutiful_lease)                     AS next_expiry,
+       (SELECT min(next_at) FROM dutiful_webhook_post WHERE state = 'pending') AS next_post_at,
        EXISTS (SELECT 1 FROM dutiful_blocked)                          AS blocked;
 
 -- name: pauses_of_kinds
@@ -36,28 +37,11 @@ CROSS JOIN dutiful_job j ON j.id = l.job_id
 WHERE l.worker_id = ?
 ORDER BY l.job_id;
 
--- name: finished_between
-SELECT f.job_id,
-       f.finished_at < :cutoff AND NOT EXISTS (SELECT 1 FROM dutiful_dependency d WHERE d.needs_id = f.job_id)
-FROM dutiful_finished f
-WHERE f.job_id > :after AND f.job_id < :bound
-ORDER BY f.job_id
-LIMIT :limit;
-
--- name: delete_attempts
-DELETE FROM dutiful_attempt WHERE job_id = ?;
-
--- name: delete_finished
-DELETE FROM dutiful_finished WHERE job_id = ?;
-
--- name: delete_job
-DELETE FROM dutiful_job WHERE id = ?;
-
--- name: delete_expired_keys
-DELETE FROM dutiful_unique_key
-WHERE (tenant, kind, key) IN (
-    SELECT tenant, kind, key FROM dutiful_unique_key WHERE expires_at IS NOT NULL AND expires_at <= ? LIMIT ?
-);
+-- name: claiming_workers
+SELECT id, host, pid, process_started
+FROM dutiful_worker
+WHERE id IN (SELECT worker_id FROM dutiful_lease)
+ORDER BY id;
 
 -- name: put_schedule
 -- When it fires next is the store's business, and whether it fires at all its operators'; code decides the rest.

@@ -56,7 +56,12 @@ UNION ALL
 SELECT 'blocked', 'blocked', attempt, crashes, NULL FROM dutiful_blocked WHERE job_id = :id;
 
 -- name: unique_holder
-SELECT scope, job_id, expires_at FROM dutiful_unique_key WHERE tenant = ? AND kind = ? AND key = ?;
+-- A key whose holder has moved on is free, even if it was left behind.
+SELECT scope, job_id, expires_at
+FROM dutiful_unique_key AS k
+WHERE tenant = ? AND kind = ? AND key = ?
+  AND NOT (scope IN ('queued', 'active') AND EXISTS (SELECT 1 FROM dutiful_finished WHERE job_id = k.job_id))
+  AND NOT (scope = 'queued' AND EXISTS (SELECT 1 FROM dutiful_lease WHERE job_id = k.job_id));
 
 -- name: put_unique
 INSERT INTO dutiful_unique_key (tenant, kind, key, scope, job_id, expires_at)

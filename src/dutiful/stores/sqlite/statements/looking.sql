@@ -14,13 +14,18 @@ SELECT j.id, j.kind, j.queue, j.payload, j.priority, j.max_attempts, j.created_a
        coalesce(f.claimed_at, l.claimed_at)                            AS started_at,
        f.finished_at, l.expires_at, l.cancel_requested_at,
        coalesce(f.worker_id, l.worker_id)                              AS worker_id,
-       f.result, f.errors, b.gate, b.key
+       f.result, f.errors, b.gate, b.key,
+       g.phase, g.percent, g.overall, g.message, g.items, g.updated_at,
+       t.stale_at, t.told_at,
+       coalesce(f.claim_id, l.claim_id)                                AS claim_id
 FROM {source}
 LEFT JOIN dutiful_finished f ON f.job_id = j.id
 LEFT JOIN dutiful_lease l ON l.job_id = j.id
 LEFT JOIN dutiful_ready r ON r.job_id = j.id
 LEFT JOIN dutiful_scheduled s ON s.job_id = j.id
-LEFT JOIN dutiful_blocked b ON b.job_id = j.id;
+LEFT JOIN dutiful_blocked b ON b.job_id = j.id
+LEFT JOIN dutiful_progress g ON g.job_id = j.id
+LEFT JOIN dutiful_stale t ON t.job_id = j.id;
 
 -- name: needs_of
 SELECT needs_id FROM dutiful_dependency WHERE job_id = ? ORDER BY needs_id;

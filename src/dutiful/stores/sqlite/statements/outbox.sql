@@ -1,0 +1,80 @@
+-- name: hooks
+SELECT name, url, kinds, states FROM dutiful_webhook WHERE enabled = 1;
+
+-- name: ending
+SELECT j.id, j.kind, j.queue, f.state, f.attempt, f.result, f.errors, j.tenant, j.correlation_id, j.parent_id,
+       j.subject, j.created_at, f.claimed_at, f.finished_at, j.options
+FROM dutiful_finished f
+CROSS JOIN dutiful_job j ON j.id = f.job_id
+WHERE f.job_id = ?;
+
+-- name: insert_post
+INSERT INTO dutiful_webhook_post
+       (id, job_id, webhook, url, event, job, state,     attempts, created_at, next_at, updated_at, tenant)
+VALUES (?1, ?2,     ?3,      ?4,  ?5,    ?6,  'pending', 0,        ?7,         ?7,      ?7,         ?8);
+
+-- name: webhooks
+SELECT name, url, kinds, states, enabled, disabled_at, reason FROM dutiful_webhook ORDER BY name;
+
+-- name: put_webhook
+-- Whether it is enabled is for its receiver and operators to say, until it is another endpoint.
+INSERT INTO dutiful_webhook (name, url, kinds, states, enabled, disabled_at, reason)
+VALUES                      (?,    ?,   ?,     ?,      ?,       ?,           ?)
+ON CONFLICT (name) DO UPDATE
+SET enabled     = CASE WHEN url = excluded.url THEN enabled ELSE excluded.enabled END,
+    disabled_at = CASE WHEN url = excluded.url THEN disabled_at ELSE excluded.disabled_at END,
+    reason      = CASE WHEN url = excluded.url THEN reason ELSE excluded.reason END,
+    url         = excluded.url,
+    kinds       = excluded.kinds,
+    states      = excluded.states;
+
+-- name: delete_webhooks_except
+DELETE FROM dutiful_webhook WHERE name NOT IN (SELECT value FROM json_each(?));
+
+-- name: disable_webhook
+UPDATE dutiful_webhook SET enabled = 0, disabled_at = ?3, reason = ?2 WHERE name = ?1 AND enabled = 1;
+
+-- name: give_up_posts
+UPDATE dutiful_webhook_post
+SET state = 'failed', error = ?2, ended_at = ?3, updated_at = ?3, next_at = NULL
+WHERE state = 'pending' AND webhook = ?1;
+
+-- name: enable_webhook
+UPDATE dutiful_webhook SET enabled = 1, disabled_at = NULL, reason = NULL WHERE name = ? AND enabled = 0;
+
+-- name: due_posts
+SELECT p.id
+FROM dutiful_webhook_post p
+WHERE p.state = 'pending' AND p.next_at <= :now
+  AND NOT EXISTS (SELECT 1 FROM json_each(:avoid) a WHERE substr(p.url, 1, length(a.value)) = a.value)
+ORDER BY p.next_at, p.id
+LIMIT :limit;
+
+-- name: take_post
+UPDATE dutiful_webhook_post
+SET attempts = attempts + 1, next_at = ?3, updated_at = ?2
+WHERE id = ?1
+RETURNING id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status,
+          error, tenant;
+
+-- name: settle_post
+UPDATE dutiful_webhook_post
+SET state = :state, next_at = :next_at, ended_at = :ended_at, updated_at = :now, status = :status, error = :error
+WHERE id = :id AND attempts = :attempts AND state = 'pending';
+
+-- name: post_state
+SELECT state FROM dutiful_webhook_post WHERE id = ? AND attempts = ?;
+
+-- name: post_again
+UPDATE dutiful_webhook_post
+SET state = 'pending', attempts = 0, next_at = ?2, ended_at = NULL, updated_at = ?2
+WHERE id = ?1 AND state <> 'pending';
+
+-- name: select_posts
+SELECT id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
+       tenant
+FROM dutiful_webhook_post;
+
+-- name: delete_ended_posts
+DELETE FROM dutiful_webhook_post
+WHERE id IN (SELECT id FROM dutiful_webhook_post WHERE ended_at IS NOT NULL AND ended_at < ? LIMIT ?);

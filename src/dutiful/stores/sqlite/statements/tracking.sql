@@ -1,0 +1,65 @@
+-- name: begin_phase
+-- A mark that comes again, because its reply was lost, changes nothing; nor does one at an end.
+INSERT INTO dutiful_phase (job_id, name, position, state, attempt, started_at, ended_at, result, error)
+VALUES (:job_id, :name, :position, 'running', 1, :now, NULL, NULL, NULL)
+ON CONFLICT (job_id, name) DO UPDATE
+SET position = excluded.position, state = 'running', attempt = attempt + 1, started_at = excluded.started_at,
+    ended_at = NULL, result = NULL, error = NULL
+WHERE state <> 'running';
+
+-- name: end_phase
+-- A phase that never began, such as a skipped one, has made no attempt.
+INSERT INTO dutiful_phase (job_id, name, position, state, attempt, started_at, ended_at, result, error)
+VALUES (:job_id, :name, :position, :state, 0, NULL, :now, :result, :error)
+ON CONFLICT (job_id, name) DO UPDATE
+SET position = excluded.position, state = excluded.state, ended_at = excluded.ended_at, result = excluded.result,
+    error = excluded.error
+WHERE state <> excluded.state;
+
+-- name: complete_phase
+UPDATE dutiful_phase SET state = 'completed', ended_at = :now, result = :result
+WHERE job_id = :job_id AND state = 'running';
+
+-- name: put_progress
+INSERT INTO dutiful_progress (job_id, phase, percent, overall, message, items, updated_at)
+VALUES                       (?,      ?,     ?,       ?,       ?,       ?,     ?)
+ON CONFLICT (job_id) DO UPDATE
+SET phase = excluded.phase, percent = excluded.percent, overall = excluded.overall, message = excluded.message,
+    items = excluded.items, updated_at = excluded.updated_at;
+
+-- name: phases
+SELECT name, position, state, attempt, started_at, ended_at, result, error
+FROM dutiful_phase
+WHERE job_id = ?
+ORDER BY position, name;
+
+-- name: any_phase
+SELECT 1 FROM dutiful_phase LIMIT 1;
+
+-- name: any_progress
+SELECT 1 FROM dutiful_progress LIMIT 1;
+
+-- name: stop_phase
+-- An interruption is not the phase's fault, so its attempt is handed back.
+UPDATE dutiful_phase
+SET state    = :state,
+    ended_at = :now,
+    error    = :error,
+    attempt  = CASE WHEN :state = 'interrupted' THEN max(attempt - 1, 0) ELSE attempt END
+WHERE job_id = :job_id AND state = 'running';
+
+-- name: phases_asked_for
+SELECT json_extract(options, '$.phases') FROM dutiful_job WHERE id = ? AND options IS NOT NULL;
+
+-- name: cancel_phase
+INSERT INTO dutiful_phase (job_id, name, position, state, attempt, ended_at)
+VALUES (?, ?, ?, 'cancelled', 0, ?)
+ON CONFLICT (job_id, name) DO UPDATE
+SET state = 'cancelled', ended_at = excluded.ended_at
+WHERE state NOT IN ('completed', 'skipped', 'failed', 'cancelled');
+
+-- name: delete_phases
+DELETE FROM dutiful_phase WHERE job_id = ?;
+
+-- name: delete_progress
+DELETE FROM dutiful_progress WHERE job_id = ?;

@@ -1,0 +1,135 @@
+"""The store's face to services: what they do for jobs that wait, that lost their worker, and that are long finished."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.job import JobRecord, Lapsed
+from dutiful.store import Fired, Parted, Promotion, Retained, ScheduleRecord, Survey, Tidings, WorkerRecord
+from dutiful.stores.sqlite import duties, gates, parting, survey, workers
+from dutiful.stores.sqlite.codec import maybe_moment, micros, span
+from dutiful.stores.sqlite.driver import Connection
+from dutiful.stores.sqlite.threads import Threaded
+
+Part = Callable[[Connection, Sequence[JobRecord], bool, int], list[JobRecord]]
+
+_SLICE = 200  # as many jobs are parted with in one write, so that nobody waits long for the next
+
+
+class SqliteDuties(Threaded):
+    def __init__(self, path: str) -> None:
+        self._leadership = survey.Leadership(path)
+        self._workers = workers.Workers()
+        self._swept: gates.Kinds = frozenset()
+        self._led_at = 0
+
+    async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
+        leads = self._leadership.take()
+        found = await self._read(lambda db: survey.survey(db, leads, self._led_at, self._swept, self._clock(now)))
+        if found.leading:
+            self._led_at = micros(found.now)
+        return found
+
+    async def resign(self, worker_id: UUID) -> None:
+        self._leadership.resign()
+
+    async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        return await self._write(lambda db: duties.promote(db, limit, self._clock(now)))
+
+    async def lapsed(self, limit: int, *, now: datetime | None = None) -> list[Lapsed]:
+        return await self._read(lambda db: duties.lapsed(db, limit, self._clock(now)))
+
+    async def held_by(self, worker_id: UUID) -> list[Lapsed]:
+        return await self._read(lambda db: duties.held_by(db, worker_id))
+
+    async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        found = await self._browse(lambda db: gates.look(db, limit, self._swept))
+        if not found.shut_out and not found.let_in:
+            self._swept = found.swept
+            return Promotion(0, next_run_at=maybe_moment(found.next_run_at))
+        promotion = await self._write(lambda db: gates.move(db, found, self._clock(now)))
+        self._swept = found.swept
+        return promotion
+
+    async def orphans(self) -> list[Lapsed]:
+        return await self._read(duties.orphans)
+
+    async def retain(
+        self,
+        older_than: timedelta,
+        limit: int,
+        cursor: UUID | None,
+        *,
+        stale_only: bool = False,
+        now: datetime | None = None,
+    ) -> Retained:
+        return await self._write(lambda db: parting.retain(db, older_than, limit, cursor, stale_only, self._clock(now)))
+
+    async def mark_stale(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, told: bool, now: datetime | None = None
+    ) -> Parted:
+        cutoff = self._clock(now) - span(older_than)
+        old, following = await self._walk(lambda db: parting.walk(db, cutoff, limit, cursor, marking=True))
+        return Parted(await self._in_slices(parting.mark_stale, old, told, now), following)
+
+    async def remove(
+        self,
+        older_than: timedelta,
+        limit: int,
+        cursor: UUID | None,
+        *,
+        stale_only: bool,
+        told: bool,
+        now: datetime | None = None,
+    ) -> Parted:
+        cutoff = self._clock(now) - span(older_than)
+        await self._write(lambda db: parting.purge(db, cutoff, limit, self._clock(now)))
+        old, following = await self._walk(lambda db: parting.walk(db, cutoff, limit, cursor, stale_only=stale_only))
+        return Parted(await self._in_slices(parting.remove, old, told, now), following)
+
+    async def _walk(self, walk: Callable[[Connection], parting.Walked]) -> tuple[list[JobRecord], UUID | None]:
+        """The jobs to part with; only a look, so that no writer waits while they are read."""
+
+        def look(db: Connection) -> tuple[list[JobRecord], UUID | None]:
+            walked = walk(db)
+            return parting.records(db, walked.found), walked.cursor
+
+        return await self._browse(look)
+
+    async def _in_slices(self, part: Part, jobs: list[JobRecord], told: bool, now: datetime | None) -> list[JobRecord]:
+        parted: list[JobRecord] = []
+        for start in range(0, len(jobs), _SLICE):
+            some = jobs[start : start + _SLICE]
+            parted += await self._write(partial(self._part, part, some, told, now))
+        return parted
+
+    def _part(
+        self, part: Part, jobs: list[JobRecord], told: bool, now: datetime | None, db: Connection
+    ) -> list[JobRecord]:
+        return part(db, jobs, told, self._clock(now))
+
+    async def untold(self, limit: int) -> list[Tidings]:
+        return await self._browse(lambda db: parting.untold(db, limit))
+
+    async def tell(self, stale: Sequence[UUID], deleted: Sequence[UUID], *, now: datetime | None = None) -> None:
+        await self._write(lambda db: parting.tell(db, stale, deleted, self._clock(now)))
+
+    async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
+        await self._write(lambda db: duties.put_schedules(db, schedules))
+
+    async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
+        return await self._write(lambda db: duties.fire(db, fired, self._clock(now)))
+
+    async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
+        worker = msgspec.structs.replace(worker, leading=self._leadership.held)
+        if self._workers.is_news(worker):
+            await self._write(lambda db: workers.put(db, worker, ttl, self._clock(now)))
+            self._workers.remember(worker)
+
+    async def leave(self, worker_id: UUID) -> None:
+        self._workers.forget(worker_id)
+        self._leadership.resign()
+        await self._write(lambda db: workers.delete(db, worker_id))
