@@ -2,14 +2,15 @@
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable
+from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable, UsageError
 from dutiful.stores.postgres.pool import Pool
 
 # All that a driver's call may raise; an internal error is what a connection that ends just then looks like.
@@ -56,6 +57,7 @@ _NOT_MIGRATED = (
     asyncpg.exceptions.InvalidSchemaNameError,
     asyncpg.exceptions.UndefinedColumnError,
 )
+_PORT = re.compile(r":([^:\]]+)\Z")
 
 
 def translate(error: BaseException, url: str) -> DutifulError:
@@ -63,6 +65,8 @@ def translate(error: BaseException, url: str) -> DutifulError:
     what = f"{type(error).__name__}: {error}".strip().rstrip(":")
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMismatch(f"the database {url} is not migrated ({what}); run `dutiful migrate`")
+    if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
+        return StoreUnavailable(f"the database {url} does not exist: create it, then run `dutiful migrate` ({what})")
     # What asyncpg itself cannot encode is an InterfaceError too, but a ValueError besides.
     if isinstance(error, _CONTENDED):
         return StoreUnavailable(f"the database {url} made this wait too long for somebody else ({what}); try again")
@@ -76,10 +80,13 @@ def translate(error: BaseException, url: str) -> DutifulError:
 def without_secrets(dsn: str) -> str:
     """The address for messages and logs: no password, no options."""
     parts = urlsplit(dsn)
-    host = parts.hostname or "localhost"
-    user = f"{parts.username}@" if parts.username else ""
-    port = f":{parts.port}" if parts.port else ""
-    return urlunsplit((parts.scheme, f"{user}{host}{port}", parts.path, "", ""))
+    whose, _, hosts = parts.netloc.rpartition("@")
+    for host in hosts.split(","):  # there may be several, for a standby to take over
+        port = _PORT.search(host)
+        if port is not None and not (port[1].isdecimal() and int(port[1]) < 2**16):
+            raise UsageError(f"database_url has the port {port[1]!r}, which is not a number from 1 to 65535")
+    user = whose.partition(":")[0]
+    return urlunsplit((parts.scheme, f"{user}@{hosts}" if user else hosts or "localhost", parts.path, "", ""))
 
 
 async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10, command_timeout: float | None = None) -> Any:
@@ -108,6 +115,7 @@ class Connections:
         self._size = size
         self._idle = idle
         self._pool: Pool | None = None
+        self._lent: Pool | None = None
         self._pid = os.getpid()
 
     async def open(self) -> None:
@@ -118,6 +126,8 @@ class Connections:
             finally:
                 await probe.close()
             self._pool = Pool(self._connect, size=self._size, idle=self._idle)
+            # For handlers' own transactions, of which eight that take long must not bring the engine to a halt.
+            self._lent = Pool(self._connect, size=self._size, idle=self._idle, keep=0)
         except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
 
@@ -125,9 +135,11 @@ class Connections:
         return await connect(self.dsn, pooled=self.pooled, command_timeout=60)
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None and self._pid == os.getpid():
-            await pool.close(patience=5)
+        pools = [pool for pool in (self._lent, self._pool) if pool is not None]
+        self._pool = self._lent = None
+        if self._pid == os.getpid():
+            for pool in pools:
+                await pool.close(patience=5)
 
     async def fetch(self, statement: str, *args: Any, repeat: bool = True) -> list[Any]:
         """Run one statement in a transaction of its own; repeated once if the connection turns out to be broken.
@@ -156,6 +168,29 @@ class Connections:
             raise
         except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Any]:
+        """The same for a handler: what its block raises, a missing file or a timeout, is its own and stays as it is."""
+        self._ready()
+        assert self._lent is not None
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(self._lent.acquire())
+                transaction = connection.transaction()
+                await transaction.start()
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
+            try:
+                yield connection
+            except BaseException:
+                with suppress(*DRIVER_ERRORS):  # then the server rolls back by itself
+                    await transaction.rollback()
+                raise
+            try:
+                await transaction.commit()
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
 
     def _ready(self) -> Pool:
         if self._pool is None:

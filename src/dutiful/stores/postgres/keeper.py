@@ -58,9 +58,9 @@ class PostgresKeeper:
 
 
 def _renewal(tokens: Sequence[Token], rows: list[Any]) -> Renewal:
-    held = {row["job_id"] for row in rows}
+    held = {row["claim_id"] for row in rows}
     return Renewal(
-        lost=frozenset(t.job_id for t in tokens) - held,
+        lost=frozenset(t.claim_id for t in tokens) - held,
         cancel=frozenset(row["job_id"] for row in rows if row["cancel"]),
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,12 +11,14 @@ from typing import Any
 
 
 class Pool:
-    """Up to `size` connections, the one used last first; those idle for long are closed, all but one."""
+    """Up to `size` connections, the one used last first; those idle for long are closed, all but `keep`."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Any]], *, size: int, idle: float) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Any]], *, size: int, idle: float, keep: int = 1) -> None:
         self._connect = connect
         self._size = size
         self._idle_limit = idle
+        self._keep = keep
+        self._loop = asyncio.get_running_loop()
         self._idle: deque[tuple[Any, float]] = deque()  # each with the time since when it is idle
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._busy: set[Any] = set()
@@ -68,8 +71,11 @@ class Pool:
         try:
             return await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.result() is not None:
-                self._give_back(future.result())
+            if future.done() and not future.cancelled():  # both in one turn of the loop: it is for the next one, then
+                if future.result() is None:
+                    self._wake(None)
+                else:
+                    self._give_back(future.result())
             raise
 
     def _give_back(self, connection: Any) -> None:
@@ -92,13 +98,13 @@ class Pool:
         return False
 
     def _shrink_later(self) -> None:
-        if self._shrinking is None and len(self._idle) > 1:
+        if self._shrinking is None and len(self._idle) > self._keep:
             self._shrinking = asyncio.get_running_loop().call_later(self._idle_limit, self._shrink)
 
     def _shrink(self) -> None:
         self._shrinking = None
         limit = time.monotonic() - self._idle_limit
-        while len(self._idle) > 1 and self._idle[0][1] <= limit:
+        while len(self._idle) > self._keep and self._idle[0][1] <= limit:
             self._idle.popleft()[0].terminate()
         self._shrink_later()
 
@@ -107,6 +113,10 @@ class Pool:
         self._closed = True
         if self._shrinking is not None:
             self._shrinking.cancel()
+        if self._loop.is_closed():
+            for connection in [*self._busy, *(connection for connection, _ in self._idle)]:
+                _hang_up(connection)
+            return
         until = time.monotonic() + patience
         while self._busy and time.monotonic() < until:  # noqa: ASYNC110 (once in a life, and bounded)
             await asyncio.sleep(0.01)
@@ -114,3 +124,9 @@ class Pool:
             with contextlib.suppress(Exception):  # it is on its way out in any case
                 await asyncio.wait_for(connection.close(), 1)
         self._idle.clear()
+
+
+def _hang_up(connection: Any) -> None:
+    """What the driver would do needs the connection's own loop, which is closed; the server is told all the same."""
+    with contextlib.suppress(Exception):
+        connection._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)

@@ -5,10 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from dutiful.core.job import AttemptRecord, JobRecord
-from dutiful.core.transitions import State
 from dutiful.store import (
     JobFilter,
     Pause,
@@ -18,24 +15,16 @@ from dutiful.store import (
     Stats,
     WorkerRecord,
 )
-from dutiful.stores.postgres.connection import Connections
-from dutiful.stores.postgres.sql import statements
-
-_JSON = ("payload", "result", "errors", "subject", "options", "lanes", "kinds", "job", "error")
+from dutiful.stores.postgres.part import PostgresPart, decoded, record
 
 
-class PostgresReader:
-    def __init__(self, db: Connections, schema: str) -> None:
-        self._db = db
-        self._schema = schema
-        self._sql = statements(schema)
-
+class PostgresReader(PostgresPart):
     async def find(self, job_id: UUID) -> JobRecord | None:
         rows = await self._db.fetch(self._sql["find"], job_id)
-        return _record(rows[0]) if rows else None
+        return record(rows[0]) if rows else None
 
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
-        return [_record(row) for row in await self._db.fetch(self._sql["outcomes"], job_ids)]
+        return [record(row) for row in await self._db.fetch(self._sql["outcomes"], job_ids)]
 
     async def jobs(self, filter: JobFilter) -> list[JobRecord]:
         args: list[Any] = [filter.limit]
@@ -49,13 +38,13 @@ class PostgresReader:
             args.append(filter.before)
             conditions.append(f"id < ${len(args)}")
         statement = self._sql["jobs"].replace("{where}", " and ".join(conditions))
-        return [_record(row) for row in await self._db.fetch(statement, *args)]
+        return [record(row) for row in await self._db.fetch(statement, *args)]
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
-        return [AttemptRecord(**_decoded(row)) for row in await self._db.fetch(self._sql["attempts"], job_id)]
+        return [AttemptRecord(**decoded(row)) for row in await self._db.fetch(self._sql["attempts"], job_id)]
 
     async def dependencies(self, job_id: UUID) -> list[JobRecord]:
-        return [_record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
+        return [record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
 
     async def queues(self) -> list[QueueRecord]:
         return [QueueRecord(**dict(row)) for row in await self._db.fetch(self._sql["queues"])]
@@ -75,10 +64,10 @@ class PostgresReader:
         )
 
     async def workers(self) -> list[WorkerRecord]:
-        return [WorkerRecord(**_decoded(row)) for row in await self._db.fetch(self._sql["workers"])]
+        return [WorkerRecord(**decoded(row)) for row in await self._db.fetch(self._sql["workers"])]
 
     async def schedules(self) -> list[ScheduleRecord]:
-        return [ScheduleRecord(**_decoded(row)) for row in await self._db.fetch(self._sql["schedules"])]
+        return [ScheduleRecord(**decoded(row)) for row in await self._db.fetch(self._sql["schedules"])]
 
     async def pauses(self) -> list[Pause]:
         rows = await self._db.fetch(self._sql["pauses"])
@@ -90,22 +79,3 @@ class PostgresReader:
     async def health(self) -> dict[str, Any]:
         rows = await self._db.fetch(self._sql["health"], self._schema)
         return {**dict(rows[0]), "store": "postgres", "pooled": self._db.pooled}
-
-    async def _clock(self) -> datetime:
-        now: datetime = (await self._db.fetch(self._sql["clock"]))[0][0]
-        return now
-
-
-def _decoded(row: Any) -> dict[str, Any]:
-    """A row with its JSON columns read."""
-    values = dict(row)
-    for name in _JSON:
-        if isinstance(values.get(name), str):
-            values[name] = msgspec.json.decode(values[name])
-    return values
-
-
-def _record(row: Any) -> JobRecord:
-    values = _decoded(row)
-    values["state"] = State(values["state"])
-    return JobRecord(**values)

@@ -26,7 +26,6 @@ from dutiful.store import (
     PauseScope,
     Promotion,
     Refusal,
-    Retained,
     ScheduleRecord,
     Survey,
     Verdict,
@@ -35,12 +34,16 @@ from dutiful.store import (
 from dutiful.stores.postgres import encode, migrations, within
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.keeper import PostgresKeeper
+from dutiful.stores.postgres.locking import PostgresLocking
+from dutiful.stores.postgres.outbox import PostgresOutbox
+from dutiful.stores.postgres.parting import PostgresParting
 from dutiful.stores.postgres.reader import PostgresReader
+from dutiful.stores.postgres.tracking import PostgresTracking
+from dutiful.stores.postgres.watching import PostgresWatching
 
 CHUNK = 5_000
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 LATE_COMMIT = timedelta(minutes=1)
-NIL = UUID(int=0)
 
 
 class PostgresTransaction:
@@ -57,7 +60,9 @@ class PostgresTransaction:
         return self._connection
 
 
-class PostgresStore(PostgresReader):
+class PostgresStore(
+    PostgresReader, PostgresTracking, PostgresLocking, PostgresOutbox, PostgresWatching, PostgresParting
+):
     def __init__(
         self,
         dsn: str,
@@ -71,6 +76,7 @@ class PostgresStore(PostgresReader):
             raise UsageError(f"schema {schema!r} must be a plain lower-case name, such as dutiful")
         super().__init__(Connections(dsn, size=pool_size), schema)
         self.direct_dsn = direct_dsn or dsn
+        self._direct_given = direct_dsn is not None
         self._insert_within = self._sql["insert_within"].replace("{notify}", str(notify_within).lower())
         self._run_floor = LONG_AGO
 
@@ -183,26 +189,37 @@ class PostgresStore(PostgresReader):
             claims.sort(key=lambda c: order[c.queue, c.priority])  # a stable sort keeps each line's own order
         return claims
 
-    async def complete(self, done: Sequence[Completion], *, now: datetime | None = None) -> list[Refusal]:
-        rows = await self._db.fetch(
-            self._sql["complete"], [d.job_id for d in done], [d.claim_id for d in done], [d.result for d in done], now
-        )
-        return await self._refuse({(r[0], r[1]): "done" for r in rows}, now) if rows else []
+    async def complete(
+        self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None
+    ) -> list[Refusal]:
+        columns = [d.job_id for d in done], [d.claim_id for d in done], [d.result for d in done]
+        webhooks = [d.webhook for d in done]
+        own = webhooks if True in webhooks else None
+        rows = await self._db.fetch(self._sql["complete"], *columns, own, skip_locked, now)
+        if not rows:
+            return []
+        words = {(r[0], r[1]): "done" for r in rows if not r[2]}
+        return _kept(rows) + (await self._refuse(words, now) if words else [])
 
     async def settle(
-        self, changes: Sequence[Change], *, lapsed_only: bool = False, now: datetime | None = None
+        self,
+        changes: Sequence[Change],
+        *,
+        lapsed_only: bool = False,
+        skip_locked: bool = False,
+        now: datetime | None = None,
     ) -> list[Refusal]:
         if not changes:
             return []
         columns = zip(*(_change_row(c) for c in changes), strict=True)
-        rows = await self._db.fetch(self._sql["settle"], *map(list, columns), lapsed_only, now)
-        asked = [Refusal(r[0], r[1], Verdict.CANCEL_REQUESTED) for r in rows if r[2]]
+        rows = await self._db.fetch(self._sql["settle"], *map(list, columns), lapsed_only, skip_locked, now)
+        kept = _kept(rows)
         lost = {(r[0], r[1]) for r in rows if not r[2]}
         if lapsed_only:
             # A rescue that came second is nobody's late outcome.
-            return asked + [Refusal(*pair, Verdict.LOST) for pair in lost]
+            return kept + [Refusal(*pair, Verdict.LOST) for pair in lost]
         words = {(c.job_id, c.claim_id): c.outcome for c in changes if (c.job_id, c.claim_id) in lost}
-        return asked + (await self._refuse(words, now) if words else [])
+        return kept + (await self._refuse(words, now) if words else [])
 
     async def _refuse(self, words: dict[tuple[UUID, int], str], now: datetime | None) -> list[Refusal]:
         jobs, claims = [k[0] for k in words], [k[1] for k in words]
@@ -214,9 +231,13 @@ class PostgresStore(PostgresReader):
 
     @asynccontextmanager
     async def transaction(self, token: Token, result: Callable[[], str | None]) -> AsyncIterator[PostgresTransaction]:
-        async with self._db.transaction() as connection:
+        async with self._db.lend() as connection:
             yield PostgresTransaction(connection)
-            await self.complete_within(connection, token, result())
+            text = result()
+            try:
+                await self.complete_within(connection, token, text)
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
 
     async def complete_within(self, connection: Any, token: Token, result: str | None) -> None:
         _check_held(token, await within.fetch(connection, self._sql["complete_one"], _token_args(token, result)))
@@ -254,15 +275,9 @@ class PostgresStore(PostgresReader):
         rows = await self._db.fetch(self._sql["sweep"], limit, now)
         return Promotion(sum(r[2] for r in rows), frozenset((r[0], r[1]) for r in rows))
 
-    async def retain(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, now: datetime | None = None
-    ) -> Retained:
-        cutoff = (now or await self._clock()) - older_than
-        rows = await self._db.fetch(self._sql["retain"], cursor or NIL, ids.floor_at(cutoff), cutoff, limit)
-        retained = Retained(*rows[0])
-        if retained.cursor is None:
-            await self._db.fetch(self._sql["forget_workers"])
-        return retained
+    async def orphans(self) -> list[Lapsed]:
+        # A worker that is silent may live on another machine: nobody here can know, so its leases decide.
+        return []
 
     async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
         for s in sorted(schedules, key=lambda s: s.name):
@@ -308,8 +323,8 @@ class PostgresStore(PostgresReader):
         """A connection that can LISTEN, past a pooler if there is one."""
         return await connect(self.direct_dsn, pooled=True)
 
-    async def notify(self, payload: str) -> None:
-        await self._db.fetch(self._sql["notify"], self._schema, payload)
+    async def notify(self, channel: str, payload: str) -> None:
+        await self._db.fetch(self._sql["notify"], channel, payload)
 
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
@@ -322,6 +337,11 @@ def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
         results.append(Inserted(job.id, Insertion.EXISTING if job.id in known else Insertion.MADE))
         known.add(job.id)  # one id twice in a batch is one job
     return results
+
+
+def _kept(rows: Sequence[Any]) -> list[Refusal]:
+    """Those that stay ours, though they were not settled."""
+    return [Refusal(r[0], r[1], Verdict(r[2])) for r in rows if r[2]]
 
 
 def _change_row(change: Change) -> tuple[Any, ...]:
@@ -337,6 +357,7 @@ def _change_row(change: Change) -> tuple[Any, ...]:
         change.result,
         errors,
         change.keep_seq,
+        change.phase_to and change.phase_to.value,
     )
 
 

@@ -136,6 +136,55 @@ create table {schema}.attempt (
     error      jsonb
 );
 create index attempt_job on {schema}.attempt (job_id);
+create index attempt_time on {schema}.attempt using brin (ended_at) with (autosummarize = on);
+
+-- A pipeline's steps, as far as they have come. With the claim that moved each last, so that a report which is repeated
+-- counts nothing twice; null: it was cancelled while its job waited.
+create table {schema}.phase (
+    job_id     uuid not null,
+    claim_id   bigint,
+    started_at timestamptz,
+    ended_at   timestamptz,
+    position   int  not null,
+    attempt    int  not null,
+    name       text not null,
+    state      text not null
+               check (state in ('running', 'completed', 'skipped', 'failed', 'interrupted', 'cancelled')),
+    result     jsonb,
+    error      jsonb,
+    primary key (job_id, name)
+) with (fillfactor = 80);
+
+-- How far a job has come, as its handler last said. Written often, so there is room on each page for the next version
+-- of a row, and no index that would have to follow it.
+create table {schema}.progress (
+    job_id     uuid primary key,
+    updated_at timestamptz not null,
+    percent    double precision,
+    overall    int,
+    phase      text,
+    message    text,
+    items      jsonb
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
+-- Finished jobs that retention will delete when their time is over. Watchers hear of it when told_at is set.
+create table {schema}.stale (
+    job_id   uuid primary key,
+    stale_at timestamptz not null,
+    told_at  timestamptz
+);
+create index stale_untold on {schema}.stale (stale_at) where told_at is null;
+create index stale_told on {schema}.stale (told_at);
+
+-- What is left, for a while, of a job that retention has deleted.
+create table {schema}.tombstone (
+    job_id     uuid primary key,
+    deleted_at timestamptz not null,
+    told_at    timestamptz,
+    job        jsonb not null
+);
+create index tombstone_untold on {schema}.tombstone (deleted_at) where told_at is null;
+create index tombstone_told on {schema}.tombstone (told_at);
 
 -- A job that failed for good and waits for a person; it keeps all it needs when its job is retained away.
 create table {schema}.dead_letter (
@@ -201,4 +250,65 @@ create table {schema}.schedule (
     last_at     timestamptz,
     last_job_id uuid,
     enabled     boolean not null default true
+);
+
+-- Endpoints that hear of jobs.
+create table {schema}.webhook (
+    name        text primary key,
+    url         text    not null,
+    kinds       text[],                       -- null: all
+    states      text[]  not null,
+    enabled     boolean not null,
+    disabled_at timestamptz,
+    reason      text
+);
+-- So that a completion learns by one probe that nobody is to hear of it.
+create index webhook_enabled on {schema}.webhook (name) where enabled;
+
+-- What is to be posted, or was: written in the transaction that makes a job final. It outlives its job.
+create table {schema}.webhook_post (
+    id         uuid primary key,
+    job_id     uuid not null,
+    created_at timestamptz not null,
+    next_at    timestamptz,
+    ended_at   timestamptz,
+    updated_at timestamptz not null,
+    attempts   int  not null,
+    status     int,
+    webhook    text,                          -- null: the job named its own URL
+    url        text not null,
+    event      text not null,
+    state      text not null check (state in ('pending', 'delivered', 'failed')),
+    error      text,
+    tenant     text,
+    job        jsonb not null
+);
+create index webhook_post_due on {schema}.webhook_post (next_at) where state = 'pending';
+create index webhook_post_ended on {schema}.webhook_post (updated_at) where state <> 'pending';
+create index webhook_post_job on {schema}.webhook_post (job_id);
+
+-- Named locks for those who have no session of their own. A holder or waiter counts while its claim's lease lasts.
+-- `key` is JSON, so that 7 and "7" are two names.
+create table {schema}.lock (
+    namespace text not null,
+    key       text not null,
+    job_id    uuid not null,
+    claim_id  bigint not null,
+    taken_at  timestamptz not null,
+    primary key (namespace, key)
+);
+create table {schema}.lock_wait (
+    namespace text not null,
+    key       text not null,
+    seq       bigint generated always as identity,
+    job_id    uuid not null,
+    claim_id  bigint not null,
+    primary key (namespace, key, seq),
+    unique (namespace, key, job_id, claim_id)
+);
+
+-- Processes that watch for events: only while there are any are the others told of news.
+create table {schema}.listener (
+    id         uuid primary key,
+    expires_at timestamptz not null
 );

@@ -5,12 +5,13 @@
 -- Every p_now is for tests: null means the database's clock.
 
 -- A version 7 UUID, for callers that do not make their own.
-create function {schema}.new_id() returns uuid
+create function {schema}.new_id(p_at timestamptz default null) returns uuid
 language sql volatile as $$
     select encode(
         set_bit(set_bit(
             overlay(uuid_send(gen_random_uuid())
-                    placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+                    placing substring(int8send(floor(extract(epoch from coalesce(p_at, clock_timestamp())) * 1000)::bigint)
+                                      from 3)
                     from 1 for 6),
             52, 1), 53, 1), 'hex')::uuid
 $$;
@@ -126,6 +127,8 @@ begin
     if v_done then
         delete from {schema}.unique_key where job_id = p_job and scope = 'active';
         delete from {schema}.unique_key where job_id = p_job and scope = 'queued';
+        perform {schema}.cancel_phases(array[p_job], v_now);
+        perform {schema}.announce(array[p_job], v_now);
     end if;
     return v_done;
 end $$;
@@ -171,6 +174,7 @@ declare
     v_key    record;
     v_other  uuid;
     v_lost   uuid;
+    v_looks  int := 0;
 begin
     -- The job rows come first: a repeat of this call waits here until the first one has committed.
     with asked as (
@@ -231,6 +235,13 @@ begin
                 v_holder := v_holder || v_key.id;
                 v_words := v_words || 'replaced'::text;
                 continue;
+            end if;
+            if v_key.action = 'replace' and v_other <> all (v_made) then
+                -- Found in no place means that it moved while we looked, as when it was promoted: look again.
+                v_looks := v_looks + 1;
+                continue when v_looks < 100
+                    and not exists (select 1 from {schema}.lease l where l.job_id = v_other)
+                    and not exists (select 1 from {schema}.finished f where f.job_id = v_other);
             end if;
             -- Another one may have replaced the holder while we waited for it.
             continue when not exists (
@@ -450,22 +461,32 @@ begin
     join {schema}.job j on j.id = l.job_id;
 end $$;
 
--- The common end: done. Returns those whose claim was not held.
-create function {schema}.complete(p_jobs uuid[], p_claims bigint[], p_results text[], p_now timestamptz)
-returns table (job_id uuid, claim_id bigint)
+-- The common end: done. Returns those that were not applied: 'locked', or null where the claim was not held.
+-- p_webhooks: which jobs name a webhook of their own; null: none does. p_skip_locked: wait for nobody's transaction.
+create function {schema}.complete(
+    p_jobs uuid[], p_claims bigint[], p_results text[], p_webhooks boolean[], p_skip_locked boolean, p_now timestamptz
+) returns table (job_id uuid, claim_id bigint, verdict text)
 language plpgsql volatile
 set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_gone   uuid[];
     v_claims bigint[];
+    v_free   bigint[];
 begin
+    if p_skip_locked then
+        v_free := array(
+            select l.claim_id from {schema}.lease l
+            where l.job_id = any (p_jobs) and l.claim_id = any (p_claims)
+            for update skip locked);
+    end if;
     with gone as (
         delete from {schema}.lease l
         using unnest(p_jobs, p_claims, p_results) as a (job_id, claim_id, result)
         where l.job_id = a.job_id and l.claim_id = a.claim_id
+          and (not p_skip_locked or l.claim_id = any (v_free))
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt, l.crashes, a.result
     ), ended as (
         insert into {schema}.finished
@@ -475,18 +496,44 @@ begin
     )
     select array_agg(g.job_id), array_agg(g.claim_id) into v_gone, v_claims from gone g;
     perform {schema}.free_active(v_gone);
+    if exists (select 1 from {schema}.webhook where enabled) then
+        perform {schema}.announce(v_gone, v_now);
+    elsif p_webhooks is not null then
+        perform {schema}.announce(
+            array(select a.job_id from unnest(p_jobs, p_webhooks) a (job_id, own) where a.own and a.job_id = any (v_gone)),
+            v_now);
+    end if;
     if coalesce(cardinality(v_claims), 0) < cardinality(p_jobs) then
         return query
-        select a.job_id, a.claim_id from unnest(p_jobs, p_claims) a (job_id, claim_id)
+        select a.job_id, a.claim_id,
+               (select 'locked' from {schema}.lease l
+                where p_skip_locked and l.job_id = a.job_id and l.claim_id = a.claim_id)
+        from unnest(p_jobs, p_claims) a (job_id, claim_id)
         where a.claim_id <> all (coalesce(v_claims, '{}'));
     end if;
 end $$;
 
--- Write decided changes. Returns those not applied: 'cancel_requested', or null where the claim was not held.
+-- The same for one job in a transaction of the user's own. Its last phase ends with it, for nobody can say so earlier
+-- or later.
+create function {schema}.complete_one(p_job uuid, p_claim bigint, p_result text) returns setof uuid
+language plpgsql volatile
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    select c.job_id from {schema}.complete(array[p_job], array[p_claim], array[p_result], array[true], false, null) c;
+    if not found then
+        update {schema}.phase
+        set state = 'completed', claim_id = p_claim, ended_at = clock_timestamp(), result = p_result::jsonb
+        where job_id = p_job and state = 'running';
+    end if;
+end $$;
+
+-- Write decided changes. Returns those not applied: 'cancel_requested', 'locked', or null where the claim was not held.
 create function {schema}.settle(
     p_jobs uuid[], p_claims bigint[], p_to text[], p_outcomes text[], p_attempts int[], p_crashes int[],
-    p_delays interval[], p_results text[], p_errors text[], p_keep_seq boolean[], p_lapsed_only boolean,
-    p_now timestamptz
+    p_delays interval[], p_results text[], p_errors text[], p_keep_seq boolean[], p_phase_to text[],
+    p_lapsed_only boolean, p_skip_locked boolean, p_now timestamptz
 ) returns table (job_id uuid, claim_id bigint, verdict text)
 language plpgsql volatile
 set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -497,34 +544,42 @@ declare
     v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
     v_gone   bigint[];
     v_final  uuid[];
-    v_over   bigint[];
+    v_free   bigint[];
+    v_phased uuid[];
+    v_phases text[];
+    v_errors jsonb[];
+    v_halted uuid[];
+    v_tell   uuid[];
 begin
-    if p_lapsed_only then
+    if p_lapsed_only or p_skip_locked then
         -- A lease that somebody holds locked is being renewed or settled: not lapsed, and not worth a wait.
-        v_over := array(
+        v_free := array(
             select l.claim_id from {schema}.lease l
-            where l.job_id = any (p_jobs) and l.expires_at <= v_now
+            where l.job_id = any (p_jobs) and l.claim_id = any (p_claims)
+              and (not p_lapsed_only or l.expires_at <= v_now)
             for update skip locked);
     end if;
     with asked as (
         select * from unnest(p_jobs, p_claims, p_to, p_outcomes, p_attempts, p_crashes, p_delays, p_results, p_errors,
-                             p_keep_seq)
-          as a (job_id, claim_id, target, outcome, attempt, crashes, delay, result, errors, keep_seq)
+                             p_keep_seq, p_phase_to)
+          as a (job_id, claim_id, target, outcome, attempt, crashes, delay, result, errors, keep_seq, phase_to)
     ), gone as (
         -- The expiry and the cancel are tested in the DELETE itself: it waits for a renewal and then looks again.
         delete from {schema}.lease l
         using asked a
         where l.job_id = a.job_id and l.claim_id = a.claim_id
-          and (not p_lapsed_only or (l.expires_at <= v_now and l.claim_id = any (v_over)))
+          and (not p_lapsed_only or l.expires_at <= v_now)
+          and (v_free is null or l.claim_id = any (v_free))
           and (l.cancel_requested_at is null or a.target not in ('ready', 'scheduled', 'blocked'))
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt as this_attempt, l.seq,
-                  a.target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq,
+                  a.target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq, a.phase_to,
                   -- Whoever asked for the end has said why.
                   case when a.target = 'cancelled' and l.cancel_reason is not null
                        then jsonb_build_array(jsonb_build_object('type', 'Cancelled', 'message', l.cancel_reason))
                        else a.errors::jsonb end as errors
     ), moved as (
         select g.*, j.queue, j.kind, j.priority, j.tenant,
+               j.options ? 'phases' as phased, j.options ? 'webhook' as telling,
                case when g.target in ('ready', 'scheduled') and j.kind = any (v_paused) then 'blocked'
                     else g.target end as place
         from gone g join {schema}.job j on j.id = g.job_id
@@ -558,14 +613,32 @@ begin
                (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = m.job_id)
         from moved m join {schema}.job j on j.id = m.job_id where m.place = 'failed'
     )
-    select array_agg(m.claim_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked'))
-    into v_gone, v_final from moved m;
+    select array_agg(m.claim_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked')),
+           array_agg(m.job_id) filter (where m.phase_to is not null),
+           array_agg(m.phase_to) filter (where m.phase_to is not null),
+           array_agg(m.errors -> 0) filter (where m.phase_to is not null),
+           array_agg(m.job_id) filter (where m.phase_to = 'cancelled' and m.phased),
+           array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked') and m.telling)
+    into v_gone, v_final, v_phased, v_phases, v_errors, v_halted, v_tell from moved m;
 
     perform {schema}.free_active(v_final);
+    if v_phased is not null then
+        perform {schema}.end_phases(v_phased, v_phases, v_errors, v_now);
+    end if;
+    if v_halted is not null then
+        perform {schema}.cancel_phases(v_halted, v_now);
+    end if;
+    if v_final is not null and exists (select 1 from {schema}.webhook where enabled) then
+        perform {schema}.announce(v_final, v_now);
+    elsif v_tell is not null then
+        perform {schema}.announce(v_tell, v_now);
+    end if;
     return query
     select a.job_id, a.claim_id,
-           (select 'cancel_requested' from {schema}.lease l
-            where l.job_id = a.job_id and l.claim_id = a.claim_id and l.cancel_requested_at is not null
+           (select case when p_skip_locked and l.claim_id <> all (v_free) then 'locked'
+                        when l.cancel_requested_at is not null then 'cancel_requested' end
+            from {schema}.lease l
+            where l.job_id = a.job_id and l.claim_id = a.claim_id
               and (not p_lapsed_only or l.expires_at <= v_now))
     from unnest(p_jobs, p_claims) a (job_id, claim_id)
     where a.claim_id <> all (coalesce(v_gone, '{}'));
@@ -610,21 +683,21 @@ end $$;
 
 -- Which of these claims are still held, and which of those does somebody want cancelled?
 create function {schema}.check_claims(p_jobs uuid[], p_claims bigint[])
-returns table (job_id uuid, cancel boolean)
+returns table (job_id uuid, claim_id bigint, cancel boolean)
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
     return query
-    select l.job_id, l.cancel_requested_at is not null
+    select l.job_id, l.claim_id, l.cancel_requested_at is not null
     from {schema}.lease l
     join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = l.job_id and a.claim_id = l.claim_id;
 end $$;
 
 -- Renew leases that are still ours; answers which are, and which of them somebody wants cancelled.
 create function {schema}.renew(p_jobs uuid[], p_claims bigint[], p_lease interval, p_now timestamptz)
-returns table (job_id uuid, cancel boolean)
+returns table (job_id uuid, claim_id bigint, cancel boolean)
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
@@ -632,12 +705,13 @@ as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
-    -- A row that is locked is being settled or cancelled at this moment: no need to wait for it.
+    -- A row that is locked is being settled or cancelled at this moment: no need to wait for it. A report locks it too,
+    -- but not against this.
     update {schema}.lease l set expires_at = v_now + p_lease
     from (
         select x.job_id from {schema}.lease x
         join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = x.job_id and a.claim_id = x.claim_id
-        for update of x skip locked
+        for no key update of x skip locked
     ) k
     where l.job_id = k.job_id;
     return query select * from {schema}.check_claims(p_jobs, p_claims);
@@ -649,7 +723,7 @@ language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_count bigint;
+    v_jobs uuid[];
 begin
     with gone as (
         delete from {schema}.lease l
@@ -660,8 +734,10 @@ begin
         insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
         select g.seq, g.job_id, j.priority, g.attempt - 1, g.crashes, j.queue, j.kind, j.tenant
         from gone g join {schema}.job j on j.id = g.job_id
-        returning 1
+        returning job_id
     )
-    select count(*) into v_count from back;
-    return v_count;
+    select coalesce(array_agg(b.job_id), '{}') into v_jobs from back b;
+    perform {schema}.end_phases(v_jobs, array_fill('interrupted'::text, array[cardinality(v_jobs)]), null,
+                                clock_timestamp());
+    return cardinality(v_jobs);
 end $$;

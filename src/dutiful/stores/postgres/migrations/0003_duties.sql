@@ -3,7 +3,8 @@
 -- Take or renew the leadership, and see what there is to do. p_run_floor: see promote.
 create function {schema}.survey(p_worker uuid, p_ttl interval, p_run_floor timestamptz, p_now timestamptz)
 returns table (
-    leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, lapsed boolean, blocked boolean
+    leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, lapsed boolean,
+    blocked boolean, next_post_at timestamptz
 )
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -19,7 +20,7 @@ begin
         term = l.term + case when l.holder = p_worker then 0 else 1 end
     where l.holder = p_worker or l.expires_at <= v_now;
     if not found then
-        return query select false, v_now, null::timestamptz, null::timestamptz, false, false;
+        return query select false, v_now, null::timestamptz, null::timestamptz, false, false, null::timestamptz;
         return;
     end if;
     return query
@@ -27,7 +28,8 @@ begin
            (select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1),
            (select min(s.next_at) from {schema}.schedule s where s.enabled),
            exists (select 1 from {schema}.lease l where l.expires_at <= v_now),
-           exists (select 1 from {schema}.blocked) or exists (select 1 from {schema}.pause where scope = 'kind');
+           exists (select 1 from {schema}.blocked) or exists (select 1 from {schema}.pause where scope = 'kind'),
+           (select p.next_at from {schema}.webhook_post p where p.state = 'pending' order by p.next_at limit 1);
 end $$;
 
 -- Move due jobs to their lines, the longest due first. Below p_run_floor everything was moved before: dead entries
@@ -271,46 +273,4 @@ begin
         end if;
     end loop;
     raise exception 'job % keeps moving: try again', p_job;
-end $$;
-
--- Delete finished jobs of old, walking their ids upwards; a job that others still wait for is kept.
-create function {schema}.retain(p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int)
-returns table (deleted bigint, last_id uuid)
-language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
-as $$
-#variable_conflict use_column
-declare
-    v_seen  uuid[];
-    v_jobs  uuid[];
-begin
-    select array_agg(s.job_id order by s.job_id), array_agg(s.job_id) filter (where s.old) into v_seen, v_jobs
-    from (
-        select f.job_id, f.finished_at < p_cutoff as old
-        from {schema}.finished f
-        where f.job_id > p_after and f.job_id < p_below
-        order by f.job_id
-        limit p_limit
-    ) s;
-    -- Locked first, looked at then: whoever has just made a job depend on one of these holds a lock on it.
-    v_jobs := array(select j.id from {schema}.job j where j.id = any (v_jobs) for update skip locked);
-    v_jobs := array(select j from unnest(v_jobs) j
-                    where not exists (
-                        select 1 from {schema}.dependency d join {schema}.blocked b on b.job_id = d.job_id
-                        where d.needs_id = j));
-    delete from {schema}.finished f where f.job_id = any (v_jobs);
-    delete from {schema}.attempt a where a.job_id = any (v_jobs);
-    delete from {schema}.dependency d where d.job_id = any (v_jobs);
-    delete from {schema}.job j where j.id = any (v_jobs);
-    delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
-    if coalesce(cardinality(v_seen), 0) < p_limit then
-        delete from {schema}.unique_key u
-        where u.ctid = any (array(
-            select k.ctid from {schema}.unique_key k
-            where k.scope in ('queued', 'active') and {schema}.is_left_behind(k.job_id, k.scope)
-            limit p_limit
-            for update skip locked));
-    end if;
-    return query select cardinality(v_jobs)::bigint,
-                        case when cardinality(v_seen) >= p_limit then v_seen[cardinality(v_seen)] end;
 end $$;

@@ -4,7 +4,9 @@ select j.id, j.kind, j.queue, p.state, j.payload, j.priority, p.attempt, p.crash
        j.created_at, coalesce(p.run_at, j.run_at) as run_at, p.started_at, p.finished_at, p.expires_at,
        p.cancel_requested_at, p.worker_id, p.result, p.errors, p.gate, p.gate_key,
        j.tenant, coalesce(j.correlation_id, j.id::text) as correlation_id, j.parent_id, j.retry_of, j.subject,
-       j.created_by, j.options
+       j.created_by, j.options,
+       (select to_jsonb(g) - 'job_id' from {schema}.progress g where g.job_id = j.id) as progress,
+       (select s.stale_at from {schema}.stale s where s.job_id = j.id) as stale_at
 from (
     select job_id, 'ready' as state, attempt, crashes, null::timestamptz as run_at, null::timestamptz as started_at,
            null::timestamptz as finished_at, null::timestamptz as expires_at, null::timestamptz as cancel_requested_at,
@@ -97,4 +99,13 @@ where exists (select 1 from {schema}.job j where j.id = d.job_id)
 union all
 select 'failed job ' || f.job_id || ' has no dead letter'
 from {schema}.finished f
-where f.state = 'failed' and not exists (select 1 from {schema}.dead_letter d where d.job_id = f.job_id);
+where f.state = 'failed' and not exists (select 1 from {schema}.dead_letter d where d.job_id = f.job_id)
+union all
+select 'phase ' || p.name || ' belongs to job ' || p.job_id || ', which is gone'
+from {schema}.phase p where not exists (select 1 from {schema}.job j where j.id = p.job_id)
+union all
+select 'progress is kept of job ' || g.job_id || ', which is gone'
+from {schema}.progress g where not exists (select 1 from {schema}.job j where j.id = g.job_id)
+union all
+select 'job ' || s.job_id || ' is marked stale, but it is not finished'
+from {schema}.stale s where not exists (select 1 from {schema}.finished f where f.job_id = s.job_id);

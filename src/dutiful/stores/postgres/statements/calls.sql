@@ -18,23 +18,23 @@ select queue, priority, seq from {schema}.peek($1);
 select * from {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- name: complete
-select job_id, claim_id from {schema}.complete($1, $2, $3, $4);
+select job_id, claim_id, verdict from {schema}.complete($1, $2, $3, $4, $5, $6);
 
 -- name: complete_one
-select job_id from {schema}.complete(
-    array[cast($1 as uuid)], array[cast($2 as bigint)], array[cast($3 as text)], null);
+select complete_one from {schema}.complete_one(cast($1 as uuid), cast($2 as bigint), cast($3 as text));
 
 -- name: settle
-select job_id, claim_id, verdict from {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+select job_id, claim_id, verdict from {schema}.settle(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: refuse
 select job_id, claim_id, verdict from {schema}.refuse($1, $2, $3, $4);
 
 -- name: renew
-select job_id, cancel from {schema}.renew($1, $2, $3, $4);
+select job_id, claim_id, cancel from {schema}.renew($1, $2, $3, $4);
 
 -- name: check_claims
-select job_id, cancel from {schema}.check_claims($1, $2);
+select job_id, claim_id, cancel from {schema}.check_claims($1, $2);
 
 -- name: give_back
 select {schema}.give_back($1, $2);
@@ -50,9 +50,6 @@ select * from {schema}.lapsed($1, $2, $3);
 
 -- name: sweep
 select queue, priority, moved from {schema}.sweep($1, $2);
-
--- name: retain
-select deleted, last_id from {schema}.retain($1, $2, $3, $4);
 
 -- name: cancel
 select state, changed, requested from {schema}.cancel($1, $2, $3);

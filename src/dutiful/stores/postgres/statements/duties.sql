@@ -36,10 +36,6 @@ set seen_at = excluded.seen_at, expires_at = excluded.expires_at, lanes = exclud
 -- name: leave
 delete from {schema}.worker where id = $1;
 
--- name: forget_workers
--- Those that died without a word, some time ago.
-delete from {schema}.worker where expires_at < clock_timestamp() - interval '1 day';
-
 -- name: pause
 insert into {schema}.pause (scope, name, since, by, reason)
 values ($1, $2, coalesce($3, clock_timestamp()), $4, $5)

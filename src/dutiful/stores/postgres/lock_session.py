@@ -1,0 +1,93 @@
+"""A connection that holds advisory locks: Postgres frees them when it ends, however it ends."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from dutiful.locking import LockName
+from dutiful.stores.postgres.connection import DRIVER_ERRORS, translate
+from dutiful.stores.statements import Statements
+
+HEARTBEAT = 5.0
+_LONGEST = 2**31 - 1  # milliseconds that lock_timeout takes
+
+
+class PostgresLockSession:
+    def __init__(self, connection: Any, sql: Statements, schema: str, url: str, lost: Callable[[], None]) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._schema = schema
+        self._url = url
+        self._lost = lost
+        self._closing = False
+        self._turn = asyncio.Lock()
+        connection.add_termination_listener(self._ended)
+        self._heart = asyncio.create_task(self._beat(), name="dutiful lock session")
+
+    async def acquire(self, name: LockName, patience: float) -> bool:
+        limit = min(max(round(patience * 1000), 1), _LONGEST)
+        try:
+            await self._fetch("lock_acquire", *_numbers(self._schema, name), str(limit), timeout=limit / 1000 + 10)
+        except asyncpg.LockNotAvailableError:
+            return False
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+        return True
+
+    async def release(self, name: LockName) -> None:
+        if self._connection.is_closed():
+            return  # and so it is free
+        try:
+            await self._fetch("lock_release", *_numbers(self._schema, name), timeout=10)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+
+    async def close(self) -> None:
+        self._closing = True
+        self._heart.cancel()
+        try:
+            with contextlib.suppress(Exception):  # it is on its way out in any case
+                await self._connection.close(timeout=2)
+        finally:
+            self._connection.terminate()
+
+    async def _beat(self) -> None:
+        """A path that was cut says nothing: ask now and then whether the server is still there."""
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            if not self._turn.locked():
+                with contextlib.suppress(*DRIVER_ERRORS):  # then the connection has ended, and `lost` been called
+                    await self._fetch("clock", timeout=HEARTBEAT)
+
+    async def _fetch(self, statement: str, *args: Any, timeout: float) -> None:
+        async with self._turn:
+            try:
+                await self._connection.fetch(self._sql[statement], *args, timeout=timeout)
+            except TimeoutError:
+                # Nobody knows what the server holds for us now; it frees everything when it sees us gone.
+                self._connection.terminate()
+                raise
+
+    def _ended(self, _: Any) -> None:
+        self._heart.cancel()
+        if not self._closing:
+            self._closing = True
+            self._lost()
+
+
+def _numbers(schema: str, name: LockName) -> tuple[int, int]:
+    """An advisory lock's class, of schema and namespace, and its object: the key itself if it fits, else a hash."""
+    key = name.key
+    if not isinstance(key, int) or not -(2**31) <= key < 2**31:
+        key = _hash(msgspec.json.encode(key).decode())
+    return _hash(f"{schema} {name.namespace}"), key
+
+
+def _hash(text: str) -> int:
+    """The first 32 bits of SHA-256: the same in every process and release. Two names of one hash only wait in vain."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big", signed=True)

@@ -1,0 +1,110 @@
+-- Webhooks: who is to hear of a job's end, and what came of telling them.
+
+-- Jobs have become final, in this transaction: write what is to be posted. A job that names its own webhook tells no
+-- other.
+create function {schema}.announce(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql volatile
+set timezone = 'UTC' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    insert into {schema}.webhook_post
+        (id, job_id, created_at, next_at, updated_at, attempts, webhook, url, event, state, tenant, job)
+    select {schema}.new_id(p_now), j.id, p_now, p_now, p_now, 0, w.name, w.url, 'job.' || f.state, 'pending', j.tenant,
+           jsonb_build_object(
+               'id', j.id, 'kind', j.kind, 'queue', j.queue, 'state', f.state, 'attempt', f.attempt,
+               'result', f.result,
+               -- Tracebacks are for those who may look at the job itself.
+               'errors', coalesce((select jsonb_agg(e.value - 'traceback' order by e.ordinality)
+                                   from jsonb_array_elements(f.errors) with ordinality e), '[]'),
+               'tenant', j.tenant, 'correlation_id', coalesce(j.correlation_id, j.id::text), 'parent_id', j.parent_id,
+               'subject', j.subject, 'created_at', j.created_at, 'started_at', f.claimed_at,
+               'finished_at', f.finished_at)
+    from {schema}.finished f
+    join {schema}.job j on j.id = f.job_id
+    cross join lateral (
+        select null::text as name, j.options #>> '{webhook,url}' as url
+        where j.options ? 'webhook'
+          and (coalesce(j.options #> '{webhook,states}', 'null') = 'null'
+               or j.options #> '{webhook,states}' ? f.state)
+        union all
+        select h.name, h.url from {schema}.webhook h
+        where h.enabled and not coalesce(j.options ? 'webhook', false)
+          and (h.kinds is null or j.kind = any (h.kinds)) and f.state = any (h.states)
+    ) w
+    where f.job_id = any (p_jobs);
+end $$;
+
+-- Take what is due, the longest due first; p_hold: for how long nobody else gets it; p_avoid: how the URLs begin that
+-- are passed over.
+create function {schema}.take_posts(p_limit int, p_hold interval, p_avoid text[], p_now timestamptz)
+returns table (
+    id uuid, job_id uuid, webhook text, url text, event text, job jsonb, state text, attempts int,
+    created_at timestamptz, next_at timestamptz, ended_at timestamptz, updated_at timestamptz, status int, error text,
+    tenant text
+)
+language plpgsql volatile
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    return query
+    with due as materialized (
+        select p.id, p.next_at as due_at from {schema}.webhook_post p
+        where p.state = 'pending' and p.next_at <= v_now
+          and not exists (select 1 from unnest(p_avoid) a where starts_with(p.url, a))
+        order by p.next_at
+        limit p_limit
+        for update skip locked
+    ), taken as (
+        update {schema}.webhook_post p set attempts = p.attempts + 1, next_at = v_now + p_hold
+        from due d where p.id = d.id
+        returning p.*, d.due_at
+    )
+    select t.id, t.job_id, t.webhook, t.url, t.event, t.job, t.state, t.attempts, t.created_at, t.next_at, t.ended_at,
+           t.updated_at, t.status, t.error, t.tenant
+    from taken t
+    order by t.due_at, t.id;
+end $$;
+
+-- Write what came of one attempt. False: it is gone, or somebody else has taken it since.
+create function {schema}.settle_post(
+    p_id uuid, p_attempts int, p_state text, p_delay interval, p_status int, p_error text, p_now timestamptz
+) returns boolean
+language plpgsql volatile
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    update {schema}.webhook_post p
+    set state = p_state, status = p_status, error = p_error, updated_at = v_now,
+        next_at = case when p_state = 'pending' then v_now + coalesce(p_delay, '0') end,
+        ended_at = case when p_state <> 'pending' then v_now end
+    where p.id = p_id and p.attempts = p_attempts and p.state = 'pending';
+    -- Or else this is the second time that we say so, for the reply to the first was lost.
+    return found or exists (
+        select 1 from {schema}.webhook_post p
+        where p.id = p_id and p.attempts = p_attempts and p.state = p_state
+          and row(p.status, p.error) is not distinct from row(p_status, p_error));
+end $$;
+
+-- Let an endpoint hear nothing more, and give up what waits for it. False: it was disabled already, or is not known.
+create function {schema}.disable_webhook(p_name text, p_reason text, p_now timestamptz) returns boolean
+language plpgsql volatile
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    update {schema}.webhook w set enabled = false, disabled_at = v_now, reason = p_reason
+    where w.name = p_name and w.enabled;
+    if not found then
+        return false;
+    end if;
+    update {schema}.webhook_post p
+    set state = 'failed', next_at = null, ended_at = v_now, updated_at = v_now, error = p_reason
+    where p.webhook = p_name and p.state = 'pending';
+    return true;
+end $$;

@@ -1,0 +1,48 @@
+-- name: put_webhooks
+-- One that is disabled stays so, unless it leads elsewhere now.
+with given as (
+    select g.name, g.url, g.kinds, g.states, g.enabled
+    from jsonb_to_recordset($1::text::jsonb) g (name text, url text, kinds text[], states text[], enabled boolean)
+), gone as (
+    delete from {schema}.webhook w where not exists (select 1 from given g where g.name = w.name)
+)
+insert into {schema}.webhook as w (name, url, kinds, states, enabled)
+select g.name, g.url, g.kinds, g.states, g.enabled from given g order by g.name
+on conflict (name) do update
+set url = excluded.url, kinds = excluded.kinds, states = excluded.states,
+    enabled = case when w.url = excluded.url then w.enabled else excluded.enabled end,
+    disabled_at = case when w.url = excluded.url then w.disabled_at end,
+    reason = case when w.url = excluded.url then w.reason end
+where row(w.url, w.kinds, w.states) is distinct from row(excluded.url, excluded.kinds, excluded.states);
+
+-- name: take_posts
+select id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
+       tenant
+from {schema}.take_posts($1, $2, $3, $4);
+
+-- name: settle_post
+select {schema}.settle_post($1, $2, $3, $4, $5, $6, $7);
+
+-- name: disable_webhook
+select {schema}.disable_webhook($1, $2, $3);
+
+-- name: enable_webhook
+update {schema}.webhook set enabled = true, disabled_at = null, reason = null
+where name = $1 and not enabled
+returning name;
+
+-- name: post_again
+update {schema}.webhook_post p
+set state = 'pending', attempts = 0, next_at = n.now, ended_at = null, updated_at = n.now
+from (select coalesce($2::timestamptz, clock_timestamp()) as now) n
+where p.id = $1 and p.state <> 'pending'
+returning p.id;
+
+-- name: webhooks
+select name, url, kinds, states, enabled, disabled_at, reason from {schema}.webhook order by name;
+
+-- name: posts
+-- {where}: the conditions that were asked for. Newest first, which is the order of the ids.
+select id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
+       tenant
+from {schema}.webhook_post where {where} order by id desc limit $1;

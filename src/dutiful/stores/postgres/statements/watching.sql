@@ -1,0 +1,16 @@
+-- name: listen
+insert into {schema}.listener (id, expires_at)
+values ($1, coalesce($3::timestamptz, clock_timestamp()) + $2)
+on conflict (id) do update set expires_at = excluded.expires_at;
+
+-- name: unlisten
+delete from {schema}.listener where id = $1;
+
+-- name: listened
+select exists (select 1 from {schema}.listener where expires_at > coalesce($1::timestamptz, clock_timestamp()));
+
+-- name: views
+select views from {schema}.views($1);
+
+-- name: stirred
+select job_id, at, mark, tombstone from {schema}.stirred($1, $2, $3);
