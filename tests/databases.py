@@ -2,13 +2,17 @@
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from typing import NoReturn, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import psycopg
 import pytest
 from psycopg import sql
 
+from dutiful.core.job import Claim, Token
+from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 
 DATABASE = "dutiful_test"
@@ -79,6 +83,38 @@ class CleanDatabase:
                 inserts.append(sql.SQL("INSERT INTO {} TABLE {};").format(table, copy))
         body = sql.SQL("").join([*deletes, *inserts])
         return sql.SQL("BEGIN; SET LOCAL session_replication_role = replica; {} COMMIT").format(body)
+
+
+class OwnTransaction:
+    """A transaction of a user's own, in which a job has been completed; open until it is told to commit."""
+
+    def __init__(self, store: Store, url: str) -> None:
+        self._store = store
+        self._url = url
+
+    async def begin(self, claimed: Claim) -> Callable[[], Awaitable[None]]:
+        """Complete the job; the commit of that is returned."""
+        connection = await asyncpg.connect(self._url)
+        transaction = connection.transaction()
+        await transaction.start()
+        await self._store.complete_within(connection, Token(claimed.job_id, claimed.claim_id), None)
+
+        async def commit() -> None:
+            await transaction.commit()
+            await connection.close()
+
+        return commit
+
+    async def somebody_waits(self) -> None:
+        """Return when a statement waits for a lock."""
+        connection = await asyncpg.connect(self._url)
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        async with asyncio.timeout(10):
+            while not await connection.fetchval(waiting):
+                await connection.execute("SELECT pg_sleep(0.01)")
+        await connection.close()
 
 
 def missing(reason: str) -> NoReturn:

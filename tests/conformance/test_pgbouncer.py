@@ -14,10 +14,18 @@ from dutiful.testing.store_suite import (
     FenceSuite,
     InsertSuite,
     LeaseSuite,
+    LockingSuite,
+    LockSessionSuite,
+    OutboxSuite,
+    PhaseSuite,
+    PostingSuite,
     RaceSuite,
     SettleSuite,
+    StirSuite,
+    TrackingSuite,
     TransactionSuite,
     UniqueSuite,
+    ViewSuite,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -61,3 +69,27 @@ class TestUnique(UniqueSuite): ...
 
 
 class TestTransaction(TransactionSuite): ...
+
+
+class TestTracking(TrackingSuite): ...
+
+
+class TestPhase(PhaseSuite): ...
+
+
+class TestLocking(LockingSuite): ...
+
+
+class TestLockSession(LockSessionSuite): ...
+
+
+class TestOutbox(OutboxSuite): ...
+
+
+class TestPosting(PostingSuite): ...
+
+
+class TestView(ViewSuite): ...
+
+
+class TestStir(StirSuite): ...

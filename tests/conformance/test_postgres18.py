@@ -1,10 +1,11 @@
+import asyncio
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 import pytest_asyncio
 
-from databases import CleanDatabase
+from databases import CleanDatabase, OwnTransaction
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.store_suite import (
@@ -15,15 +16,27 @@ from dutiful.testing.store_suite import (
     GateSuite,
     InsertSuite,
     LeaseSuite,
+    LockingSuite,
+    LockSessionSuite,
+    OutboxSuite,
+    PhaseSuite,
+    PostingSuite,
     RaceSuite,
     ReaderSuite,
+    RemovalSuite,
     RetentionSuite,
     ScheduleSuite,
     SettleSuite,
+    StaleSuite,
+    StirSuite,
+    TrackingSuite,
     TransactionSuite,
     UniqueSuite,
+    ViewSuite,
 )
-from dutiful.testing.store_suite.builders import claim, enqueue, new_job
+from dutiful.testing.store_suite.builders import PIPELINE, T0, claim, enqueue, mark, new_job, start_one, token
+from dutiful.testing.store_suite.outbox import own, webhook
+from dutiful.testing.store_suite.watching import check_a_late_commit_is_found
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -100,3 +113,67 @@ class TestReader(ReaderSuite): ...
 
 
 class TestTransaction(TransactionSuite): ...
+
+
+class TestTracking(TrackingSuite): ...
+
+
+class TestPhase(PhaseSuite): ...
+
+
+class TestLocking(LockingSuite): ...
+
+
+class TestLockSession(LockSessionSuite): ...
+
+
+class TestOutbox(OutboxSuite): ...
+
+
+class TestPosting(PostingSuite): ...
+
+
+class TestView(ViewSuite): ...
+
+
+class TestStir(StirSuite): ...
+
+
+async def test_what_is_committed_late_is_not_missed(store: Store, clean18: CleanDatabase) -> None:
+    await check_a_late_commit_is_found(store, OwnTransaction(store, clean18.url).begin)
+
+
+async def test_a_mark_waits_for_the_end_that_is_being_written_and_is_refused_after_it(
+    store: Store, clean18: CleanDatabase
+) -> None:
+    own, claimed = OwnTransaction(store, clean18.url), await start_one(store, options=PIPELINE)
+    commit = await own.begin(claimed)
+
+    marking = asyncio.create_task(store.report([], [mark(claimed, "download")], now=T0))
+    await own.somebody_waits()
+    await commit()
+
+    assert await marking == {claimed.claim_id}
+    assert await store.phases(claimed.job_id) == []
+
+
+async def test_a_job_completed_on_the_users_connection_is_posted_with_its_commit(
+    store: Store, clean18: CleanDatabase
+) -> None:
+    await store.put_webhooks([webhook()])
+    claims = [await start_one(store), await start_one(store, options=own())]
+    connection = await asyncpg.connect(clean18.url)
+    async with connection.transaction():
+        for claimed in claims:
+            await store.complete_within(connection, token(claimed), None)
+        assert await store.posts() == []
+
+    await connection.close()
+    heard = {post.job_id: post.webhook for post in await store.posts()}
+    assert heard == {claims[0].job_id: "ops", claims[1].job_id: None}
+
+
+class TestStale(StaleSuite): ...
+
+
+class TestRemoval(RemovalSuite): ...

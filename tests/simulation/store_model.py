@@ -200,9 +200,9 @@ class Model:
         taken.settled, job.attempt = "released", job.attempt - 1
         self._leave_running(job, State.READY, None)
 
-    def renew(self, taken: Sequence[Taken], lease: timedelta) -> tuple[frozenset[UUID], frozenset[UUID]]:
-        """Those lost, and those to be cancelled."""
-        lost = frozenset(t.claim.job_id for t in taken if not self.holds(t))
+    def renew(self, taken: Sequence[Taken], lease: timedelta) -> tuple[frozenset[int], frozenset[UUID]]:
+        """The claims that are lost, and the jobs that are to be cancelled."""
+        lost = frozenset(t.claim.claim_id for t in taken if not self.holds(t))
         held = [self.jobs[t.claim.job_id] for t in taken if self.holds(t)]
         for job in held:
             job.expires_at = self.now + lease

@@ -194,11 +194,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @act(worker=WORKERS, lease=LEASES, when=has_claimed)
     def renew(self, worker: UUID, lease: timedelta) -> None:
-        # One claim a job, as a worker holds it in memory: the last.
-        mine = {t.claim.job_id: t for t in self.model.taken if t.worker_id == worker}
-        tokens = [Token(t.claim.job_id, t.claim.claim_id) for t in mine.values()]
+        mine = [t for t in self.model.taken if t.worker_id == worker]
+        tokens = [Token(t.claim.job_id, t.claim.claim_id) for t in mine]
         renewal = self.keeper.renew(tokens, lease, now=self.model.now)
-        assert (renewal.lost, renewal.cancel) == self.model.renew(list(mine.values()), lease)
+        assert (renewal.lost, renewal.cancel) == self.model.renew(mine, lease)
 
     @act(picks=PICKS, when=has_claimed)
     def release(self, picks: list[int]) -> None:

@@ -2,6 +2,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +14,13 @@ from dutiful.core.outcome import (
     Lost,
     Outcome,
     Partial,
+    PhaseTry,
     Released,
     Snoozed,
     TimedOut,
     TimeoutExceeded,
 )
+from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry import Fixed, Linear, Retry
 from dutiful.core.settle import Change, Policy, decide
 from dutiful.core.transitions import TABLE, State
@@ -110,6 +113,55 @@ def test_too_many_crashes_make_a_dead_letter() -> None:
     assert "died 3 times" in change.errors[0]["message"]
     once = decided(Lost(), policy=Policy(retry_crashes=False))
     assert once.to is State.FAILED and "died once" in once.errors[0]["message"]
+
+
+def test_a_phase_with_a_policy_of_its_own_is_counted_by_that() -> None:
+    phase = Retry(max_attempts=3, backoff=Linear("1m"))
+    fates = [decided(Failed(OOPS, phase=PhaseTry(phase, n)), attempt=9, max_attempts=1) for n in (1, 2, 3)]
+    assert [fate.to for fate in fates] == [State.SCHEDULED, State.SCHEDULED, State.FAILED]
+    assert [fate.delay for fate in fates] == [timedelta(minutes=1), timedelta(minutes=2), None]
+    assert [fate.attempt for fate in fates] == [9, 9, 9]  # the job's own attempts are still told as they are
+
+
+def test_a_phase_that_took_too_long_is_counted_by_its_own_policy() -> None:
+    phase = Retry(max_attempts=2, backoff=Fixed("1m"), per_error={TimeoutExceeded: Fixed("3m")})
+    fates = [decided(TimedOut(HOUR, OOPS, PhaseTry(phase, n)), max_attempts=1) for n in (1, 2)]
+    assert [(fate.to, fate.delay) for fate in fates] == [
+        (State.SCHEDULED, timedelta(minutes=3)), (State.FAILED, None)
+    ]  # fmt: skip
+
+
+def test_what_a_phases_policy_says_of_an_error_counts_and_not_what_the_jobs_says() -> None:
+    lenient, strict = Retry(backoff=Fixed("1m")), Retry(backoff=Fixed("1m"), per_error={ValueError: None})
+    assert decided(Failed(OOPS, KeyError, phase=PhaseTry(lenient, 1))).to is State.SCHEDULED
+    assert decided(Failed(OOPS, ValueError, phase=PhaseTry(strict, 1))).to is State.FAILED
+    assert decided(Failed(OOPS, final=True, phase=PhaseTry(lenient, 1))).to is State.FAILED
+
+
+def test_a_failure_tells_all_its_errors_the_first_being_its_own() -> None:
+    other = {"type": "KeyError", "message": "a"}
+    assert decided(Failed(OOPS, more=(other, other))).errors == (OOPS, other, other)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "phase_to"),
+    [
+        (Done(), None),
+        (Partial(None, (OOPS,)), None),
+        (Failed(OOPS), PhaseState.FAILED),
+        (Failed(OOPS, final=True), PhaseState.FAILED),
+        (TimedOut(HOUR, OOPS), PhaseState.FAILED),
+        (Cancelled("not wanted"), PhaseState.CANCELLED),
+        (Lost(), PhaseState.INTERRUPTED),
+        (Released(), PhaseState.INTERRUPTED),
+        (Snoozed(HOUR), PhaseState.INTERRUPTED),
+    ],
+)
+def test_every_outcome_says_what_becomes_of_a_phase_that_was_running(
+    outcome: Outcome, phase_to: PhaseState | None
+) -> None:
+    assert decided(outcome).phase_to is phase_to
+    assert decided(outcome, attempt=5, crashes=9).phase_to is phase_to
 
 
 OUTCOMES = st.one_of(

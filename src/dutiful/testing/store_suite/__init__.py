@@ -17,13 +17,22 @@ from dutiful.testing.store_suite.fence import FenceSuite
 from dutiful.testing.store_suite.gate import GateSuite
 from dutiful.testing.store_suite.insert import InsertSuite
 from dutiful.testing.store_suite.lease import LeaseSuite
+from dutiful.testing.store_suite.lock_session import LockSessionSuite
+from dutiful.testing.store_suite.locking import LockingSuite
+from dutiful.testing.store_suite.outbox import OutboxSuite
+from dutiful.testing.store_suite.parting import RemovalSuite, StaleSuite
+from dutiful.testing.store_suite.phase import PhaseSuite
+from dutiful.testing.store_suite.posting import PostingSuite
 from dutiful.testing.store_suite.race import RaceSuite
 from dutiful.testing.store_suite.reader import ReaderSuite
 from dutiful.testing.store_suite.retention import RetentionSuite
 from dutiful.testing.store_suite.schedule import ScheduleSuite
 from dutiful.testing.store_suite.settle import SettleSuite
+from dutiful.testing.store_suite.tracking import TrackingSuite
 from dutiful.testing.store_suite.transaction import TransactionSuite
 from dutiful.testing.store_suite.unique import UniqueSuite
+from dutiful.testing.store_suite.view import ViewSuite
+from dutiful.testing.store_suite.watching import StirSuite
 
 __all__ = [
     "ActSuite",
@@ -33,11 +42,21 @@ __all__ = [
     "GateSuite",
     "InsertSuite",
     "LeaseSuite",
+    "LockSessionSuite",
+    "LockingSuite",
+    "OutboxSuite",
+    "PhaseSuite",
+    "PostingSuite",
     "RaceSuite",
     "ReaderSuite",
+    "RemovalSuite",
     "RetentionSuite",
     "ScheduleSuite",
     "SettleSuite",
+    "StaleSuite",
+    "StirSuite",
+    "TrackingSuite",
     "TransactionSuite",
     "UniqueSuite",
+    "ViewSuite",
 ]

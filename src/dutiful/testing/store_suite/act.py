@@ -1,5 +1,6 @@
 """What people do to jobs: cancel and expedite."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -140,12 +141,12 @@ class ActSuite:
         assert await state(store, job_id) is State.BLOCKED
 
 
-async def waiting(store: Store, place: State) -> UUID:
+async def waiting(store: Store, place: State, **fields: Any) -> UUID:
     """A new job that waits in `place`."""
     match place:
         case State.SCHEDULED:
-            return await enqueue_one(store, run_at=at(60))
+            return await enqueue_one(store, run_at=at(60), **fields)
         case State.BLOCKED:
-            return await enqueue_one(store, depends_on=(await enqueue_one(store, queue="slow"),))
+            return await enqueue_one(store, depends_on=(await enqueue_one(store, queue="slow"),), **fields)
         case _:
-            return await enqueue_one(store)
+            return await enqueue_one(store, **fields)

@@ -12,12 +12,14 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.ids import from_parts
-from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Token
+from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Progress, Token
 from dutiful.core.outcome import Lost, Outcome
+from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry import Fixed, Retry
 from dutiful.core.settle import Change, Held, Policy, decide
 from dutiful.core.transitions import State
 from dutiful.store import Ask, Completion, Line, Pause, PauseScope, Refusal, Renewal, Store, Verdict
+from dutiful.tracking import PhaseMark, Report
 
 # Long past, so that a call that forgets its `now` and asks the clock is noticed.
 T0 = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
@@ -29,6 +31,8 @@ KIND = "greet"
 BACKOFF = timedelta(seconds=10)
 POLICY = Policy(retry=Retry(backoff=Fixed(BACKOFF)))
 OOPS = {"type": "ValueError", "message": "oops"}
+PHASES = ("download", "process", "upload")
+PIPELINE = '{"phases": ["download", "process", "upload"]}'  # the options of a job that has them
 
 T = TypeVar("T")
 
@@ -140,6 +144,39 @@ async def crash(store: Store, *, now: datetime = T0) -> datetime:
     later = now + timedelta(seconds=EXPIRED)
     assert await rescue(store, now=later) == []
     return later
+
+
+def mark(claimed: Fenced, phase: str, state: PhaseState = PhaseState.RUNNING, **fields: Any) -> PhaseMark:
+    return PhaseMark(
+        job_id=claimed.job_id,
+        claim_id=claimed.claim_id,
+        name=phase,
+        position=PHASES.index(phase),
+        state=state,
+        **fields,
+    )
+
+
+def progress(claimed: Fenced, **fields: Any) -> Report:
+    return Report(job_id=claimed.job_id, claim_id=claimed.claim_id, **fields)
+
+
+async def track(store: Store, *told: PhaseMark | Report, now: datetime = T0) -> None:
+    """Report under claims that must all be held."""
+    reports = [report for report in told if isinstance(report, Report)]
+    marks = [mark for mark in told if isinstance(mark, PhaseMark)]
+    assert await store.report(reports, marks, now=now) == frozenset()
+
+
+async def phases(store: Store, job_id: UUID) -> list[tuple[str, PhaseState, int]]:
+    """Each phase with its state and how often it was begun."""
+    return [(phase.name, phase.state, phase.attempt) for phase in await store.phases(job_id)]
+
+
+async def progress_of(store: Store, job_id: UUID) -> Progress | None:
+    record = await store.find(job_id)
+    assert record is not None
+    return record.progress
 
 
 async def state(store: Store, job_id: UUID) -> State:

@@ -1,20 +1,26 @@
 """What services ask of a store: leadership, a survey, and the promotion of what is due."""
 
+import asyncio
+import os
+import socket
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
 
+from dutiful.core.job import Lapsed
 from dutiful.core.transitions import State
 from dutiful.store import Promotion, Store, WorkerRecord
 from dutiful.testing.store_suite.builders import (
     ADA,
     BOB,
     EXPIRED,
+    KIND,
     LEASE,
     T0,
     at,
     claim,
+    claim_one,
     enqueue,
     enqueue_one,
     new_job,
@@ -26,9 +32,17 @@ from dutiful.testing.store_suite.builders import (
 TTL = timedelta(seconds=10)
 
 
-async def beat(store: Store, worker_id: UUID, *, ttl: timedelta = TTL, now: datetime | None = None) -> None:
+async def beat(
+    store: Store,
+    worker_id: UUID,
+    *,
+    ttl: timedelta = TTL,
+    now: datetime | None = None,
+    host: str = "host",
+    pid: int = 42,
+) -> None:
     worker = WorkerRecord(
-        id=worker_id, name="ada-1", host="host", pid=42, started_at=T0, seen_at=now or T0,
+        id=worker_id, name="ada-1", host=host, pid=pid, started_at=T0, seen_at=now or T0,
         lanes={"fast": {"slots": 3, "queues": ["fast"], "busy": 1}}, kinds=["greet", "part"],
     )  # fmt: skip
     await store.beat(worker, ttl, now=now)
@@ -36,6 +50,7 @@ async def beat(store: Store, worker_id: UUID, *, ttl: timedelta = TTL, now: date
 
 class DutySuite:
     one_leader = True  # False for a store that elects a process, so that two workers of one process both lead
+    sees_processes = False  # True for a store whose workers are all on this host
 
     async def test_due_jobs_become_ready_in_order_of_their_times(self, store: Store) -> None:
         jobs = [new_job(run_at=at(n)) for n in (30, 10, 20, 61)]
@@ -160,6 +175,28 @@ class DutySuite:
         await store.leave(ADA)
 
         assert [worker.id for worker in await store.workers()] == [BOB]
+
+    async def test_the_claims_of_a_process_that_died_are_orphans(self, store: Store) -> None:
+        if not self.sees_processes:
+            pytest.skip("this store cannot tell whether a process has died")
+        process = await asyncio.create_subprocess_exec("sleep", "60")
+        await beat(store, ADA, host=socket.gethostname(), pid=os.getpid())
+        await beat(store, BOB, host=socket.gethostname(), pid=process.pid)
+        await start_one(store)
+        await enqueue_one(store)
+        held = await claim_one(store, worker_id=BOB)
+        assert await store.orphans() == []
+
+        process.kill()
+        await process.wait()
+
+        assert await store.orphans() == [Lapsed(held.job_id, held.claim_id, 1, 0, KIND, BOB, cancel_requested=False)]
+
+    async def test_the_claims_of_a_worker_that_is_not_known_to_be_dead_are_no_orphans(self, store: Store) -> None:
+        await beat(store, ADA, ttl=timedelta(hours=1), host="far-away", pid=42)
+        await start_one(store)
+
+        assert await store.orphans() == []
 
     def _needs_one_leader(self) -> None:
         if not self.one_leader:

@@ -88,8 +88,10 @@ class LeaseSuite:
         await complete(store, done, now=now)
 
         async with keeping(store) as keeper:
-            assert await keeper.renew(lost, done, held, now=now) == Renewal(frozenset({lost.job_id, done.job_id}))
+            assert await keeper.renew(lost, done, held, now=now) == Renewal(frozenset({lost.claim_id, done.claim_id}))
             assert await keeper.renew(again, now=now) == Renewal()
+            # Of one job, the dead claim is lost and the living one is not.
+            assert await keeper.renew(lost, again, now=now) == Renewal(frozenset({lost.claim_id}))
 
     async def test_a_lost_claim_does_not_renew_the_lease_of_its_successor(self, store: Store) -> None:
         lost = await start_one(store)

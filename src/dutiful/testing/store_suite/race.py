@@ -104,7 +104,7 @@ class RaceSuite:
                 if await complete(store, claimed, now=now) == []:
                     assert not renewal.lost
                 else:
-                    assert (await keeper.renew(claimed, now=now)).lost == {claimed.job_id}
+                    assert (await keeper.renew(claimed, now=now)).lost == {claimed.claim_id}
 
     async def test_a_completion_sent_twice_at_once_is_applied_once(self, store: Store) -> None:
         await warm(store)

@@ -9,7 +9,7 @@ import pytest
 from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, Scope, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Partial
 from dutiful.core.transitions import State
-from dutiful.store import Store
+from dutiful.store import Store, Verdict
 from dutiful.testing.store_suite.builders import (
     BACKOFF,
     KIND,
@@ -18,11 +18,13 @@ from dutiful.testing.store_suite.builders import (
     at,
     claim,
     claim_one,
+    complete,
     crash,
     enqueue,
     finish_one,
     made,
     new_job,
+    refusal,
     settle,
     start_one,
     state,
@@ -62,6 +64,16 @@ class UniqueSuite:
 
         assert answers == [*made(before), Inserted(first.id, Insertion.REJECTED), *made(after)]
         assert [c.job_id for c in await claim(store, now=at(1))] == [first.id, before.id, after.id]
+
+    async def test_a_key_is_freed_when_a_dead_claim_and_the_living_one_complete_together(self, store: Store) -> None:
+        lost = await start_one(store, unique=Unique("welcome-ada"))
+        now = await crash(store)
+        held = await claim_one(store, limit=0, suspects=1, now=now)
+
+        assert await complete(store, lost, held, now=now) == [refusal(lost, Verdict.LOST)]
+
+        await enqueue(store, keyed(), now=now)
+        assert await store.check_places() == []
 
     async def test_one_key_twice_in_a_batch_makes_one_job(self, store: Store) -> None:
         first, second = keyed(), keyed()

@@ -1,0 +1,266 @@
+"""Webhook posts: written with a job's end, taken by one at a time, and kept until they have ended."""
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import ADA, T0, at, finish_one, new_id, warm
+
+HOLD = timedelta(seconds=30)
+ALL = ["completed", "completed_with_errors", "failed", "cancelled"]
+PENDING, DELIVERED, FAILED = PostState.PENDING, PostState.DELIVERED, PostState.FAILED
+
+
+def webhook(name: str = "ops", **fields: Any) -> WebhookRecord:
+    return WebhookRecord(**{"name": name, "url": f"https://{name}.example/hook", "states": ALL} | fields)
+
+
+def own(url: str = "https://own.example/", states: str = "null") -> str:
+    """The options of a job that names a webhook of its own."""
+    return f'{{"webhook": {{"url": "{url}", "states": {states}}}}}'
+
+
+async def post_one(store: Store, *, now: datetime = T0) -> WebhookPost:
+    """A post that waits, due since `now`."""
+    job_id = await finish_one(store, now=now)
+    (post,) = await store.posts(job_id=job_id)
+    return post
+
+
+async def take(store: Store, *, limit: int = 10, now: datetime = T0, **fields: Any) -> list[WebhookPost]:
+    return await store.take_posts(limit, HOLD, now=now, **fields)
+
+
+async def take_one(store: Store, *, now: datetime = T0) -> WebhookPost:
+    (post,) = await take(store, now=now)
+    return post
+
+
+async def settled(
+    store: Store, post: WebhookPost, state: PostState = DELIVERED, *, now: datetime = T0, **fields: Any
+) -> bool:
+    return await store.settle_post(PostResult(post.id, post.attempts, state, **fields), now=now)
+
+
+async def again(store: Store, post: WebhookPost) -> WebhookPost:
+    """The post as it stands now."""
+    (found,) = [one for one in await store.posts(limit=100) if one.id == post.id]
+    return found
+
+
+class OutboxSuite:
+    async def test_a_post_is_taken_when_it_is_due_and_counted(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        post = await post_one(store, now=at(5))
+
+        assert await take(store, now=at(4)) == []
+        taken = await take_one(store, now=at(5))
+
+        assert (taken.id, taken.url, taken.job, taken.attempts) == (post.id, post.url, post.job, 1)
+        assert taken.state is PENDING
+
+    async def test_a_post_that_was_taken_is_hidden_until_its_hold_is_over(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await post_one(store)
+        first = await take_one(store)
+
+        assert await take(store, now=at(29)) == []
+        second = await take_one(store, now=at(30))
+
+        assert (second.id, second.attempts) == (first.id, 2)
+        assert not await settled(store, first, now=at(31))
+        assert (await again(store, first)).state is PENDING
+        assert await settled(store, second, now=at(31))
+
+    async def test_the_longest_due_are_taken_first_and_no_more_than_asked_for(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        late, early, middle = [await post_one(store, now=at(n)) for n in (1, 2, 3)]
+        delays = {late.id: 30, early.id: 10, middle.id: 20}
+        for post in await take(store, now=at(5)):
+            await settled(store, post, PENDING, delay=timedelta(seconds=delays[post.id]), now=at(5))
+
+        assert [post.id for post in await take(store, limit=2, now=at(40))] == [early.id, middle.id]
+        assert [post.id for post in await take(store, limit=2, now=at(40))] == [late.id]
+
+    async def test_a_receiver_that_has_enough_to_do_is_passed_over(self, store: Store) -> None:
+        await store.put_webhooks([webhook("busy"), webhook("idle"), webhook("odd")])
+        await finish_one(store)
+
+        avoid = ["https://busy.example/", "https://_dd%", "https://idle.example/hook/deeper"]
+        assert {post.webhook for post in await take(store, avoid=avoid)} == {"idle", "odd"}
+        assert {post.webhook for post in await take(store)} == {"busy"}
+
+    async def test_nobody_takes_what_another_takes_at_the_same_time(self, store: Store) -> None:
+        await warm(store)
+        await store.put_webhooks([webhook()])
+        posts = [await post_one(store) for _ in range(12)]
+
+        answers = await asyncio.gather(*(take(store, limit=4) for _ in range(8)))
+
+        taken = [post.id for answer in answers for post in answer]
+        taken += [post.id for post in await take(store, limit=100)]
+        assert sorted(taken) == sorted(post.id for post in posts)
+
+    async def test_a_delivered_post_has_ended(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await post_one(store)
+        post = await take_one(store)
+
+        assert await settled(store, post, status=204, now=at(3))
+
+        ended = await again(store, post)
+        assert (ended.state, ended.ended_at, ended.updated_at, ended.next_at) == (DELIVERED, at(3), at(3), None)
+        assert (ended.status, ended.error, ended.attempts) == (204, None, 1)
+        assert await take(store, now=at(999)) == []
+
+    async def test_a_post_that_could_not_be_delivered_is_tried_again_after_its_delay(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await post_one(store)
+        post = await take_one(store)
+
+        delay = timedelta(minutes=5)
+        assert await settled(store, post, PENDING, delay=delay, status=503, error="HTTP 503", now=at(3))
+
+        waiting = await again(store, post)
+        assert (waiting.state, waiting.next_at, waiting.ended_at) == (PENDING, at(303), None)
+        assert (waiting.status, waiting.error, waiting.updated_at) == (503, "HTTP 503", at(3))
+        assert await take(store, now=at(302)) == []
+        last = await take_one(store, now=at(303))
+        assert last.attempts == 2
+        assert await settled(store, last, FAILED, error="refused", now=at(304))
+        given_up = await again(store, post)
+        assert (given_up.state, given_up.ended_at, given_up.status) == (FAILED, at(304), None)
+        assert given_up.error == "refused"
+        assert await take(store, now=at(9999)) == []
+
+    async def test_an_answer_without_words_forgets_those_of_the_one_before(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await post_one(store)
+        await settled(store, await take_one(store), PENDING, delay=timedelta(0), status=503, error="HTTP 503")
+
+        await settled(store, post := await take_one(store), status=200)
+
+        ended = await again(store, post)
+        assert (ended.status, ended.error) == (200, None)
+
+    async def test_nothing_is_written_of_a_post_that_is_not_there(self, store: Store) -> None:
+        assert not await store.settle_post(PostResult(new_id(), 1, DELIVERED), now=T0)
+        assert not await store.post_again(new_id(), now=T0)
+
+    async def test_a_disabled_webhook_gives_up_what_waits_for_it_and_hears_no_more(self, store: Store) -> None:
+        await store.put_webhooks([webhook(), webhook("other")])
+        before = await finish_one(store)
+
+        assert await store.disable_webhook("ops", "410 Gone", now=at(2))
+        assert not await store.disable_webhook("ops", "again", now=at(3))
+
+        given_up, waiting = sorted(await store.posts(job_id=before), key=lambda post: post.webhook or "", reverse=False)
+        assert (given_up.webhook, given_up.state, given_up.ended_at, given_up.error) == (
+            "ops",
+            FAILED,
+            at(2),
+            "410 Gone",
+        )
+        assert (given_up.updated_at, given_up.next_at) == (at(2), None)
+        assert (waiting.webhook, waiting.state) == ("other", PENDING)
+        after = await finish_one(store, now=at(4))
+        assert [post.webhook for post in await store.posts(job_id=after)] == ["other"]
+        disabled, enabled = sorted(await store.webhooks(), key=lambda record: record.name)
+        assert disabled == webhook(enabled=False, disabled_at=at(2), reason="410 Gone")
+        assert enabled == webhook("other")
+
+    async def test_what_a_webhook_had_received_stays_delivered_when_it_is_disabled(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        post = await post_one(store)
+        await settled(store, await take_one(store), now=at(1))
+
+        await store.disable_webhook("ops", "410 Gone", now=at(2))
+
+        received = await again(store, post)
+        assert (received.state, received.ended_at) == (DELIVERED, at(1))
+
+    async def test_an_enabled_webhook_hears_again(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await store.disable_webhook("ops", "by hand", now=T0)
+
+        assert await store.enable_webhook("ops")
+
+        assert await store.webhooks() == [webhook()]
+        await post_one(store)
+
+    async def test_an_unknown_webhook_is_neither_disabled_nor_enabled(self, store: Store) -> None:
+        assert not await store.disable_webhook("ops", "410 Gone", now=T0)
+        assert not await store.enable_webhook("ops")
+
+    async def test_webhooks_are_what_the_code_declares(self, store: Store) -> None:
+        await store.put_webhooks([webhook(kinds=["greet"], states=["failed"]), webhook("old")])
+
+        await store.put_webhooks([webhook(kinds=None), webhook("new")])
+
+        assert sorted(await store.webhooks(), key=lambda record: record.name) == [webhook("new"), webhook()]
+        await store.put_webhooks([])
+        assert await store.webhooks() == []
+
+    async def test_a_disabled_webhook_stays_so_until_its_url_is_another(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await store.disable_webhook("ops", "410 Gone", now=at(1))
+
+        await store.put_webhooks([webhook(kinds=["greet"])])
+        (same,) = await store.webhooks()
+        await store.put_webhooks([webhook(url="https://moved.example/")])
+
+        assert same == webhook(kinds=["greet"], enabled=False, disabled_at=at(1), reason="410 Gone")
+        assert await store.webhooks() == [webhook(url="https://moved.example/")]
+
+    @pytest.mark.parametrize("ended", [DELIVERED, FAILED])
+    async def test_a_post_that_has_ended_can_be_sent_again(self, store: Store, ended: PostState) -> None:
+        await store.put_webhooks([webhook()])
+        await post_one(store)
+        post = await take_one(store)
+        await settled(store, post, ended, error="x", status=500, now=at(1))
+
+        assert await store.post_again(post.id, now=at(60))
+
+        waiting = await again(store, post)
+        assert (waiting.state, waiting.attempts, waiting.next_at, waiting.ended_at) == (PENDING, 0, at(60), None)
+        assert waiting.updated_at == at(60)
+        assert (await take_one(store, now=at(60))).id == post.id
+
+    async def test_a_post_that_waits_is_not_sent_again(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await post_one(store)
+        post = await take_one(store)
+
+        assert not await store.post_again(post.id, now=at(1))
+
+        assert await take(store, now=at(1)) == []
+
+    async def test_posts_are_listed_newest_first(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        old, middle, new = [await post_one(store, now=at(n)) for n in (1, 2, 3)]
+        await settled(store, (await take(store, limit=1, now=at(9)))[0], now=at(9))
+
+        assert [post.id for post in await store.posts()] == [new.id, middle.id, old.id]
+        assert [post.id for post in await store.posts(limit=2)] == [new.id, middle.id]
+        assert [post.id for post in await store.posts(state=DELIVERED)] == [old.id]
+        assert [post.id for post in await store.posts(state=PENDING)] == [new.id, middle.id]
+        assert [post.id for post in await store.posts(job_id=middle.job_id, state=PENDING)] == [middle.id]
+        assert await store.posts(job_id=new_id()) == []
+
+    async def test_a_survey_tells_when_the_next_post_is_due(self, store: Store) -> None:
+        assert (await store.survey(ADA, HOLD, now=T0)).next_post_at is None
+        await store.put_webhooks([webhook()])
+        await post_one(store, now=at(20))
+        post = await post_one(store, now=at(10))
+        assert (await store.survey(ADA, HOLD, now=at(30))).next_post_at == at(10)
+
+        taken = await take(store, now=at(30))
+
+        assert (await store.survey(ADA, HOLD, now=at(30))).next_post_at == at(30) + HOLD
+        for one in taken:
+            await settled(store, one, DELIVERED if one.id == post.id else FAILED, now=at(31))
+        assert (await store.survey(ADA, HOLD, now=at(31))).next_post_at is None
