@@ -1,19 +1,25 @@
 """A kind of job: a function, its typed payload, its policy."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
-from dutiful.context import CURRENT
+import msgspec
+
+from dutiful.context import CURRENT, Context
 from dutiful.core.duration import Duration
+from dutiful.core.endpoint import check_url
 from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord, NewJob
 from dutiful.core.payload import check_name, encode
+from dutiful.core.retry import Retry
 from dutiful.core.settle import Policy
+from dutiful.core.webhook import check_secrets
 from dutiful.options import Options, check_priority, read_options
-from dutiful.signature import Signature
+from dutiful.signature import Schema, Signature
 
 if TYPE_CHECKING:
     from dutiful.settings import Settings
@@ -29,6 +35,22 @@ class Mode(StrEnum):
     LOOP = "loop"  # async functions: on the worker's event loop
     THREAD = "thread"  # plain functions: in a thread
     PROCESS = "process"  # CPU work: in a process that can be killed; what it enqueues inherits nothing
+    PHASES = "phases"  # a pipeline: each of its phases on the loop or in a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One step of a pipeline."""
+
+    name: str
+    position: int  # the first is 0
+    function: Callable[..., Any]
+    signature: Signature
+    mode: Mode
+    timeout: timedelta | None = None
+    retry: Retry | None = None  # instead of the pipeline's
+    when: Callable[[Context], Any] | None = None
+    optional: bool = False
 
 
 class Handle(Protocol[R_co]):
@@ -89,6 +111,8 @@ class Enqueuer(Protocol):
 class Kind(Generic[P, R]):
     """A registered function; call it to run it here and now, `enqueue` it to have a worker run it."""
 
+    phases: tuple[Phase, ...] = ()  # of a pipeline
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -101,6 +125,7 @@ class Kind(Generic[P, R]):
         timeout: timedelta | None,
         mode: Mode,
         options: Options,
+        signature: Schema | None = None,
     ) -> None:
         self.function = function
         self.name = check_name(name, "kind")
@@ -115,7 +140,7 @@ class Kind(Generic[P, R]):
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
-        self.signature = Signature(function, name)
+        self.signature = signature or Signature(function, name)
         if mode is Mode.PROCESS and self.signature.context is not None:
             raise UsageError(
                 f"kind {name} runs in a process of its own, which has no context; leave {self.signature.context} out"
@@ -169,13 +194,29 @@ class Kind(Generic[P, R]):
             options.retry_of,
             None if subject is None else encode(dict(subject), what="subject", limit=limit),
             options.created_by,
-            None,
+            _json(self.details(options)),
             options.unique,
             options.depends_on,
         )
         check, new_id = self.signature.encode, self._enqueuer.new_id
         name, queue = self.name, options.queue or self.queue
         return [NewJob(options.id or new_id(), name, queue, check(payload, limit), *shared) for payload in payloads]
+
+    def details(self, options: Options) -> dict[str, Any]:
+        """What is stored with a job for those who do not have its kind: NewJob.options."""
+        details: dict[str, Any] = {}
+        if self.phases:
+            details["phases"] = [phase.name for phase in self.phases]
+        if options.webhook is not None:
+            settings = self._enqueuer.settings
+            check_secrets(settings.webhook_secrets, "option webhook")
+            url = check_url(options.webhook.url, settings.webhook_networks)
+            details["webhook"] = {"url": url, "states": options.webhook.states}
+        return details
+
+
+def _json(details: dict[str, Any]) -> str | None:
+    return msgspec.json.encode(details).decode() if details else None
 
 
 class _Request(Generic[P, R]):

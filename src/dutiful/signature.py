@@ -1,10 +1,12 @@
 """A handler's parameters read as its payload's schema."""
 
 import copy
+import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,32 +15,37 @@ from dutiful.core.errors import PayloadInvalid, UsageError
 from dutiful.core.payload import encode
 
 
-class Signature:
-    """A handler's parameters: its payload's schema, where the context goes, and what is injected."""
+class Field(NamedTuple):
+    """One field of a payload; `default` is Parameter.empty if it must be given."""
 
-    def __init__(self, function: Callable[..., Any], kind: str) -> None:
+    name: str
+    hint: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+class Schema(ABC):
+    """What a payload must look like."""
+
+    context: str | None = None  # the parameter that gets the context
+    strict = True  # whether a field that nobody declared is refused
+
+    def __init__(self, kind: str, names: list[str]) -> None:
         self.kind = kind
-        self._function = function
-        self.context: str | None = None
-        self.resources: dict[str, str] = {}
-        self.names: list[str] = []
+        self.names = names
         self._decoder: msgspec.json.Decoder[Any] | None = None
-        self._parameters = inspect.signature(function).parameters
-        for index, parameter in enumerate(self._parameters.values()):
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise UsageError(
-                    f"kind {kind}: parameter {parameter.name!r} is not a named field; a payload is an object, so "
-                    "declare each field by its name"
-                )
-            resource = injected(parameter.default)
-            if resource is not None:
-                self.resources[parameter.name] = resource
-            elif _is_context(parameter.annotation, parameter.name):
-                if index > 0:
-                    raise UsageError(f"kind {kind}: the context {parameter.name!r} must be the first parameter")
-                self.context = parameter.name
-            else:
-                self.names.append(parameter.name)
+
+    @property
+    @abstractmethod
+    def resources(self) -> Mapping[str, str]:
+        """The shared resource that each parameter asks for."""
+
+    @abstractmethod
+    def fields(self) -> list[Field]:
+        """With their types resolved, which cannot be done before every module is imported."""
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args:
@@ -67,19 +74,12 @@ class Signature:
             raise self._not_a_schema(error) from error
 
     def _build(self) -> msgspec.json.Decoder[Any]:
-        try:
-            hints = typing.get_type_hints(self._function, include_extras=True)
-        except (NameError, TypeError) as error:
-            raise UsageError(
-                f"kind {self.kind}: a type in its signature cannot be resolved ({error}); import it at module level"
-            ) from error
         fields: list[Any] = []
-        for name in self.names:
-            default = self._parameters[name].default
-            hint = Any if hints.get(name) is object else hints.get(name, Any)
-            fields.append((name, hint) if default is inspect.Parameter.empty else (name, hint, _default(default)))
+        for field in self.fields():
+            hint = Any if field.hint is object else field.hint
+            fields.append((field.name, hint) if field.required else (field.name, hint, _default(field.default)))
         try:
-            struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
+            struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=self.strict)
             self._decoder = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
         except TypeError as error:
             raise self._not_a_schema(error) from error
@@ -91,10 +91,127 @@ class Signature:
         )
 
 
+class Signature(Schema):
+    """A handler's parameters: its payload's schema, where the context goes, and what is injected."""
+
+    def __init__(self, function: Callable[..., Any], kind: str, earlier: Collection[str] | None = None) -> None:
+        """`earlier`: the function is a phase of a pipeline, and these are the phases whose results it may ask for."""
+        super().__init__(kind, [])
+        self.strict = earlier is None  # a phase gets the whole pipeline's payload
+        self.results: list[str] = []  # the parameters that get an earlier phase's result
+        self._function = function
+        self._resources: dict[str, str] = {}
+        self._readers: dict[str, msgspec.json.Decoder[Any]] = {}
+        self._parameters = inspect.signature(function).parameters
+        for index, parameter in enumerate(self._parameters.values()):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise UsageError(
+                    f"kind {kind}: parameter {parameter.name!r} is not a named field; a payload is an object, so "
+                    "declare each field by its name"
+                )
+            resource = injected(parameter.default)
+            if resource is not None:
+                self._resources[parameter.name] = resource
+            elif _is_context(parameter.annotation, parameter.name):
+                if index > 0:
+                    raise UsageError(f"kind {kind}: the context {parameter.name!r} must be the first parameter")
+                self.context = parameter.name
+            elif parameter.name in (earlier or ()):
+                self.results.append(parameter.name)
+            else:
+                self.names.append(parameter.name)
+
+    @property
+    def resources(self) -> Mapping[str, str]:
+        return self._resources
+
+    def fields(self) -> list[Field]:
+        hints = self._hints()
+        return [Field(name, hints.get(name, Any), self._parameters[name].default) for name in self.names]
+
+    def result(self, name: str, text: str | None) -> Any:
+        """An earlier phase's result as this one declares it; without one its default, or None."""
+        if text is None:
+            default = self._parameters[name].default
+            return None if default is inspect.Parameter.empty else copy.deepcopy(default)
+        try:
+            return self._reader(name).decode(text)
+        except msgspec.ValidationError as error:
+            raise PayloadInvalid(
+                f"{self.kind}: the result of phase {name!r} is not what it declares: {error}"
+            ) from error
+        except NotImplementedError as error:
+            raise self._not_a_schema(error) from error
+
+    def _reader(self, name: str) -> msgspec.json.Decoder[Any]:
+        if name not in self._readers:
+            hint = self._hints().get(name, Any)
+            try:
+                self._readers[name] = msgspec.json.Decoder(Any if hint is object else hint, dec_hook=_from_builtin)
+            except TypeError as error:
+                raise self._not_a_schema(error) from error
+        return self._readers[name]
+
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._function, include_extras=True)
+        except (NameError, TypeError) as error:
+            raise UsageError(
+                f"kind {self.kind}: a type in its signature cannot be resolved ({error}); import it at module level"
+            ) from error
+
+
+class JointSignature(Schema):
+    """The payload of a pipeline: every field that one of its phases asks for."""
+
+    def __init__(self, kind: str, phases: Sequence[tuple[str, Signature]] = ()) -> None:
+        super().__init__(kind, list(dict.fromkeys(name for _, signature in phases for name in signature.names)))
+        self.used = False  # from then on jobs count on it as it is
+        self._phases = phases
+
+    @property
+    def resources(self) -> Mapping[str, str]:
+        self._use()
+        return {f"{phase}.{name}": r for phase, signature in self._phases for name, r in signature.resources.items()}
+
+    def fields(self) -> list[Field]:
+        self._use()
+        found: dict[str, tuple[str, Field]] = {}
+        for phase, signature in self._phases:
+            for field in signature.fields():
+                first, known = found.setdefault(field.name, (phase, field))
+                if known.hint != field.hint:
+                    raise UsageError(
+                        f"pipeline {self.kind}: {field.name!r} is {_spelling(known.hint)} in phase {first} but "
+                        f"{_spelling(field.hint)} in phase {phase}; a payload has it once, so declare one type"
+                    )
+                if field.required:
+                    found[field.name] = (first, field)
+        return [field for _, field in found.values()]
+
+    def _use(self) -> None:
+        if not self._phases:
+            raise UsageError(f"pipeline {self.kind} has no phases yet; give it some with @{self.kind}.phase")
+        self.used = True
+
+
+def check_function(function: Any) -> str:
+    """The name of a function that is to be a job or a phase."""
+    if isinstance(function, functools.partial):
+        raise UsageError(f"{function!r:.80} has no name and no types of its own: write a def that calls it")
+    if not callable(function) or isinstance(function, type) or not hasattr(function, "__name__"):
+        raise UsageError(f"{function!r:.80} is not a function: put the decorator above a def")
+    return str(function.__name__)
+
+
 def _is_context(annotation: Any, name: str) -> bool:
     if annotation is inspect.Parameter.empty:
         return name == "ctx"
     return annotation is Context or (isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == "Context")
+
+
+def _spelling(hint: Any) -> str:
+    return hint.__qualname__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
 
 
 def _default(default: Any) -> Any:

@@ -1,0 +1,109 @@
+"""The things a job works through, and what became of each: every one is in exactly one list."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dutiful.core.errors import UsageError
+from dutiful.core.payload import clean
+
+ItemName = str | int
+NAME_LIMIT = 200
+REASON_LIMIT = 500
+LARGEST = 2**63
+
+
+class Ledger:
+    """All begin as in progress; each mark moves one of them out of there, once."""
+
+    __slots__ = ("completed", "failed", "in_progress", "skipped", "total")
+
+    def __init__(self, names: Iterable[ItemName] = ()) -> None:
+        self.in_progress: dict[ItemName, None] = {}  # a set that keeps its order
+        self.completed: dict[ItemName, None] = {}
+        self.skipped: dict[ItemName, str] = {}
+        self.failed: dict[ItemName, dict[str, str]] = {}  # type and message
+        self.total = 0
+        for name in names:
+            self.start(name)
+
+    @property
+    def ended(self) -> int:
+        return len(self.completed) + len(self.skipped) + len(self.failed)
+
+    def start(self, name: ItemName) -> None:
+        if self._ending(check_item(name)) is not None or name in self.in_progress:
+            raise UsageError(f"there is an item {name!r} already; give each a name of its own, as in each(…, name=…)")
+        self.in_progress[name] = None
+        self.total += 1
+
+    def complete(self, name: ItemName) -> None:
+        self._take(name)
+        self.completed[name] = None
+
+    def skip(self, name: ItemName, reason: str) -> None:
+        text = clean(str(reason), REASON_LIMIT)
+        self._take(name)
+        self.skipped[name] = text
+
+    def fail(self, name: ItemName, error: BaseException | str) -> None:
+        told = _told(error)
+        self._take(name)
+        self.failed[name] = told
+
+    def shape(self) -> dict[str, Any]:
+        """As it is stored and shown."""
+        return {
+            "total": self.total,
+            "in_progress": list(self.in_progress),
+            "completed": list(self.completed),
+            "skipped": [{"item": name, "reason": reason} for name, reason in self.skipped.items()],
+            "failed": [{"item": name, "error": _line(error)} for name, error in self.failed.items()],
+        }
+
+    def errors(self) -> Mapping[ItemName, str]:
+        return {name: _line(error) for name, error in self.failed.items()}
+
+    def _take(self, name: ItemName) -> None:
+        if name not in self.in_progress or isinstance(name, bool):
+            ending = self._ending(name)
+            what = "there is no such item; start it first" if ending is None else f"it has been {ending} already"
+            raise UsageError(f"item {name!r} cannot be marked: {what}")
+        del self.in_progress[name]
+
+    def _ending(self, name: ItemName) -> str | None:
+        for word, group in (("completed", self.completed), ("skipped", self.skipped), ("failed", self.failed)):
+            if name in group:
+                return word
+        return None
+
+
+def item_errors(ledgers: Iterable[Ledger], limit: int) -> list[dict[str, Any]]:
+    """The first failures of all, as they are kept with a job: type, message and item."""
+    errors = ({**error, "item": name} for ledger in ledgers for name, error in ledger.failed.items())
+    return [error for error, _ in zip(errors, range(limit), strict=False)]
+
+
+def check_item(name: ItemName) -> ItemName:
+    match name:
+        case bool():
+            pass
+        case int() if -LARGEST <= name < LARGEST:
+            return name
+        case str() if 0 < len(name) <= NAME_LIMIT and clean(name, NAME_LIMIT) == name:
+            return name
+    raise UsageError(f"item {name!r:.80} must be a number, or a text of 1 to {NAME_LIMIT} characters; give name=…")
+
+
+def _told(error: BaseException | str) -> dict[str, str]:
+    if isinstance(error, str):
+        return {"type": "ItemFailed", "message": clean(error, REASON_LIMIT)}
+    try:
+        message = str(error)
+    except Exception as second:  # an error whose __str__ fails must not fail its report
+        message = f"(its message could not be read: {type(second).__name__})"
+    return {"type": clean(type(error).__qualname__, NAME_LIMIT), "message": clean(message, REASON_LIMIT)}
+
+
+def _line(error: Mapping[str, str]) -> str:
+    kind, message = error["type"], error["message"]
+    return message if kind == "ItemFailed" else f"{kind}: {message}" if message else kind

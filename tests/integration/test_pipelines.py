@@ -1,0 +1,441 @@
+"""A job in phases: their order, their results, and what a retry does with them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from working import eventually, final, working
+
+from dutiful import Context, Dutiful, Fixed, Inject, Retry, Snooze, State, UsageError
+from dutiful.core.event import EventType, facts
+from dutiful.core.job import PhaseRecord
+from dutiful.kind import Handle
+from dutiful.store import Store
+from dutiful.testing import Clock, app_on, inline
+
+AT_ONCE = Retry(max_attempts=5, backoff=Fixed("0s"))
+sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+
+
+async def store_of(app: Dutiful) -> Store:
+    return (await app.client()).store
+
+
+async def phases_of(app: Dutiful, job: Handle[Any]) -> dict[str, PhaseRecord]:
+    return {phase.name: phase for phase in await (await store_of(app)).phases(job.id)}
+
+
+def states(phases: dict[str, PhaseRecord]) -> dict[str, str]:
+    return {name: phase.state.value for name, phase in phases.items()}
+
+
+async def events(app: Dutiful, job: Handle[Any]) -> list[EventType]:
+    (view,) = await (await store_of(app)).views([job.id])
+    return [event.type for event in facts(view)]
+
+
+@pytest.mark.req("J27", "J29", "J36", "J37", "J38")
+async def test_phases_run_in_order_and_hand_on_their_results(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+    ran: list[tuple[Any, ...]] = []
+
+    @app.resource
+    def db() -> str:
+        return "the database"
+
+    @publish.phase
+    async def inventory(ctx: Context, build: int) -> list[datetime]:
+        ran.append((ctx.phase, dict(ctx.payload), dict(ctx.results())))
+        return [datetime(2030, 1, build, tzinfo=UTC)]
+
+    @publish.phase
+    def track(ctx: Context, inventory: list[datetime], db: str = Inject("db")) -> dict[str, Any]:
+        ran.append((ctx.phase, inventory, db))
+        with pytest.raises(UsageError, match="'upload'"):
+            ctx.result("upload")
+        return {"found": len(inventory)}
+
+    @publish.phase
+    async def upload(ctx: Context, build: int, track: dict[str, int], note: str = "none") -> Any:
+        ran.append((ctx.phase, build, track, note))
+        assert ctx.result("track") == track
+        return ctx.results()
+
+    async with working(app):
+        job = await publish.enqueue(build=7)
+        found = {"inventory": ["2030-01-07T00:00:00Z"], "track": {"found": 1}}
+        assert await job.result("20s") == found
+    assert ran == [
+        ("inventory", {"build": 7}, {}),
+        ("track", [datetime(2030, 1, 7, tzinfo=UTC)], "the database"),
+        ("upload", 7, {"found": 1}, "none"),
+    ]
+    phases = await phases_of(app, job)
+    assert states(phases) == {"inventory": "completed", "track": "completed", "upload": "completed"}
+    assert {name: phase.result for name, phase in phases.items()} == {**found, "upload": found}
+
+
+@pytest.mark.req("J28", "J31", "J32", "D36", "D37")
+async def test_each_step_is_stored_before_the_next_one_is_taken(app: Dutiful) -> None:
+    publish, seen = app.pipeline("publish"), []
+
+    async def look(ctx: Context) -> None:
+        record = await app.find(ctx.job_id)
+        assert record is not None and record.progress is not None
+        phases = await (await store_of(app)).phases(ctx.job_id)
+        seen.append(([(p.name, p.state.value) for p in phases], record.progress))
+
+    @publish.phase
+    async def download(ctx: Context) -> str:
+        await look(ctx)
+        ctx.progress(80, "nearly there")
+        return "a file"
+
+    @publish.phase
+    async def upload(ctx: Context) -> None:
+        await look(ctx)
+        (view,) = await (await store_of(app)).views([ctx.job_id])
+        told = [e.data for e in facts(view) if e.type is EventType.PHASE_COMPLETED]
+        assert told == [{"phase": "download", "position": 0, "result": "a file"}]
+
+    async with working(app):
+        job = await publish.enqueue()
+        await job.result("20s")
+    (first, begun), (second, reset) = seen
+    assert first == [("download", "running")]
+    assert second == [("download", "completed"), ("upload", "running")]
+    assert (begun.phase, begun.percent, begun.overall) == ("download", 0, 0)
+    assert (reset.phase, reset.percent, reset.overall, reset.message) == ("upload", 0, 50, None)
+    end = (await job.record()).progress
+    assert end is not None and (end.phase, end.percent, end.overall) == ("upload", 100, 100)
+    assert (await events(app, job)).count(EventType.COMPLETED) == 1
+
+
+@pytest.mark.req("J33", "J34", "J35")
+async def test_the_whole_is_as_far_as_its_phases(app: Dutiful) -> None:
+    publish, seen = app.pipeline("publish"), []
+
+    def phase(name: str, percent: int) -> None:
+        @publish.phase(name=name)
+        async def report(ctx: Context) -> None:
+            ctx.progress(percent)
+
+            async def stored() -> Any:
+                record = await app.find(ctx.job_id)
+                return record and record.progress and record.progress.percent == percent and record.progress
+
+            progress = await eventually(stored)
+            seen.append((progress.phase, progress.overall))
+
+    for name, percent in (("download", 50), ("process", 25), ("upload", 80)):
+        phase(name, percent)
+    async with working(app):
+        await (await publish.enqueue()).result("20s")
+    assert seen == [("download", 17), ("process", 42), ("upload", 93)]
+
+
+@pytest.mark.req("J39", "J40", "J41")
+async def test_a_retry_passes_by_what_was_completed(app: Dutiful) -> None:
+    publish, ran = app.pipeline("publish", retry=AT_ONCE), []
+
+    @publish.phase
+    async def download() -> dict[str, int]:
+        ran.append("download")
+        return {"size": 3}
+
+    @publish.phase
+    def process(ctx: Context, download: dict[str, int]) -> int:
+        ran.append("process")
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        return download["size"]
+
+    @publish.phase
+    async def upload(process: int) -> int:
+        ran.append("upload")
+        return process
+
+    async with working(app):
+        job = await publish.enqueue()
+        assert await job.result("20s") == 3
+    assert ran == ["download", "process", "process", "process", "upload"]
+    phases = await phases_of(app, job)
+    assert [phase.attempt for phase in phases.values()] == [1, 3, 1]
+    assert states(phases) == {"download": "completed", "process": "completed", "upload": "completed"}
+    told = await events(app, job)
+    assert told.count(EventType.RETRYING) == 2
+    assert told.count(EventType.PHASE_COMPLETED) == 3
+
+
+@pytest.mark.req("D118", "D119")
+async def test_a_pipeline_that_restarts_begins_with_its_first_phase(app: Dutiful) -> None:
+    publish, ran, seen = app.pipeline("publish", retry=AT_ONCE, on_retry="restart"), [], []
+
+    @publish.phase
+    async def download(ctx: Context) -> int:
+        ran.append("download")
+        record = await app.find(ctx.job_id)
+        assert record is not None and record.progress is not None
+        seen.append((record.progress.phase, record.progress.overall, record.progress.message))
+        seen.append(states(await phases_of(app, record)))  # type: ignore[arg-type]
+        ctx.progress(99, "downloaded")
+        return ctx.attempt
+
+    @publish.phase
+    async def upload(ctx: Context, download: int) -> int:
+        ran.append("upload")
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        return download
+
+    async with working(app):
+        assert await (await publish.enqueue()).result("20s") == 2
+    assert ran == ["download", "upload", "download", "upload"]
+    assert seen == [("download", 0, None), {"download": "running"}] * 2
+
+
+@pytest.mark.req("J40", "J42", "J46")
+async def test_a_failed_phase_waits_with_its_job_and_fails_with_it(app: Dutiful) -> None:
+    publish = app.pipeline("publish", retry=Retry(max_attempts=2, backoff=Fixed("1h")))
+
+    @publish.phase
+    async def download() -> None:
+        raise ValueError("no such file")
+
+    @publish.phase
+    async def upload() -> None: ...
+
+    async with working(app):
+        job = await publish.enqueue()
+
+        async def waits() -> bool:
+            return (await job.record()).state is State.SCHEDULED
+
+        await eventually(waits)
+        record, phases = await job.record(), await phases_of(app, job)
+        assert record.run_at is not None and record.run_at > datetime.now(UTC)
+        assert states(phases) == {"download": "failed"}
+        error = phases["download"].error
+        assert error is not None and (error["type"], error["message"]) == ("ValueError", "no such file")
+        await (await store_of(app)).expedite(job.id)
+        record = await final(app, job)
+    assert record.state is State.FAILED
+    assert record.errors is not None and record.errors[0]["phase"] == "download"
+    told = await events(app, job)
+    assert (told.count(EventType.RETRYING), told.count(EventType.FAILED)) == (1, 1)
+    assert (await phases_of(app, job))["download"].attempt == 2
+
+
+@pytest.mark.req("J44")
+@sqlite
+async def test_a_kind_says_whether_an_error_is_fatal(app: Dutiful) -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    app.pipeline("lenient", retry=Retry(backoff=Fixed("1h"))).phase(fails)
+    app.pipeline("strict", retry=Retry(max_attempts=1)).phase(fails)
+    async with app_on(app) as kit:
+        for name in ("lenient", "strict"):
+            await app.enqueue(name)
+        assert {ran.kind: ran.state for ran in await kit.drain()} == {
+            "lenient": State.SCHEDULED,
+            "strict": State.FAILED,
+        }
+
+
+async def test_a_condition_skips_a_phase(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def look(ctx: Context, n: int) -> int:
+        return n
+
+    @publish.phase(when=lambda ctx: ctx.result("look") > 5)
+    async def enlarge(look: int) -> int:
+        return 10 * look
+
+    @publish.phase
+    async def tell(look: int, enlarge: int = -1) -> list[int]:
+        return [look, enlarge]
+
+    async with working(app):
+        small, large = await publish.enqueue(n=1), await publish.enqueue(n=6)
+        assert await small.result("20s") == [1, -1]
+        assert await large.result("20s") == [6, 60]
+    phases = await phases_of(app, small)
+    assert states(phases) == {"look": "completed", "enlarge": "skipped", "tell": "completed"}
+    assert phases["enlarge"].attempt == 0 and (await small.record()).progress is not None
+
+
+async def test_a_pipeline_goes_on_without_an_optional_phase(app: Dutiful) -> None:
+    publish, ran = app.pipeline("publish", retry=AT_ONCE), []
+
+    @publish.phase(optional=True)
+    async def thumbnails() -> None:
+        ran.append("thumbnails")
+        raise ValueError("no picture")
+
+    @publish.phase(optional=True, retry=Retry(max_attempts=2, backoff=Fixed("0s")))
+    async def captions() -> None:
+        ran.append("captions")
+        raise KeyError("no text")
+
+    @publish.phase
+    async def upload(ctx: Context, thumbnails: str | None, captions: str = "none") -> list[str | None]:
+        ran.append("upload")
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        return [thumbnails, captions]
+
+    async with working(app):
+        job = await publish.enqueue()
+        assert await job.result("20s") == [None, "none"]
+    # A phase that was given up is not begun again by what fails after it.
+    assert ran == ["thumbnails", "captions", "captions", "upload", "upload"]
+    record = await job.record()
+    assert record.state is State.COMPLETED_WITH_ERRORS and record.errors is not None
+    assert [(e["type"], e["phase"]) for e in record.errors] == [("ValueError", "thumbnails"), ("KeyError", "captions")]
+    assert states(await phases_of(app, job)) == {"thumbnails": "failed", "captions": "failed", "upload": "completed"}
+
+
+@sqlite
+async def test_a_phase_with_a_policy_of_its_own_is_tried_as_often_as_that_says(app: Dutiful) -> None:
+    publish = app.pipeline("publish", retry=Retry(max_attempts=1))
+
+    @publish.phase(retry=Retry(max_attempts=3, backoff=Fixed("0s")))
+    async def flaky(ctx: Context, times: int) -> int:
+        if ctx.attempt < times:
+            raise ValueError("not yet")
+        return ctx.attempt
+
+    @publish.phase
+    async def strict(fails: bool) -> None:
+        if fails:
+            raise ValueError("never")
+
+    async with working(app):
+        assert (await final(app, await publish.enqueue(times=3, fails=False))).state is State.COMPLETED
+        assert (await final(app, await publish.enqueue(times=4, fails=False))).attempt == 3
+        record = await final(app, await publish.enqueue(times=3, fails=True))
+    assert (record.state, record.attempt) == (State.FAILED, 3)
+    assert record.errors is not None and record.errors[0]["phase"] == "strict"
+
+
+async def test_a_snoozed_phase_is_begun_again_and_has_spent_nothing(app: Dutiful) -> None:
+    publish, ran = app.pipeline("publish"), []
+
+    @publish.phase
+    async def first() -> None:
+        ran.append("first")
+
+    @publish.phase(retry=Retry(max_attempts=1))
+    async def second() -> Snooze | None:
+        ran.append("second")
+        return Snooze("1h") if len(ran) == 2 else None
+
+    async with working(app):
+        job = await publish.enqueue()
+
+        async def waits() -> bool:
+            return (await job.record()).state is State.SCHEDULED
+
+        await eventually(waits)
+        phases = await phases_of(app, job)
+        assert states(phases) == {"first": "completed", "second": "interrupted"}
+        assert phases["second"].attempt == 0
+        await (await store_of(app)).expedite(job.id)
+        await job.result("20s")
+    assert ran == ["first", "second", "second"]
+
+
+@sqlite
+async def test_a_result_that_is_not_json_fails_the_phase_by_name(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def first() -> Any:
+        return object()
+
+    @publish.phase
+    async def second() -> None: ...
+
+    async with working(app):
+        record = await final(app, await publish.enqueue())
+    assert record.state is State.FAILED and record.errors is not None
+    assert "the result of phase first cannot be written as JSON" in record.errors[0]["message"]
+
+
+async def test_only_the_last_phase_completes_the_job_itself(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def first(ctx: Context) -> None:
+        with pytest.raises(UsageError, match="phase first cannot complete the job: only the last phase can"):
+            async with ctx.transaction():
+                pass
+        with pytest.raises(UsageError, match="only the last phase"):
+            await ctx.complete_in(None)
+
+    @publish.phase
+    async def second(ctx: Context) -> None:
+        ctx.progress(40)
+        async with ctx.transaction() as transaction:
+            transaction.complete("by itself")
+
+    async with working(app):
+        job = await publish.enqueue()
+        assert await job.result("20s") == "by itself"
+    assert states(await phases_of(app, job)) == {"first": "completed", "second": "completed"}
+    progress = (await job.record()).progress
+    assert progress is not None and progress.percent == 40
+
+
+@sqlite
+async def test_a_scheduled_pipeline_knows_its_phases(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def only() -> int:
+        return 1
+
+    app.schedule(publish, every="1h")
+    async with app_on(app, clock=Clock()) as kit:
+        ran, *_ = await kit.drain(until="90m")
+    assert ran.job.options is not None and ran.job.options["phases"] == ["only"]
+    assert "scheduled_for" in ran.job.options and ran.job.result == 1
+
+
+@sqlite
+async def test_a_pipeline_runs_inline(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def first(ctx: Context, n: int, db: str = Inject("db")) -> list[str]:
+        ctx.progress(50, "half")
+        return [db] * n
+
+    @publish.phase(optional=True)
+    def fails() -> None:
+        raise ValueError("no")
+
+    @publish.phase(when=lambda ctx: False)
+    async def never() -> None: ...
+
+    @publish.phase
+    def last(ctx: Context, first: list[str], fails: str | None, never: int = 7) -> list[Any]:
+        for item in (items := ctx.items(first[:1])).in_progress:
+            items.complete(item)
+        return [first, fails, never, ctx.phase]
+
+    with inline(app, resources={"db": "base"}):
+        expected = [["base", "base"], None, 7, "last"]
+        assert await (await publish.enqueue(n=2)).result() == expected
+        assert publish.sync.enqueue(n=2).result() == expected
+
+
+@sqlite
+async def test_a_pipeline_without_phases_stops_the_worker_before_it_starts(app: Dutiful) -> None:
+    app.pipeline("publish")
+    with pytest.raises(UsageError, match="pipeline publish has no phases yet"):
+        async with working(app):
+            pass
