@@ -1,0 +1,154 @@
+"""A named lock as a handler takes it: `async with ctx.lock(…)` on the event loop, `with ctx.lock(…)` in a thread."""
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import wait
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from dutiful.core.errors import PayloadInvalid, UsageError
+from dutiful.core.job import Token
+from dutiful.core.payload import check_name, clean
+from dutiful.locking import LockName
+from dutiful.worker.lock_hold import INNERMOST, Hold, TaskHolder, ThreadHolder
+from dutiful.worker.locks import Locks
+
+T = TypeVar("T")
+KEY_LIMIT = 200
+LOOK = 0.05  # a thread that waits can be interrupted only between two looks
+
+
+def lock_name(namespace: str, key: int | str) -> LockName:
+    check_name(namespace, "lock namespace")
+    match key:
+        case bool():
+            problem = "is a truth value; give a number or a text"
+        case int():
+            problem = "" if -(2**63) <= key < 2**63 else "does not fit into 64 bits; give it as a text"
+        case str():
+            fits = 0 < len(key) <= KEY_LIMIT and clean(key, KEY_LIMIT) == key
+            problem = "" if fits else f"must have 1 to {KEY_LIMIT} characters, none of them NUL or a lone surrogate"
+        case _:
+            problem = "is neither a number nor a text"
+    if problem:
+        raise PayloadInvalid(f"lock key {key!r:.80} {problem}", "lock key")
+    return LockName(namespace, key)
+
+
+class AttemptLocks:
+    """The locks of one attempt; frees in the end what threads that were interrupted could not."""
+
+    def __init__(self, locks: Locks, token: Token) -> None:
+        self.locks = locks
+        self.token = token
+        self._by_threads: dict[Hold, asyncio.Task[None]] = {}
+
+    async def take(self, hold: Hold) -> None:
+        if hold.unwanted:
+            return  # its thread was interrupted before we began
+        taking = self._by_threads[hold] = self.locks.take(hold)
+        try:
+            await asyncio.shield(taking)
+        except BaseException:
+            self.abandon(hold)
+            raise
+
+    async def give(self, hold: Hold) -> None:
+        if self._by_threads.pop(hold, None) is not None:
+            hold.lost = not await self.locks.give(hold)
+
+    def abandon(self, hold: Hold) -> None:
+        hold.unwanted = True
+        taking = self._by_threads.pop(hold, None)
+        if taking is not None:
+            self.locks.abandon(hold, taking)
+
+    def end(self) -> None:
+        for hold in list(self._by_threads):
+            self.abandon(hold)
+
+
+class NamedLock:
+    """Implements dutiful.context.Lock."""
+
+    def __init__(self, attempt: AttemptLocks, name: LockName) -> None:
+        self._attempt = attempt
+        self._locks = attempt.locks
+        self._name = name
+        self._hold: Hold | None = None
+
+    async def __aenter__(self) -> Self:
+        if asyncio.get_running_loop() is not self._locks.loop:
+            raise UsageError(
+                f"the lock {self._name} is taken on another event loop than the worker's; use plain `with`"
+            )
+        holder = TaskHolder()
+        hold = Hold(self._name, self._attempt.token, INNERMOST.get(), holder)
+        taking = self._locks.take(hold)
+        try:
+            await asyncio.shield(taking)
+        except asyncio.CancelledError as error:
+            self._locks.abandon(hold, taking)
+            if holder.take_back():
+                raise hold.loss() from error
+            raise
+        INNERMOST.set(hold)
+        self._hold = hold
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        hold = self._left()
+        assert isinstance(hold.holder, TaskHolder)
+        ours = hold.holder.take_back()
+        kept = await asyncio.shield(self._locks.give(hold))
+        if (error is None and not kept) or (ours and isinstance(error, asyncio.CancelledError)):
+            raise hold.loss() from error
+
+    def __enter__(self) -> Self:
+        if _on_event_loop():
+            raise UsageError(
+                f"the lock {self._name} is taken on an event loop, which would stand still; use `async with`"
+            )
+        holder = ThreadHolder(lambda: self._attempt.abandon(hold))
+        hold = Hold(self._name, self._attempt.token, INNERMOST.get(), holder)
+        try:
+            self._on_loop(self._attempt.take(hold))
+        except BaseException:
+            # Interrupted perhaps when it had just been granted.
+            self._locks.loop.call_soon_threadsafe(self._attempt.abandon, hold)
+            raise
+        INNERMOST.set(hold)
+        self._hold = hold
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        hold = self._left()
+        assert isinstance(hold.holder, ThreadHolder)
+        hold.holder.leave()
+        self._on_loop(self._attempt.give(hold))
+        if error is None and hold.lost:
+            raise hold.loss()
+
+    def _left(self) -> Hold:
+        hold, self._hold = self._hold, None
+        if hold is None:
+            raise UsageError(f"the lock {self._name} is not held")
+        INNERMOST.set(hold.outer)
+        return hold
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for it in this thread, in such a way that the thread can be interrupted."""
+        running = asyncio.run_coroutine_threadsafe(work, self._locks.loop)
+        while not running.done():
+            wait([running], timeout=LOOK)
+        return running.result()
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
