@@ -19,6 +19,7 @@ class InProcess:
         self._version = version
         self._every = every
         self._listeners: set[asyncio.Queue[Lines]] = set()
+        self._watchers: set[asyncio.Event] = set()
 
     def rides(self) -> bool:
         return False
@@ -30,7 +31,7 @@ class InProcess:
     async def listen(self) -> AsyncIterator[Lines]:
         heard: asyncio.Queue[Lines] = asyncio.Queue()
         self._listeners.add(heard)
-        watching = asyncio.create_task(self._watch(heard)) if self._version else None
+        counting = self._counting(lambda: heard.put_nowait(EVERYWHERE))
         try:
             while True:
                 lines = await heard.get()
@@ -40,21 +41,45 @@ class InProcess:
                 yield lines
         finally:
             self._listeners.discard(heard)
-            if watching:
-                watching.cancel()
+            if counting:
+                counting.cancel()
 
-    async def _watch(self, heard: "asyncio.Queue[Lines]") -> None:
-        assert self._version is not None
-        seen: int | None = None  # so that the first look says everywhere: nobody listened before it
+    def news(self) -> None:
+        for watcher in self._watchers:
+            watcher.set()
+
+    async def watch(self) -> AsyncIterator[None]:
+        heard = asyncio.Event()
+        self._watchers.add(heard)
+        counting = self._counting(heard.set)
+        try:
+            while True:
+                await heard.wait()
+                heard.clear()
+                yield
+        finally:
+            self._watchers.discard(heard)
+            if counting:
+                counting.cancel()
+
+    def watched(self, by_others: bool) -> None:
+        """Nothing to do: watchers of other processes see the counter move."""
+
+    def _counting(self, tell: Callable[[], None]) -> "asyncio.Task[None] | None":
+        return asyncio.create_task(self._count(self._version, tell)) if self._version else None
+
+    async def _count(self, version: Callable[[], Awaitable[int]], tell: Callable[[], None]) -> None:
+        seen: int | None = None  # so that the first look tells, too: nobody listened before it
         while True:
             try:
-                now = await self._version()
+                now = await version()
                 if now != seen:
                     seen = now
-                    heard.put_nowait(EVERYWHERE)
+                    tell()
             except DutifulError as error:  # a hint may be late: the counter is still there when it can be read again
                 log.debug("counter not read: %s", error)
             await asyncio.sleep(self._every)
 
     async def close(self) -> None:
         self._listeners.clear()
+        self._watchers.clear()
