@@ -1,0 +1,57 @@
+"""A webhook as the code declares it."""
+
+import importlib.util
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dutiful.core.endpoint import check_url
+from dutiful.core.errors import UsageError
+from dutiful.core.payload import check_name
+from dutiful.core.transitions import FINAL, State
+from dutiful.core.webhook import check_secrets, check_states, key_of
+from dutiful.kind import Kind
+from dutiful.outbox import WebhookRecord
+from dutiful.settings import Settings
+
+ALL_STATES = [state.value for state in State if state in FINAL]
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSpec:
+    """An endpoint, and the secrets of its own; those are never stored."""
+
+    record: WebhookRecord
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+def read_webhook(
+    name: str,
+    url: str,
+    kinds: Iterable[Kind[Any, Any] | str] | None,
+    states: Iterable[str] | None,
+    secrets: str | Iterable[str] | None,
+    settings: Settings,
+) -> WebhookSpec:
+    """Everything about it checked now, for when a job ends there is nobody to tell."""
+    what = f"webhook {check_name(name, 'webhook')}"
+    if importlib.util.find_spec("httpx2") is None:
+        raise UsageError(f"{what} needs an extra: pip install 'dutiful[webhooks]'")
+    own = (secrets,) if isinstance(secrets, str) else tuple(secrets or ())
+    for secret in own:
+        key_of(secret)
+    check_secrets(own or settings.webhook_secrets, what)
+    record = WebhookRecord(
+        name=name,
+        url=check_url(url, settings.webhook_networks, what),
+        kinds=None if kinds is None else _names(kinds, what),
+        states=check_states(states, what) or ALL_STATES,
+    )
+    return WebhookSpec(record, own)
+
+
+def _names(kinds: Iterable[Kind[Any, Any] | str], what: str) -> list[str]:
+    named = [kinds] if isinstance(kinds, str | Kind) else list(kinds)
+    if not named:
+        raise UsageError(f"{what}: kinds is empty, so it would hear of nothing; leave it out to hear of all")
+    return [kind.name if isinstance(kind, Kind) else check_name(kind, "kind") for kind in named]

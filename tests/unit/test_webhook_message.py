@@ -1,0 +1,132 @@
+"""What a webhook says and how it is signed, verified by a library that is not ours; and what answers mean."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from uuid import uuid4
+
+import msgspec
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from dutiful import Dutiful, UsageError
+from dutiful.core import ids
+from dutiful.core.webhook import WAITS, Answer, Fate, again, headers, judge, key_of, message, new_secret
+from dutiful.settings import load
+
+OLD, NEW, OTHER = (new_secret(bytes([n]) * 32) for n in (1, 2, 3))
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def low(low: float, high: float) -> float:
+    return low
+
+
+def verify(secret: str, body: bytes, signed: dict[str, str]) -> None:
+    Webhook(secret).verify(body, signed)
+
+
+def test_a_message_says_what_happened_to_which_job() -> None:
+    job = uuid4()
+    body = message("job.completed", NOW, job, {"id": str(job), "kind": "greet", "result": {"ä": [1, None]}})
+    assert msgspec.json.decode(body) == {
+        "type": "job.completed",
+        "timestamp": "2030-01-01T12:00:00Z",
+        "data": {"id": ids.public(job), "job_id": str(job), "kind": "greet", "result": {"ä": [1, None]}, "errors": []},
+    }
+
+
+def test_a_signature_convinces_a_receiver_that_knows_the_secret_and_no_other() -> None:
+    body = message("job.failed", NOW, uuid4(), {"errors": [{"message": "größer"}]})
+    signed = headers(uuid4(), datetime.now(UTC), body, [NEW])
+    verify(NEW, body, signed)
+    for secret, told in ((OTHER, body), (NEW, body.replace(b"failed", b"passed"))):
+        with pytest.raises(WebhookVerificationError):
+            verify(secret, told, signed)
+    with pytest.raises(WebhookVerificationError):
+        verify(NEW, body, {**signed, "webhook-id": str(uuid4())})
+
+
+def test_while_secrets_change_a_receiver_may_know_either() -> None:
+    body = message("job.completed", NOW, uuid4(), {})
+    signed = headers(uuid4(), datetime.now(UTC), body, [NEW, OLD])
+    verify(NEW, body, signed)
+    verify(OLD, body, signed)
+    with pytest.raises(WebhookVerificationError):
+        verify(OTHER, body, signed)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["", "whsec_", "hunter2", OLD[6:], "whsec_!!!", new_secret(b"x" * 23), new_secret(b"x" * 65)],
+)
+def test_a_malformed_secret_is_refused_and_not_shown(secret: str) -> None:
+    with pytest.raises(UsageError, match="dutiful webhooks secret") as refused:
+        key_of(secret)
+    assert not secret.removeprefix("whsec_") or secret not in str(refused.value)
+
+
+def test_secrets_come_from_settings_and_stay_out_of_sight() -> None:
+    settings = load({"webhook_secrets": f"{NEW}, {OLD}"})
+    assert settings.webhook_secrets == (NEW, OLD) and NEW not in repr(settings)
+    assert load({"webhook_secrets": [NEW]}).webhook_secrets == (NEW,)
+    with pytest.raises(UsageError, match="malformed"):
+        load({"webhook_secrets": "secret"})
+    with pytest.raises(UsageError, match=r"webhook_networks: .*10\.1\.0\.0/16"):
+        load({"webhook_networks": "intranet"})
+
+
+async def test_without_a_secret_there_is_no_webhook() -> None:
+    app = Dutiful("sqlite:///never.db")
+
+    @app.job
+    async def work() -> None: ...
+
+    with pytest.raises(UsageError, match=r"webhook all needs a secret.*dutiful webhooks secret"):
+        app.webhook("all", "https://example.com/")
+    with pytest.raises(UsageError, match="option webhook needs a secret"):
+        await work.options(webhook="https://example.com/").enqueue()
+    assert app.webhook("own", "https://example.com/", secrets=NEW, kinds=[work]).kinds == ["work"]
+
+
+@pytest.mark.parametrize(
+    ("status", "fate"),
+    [(200, Fate.DELIVERED), (204, Fate.DELIVERED), (299, Fate.DELIVERED), (301, Fate.AGAIN), (307, Fate.AGAIN),
+     (400, Fate.AGAIN), (404, Fate.AGAIN), (410, Fate.GONE), (429, Fate.AGAIN), (500, Fate.AGAIN), (799, Fate.AGAIN)],
+)  # fmt: skip
+def test_only_a_2xx_is_a_delivery_and_only_a_410_a_farewell(status: int, fate: Fate) -> None:
+    verdict = judge(Answer(status), 1, NOW, low)
+    assert verdict.fate is fate and (verdict.error is None) == (fate is Fate.DELIVERED)
+
+
+def test_it_is_tried_ten_times_over_days_and_then_given_up() -> None:
+    verdicts = [judge(Answer(500), attempt, NOW, low) for attempt in range(1, 11)]
+    assert [verdict.delay for verdict in verdicts] == [*WAITS, None]
+    assert verdicts[-1].fate is Fate.GIVEN_UP and "after 10 attempts" in (verdicts[-1].error or "")
+    assert timedelta(days=3) < sum(WAITS, timedelta(0)) < timedelta(days=4)
+    assert again("no", 1, lambda low, high: high).delay == timedelta(seconds=5.5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "delay"),
+    [
+        ("120", timedelta(minutes=2)),
+        ("0", WAITS[0]),
+        ("9" * 30, DAY),
+        (format_datetime(NOW + timedelta(hours=1), usegmt=True), timedelta(hours=1)),
+        (format_datetime(NOW - timedelta(hours=1), usegmt=True), WAITS[0]),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", DAY),
+        ("soon", WAITS[0]),
+        ("-5", WAITS[0]),
+        ("١٢", WAITS[0]),
+        (None, WAITS[0]),
+    ],
+)
+def test_a_receiver_may_ask_for_more_time_up_to_a_day(asked: str | None, delay: timedelta) -> None:
+    assert judge(Answer(503, retry_after=asked), 1, NOW, low).delay == delay
+
+
+def test_an_answer_is_kept_as_a_short_and_clean_text() -> None:
+    error = judge(Answer(500, b"\xff\0oops\n" + b"x" * 10_000), 1, NOW, low).error
+    assert error is not None and error.startswith("it answered 500 Internal Server Error: ") and "\0" not in error
+    assert len(error) < 600
