@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from dutiful.delivery import Lines
@@ -20,11 +20,31 @@ class Service(Protocol):
         ...
 
 
+@runtime_checkable
+class Closing(Protocol):
+    """A service that has something to bring to an end before the store is closed."""
+
+    async def close(self, patience: float) -> None:
+        """Begin nothing more, and let what is under way end within `patience` seconds."""
+
+
 class Duty(Protocol):
     """All services of one process, run while it leads."""
 
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    async def recover(self) -> None:
+        """Before the first claim: take back what workers that are known to be dead have left."""
+
     async def run(self, worker_id: UUID, moved: Callable[[Lines], None]) -> None:
-        """Survey and serve for ever; `moved` hears of lines that got jobs."""
+        """Survey and serve until cancelled; `moved` hears of lines that got jobs."""
+
+    async def close(self, patience: float) -> None:
+        """After run() has ended: bring to an end what services have under way."""
 
     def expect(self, delay: timedelta) -> None:
         """A job of ours is scheduled to come due after `delay`."""
+
+    def ended(self, webhook: bool) -> None:
+        """Jobs of ours have ended; `webhook`: one of them names a webhook of its own."""

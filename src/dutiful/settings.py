@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dutiful.core.duration import duration
+from dutiful.core.endpoint import Network, read_network
 from dutiful.core.errors import UsageError
+from dutiful.core.webhook import key_of
 
 DEFAULT_URL = "sqlite:///dutiful.db"
 ANY = "*"
@@ -31,10 +33,11 @@ DEFAULT_LANES = (LaneSettings("fast", 3, ("fast",)), LaneSettings("general", 5))
 class Settings:
     app: str | None = None  # which app the command line works with, as in "jobs:app"
     database_url: str = DEFAULT_URL
-    direct_url: str | None = None  # past a pooler, for LISTEN
+    direct_url: str | None = None  # past a pooler, for LISTEN and named locks
     schema: str = "dutiful"
     sqlite_driver: str = "apsw"
     pool_size: int = 8
+    lock_connections: int = 10  # for named locks, besides the pool; open only while they are needed
     lanes: tuple[LaneSettings, ...] = DEFAULT_LANES
     kinds: tuple[str, ...] = ()  # of those registered, the ones that a worker takes; none named: all
     lease: timedelta = timedelta(seconds=30)
@@ -46,19 +49,34 @@ class Settings:
     cpu_processes: int = field(default_factory=lambda: max(1, (os.cpu_count() or 2) - 1))
     payload_limit: int = 256 * 1024
     result_limit: int = 1024 * 1024
-    retention: timedelta | None = timedelta(days=7)
+    retention: timedelta | None = timedelta(days=7)  # how long a finished job is kept
+    stale_after: timedelta | None = None  # mark finished jobs stale first; then only those are deleted
     notify_in_transaction: bool = True
+    webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # messages are signed with each; newest first
+    webhook_networks: tuple[Network, ...] = ()  # not public, and may be posted to all the same
+    webhook_timeout: timedelta = timedelta(seconds=15)
 
     def __post_init__(self) -> None:
-        for name in ("pool_size", "prefetch", "cpu_processes", "payload_limit", "result_limit"):
+        for name in _NUMBERS:
             if getattr(self, name) < 1:
                 raise UsageError(f"setting {name} is {getattr(self, name)}: it must be at least 1")
         if self.lease < timedelta(seconds=1):
             raise UsageError(f"setting lease is {self.lease}: a lease shorter than 1s cannot be renewed reliably")
         if self.poll < timedelta(milliseconds=50):
             raise UsageError(f"setting poll is {self.poll}: less than 50ms would hammer the database")
+        if self.heartbeat < timedelta(milliseconds=100):
+            raise UsageError(f"setting heartbeat is {self.heartbeat}: less than 100ms would hammer the database")
         if self.sqlite_driver not in ("apsw", "sqlite3"):
             raise UsageError(f'setting sqlite_driver is {self.sqlite_driver!r}: it must be "apsw" or "sqlite3"')
+        if self.retention is not None and self.stale_after is not None and self.stale_after > self.retention:
+            raise UsageError(
+                f"setting stale_after is {self.stale_after}, longer than retention ({self.retention}): a job becomes "
+                "stale first and is deleted then"
+            )
+        for secret in self.webhook_secrets:
+            key_of(secret)
+        if not timedelta(milliseconds=100) <= self.webhook_timeout <= timedelta(minutes=5):
+            raise UsageError(f"setting webhook_timeout is {self.webhook_timeout}: it must be from 100ms to 5m")
         if not self.lanes:
             raise UsageError("setting lanes is empty: a worker needs at least one lane")
         if idle := [lane.name for lane in self.lanes if lane.slots < 1]:
@@ -107,15 +125,15 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 _NAMES = tuple(f.name for f in fields(Settings))
-_DURATIONS = ("lease", "grace", "poll", "heartbeat", "watchdog", "retention")
+_DURATIONS = ("lease", "grace", "poll", "heartbeat", "watchdog", "retention", "stale_after", "webhook_timeout")
 _TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_NUMBERS = ("pool_size", "prefetch", "cpu_processes", "payload_limit", "result_limit")
+_NUMBERS = ("pool_size", "lock_connections", "prefetch", "cpu_processes", "payload_limit", "result_limit")
 
 
 def _read(name: str, value: Any, source: str) -> Any:
     if name not in _NAMES:
         raise UsageError(f"there is no setting {name!r} ({source}); there are: {', '.join(_NAMES)}")
-    if name == "retention" and value in ("never", "off"):
+    if name in ("retention", "stale_after") and value in ("never", "off"):
         return None
     if name in _DURATIONS:
         return duration(value, name)
@@ -125,8 +143,10 @@ def _read(name: str, value: Any, source: str) -> Any:
         raise UsageError(f"setting {name} is {value!r} ({source}): it must be a whole number")
     if name == "lanes":
         return _lanes(value)
-    if name == "kinds":
-        return tuple(k.strip() for k in value.split(",") if k.strip()) if isinstance(value, str) else tuple(value)
+    if name in ("kinds", "webhook_secrets", "webhook_networks"):
+        listed = value.split(",") if isinstance(value, str) else value
+        texts = tuple(str(text).strip() for text in listed if str(text).strip())
+        return tuple(map(read_network, texts)) if name == "webhook_networks" else texts
     if name == "notify_in_transaction":
         word = str(value).lower()
         if word not in _TRUTHS:

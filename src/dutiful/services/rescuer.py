@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from dutiful.core import ids
 from dutiful.core.job import Lapsed
 from dutiful.core.outcome import Cancelled, Lost
-from dutiful.core.settle import Change, Policy, decide
+from dutiful.core.settle import Change, Policy, decide_surely
 from dutiful.core.transitions import State
 from dutiful.delivery import EVERYWHERE, Lines
 from dutiful.kind import Kind
@@ -48,9 +48,19 @@ class Rescuer:
                 break
         return EVERYWHERE if moved else None
 
+    async def recover(self) -> int:
+        """Take back at once what dead workers held, where the store can tell that they are; returns how many."""
+        lapsed = await self._store.orphans()
+        if not lapsed:
+            return 0
+        changes = self.decide(lapsed)
+        refused = await self._store.settle(changes)
+        report(lapsed, changes, refused)
+        return len(changes) - len(refused)
+
     def decide(self, lapsed: Sequence[Lapsed]) -> list[Change]:
         """The fate of each: back in line, cancelled as asked, or a dead letter if it was there at too many deaths."""
-        return [decide(job, self._outcome(job), self._policy(job.kind), 1, self._uniform) for job in lapsed]
+        return [decide_surely(job, self._outcome(job), self._policy(job.kind), 1, self._uniform) for job in lapsed]
 
     def _outcome(self, lapsed: Lapsed) -> Lost | Cancelled:
         return Cancelled("cancelled while its worker died") if lapsed.cancel_requested else Lost()

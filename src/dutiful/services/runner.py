@@ -10,7 +10,9 @@ from uuid import UUID
 
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Delivery, Lines
-from dutiful.service import Service
+from dutiful.service import Closing, Service
+from dutiful.services.rescuer import Rescuer
+from dutiful.services.webhooks import Poster
 from dutiful.store import Duties, ScheduleRecord, Survey
 
 log = logging.getLogger("dutiful.services")
@@ -31,16 +33,36 @@ class Runner:
         slow: Sequence[Service],
         delivery: Delivery,
         schedules: Callable[[datetime], Sequence[ScheduleRecord]],
+        rescuer: Rescuer,
+        poster: Poster,
     ) -> None:
         self._duties = duties
         self._services = services
         self._slow = slow
         self._delivery = delivery
         self._schedules = schedules
+        self._rescuer = rescuer
+        self._poster = poster
         self._tasks: dict[str, asyncio.Task[Lines | None]] = {}
         self._wake = asyncio.Event()
         self._expected: float | None = None  # when a job of ours is due, on the monotonic clock
         self.leading = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(service.name for service in (*self._services, *self._slow))
+
+    async def recover(self) -> None:
+        await self._poster.declare()
+        await self._rescuer.recover()
+
+    async def close(self, patience: float) -> None:
+        closing = [service for service in (*self._services, *self._slow) if isinstance(service, Closing)]
+        for service in closing:
+            try:
+                await service.close(patience)
+            except Exception:
+                log.exception("%s could not be brought to its end", type(service).__name__.lower())
 
     async def run(self, worker_id: UUID, moved: Callable[[Lines], None]) -> None:
         try:
@@ -51,6 +73,13 @@ class Runner:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self._resign(worker_id)
+
+    async def _resign(self, worker_id: UUID) -> None:
+        """So that another one leads at once, while this process still brings its running jobs to an end."""
+        self.leading = False
+        with contextlib.suppress(DutifulError, TimeoutError):  # then its term runs out by itself
+            await asyncio.wait_for(self._duties.resign(worker_id), 1)
 
     async def once(self, worker_id: UUID, moved: Callable[[Lines], None]) -> float:
         """Survey, serve if we lead, and say how long nothing is due."""
@@ -75,7 +104,8 @@ class Runner:
                 self._tasks[service.name] = asyncio.create_task(self._tick(service, survey))
         if busy:
             return SOONEST  # what was due is done; look at once when the next is
-        times = [t for t in (survey.next_run_at, survey.next_fire_at) if t is not None and t > survey.now]
+        known = (survey.next_run_at, survey.next_fire_at, survey.next_post_at)
+        times = [t for t in known if t is not None and t > survey.now]
         soonest = min((t - survey.now).total_seconds() for t in times) if times else LEADER_LOOK
         return min(LEADER_LOOK, max(SOONEST, soonest))
 
@@ -111,3 +141,7 @@ class Runner:
         if self._expected is None or due < self._expected:
             self._expected = due
             self._wake.set()
+
+    def ended(self, webhook: bool) -> None:
+        if self.leading and (webhook or self._poster.declared):
+            self._poster.wake()

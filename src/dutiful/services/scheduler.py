@@ -59,5 +59,5 @@ class Scheduler:
             max_attempts=job["max_attempts"],
             tenant=job.get("tenant"),
             created_by=f"schedule {record.name}",
-            options=msgspec.json.encode({"scheduled_for": at}).decode(),
+            options=msgspec.json.encode({**job.get("options", {}), "scheduled_for": at}).decode(),
         )

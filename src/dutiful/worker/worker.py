@@ -6,9 +6,9 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from dutiful.worker.attempt import Attempts
 from dutiful.worker.lane import Lane, Suspects
 from dutiful.worker.lease import LeaseKeeper, Leases
 from dutiful.worker.lines import Lines
+from dutiful.worker.locks import Locks
 from dutiful.worker.processes import ProcessPool
 from dutiful.worker.resources import open_resources
 from dutiful.worker.settler import Settler
@@ -36,6 +37,7 @@ from dutiful.worker.slot import Slot, Stop
 from dutiful.worker.threads import Threads
 
 log = logging.getLogger("dutiful.worker")
+opening = logging.getLogger("dutiful.opening")  # each step of a start, in its order
 TICK = 0.1
 LAST_WORDS = 5.0  # how long interrupted handlers may take to clean up
 
@@ -70,6 +72,7 @@ class Worker:
         self._leases = Leases()
         self._stopping = asyncio.Event()
         self._aborting = asyncio.Event()
+        self._grace = settings.grace
         self._patience = LAST_WORDS
         self._started_at = datetime.now(UTC)
         self.lanes: list[Lane] = []
@@ -77,8 +80,9 @@ class Worker:
 
     # --- life
 
-    def stop(self) -> None:
-        """Claim no more, finish what runs within the grace period, then end."""
+    def stop(self, grace: timedelta | None = None) -> None:
+        """Claim no more, finish what runs within the grace period (of the settings, unless given), then end."""
+        self._grace = self._grace if grace is None else grace
         self._stopping.set()
 
     def abort(self, patience: float = LAST_WORDS) -> None:
@@ -95,8 +99,15 @@ class Worker:
             processes = ProcessPool(self._settings.cpu_processes, self._settings.result_limit)
             stack.callback(processes.close)
             resources = await open_resources(stack, self._makers, self._kinds.values())
-            attempts = Attempts(self._store, threads, processes, resources, self._settings.result_limit)
-            self._settler = Settler(self._store, self._kinds, self._leases, self._uniform, self._on_settled)
+            locks = Locks(self._store, self._settings.lock_connections)
+            stack.push_async_callback(locks.close)
+            attempts = Attempts(
+                self._store, threads, processes, resources, self._settings.result_limit, locks, self._delivery.news
+            )
+            stack.callback(attempts.close)
+            self._settler = Settler(
+                self._store, self._kinds, self._leases, self._uniform, self._on_settled, self._on_ended
+            )
             self.lanes = self._make_lanes(attempts)
             self._slots: list[Slot] = [slot for lane in self.lanes for slot in lane.slots]
             keeper = LeaseKeeper(
@@ -110,6 +121,9 @@ class Worker:
                 on_cancel=lambda job_id: self._tell(job_id, Stop.CANCEL),
             )
             await self._beat()
+            if self._duties is not None:
+                await self._duties.recover()
+                opening.debug("recovered")
             await self._peek()  # before the first claim, for it is to go by priority
             keeper.start()
             try:
@@ -140,12 +154,13 @@ class Worker:
 
     async def _work(self) -> None:
         settling = asyncio.create_task(self._settler.run(), name="dutiful settler")
+        serving = [asyncio.create_task(self._forever(self._serve))] if self._duties is not None else []
+        opening.debug("services: %s", ", ".join(self._duties.names) if self._duties is not None else "none")
         slots = [asyncio.create_task(lane.run_slot(slot)) for lane in self.lanes for slot in lane.slots]
+        opening.debug("first claim")
         feeding = [asyncio.create_task(lane.feed(), name=f"dutiful lane {lane.name}") for lane in self.lanes]
         loops = [asyncio.create_task(self._forever(loop)) for loop in (self._hear, self._poll, self._heartbeat)]
         loops.append(asyncio.create_task(self._tick()))
-        if self._duties is not None:
-            loops.append(asyncio.create_task(self._forever(self._serve)))
         self.started.set()
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -153,37 +168,52 @@ class Worker:
             done, _ = await asyncio.wait([stopping, settling, *slots, *feeding], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 task.result()
+            self._close_lanes()
+            # Others lead from here on; and nothing is retained or fired by somebody who is about to go.
+            await _cancel(serving)
             interrupted = await self._drain(slots, feeding)
         except BaseException:
+            handed_over = self._settler.unsettled  # such as the job whose slot has ended: it spends its attempt
             for claim, _ in self._leases.snapshot():
-                # Nobody else is to blame for what went wrong here: back in line, no attempt spent.
-                self._settler.settle(claim, Released())
+                if claim.claim_id not in handed_over:
+                    # Nobody else is to blame for what went wrong here: back in line, no attempt spent.
+                    self._settler.settle(claim, Released())
             raise
         finally:
             for slot in self._slots:
                 slot.closing = True
-            rest = [stopping, *slots, *feeding, *loops]
-            for task in rest:
-                task.cancel()
             # Bounded, for a handler may catch its cancellation and go on for ever.
-            await asyncio.wait(rest, timeout=1)
+            await _cancel([stopping, *slots, *feeding, *loops, *serving])
             self._settler.close()
-            await self._settle_rest(settling)
+            unsettled = await self._settle_rest(settling)
+            self._delivery.news()
+            if self._duties is not None:
+                # A post under way may take as long as a post may; unless somebody is in a hurry.
+                hurry = self._aborting.is_set()
+                await self._duties.close(self._patience if hurry else self._settings.webhook_timeout.total_seconds())
         if interrupted:
             why = (
-                "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._settings.grace)}"
+                "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._grace)}"
             )
-            raise ShutdownTimeout(f"{interrupted} jobs were interrupted {why}")
+            raise ShutdownTimeout(f"{interrupted} jobs were interrupted {why}, and given back")
+        if unsettled:
+            raise ShutdownTimeout(
+                f"{unsettled} outcomes could not be stored within {LAST_WORDS:.0f}s of the stop; "
+                "their jobs are run again when their leases end"
+            )
 
-    async def _drain(self, slots: list["asyncio.Task[None]"], feeding: list["asyncio.Task[None]"]) -> int:
-        """Give back what is not started, let the rest finish; returns how many had to be interrupted."""
+    def _close_lanes(self) -> None:
+        """Claim no more, and give back what is not started."""
         for lane in self.lanes:
             for claim in lane.close():
                 self._settler.settle(claim, Released())
             lane.release_slots()
+
+    async def _drain(self, slots: list["asyncio.Task[None]"], feeding: list["asyncio.Task[None]"]) -> int:
+        """Let what runs finish; returns how many had to be interrupted."""
         everybody = asyncio.create_task(_ended(slots))
         aborting = asyncio.create_task(self._aborting.wait())
-        grace = self._settings.grace.total_seconds()
+        grace = self._grace.total_seconds()
         both: list[asyncio.Task[Any]] = [everybody, aborting]
         await asyncio.wait(both, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         aborting.cancel()
@@ -201,11 +231,15 @@ class Worker:
         await asyncio.wait(feeding, timeout=LAST_WORDS)
         return len(running)
 
-    async def _settle_rest(self, settling: "asyncio.Task[None]") -> None:
+    async def _settle_rest(self, settling: "asyncio.Task[None]") -> int:
+        """Returns how many outcomes could not be stored."""
         try:
             await asyncio.wait_for(settling, LAST_WORDS)
         except TimeoutError:
-            log.warning("the store does not answer; %d outcomes are left to their leases", self._settler.pending)
+            left = len(self._settler.unsettled)
+            log.warning("%d outcomes could not be stored in time, and are left to their leases", left)
+            return left
+        return 0
 
     # --- loops
 
@@ -263,9 +297,14 @@ class Worker:
         await self._duties.run(self.id, self._look_soon)
 
     async def _tick(self) -> None:
-        """One timer for all slots and buffers, instead of one each."""
+        """One timer for all slots and buffers, instead of one each; and one word to watchers for all that happened."""
+        told = 0
         while True:
             await asyncio.sleep(TICK)
+            moved = self._settler.count + sum(lane.taken for lane in self.lanes)
+            if moved != told:
+                told = moved
+                self._delivery.news()
             for lane in self.lanes:
                 lane.give_back_stale()
             now = time.monotonic()
@@ -288,11 +327,15 @@ class Worker:
         if self._duties is not None and change.to is State.SCHEDULED and change.delay is not None:
             self._duties.expect(change.delay)
 
+    def _on_ended(self, webhook: bool) -> None:
+        if self._duties is not None:
+            self._duties.ended(webhook)
+
     def _tell(self, job_id: UUID, stop: Stop) -> None:
         for slot in self._slots:
+            # Every one: a job that was lost and claimed again may still run here under its dead claim, too.
             if slot.claim is not None and slot.claim.job_id == job_id:
                 slot.tell(stop)
-                return
 
     def _lose(self, claim: Claim) -> None:
         """Somebody else has this job now; what was claimed ahead and is not started never will be, here."""
@@ -319,6 +362,7 @@ class Worker:
             kinds=sorted(self._kinds),
         )
         await self._store.beat(record, 3 * self._settings.heartbeat)
+        self._delivery.watched(await self._store.listened())
 
     async def _leave(self) -> None:
         try:
@@ -329,6 +373,13 @@ class Worker:
 
 async def _ended(tasks: list["asyncio.Task[None]"]) -> None:
     await asyncio.wait(tasks)
+
+
+async def _cancel(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=2)
 
 
 __all__ = ["Worker"]

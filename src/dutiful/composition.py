@@ -1,0 +1,133 @@
+"""Puts the parts together: the only file that knows concrete stores, deliveries and services."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from dutiful.client import Client
+from dutiful.core.errors import UsageError
+from dutiful.deliveries.in_process import InProcess
+from dutiful.delivery import Delivery
+from dutiful.registry import Registry
+from dutiful.settings import Settings
+from dutiful.store import Store
+
+if TYPE_CHECKING:
+    from dutiful.service import Service
+    from dutiful.services.http import Http
+    from dutiful.services.retention import Retention
+    from dutiful.worker.worker import Worker
+
+opening = logging.getLogger("dutiful.opening")
+
+
+def make_store(settings: Settings) -> Store:
+    try:
+        scheme = urlsplit(settings.database_url).scheme
+    except ValueError as error:
+        raise UsageError(f"database_url is no address ({error}): in a password, [ is written as %5B") from None
+    match scheme:
+        case "sqlite" | "":
+            from dutiful.stores.sqlite import SqliteStore
+
+            return SqliteStore(
+                _sqlite_path(settings.database_url), driver=cast(Literal["apsw", "sqlite3"], settings.sqlite_driver)
+            )
+        case "postgresql" | "postgres":
+            try:
+                from dutiful.stores.postgres import PostgresStore
+            except ImportError as error:
+                raise UsageError(f"Postgres needs an extra ({error}): pip install 'dutiful[postgres]'") from error
+            return PostgresStore(
+                settings.database_url,
+                schema=settings.schema,
+                direct_dsn=settings.direct_url,
+                pool_size=settings.pool_size,
+                notify_within=settings.notify_in_transaction,
+            )
+        case _:
+            raise UsageError(
+                f"database_url has the scheme {scheme!r}; use sqlite:///jobs.db or postgresql://user@host/database"
+            )
+
+
+def make_delivery(settings: Settings, store: Store) -> Delivery:
+    from dutiful.stores.sqlite import SqliteStore
+
+    if isinstance(store, SqliteStore):
+        return InProcess(store.data_version)
+    from dutiful.deliveries.notify import Notify
+    from dutiful.stores.postgres import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    direct = settings.direct_url is not None or not store.pooled
+    return Notify(settings.schema, store.notify, store.connect_direct if direct else None)
+
+
+def make_worker(app: Registry, client: Client, *, services: bool = True, worker_id: UUID | None = None) -> "Worker":
+    """A worker on an open client; `await worker.run()` until `worker.stop()`."""
+    # Imported here, for a process that only enqueues needs none of it.
+    from dutiful.services.gates import Gates
+    from dutiful.services.promoter import Promoter
+    from dutiful.services.rescuer import Rescuer
+    from dutiful.services.runner import Runner
+    from dutiful.services.scheduler import Scheduler
+    from dutiful.services.webhooks import Poster
+    from dutiful.worker.worker import Worker
+
+    store, settings, news = client.store, app.settings, client.delivery.news
+    opening.debug("retry policies of %d kinds", len(app.kinds))
+    rescuer = Rescuer(store, app.kinds)
+    duties: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id)]
+    declared = [spec.record for spec in app.webhooks.values()]
+    poster = Poster(store, declared, lambda: _make_http(settings), app.webhook_secrets, settings.webhook_timeout, news)
+    slow: list[Service] = [make_retention(app, client), poster]
+    runner = Runner(store, duties, slow, client.delivery, app.schedule_records, rescuer, poster)
+    worker = Worker(
+        store,
+        client.delivery,
+        app.kinds,
+        app.settings,
+        resources=app.resources,
+        duties=runner if services else None,
+        worker_id=worker_id,
+    )
+    opening.debug("worker made")
+    opening.debug("webhooks: %s", ", ".join(app.webhooks) or "none but jobs' own")
+    return worker
+
+
+def make_retention(app: Registry, client: Client) -> "Retention":
+    from dutiful.services.retention import Retention
+
+    return Retention(
+        client.store,
+        app.settings.retention,
+        app.settings.stale_after,
+        on_stale=app.stale_callbacks,
+        on_delete=app.delete_callbacks,
+        news=client.delivery.news,
+    )
+
+
+def _make_http(settings: Settings) -> "Http":
+    try:
+        from dutiful.services.http import Http
+    except ImportError as error:
+        raise UsageError(f"webhooks need an extra ({error}): pip install 'dutiful[webhooks]'") from error
+    from dutiful.services.guard import Guard
+
+    return Http(Guard(settings.webhook_networks), settings.webhook_timeout.total_seconds())
+
+
+def _sqlite_path(url: str) -> Path:
+    """sqlite:///relative.db, sqlite:////absolute.db, or a bare path."""
+    parts = urlsplit(url)
+    if parts.scheme == "":
+        return Path(url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc or not path:
+        raise UsageError(f"database_url {url!r}: write sqlite:///relative.db or sqlite:////absolute/path.db")
+    return Path(path)

@@ -1,0 +1,244 @@
+"""What an app declares: kinds, pipelines, resources, schedules, webhooks and callbacks, each under its name."""
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from dutiful.context import Context
+from dutiful.core.cron import CatchUp, Cron, Every
+from dutiful.core.duration import Duration
+from dutiful.core.errors import UnknownKind, UsageError
+from dutiful.core.job import JobRecord
+from dutiful.core.retry import Retry
+from dutiful.kind import Enqueuer, Kind, Mode
+from dutiful.options import Options, read_options, read_policy, read_timeout
+from dutiful.outbox import WebhookRecord
+from dutiful.pipeline import OnRetry, Pipeline
+from dutiful.schedule import ScheduleSpec, read_schedule_options
+from dutiful.settings import Settings
+from dutiful.signature import check_function
+from dutiful.store import ScheduleRecord
+from dutiful.webhook import WebhookSpec, read_webhook
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Resource = Callable[[], Any]
+Callback = Callable[[JobRecord], Any]
+CallbackT = TypeVar("CallbackT", bound=Callback)
+
+
+class JobDecorator:
+    """What @app.job(…) with arguments returns; typed so that `enqueue` has the handler's parameters."""
+
+    def __init__(self, register: Callable[[Callable[..., Any]], Kind[Any, Any]]) -> None:
+        self._register = register
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Kind[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Kind[Any, Any]:
+        return self._register(function)
+
+
+class Registry(Enqueuer):
+    """The declaring half of an app; the other half enqueues what is declared here."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, Kind[Any, Any]] = {}
+        self.schedules: dict[str, ScheduleSpec] = {}
+        self.resources: dict[str, Resource] = {}
+        self.webhooks: dict[str, WebhookSpec] = {}
+        self.stale_callbacks: list[Callback] = []
+        self.delete_callbacks: list[Callback] = []
+
+    @property
+    @abstractmethod
+    def settings(self) -> Settings: ...
+
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, Awaitable[R]], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
+    @overload
+    def job(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        process: bool = False,
+        max_crashes: int = 3,
+        on_crash: Literal["retry", "fail"] = "retry",
+        unique: Any = None,
+    ) -> JobDecorator: ...
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        process: bool = False,
+        max_crashes: int = 3,
+        on_crash: Literal["retry", "fail"] = "retry",
+        unique: Any = None,
+    ) -> Any:
+        """Make a function a kind; its parameters' types are the payload's schema."""
+        policy, limit = read_policy(retry, max_crashes, on_crash), read_timeout(timeout)
+
+        def register(function: Callable[..., Any]) -> Kind[Any, Any]:
+            own = check_function(function)
+            chosen = self._new_name(name or own)
+            self.kinds[chosen] = Kind(
+                function,
+                self,
+                name=chosen,
+                queue=queue,
+                priority=priority,
+                policy=policy,
+                timeout=limit,
+                mode=_mode(function, process=process, name=chosen),
+                options=read_options(Options(), {"unique": unique}),
+            )
+            return self.kinds[chosen]
+
+        return JobDecorator(register) if function is None else register(function)
+
+    def pipeline(
+        self,
+        name: str,
+        *,
+        queue: str = "default",
+        priority: int = 100,
+        retry: Retry | None = None,
+        on_retry: OnRetry = "resume",
+        timeout: Duration | None = None,
+        max_crashes: int = 3,
+        on_crash: Literal["retry", "fail"] = "retry",
+        unique: Any = None,
+    ) -> Pipeline:
+        """A kind made of phases: `publish = app.pipeline("publish")`, then `@publish.phase` on each function."""
+        pipeline = Pipeline(
+            self,
+            name=self._new_name(name),
+            queue=queue,
+            priority=priority,
+            policy=read_policy(retry, max_crashes, on_crash),
+            timeout=read_timeout(timeout),
+            options=read_options(Options(), {"unique": unique}),
+            on_retry=on_retry,
+        )
+        self.kinds[name] = pipeline
+        return pipeline
+
+    def _new_name(self, name: str) -> str:
+        if name in self.kinds:
+            raise UsageError(f"there is a kind {name!r} already; give one of them another name: @app.job(name=…)")
+        return name
+
+    def kind(self, name: str) -> Kind[Any, Any]:
+        try:
+            return self.kinds[name]
+        except KeyError:
+            known = ", ".join(sorted(self.kinds)) or "none yet"
+            raise UnknownKind(f"there is no kind {name!r}; this app has: {known}") from None
+
+    def resource(self, function: Resource) -> Resource:
+        """Make a function (plain, async, or a generator that cleans up after its yield) a shared resource."""
+        self.resources[function.__name__] = function
+        return function
+
+    def on_stale(self, function: CallbackT) -> CallbackT:
+        """Call a function (plain or async) with each job that retention has marked stale, before the event goes out."""
+        self.stale_callbacks.append(function)
+        return function
+
+    def on_delete(self, function: CallbackT) -> CallbackT:
+        """Call a function (plain or async) with each job that retention has deleted, before the event goes out."""
+        self.delete_callbacks.append(function)
+        return function
+
+    def webhook(
+        self,
+        name: str,
+        url: str,
+        *,
+        kinds: Iterable[Kind[Any, Any] | str] | None = None,
+        states: Iterable[str] | None = None,
+        secrets: str | Iterable[str] | None = None,
+    ) -> WebhookRecord:
+        """Tell this URL of jobs that have ended: of all, or of these kinds and states; signed with the settings'
+        webhook_secrets, or with `secrets` of its own, the newest first."""
+        if name in self.webhooks:
+            raise UsageError(f"there is a webhook {name!r} already; give one of them another name")
+        spec = read_webhook(name, url, kinds, states, secrets, self.settings)
+        self.webhooks[name] = spec
+        return spec.record
+
+    def schedule(
+        self,
+        kind: Kind[Any, Any],
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        name: str | None = None,
+        timezone: str = "UTC",
+        catch_up: CatchUp | str = CatchUp.ONE,
+        payload: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ScheduleSpec:
+        """Enqueue `kind` again and again: by a cron expression in a time zone, or every so often."""
+        if not isinstance(kind, Kind):
+            wanted = f"app.kind({kind!r})" if isinstance(kind, str) else "what @app.job has made of your function"
+            raise UsageError(f"{kind!r:.80} is not a kind: give app.schedule the kind itself, {wanted}")
+        if (cron is None) == (every is None):
+            raise UsageError("give a schedule either a cron expression or every=…")
+        when = Cron(cron, timezone) if cron is not None else Every(every if every is not None else 0)
+        try:
+            policy = CatchUp(catch_up)
+        except ValueError:
+            raise UsageError(f"catch_up {catch_up!r} must be one of: skip, one, all") from None
+        text = kind.signature.encode(payload or {}, self.settings.payload_limit)
+        chosen = read_schedule_options(options)
+        spec = ScheduleSpec(name or kind.name, kind, when, policy, msgspec.json.decode(text), chosen)
+        if spec.name in self.schedules:
+            raise UsageError(f"there is a schedule {spec.name!r} already; give one of them another name=…")
+        self.schedules[spec.name] = spec
+        return spec
+
+    def schedule_records(self, now: datetime) -> list[ScheduleRecord]:
+        """As they are stored, for an app that starts now."""
+        return [spec.record(now) for spec in self.schedules.values()]
+
+    def webhook_secrets(self, name: str | None) -> tuple[str, ...]:
+        """What a webhook is signed with; without a name, one that a job names itself."""
+        spec = self.webhooks.get(name) if name is not None else None
+        return (spec.secrets if spec is not None else ()) or self.settings.webhook_secrets
+
+
+def _mode(function: Callable[..., Any], *, process: bool, name: str) -> Mode:
+    if inspect.iscoroutinefunction(function):
+        if process:
+            raise UsageError(f"kind {name}: process=True is for plain functions; an async one runs on the event loop")
+        return Mode.LOOP
+    return Mode.PROCESS if process else Mode.THREAD

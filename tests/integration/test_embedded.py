@@ -1,0 +1,294 @@
+"""A worker inside the user's own process: how it opens, feeds itself, and closes."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from working import eventually, final
+
+from dutiful import Dutiful, Inject, ShutdownTimeout, State, StoreUnavailable, UsageError
+from dutiful.core.job import Claim
+from dutiful.store import Ask
+from dutiful.worker import worker
+
+
+@pytest.mark.req("J1", "J2", "J3", "J4", "J5", "J6", "J7", "J8", "J9")
+async def test_it_opens_in_a_fixed_order(app: Dutiful, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job
+    async def nothing() -> None: ...
+
+    app.configure(webhook_secrets="whsec_" + "c2VjcmV0" * 5, stale_after="1h", retention="2h")
+    app.webhook("orders", "https://example.org/hook")
+    with caplog.at_level(logging.DEBUG, "dutiful.opening"):
+        async with app.embedded():
+            pass
+
+    assert [record.message for record in caplog.records if record.name == "dutiful.opening"] == [
+        "settings read",
+        "store open",
+        "retry policies of 1 kinds",
+        "worker made",
+        "webhooks: orders",
+        "recovered",
+        "services: promoter, rescuer, gates, scheduler, retention, webhooks",
+        "first claim",
+    ]
+
+
+@pytest.mark.req("J2")
+async def test_a_file_is_opened_with_a_write_ahead_log(sqlite_path: Any) -> None:
+    app = Dutiful(f"sqlite:///{sqlite_path}")
+
+    @app.job
+    async def nothing() -> None: ...
+
+    async with app.embedded():
+        assert sqlite_path.with_name(f"{sqlite_path.name}-wal").exists()
+
+
+@pytest.mark.req("J1")
+async def test_bad_settings_are_told_before_anything_is_opened(sqlite_path: Any) -> None:
+    app = Dutiful(f"sqlite:///{sqlite_path}", stale_after="3h", retention="1h")
+    with pytest.raises(UsageError, match=r"stale_after is 3:00:00, longer than retention"):
+        await app.embedded().open()
+    assert not sqlite_path.exists()
+
+
+@pytest.mark.req("J12", "J13", "J14", "J23")
+async def test_a_job_is_stored_before_its_id_is_known_and_runs_without_waiting_for_a_poll(app: Dutiful) -> None:
+    app.configure(poll="60s")
+
+    @app.job
+    async def double(n: int) -> int:
+        return 2 * n
+
+    job = await double.enqueue(4)
+    async with app.opened() as other:  # what another connection sees has been committed
+        stored = await other.find(job.id)
+        assert stored is not None and stored.state is State.READY
+    async with app.embedded():
+        assert await job.result("20s") == 8
+        again = await double.enqueue(5)
+        assert await again.result("20s") == 10
+
+
+@pytest.mark.req("J15", "J20", "J24")
+async def test_a_delayed_job_starts_when_its_time_has_come_and_not_before(app: Dutiful) -> None:
+    app.configure(poll="60s")
+
+    @app.job
+    async def later() -> None: ...
+
+    async with app.embedded():
+        due = datetime.now(UTC) + timedelta(seconds=0.6)
+        job = await later.options(run_at=due).enqueue()
+        record = await job.record()
+        assert record.state is State.SCHEDULED
+        ended = await final(app, job)
+        assert ended.started_at is not None and ended.started_at >= due
+
+
+@pytest.mark.req("J18", "J19", "J21", "J25")
+async def test_what_arrives_during_a_claim_is_claimed_by_the_next_one_and_each_job_once(app: Dutiful) -> None:
+    """A claim is held up in the middle; what is enqueued meanwhile must not be forgotten."""
+    app.configure(poll="60s", lanes="general=2:*")
+    started: list[int] = []
+
+    @app.job
+    async def count(n: int) -> None:
+        started.append(n)
+
+    async with app.embedded():
+        store = (await app.client()).store
+        asking, go_on = asyncio.Event(), asyncio.Event()
+        claim: Callable[..., Awaitable[list[Claim]]] = store.claim
+
+        async def slow_claim(ask: Ask, **rest: Any) -> list[Claim]:
+            claims = await claim(ask, **rest)
+            asking.set()
+            await go_on.wait()
+            return claims
+
+        store.claim = slow_claim  # type: ignore[method-assign]
+        jobs = [await count.enqueue(0)]
+        await asyncio.wait_for(asking.wait(), 20)
+        jobs += [await count.enqueue(n) for n in range(1, 20)]
+        go_on.set()
+        for job in jobs:
+            await job.result("20s")
+    assert sorted(started) == list(range(20))
+
+
+@pytest.mark.req("J17", "J77")
+async def test_nothing_starts_once_it_is_told_to_close(app: Dutiful) -> None:
+    release = asyncio.Event()
+    running = asyncio.Event()
+
+    @app.job
+    async def slow() -> None:
+        running.set()
+        await release.wait()
+
+    @app.job
+    async def nothing() -> None: ...
+
+    queue = app.embedded(grace="20s")
+    await queue.open()
+    await slow.enqueue()
+    await asyncio.wait_for(running.wait(), 20)
+    closing = asyncio.create_task(queue.close())
+    await asyncio.sleep(0)  # it has been told
+    late = await nothing.enqueue()
+    release.set()
+    await closing
+    async with app.opened() as client:
+        record = await client.find(late.id)
+        assert record is not None and record.state is State.READY and record.attempt == 0
+
+
+@pytest.mark.req("J79", "J84")
+async def test_running_jobs_finish_and_then_the_store_is_closed(app: Dutiful) -> None:
+    running, release = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def slow() -> str:
+        running.set()
+        await release.wait()
+        return "done"
+
+    queue = app.embedded(grace="20s")
+    await queue.open()
+    client = await app.client()
+    job = await slow.enqueue()
+    await asyncio.wait_for(running.wait(), 20)
+    asyncio.get_running_loop().call_later(0.2, release.set)
+    await queue.close()
+
+    with pytest.raises(StoreUnavailable):
+        await client.store.find(job.id)
+    async with app.opened() as fresh:
+        record = await fresh.find(job.id)
+        assert record is not None and record.state is State.COMPLETED and record.result == "done"
+
+
+@pytest.mark.req("J78", "J80", "J81", "J83", "J84", "J85")
+async def test_a_handler_that_ignores_the_abort_delays_the_error_but_not_the_cleanup(
+    app: Dutiful, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story: list[str] = []
+    running = {"deaf": asyncio.Event(), "polite": asyncio.Event()}
+    the_end = asyncio.Event()
+
+    @app.job
+    async def deaf() -> None:
+        running["deaf"].set()
+        while not the_end.is_set():
+            try:
+                await the_end.wait()
+            except asyncio.CancelledError:
+                story.append("deaf was told")
+
+    @app.job
+    async def polite() -> None:
+        running["polite"].set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.05)  # the second drain waits for this
+            story.append("polite has cleaned up")
+
+    request.addfinalizer(the_end.set)
+    monkeypatch.setattr(worker, "LAST_WORDS", 0.5)
+    queue = app.embedded()
+    await queue.open()
+    client = await app.client()
+    jobs = [await deaf.enqueue(), await polite.enqueue()]
+    for event in running.values():
+        await asyncio.wait_for(event.wait(), 20)
+    heard: list[str] = []
+
+    async def follow() -> None:
+        async with app.events(jobs[0]) as stream:
+            async for item in stream:
+                heard.append(item.type)
+        heard.append("the end")
+
+    following = asyncio.create_task(follow())
+    await eventually(client.store.listened)
+
+    with pytest.raises(ShutdownTimeout, match="2 jobs were interrupted after the grace"):
+        await queue.close(grace="0.2s")
+    assert "polite has cleaned up" in story and "deaf was told" in story
+    await asyncio.wait_for(following, 20)
+    assert heard[0] == "snapshot" and heard[-1] == "the end"
+    with pytest.raises(StoreUnavailable):
+        await client.store.find(jobs[0].id)
+    async with app.opened() as fresh:
+        assert not await fresh.store.listened()
+        assert [w.id for w in await fresh.store.workers()] == []
+        for job in jobs:  # nobody's fault: back in line
+            record = await fresh.find(job.id)
+            assert record is not None and record.state is State.READY and record.attempt == 0
+
+
+@pytest.mark.req("J85")
+async def test_an_error_of_the_block_itself_is_not_hidden_by_a_late_handler(app: Dutiful) -> None:
+    running = asyncio.Event()
+
+    @app.job
+    async def slow() -> None:
+        running.set()
+        await asyncio.sleep(3600)
+
+    with pytest.raises(ZeroDivisionError):
+        async with app.embedded(grace="0.1s"):
+            await slow.enqueue()
+            await asyncio.wait_for(running.wait(), 20)
+            raise ZeroDivisionError
+
+
+async def test_a_worker_that_cannot_start_says_why_and_leaves_nothing_open(app: Dutiful) -> None:
+    @app.resource
+    def broken() -> int:
+        raise OSError("no such device")
+
+    @app.job
+    async def uses(broken: int = Inject("broken")) -> None: ...
+
+    with pytest.raises(OSError, match="no such device"):
+        await app.embedded().open()
+    async with app.opened() as client:
+        assert await client.store.workers() == []
+
+
+@pytest.mark.req("J78")
+async def test_services_stop_before_running_jobs_are_waited_for(app: Dutiful) -> None:
+    """A schedule that is due every second fires no more while a long job is drained."""
+    running, release = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def slow() -> None:
+        running.set()
+        await release.wait()
+
+    @app.job
+    async def tick() -> None: ...
+
+    app.schedule(tick, every="1s")
+    queue = app.embedded(grace="20s")
+    await queue.open()
+    await slow.enqueue()
+    await asyncio.wait_for(running.wait(), 20)
+    closing = asyncio.create_task(queue.close())
+
+    async def resigned() -> bool:
+        async with app.opened() as other:
+            return (await other.store.survey(uuid4(), timedelta(seconds=1))).leading
+
+    assert await eventually(resigned)
+    release.set()
+    await closing

@@ -1,0 +1,167 @@
+"""Finished jobs grow stale, then go: in order, with callbacks and events, and never before their time."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from working import clocked, eventually
+
+from dutiful import Dutiful, EventType, JobRecord
+from dutiful.client import Client
+from dutiful.services.retention import Retention
+from dutiful.testing import Clock, app_on
+from dutiful.watcher import Wanted
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def finished(app: Dutiful, client: Client, count: int = 1) -> list[JobRecord]:
+    """Jobs that have ended at the clock's time."""
+    kind = app.kind("work")
+    jobs = kind.prepare_many(kind._defaults, [{}] * count)
+    await client.submit_many(jobs)
+    for job in jobs:
+        assert (await client.cancel(job.id, "over")).changed
+    return [await client.get(job.id) for job in jobs]
+
+
+@pytest.fixture
+def worked(app: Dutiful) -> Dutiful:
+    @app.job
+    async def work() -> None: ...
+
+    return app
+
+
+@pytest.mark.req("J68", "J69", "J70", "J71", "J72", "J73", "J74", "J75", "J76")
+async def test_a_job_grows_stale_and_is_deleted_then_each_told_before_its_event(worked: Dutiful, clock: Clock) -> None:
+    story: list[str] = []
+
+    def on_stale(job: JobRecord) -> None:
+        story.append(f"on_stale {job.state}")
+
+    async def on_delete(job: JobRecord) -> None:
+        story.append(f"on_delete {job.state} {job.stale_at is not None}")
+
+    async with clocked(worked, clock) as client:
+        retention = Retention(
+            client.store,
+            2 * HOUR,
+            HOUR,
+            on_stale=[on_stale],
+            on_delete=[on_delete],
+            news=client.delivery.news,
+        )
+        (job,) = await finished(worked, client)
+
+        wanted = Wanted(jobs=frozenset({job.id}), types=frozenset({EventType.STALE, EventType.DELETED}))
+        async with client.watcher.subscribe(wanted, snapshot=False) as stream:
+
+            async def follow() -> None:
+                async for item in stream:
+                    story.append(f"event {item.type}")
+
+            following = asyncio.create_task(follow())
+            await retention.once()
+            assert story == [], "nothing is due yet"
+            clock.advance("61m")
+            await retention.once()
+            await eventually(lambda: _has(story, "event stale"))
+            record = await client.find(job.id)
+            assert record is not None and record.stale_at == clock.now(), "stale, but still there"
+            clock.advance("61m")
+            await retention.once()
+            await eventually(lambda: _has(story, "event deleted"))
+            following.cancel()
+            assert await client.find(job.id) is None
+    assert story == ["on_stale cancelled", "event stale", "on_delete cancelled True", "event deleted"]
+
+
+async def _has(story: list[str], line: str) -> bool:
+    return line in story
+
+
+@pytest.mark.req("J73", "J76")
+async def test_only_what_is_stale_is_deleted(worked: Dutiful, clock: Clock) -> None:
+    """A job past both cutoffs that was never marked stale waits for the mark first."""
+    async with clocked(worked, clock) as client:
+        (job,) = await finished(worked, client)
+        clock.advance("3h")
+        assert (await client.store.retain(2 * HOUR, 10, None, stale_only=True)).deleted == 0
+        assert (await client.store.remove(2 * HOUR, 10, None, stale_only=True, told=True)).jobs == []
+        await Retention(client.store, 2 * HOUR, HOUR).once()
+        assert await client.find(job.id) is None, "one pass marks it and then deletes it"
+
+
+@pytest.mark.req("J71", "J74")
+async def test_a_callback_that_fails_stops_nothing(
+    worked: Dutiful, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def angry(job: JobRecord) -> None:
+        raise RuntimeError("no")
+
+    async with clocked(worked, clock) as client:
+        jobs = await finished(worked, client, 3)
+        clock.advance("3h")
+        await Retention(client.store, 2 * HOUR, HOUR, on_stale=[angry], on_delete=[angry]).once()
+        assert [await client.find(job.id) for job in jobs] == [None, None, None]
+    assert sum("angry failed for job" in record.message for record in caplog.records) == 6
+
+
+@pytest.mark.req("J71", "J74", "J76")
+async def test_what_a_dead_process_marked_but_told_nobody_of_is_told_by_the_next(worked: Dutiful, clock: Clock) -> None:
+    told: list[str] = []
+    async with clocked(worked, clock) as client:
+        (job,) = await finished(worked, client)
+        clock.advance("3h")
+        await client.store.mark_stale(HOUR, 10, None, told=False)  # and then it died
+        await Retention(
+            client.store,
+            2 * HOUR,
+            HOUR,
+            on_stale=[lambda job: told.append("stale")],
+            on_delete=[lambda job: told.append("deleted")],
+        ).once()
+        assert told == ["stale", "deleted"]
+        assert await client.find(job.id) is None
+
+
+@pytest.mark.req("J68")
+async def test_live_jobs_and_young_ones_are_left_alone(worked: Dutiful, clock: Clock) -> None:
+    async with clocked(worked, clock) as client:
+        kind = worked.kind("work")
+        waiting = kind.prepare(kind._defaults, {})
+        await client.submit(waiting)
+        (old,) = await finished(worked, client)
+        clock.advance("3h")
+        (young,) = await finished(worked, client)
+        await Retention(client.store, 2 * HOUR, HOUR).once()
+        assert await client.find(old.id) is None
+        assert await client.find(waiting.id) is not None
+        record = await client.find(young.id)
+        assert record is not None and record.stale_at is None
+
+
+async def test_retention_of_an_app_goes_by_its_settings() -> None:
+    app = Dutiful(stale_after="1h", retention="2h")
+    gone: list[str] = []
+
+    @app.job
+    async def work() -> None: ...
+
+    @app.on_delete
+    def remember(job: JobRecord) -> None:
+        gone.append(job.kind)
+
+    clock = Clock()
+    async with app_on(app, clock=clock) as kit:
+        await work.enqueue()
+        await kit.drain()
+        clock.advance("3h")
+        await kit.retain()
+    assert gone == ["work"]
