@@ -32,10 +32,12 @@ SETTINGS = {
         "Where jobs are kept: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://user@host/database`. "
         "`DATABASE_URL` is read if `DUTIFUL_DATABASE_URL` is not set."
     ),
-    "direct_url": "A way to Postgres past a pooler, for LISTEN. Without one, workers behind a pooler poll.",
+    "direct_url": "A way to Postgres past a pooler, for LISTEN and locks. Without one, workers behind a pooler poll.",
     "schema": "The Postgres schema that holds Dutiful's tables and functions; also the NOTIFY channel.",
     "sqlite_driver": "`apsw`, or `sqlite3` to enqueue in transactions of your own on a SQLite file.",
     "pool_size": "The most connections that one process takes from its Postgres pool.",
+    "lock_connections": "The most connections that a worker takes for named locks, besides its pool. See "
+    "[locks](../guides/locks.md#how-it-is-kept).",
     "lanes": 'A worker\'s slots and the queues they serve, as in `"fast=3:fast; general=5:*"`.',
     "kinds": "Of the app's kinds, those that a worker takes, separated by commas. None named: all.",
     "lease": "How long a claim holds unless it is renewed. At least 1s.",
@@ -48,6 +50,13 @@ SETTINGS = {
     "payload_limit": "The largest payload, in bytes of JSON.",
     "result_limit": "The largest result, in bytes of JSON.",
     "retention": "How long finished jobs are kept; `never` keeps them for good.",
+    "stale_after": "Mark finished jobs stale after this time, and delete only those that are; `never` marks none.",
+    "webhook_secrets": (
+        "What [webhooks](../guides/webhooks.md) are signed with, separated by commas, the newest first; "
+        "`dutiful webhooks secret` makes one."
+    ),
+    "webhook_networks": "Networks that are not public and may be posted to, as in `10.1.0.0/16,127.0.0.0/8`.",
+    "webhook_timeout": "How long a webhook's receiver may take to answer, from 100ms to 5m.",
     "notify_in_transaction": "Whether an enqueue in your own transaction wakes workers at its commit (Postgres).",
 }
 DEFAULTS = {"cpu_processes": "one less than the CPUs, at least 1"}

@@ -1,6 +1,7 @@
 """Enqueue, cancel, look up, wait for a result."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -15,6 +16,7 @@ from dutiful.core.errors import (
     JobFailed,
     JobNotFound,
     ResultTimeout,
+    StoreUnavailable,
     UniqueConflict,
 )
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
@@ -22,7 +24,9 @@ from dutiful.core.payload import clean
 from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
 from dutiful.store import CancelResult, Store
+from dutiful.watcher import Watcher
 
+log = logging.getLogger("dutiful.client")
 R = TypeVar("R")
 BATCH = 1_000
 REASON_LIMIT = 2_000
@@ -68,6 +72,7 @@ class Client:
         self.delivery = delivery
         self._intake = _Intake(store, delivery)
         self._waiting = _Waiting(store)
+        self.watcher = Watcher(store, delivery)
 
     async def submit(self, job: NewJob) -> Inserted:
         """Store one job; calls made while another is under way share its successor's commit."""
@@ -81,6 +86,7 @@ class Client:
         along = self.delivery.rides()
         inserted = await self.store.insert(jobs, hint=along)
         self.delivery.hint(lines(jobs), sent=along)
+        self.delivery.news()
         return inserted
 
     async def find(self, job_id: UUID) -> JobRecord | None:
@@ -96,6 +102,7 @@ class Client:
         result = await self.store.cancel(job_id, clean(reason, REASON_LIMIT))
         if result is None:
             raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
+        self.delivery.news()
         return result
 
     async def result(self, job_id: UUID, timeout: Duration | None = None) -> Any:
@@ -105,6 +112,7 @@ class Client:
     async def close(self) -> None:
         await self._intake.close()
         await self._waiting.close()
+        await self.watcher.close()
 
 
 def lines(jobs: Sequence[NewJob]) -> frozenset[tuple[str, int]]:
@@ -156,10 +164,19 @@ class _Intake:
         return await future
 
     async def _flush(self) -> None:
+        batch: list[tuple[NewJob, asyncio.Future[Inserted]]] = []
         try:
             while self._pending:
                 batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
-                await self._insert(batch)
+                try:
+                    await self._insert(batch)
+                except Exception as error:
+                    log.exception("the intake met an error and goes on")
+                    _fail(batch, error)
+        except BaseException as error:  # cancelled, for the loop is about to end: nobody is left to wait for ever
+            _fail(batch + self._pending, error)
+            self._pending = []
+            raise
         finally:
             self._flushing = None
 
@@ -169,25 +186,21 @@ class _Intake:
         try:
             along = self._delivery.rides()
             results = await self._store.insert(jobs, hint=along)
-        except DataRefused as error:
-            if len(batch) == 1:
+        except Exception as error:
+            whole = isinstance(error, DutifulError) and not isinstance(error, DataRefused)
+            if whole or len(batch) == 1:
                 _fail(batch, error)
                 return
-            # One bad job must not fail its neighbours.
+            # One bad job must not fail its neighbours: one that the database refuses, or that cannot even be written.
             middle = len(batch) // 2
             await self._insert(batch[:middle])
             await self._insert(batch[middle:])
             return
-        except DutifulError as error:
-            _fail(batch, error)
-            return
-        except BaseException as error:
-            _fail(batch, error)
-            raise
         for (_, future), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)
         self._delivery.hint(lines(jobs), sent=along)
+        self._delivery.news()
 
     async def close(self) -> None:
         if self._flushing is not None:
@@ -255,3 +268,9 @@ class _Waiting:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        for job_id, futures in self._waiters.items():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(
+                        StoreUnavailable(f"the app was closed before job {ids.public(job_id)} was final; it goes on")
+                    )

@@ -129,12 +129,13 @@ class Context(Protocol):
         items: Iterable[T],
         work: Callable[[T], Awaitable[Any]],
         *,
-        concurrency: int = 1,
+        concurrency: int = 8,
         name: Callable[[T], ItemName] | None = None,
     ) -> Items:
         """Do `work` for each item, several at a time; one's failure stops no other.
 
         Some failed: the job ends as completed_with_errors. All failed: it has failed. Skip, raised, skips an item.
+        Texts and numbers are their own names, other items are called by their place (0, 1, …) unless `name` says how.
         """
         ...
 

@@ -10,6 +10,8 @@ from dutiful.core.job import Token
 
 
 class LockName(msgspec.Struct, frozen=True):
+    """The number 7 and the text "7" are two keys."""
+
     namespace: str
     key: int | str
 
@@ -43,6 +45,7 @@ class Locking(Protocol):
         """Take the lock if it is free and our turn, else stand in line. Ask again until True.
 
         It is held, and a place in line kept, for as long as the claim's lease: a killed worker frees both.
+        A lease that was over when its lock went to another cannot be renewed: that claim is lost with the lock.
         Raises ClaimLost if the claim is no longer held.
         """
         ...

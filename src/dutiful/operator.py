@@ -11,11 +11,11 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
-from dutiful.client import Client
+from dutiful.client import REASON_LIMIT, Client
 from dutiful.core import ids
 from dutiful.core.errors import IllegalTransition, JobNotFound
 from dutiful.core.job import Insertion, JobRecord, NewJob, Unique
-from dutiful.core.payload import check_name
+from dutiful.core.payload import check_name, clean
 from dutiful.core.transitions import State
 from dutiful.explanation import Explanation, Fleet, finished, gate, in_line, later, running, unserved
 from dutiful.store import CancelResult, JobFilter, Pause, PauseScope
@@ -72,6 +72,17 @@ class Operator:
         """Let a schedule fire or not; False if there is none of that name."""
         verb = "enable schedule" if enabled else "disable schedule"
         return await self._act(verb, name, reason, lambda: self._store.enable_schedule(name, enabled))
+
+    async def redeliver(self, post_id: UUID, reason: str | None = None) -> bool:
+        """Post a webhook that has ended again, with all its attempts; False if there is none, or it still waits."""
+        return await self._act("redeliver webhook", str(post_id), reason, lambda: self._store.post_again(post_id))
+
+    async def enable_webhook(self, name: str, enabled: bool, reason: str | None = None) -> bool:
+        """Let an endpoint hear of jobs or not; False if that changes nothing."""
+        if enabled:
+            return await self._act("enable webhook", name, reason, lambda: self._store.enable_webhook(name))
+        told = clean(reason or f"disabled by {self.principal}", REASON_LIMIT)
+        return await self._act("disable webhook", name, reason, lambda: self._store.disable_webhook(name, told))
 
     async def explain(self, job_id: UUID) -> Explanation:
         """Why it is not running, or what it is doing."""

@@ -3,15 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from dutiful.core import ids
-from dutiful.core.duration import duration
+from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import OnConflict, Scope, Unique
 from dutiful.core.payload import check_name
+from dutiful.core.retry import Retry
+from dutiful.core.settle import Policy
+from dutiful.core.webhook import Receiver, read_receiver
 
+E = TypeVar("E", Scope, OnConflict)
 MAX_INT = 2_147_483_647
 
 
@@ -34,6 +38,7 @@ class Options:
     created_by: str | None = None
     id: UUID | None = None
     within: Any = None
+    webhook: Receiver | None = None  # who is told when the job ends
 
 
 def read_options(base: Options, changes: dict[str, Any]) -> Options:
@@ -48,6 +53,32 @@ def read_options(base: Options, changes: dict[str, Any]) -> Options:
     if options.run_at is not None and options.delay is not None:
         raise UsageError("give run_at or delay, not both")
     return options
+
+
+def read_policy(retry: Any, max_crashes: Any, on_crash: Any) -> Policy:
+    """What a kind declares about its failures and crashes."""
+    if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
+        raise UsageError(f"max_crashes {max_crashes!r} must be a whole number from 1")
+    if on_crash not in ("retry", "fail"):
+        raise UsageError(f'on_crash {on_crash!r} must be "retry" or "fail"')
+    return Policy(read_retry(retry) or Retry(), max_crashes, on_crash == "retry")
+
+
+def read_retry(value: Any) -> Retry | None:
+    if isinstance(value, type):
+        raise UsageError(f"retry is the class {value.__name__}: give one of it, with parentheses, as in retry=Retry()")
+    if value is not None and not isinstance(value, Retry):
+        raise UsageError(f"retry {value!r} must be a Retry, as in retry=Retry(max_attempts=3)")
+    return value
+
+
+def read_timeout(value: Duration | None) -> timedelta | None:
+    if value is None:
+        return None
+    timeout = duration(value, "timeout")
+    if not timeout:
+        raise UsageError("timeout 0 leaves a job no time: give it some, or leave it out for no limit")
+    return timeout
 
 
 def _as_it_is(value: Any) -> Any:
@@ -85,11 +116,19 @@ def _read_unique(value: Any) -> Unique:
     if not isinstance(value, Unique):
         raise UsageError(f"unique {value!r} must be a text or a Unique(…)")
     check_name(value.key, "unique", limit=500)
-    scope, action = Scope(value.scope), OnConflict(value.on_conflict)
+    scope = _one_of(Scope, value.scope, "unique.scope")
+    action = _one_of(OnConflict, value.on_conflict, "unique.on_conflict")
     if (scope is Scope.WINDOW) != (value.window is not None):
         raise UsageError("unique: give a window with scope window, and only then, as in window=timedelta(hours=1)")
     window = None if value.window is None else duration(value.window, "unique.window")
     return Unique(value.key, scope, action, window, value.across_kinds)
+
+
+def _one_of(choices: type[E], value: Any, name: str) -> E:
+    try:
+        return choices(value)
+    except ValueError:
+        raise UsageError(f"{name} {value!r} must be one of: {', '.join(choices)}") from None
 
 
 def _read_uuid(name: str) -> Callable[[Any], UUID]:
@@ -138,4 +177,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "max_attempts": _read_attempts,
     "depends_on": _read_needs,
     "subject": _read_subject,
+    "webhook": read_receiver,
 }

@@ -63,8 +63,13 @@ class Outbox(Protocol):
         """Store what the code declares, and forget what it no longer does; one that is disabled stays so unless its
         URL is another now."""
 
-    async def take_posts(self, limit: int, hold: timedelta, *, now: datetime | None = None) -> list[WebhookPost]:
-        """Take up to `limit` that are due, the longest due first; nobody else gets them for `hold`."""
+    async def take_posts(
+        self, limit: int, hold: timedelta, *, avoid: Sequence[str] = (), now: datetime | None = None
+    ) -> list[WebhookPost]:
+        """Take up to `limit` that are due, the longest due first; nobody else gets them for `hold`.
+
+        Those whose URL begins with one of `avoid` are passed over: their receiver has enough to do.
+        """
         ...
 
     async def settle_post(self, result: PostResult, *, now: datetime | None = None) -> bool:

@@ -1,11 +1,10 @@
 """A schedule as the code declares it."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from dutiful.core.cron import CatchUp, Cron, Every, Schedule
-from dutiful.core.duration import duration
 from dutiful.core.errors import UsageError
 from dutiful.kind import Kind
 from dutiful.options import Options, read_options
@@ -26,25 +25,39 @@ class ScheduleSpec:
     payload: dict[str, Any]
     options: Options
 
+    def __post_init__(self) -> None:
+        # A leader without this code goes by the text alone.
+        if _read(self.expression, self._timezone) != self.when:
+            raise UsageError(f"schedule {self.name}: {self.expression!r} would not be read as {self.when}")
+
+    @property
+    def expression(self) -> str:
+        return self.when.expression if isinstance(self.when, Cron) else f"{EVERY}{_seconds(self.when.interval)}s"
+
+    @property
+    def _timezone(self) -> str:
+        return self.when.timezone if isinstance(self.when, Cron) else "UTC"
+
     def record(self, now: datetime) -> ScheduleRecord:
         """As it is stored, so that a leader that does not have this code can fire it."""
         kind, options = self.kind, self.options
-        job = {
+        job: dict[str, Any] = {
             "queue": options.queue or kind.queue,
             "payload": self.payload,
             "priority": kind.priority if options.priority is None else options.priority,
             "max_attempts": options.max_attempts or kind.policy.retry.max_attempts,
             "tenant": options.tenant,
         }
-        when = self.when
+        if details := kind.details(options):
+            job["options"] = details
         return ScheduleRecord(
             name=self.name,
             kind=kind.name,
-            expression=when.expression if isinstance(when, Cron) else f"{EVERY}{when.interval.total_seconds():g}s",
-            timezone=when.timezone if isinstance(when, Cron) else "UTC",
+            expression=self.expression,
+            timezone=self._timezone,
             catch_up=self.catch_up.value,
             job=job,
-            next_at=when.next_after(now),
+            next_at=self.when.next_after(now),
         )
 
 
@@ -57,9 +70,23 @@ def read_schedule_options(given: dict[str, Any]) -> Options:
 
 def when_of(record: ScheduleRecord) -> Schedule:
     """The schedule that a stored expression means."""
-    if record.expression.startswith(EVERY):
-        return Every(duration(record.expression.removeprefix(EVERY)))
     try:
-        return Cron(record.expression, record.timezone)
+        return _read(record.expression, record.timezone)
     except UsageError as error:
         raise UsageError(f"schedule {record.name}: {error}") from error
+
+
+def _read(expression: str, timezone: str) -> Schedule:
+    if not expression.startswith(EVERY):
+        return Cron(expression, timezone)
+    text = expression.removeprefix(EVERY)
+    try:
+        return Every(float(text.removesuffix("s")))  # also as it was once written: 1.2096e+06s
+    except ValueError:
+        return Every(text)
+
+
+def _seconds(length: timedelta) -> str:
+    """Exactly, and without an exponent."""
+    whole, rest = divmod(length, timedelta(seconds=1))
+    return f"{whole}.{rest.microseconds:06}".rstrip("0") if rest else str(whole)

@@ -63,6 +63,7 @@ class Verdict(StrEnum):
     LOST = "lost"  # the claim is no longer held; recorded as a refused attempt
     REPEATED = "repeated"  # it had been applied before (its reply was lost)
     CANCEL_REQUESTED = "cancel_requested"  # it would leave the job alive, but somebody cancelled it: decide again
+    LOCKED = "locked"  # somebody's open transaction holds the lease: try again later (only with skip_locked)
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -72,9 +73,12 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """What a renewal found out: claims that are gone, and jobs that somebody wants cancelled."""
+    """What a renewal found out: claims that are gone, and jobs that somebody wants cancelled.
 
-    lost: frozenset[UUID] = frozenset()
+    Claims, not their jobs: a job that was lost and claimed again has a dead claim and a living one.
+    """
+
+    lost: frozenset[int] = frozenset()
     cancel: frozenset[UUID] = frozenset()
 
 
@@ -282,14 +286,24 @@ class Work(Protocol):
         """Take up to `limit` jobs, in order of lines and seq; fewer does not mean that there are no more."""
         ...
 
-    async def complete(self, done: Sequence[Completion], *, now: datetime | None = None) -> list[Refusal]:
-        """Settle many that are done; returns only those that were not applied."""
+    async def complete(
+        self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None
+    ) -> list[Refusal]:
+        """Settle many that are done; returns only those that were not applied.
+
+        `skip_locked`: wait for nobody's transaction; what one holds is answered with LOCKED.
+        """
         ...
 
     async def settle(
-        self, changes: Sequence[Change], *, lapsed_only: bool = False, now: datetime | None = None
+        self,
+        changes: Sequence[Change],
+        *,
+        lapsed_only: bool = False,
+        skip_locked: bool = False,
+        now: datetime | None = None,
     ) -> list[Refusal]:
-        """Apply decided changes, each job at most once a call; with `lapsed_only`, to claims still expired."""
+        """Apply decided changes, each claim at most once a call; with `lapsed_only`, to claims still expired."""
         ...
 
     def keeper(self) -> Keeper: ...
@@ -341,7 +355,10 @@ class Duties(Protocol):
         stale_only: bool = False,
         now: datetime | None = None,
     ) -> Retained:
-        """Delete up to `limit` finished jobs with all that belongs to them; dead letters and webhook posts stay."""
+        """Delete up to `limit` finished jobs with all that belongs to them; dead letters and webhook posts stay.
+
+        `stale_only`: only what is stale and has been told of.
+        """
         ...
 
     async def mark_stale(
@@ -360,7 +377,10 @@ class Duties(Protocol):
         told: bool,
         now: datetime | None = None,
     ) -> Parted:
-        """Delete as retain does, but leave a tombstone for each and say which they were."""
+        """Delete as retain does, but leave a tombstone for each and say which they were.
+
+        `stale_only`: only what is stale and has been told of.
+        """
         ...
 
     async def untold(self, limit: int) -> list[Tidings]:

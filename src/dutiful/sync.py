@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import concurrent.futures
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -10,10 +11,13 @@ from uuid import UUID
 
 from dutiful.client import Client, JobHandle
 from dutiful.core.duration import Duration
+from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import JobRecord
 
 T = TypeVar("T")
 R = TypeVar("R")
+LAST_WORDS = 10.0  # how long closing may wait for what is under way
+CLOSED = "the app was closed while this call was under way; it may or may not have been stored"
 
 
 class SyncJobHandle(Generic[R]):
@@ -60,51 +64,87 @@ class Portal:
         self._open_client = open_client
         self._close_client = close
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._client: Client | None = None
-        self._opening: asyncio.Lock | None = None
+        self._room: _Room | None = None
         self._pid = os.getpid()
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run `work` on the portal's loop and wait for it; safe from any thread but that loop's own."""
-        return asyncio.run_coroutine_threadsafe(self._with_client(work), self._started()).result()
+        with self._lock:  # also while it is handed over: a room that is being closed takes nothing more
+            called = self._entered().call(work)
+        try:
+            return called.result()
+        except concurrent.futures.CancelledError:
+            raise StoreUnavailable(CLOSED) from None
 
-    async def _with_client(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        if self._opening is None:
-            self._opening = asyncio.Lock()
-        async with self._opening:
-            if self._client is None:
-                self._client = await self._open_client()
-        return await work(self._client)
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._pid != os.getpid():  # forked: the thread is not in this process
-                self._loop = self._thread = self._client = self._opening = None
-                self._pid = os.getpid()
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="dutiful sync", daemon=True)
-                self._thread.start()
-                atexit.register(self.close)
-            return self._loop
+    def _entered(self) -> "_Room":
+        if self._pid != os.getpid():  # forked: the thread is not in this process
+            self._room, self._pid = None, os.getpid()
+        if self._room is None:
+            self._room = _Room(self._open_client, self._close_client)
+            atexit.register(self.close)
+        return self._room
 
     def close(self) -> None:
         with self._lock:
-            loop, self._loop = self._loop, None
-            client, self._client, self._opening = self._client, None, None
-            thread, self._thread = self._thread, None
-        if loop is None or self._pid != os.getpid():
-            return
-        atexit.unregister(self.close)
-        if client is not None:
-            asyncio.run_coroutine_threadsafe(_run(self._close_client, client), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        if thread is not None:
-            thread.join(5)
-        loop.close()
+            room, self._room = self._room, None
+        if room is not None and self._pid == os.getpid():
+            atexit.unregister(self.close)
+            room.close()
 
 
-async def _run(close: Callable[[Client], Awaitable[None]], client: Client) -> None:
-    await close(client)
+class _Room:
+    """An event loop in its thread, and the client that was opened on it."""
+
+    def __init__(
+        self, open_client: Callable[[], Awaitable[Client]], close: Callable[[Client], Awaitable[None]]
+    ) -> None:
+        self._open_client = open_client
+        self._close_client = close
+        self._client: Client | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dutiful sync", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> "concurrent.futures.Future[T]":
+        return asyncio.run_coroutine_threadsafe(self._call(work), self._loop)
+
+    async def _call(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            async with self._opening:
+                if self._closed:
+                    raise StoreUnavailable(CLOSED)
+                if self._client is None:
+                    self._client = await self._open_client()
+            return await work(self._client)
+        finally:
+            self._calls.discard(task)
+
+    def close(self) -> None:
+        """Let what is under way come to an end, and leave nobody waiting."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LAST_WORDS)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+            if not self._thread.is_alive():
+                self._loop.close()
+
+    async def _end(self) -> None:
+        try:
+            async with self._opening:
+                self._closed = True
+                if self._client is not None:
+                    await self._close_client(self._client)
+            if self._calls:
+                await asyncio.wait(self._calls, timeout=1)
+        finally:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)

@@ -20,6 +20,26 @@ class Broken(Exception):
     """Never retried."""
 
 
+class Limited(RetryAfter):
+    """Has no delay, for it does not call its base."""
+
+    def __init__(self, response: str) -> None:
+        self.response = response
+
+
+class Unwilling(Cancel):
+    def __init__(self) -> None:
+        self.reason = self  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Dozing(Snooze):
+    def __init__(self) -> None:
+        self.delay = "a while"  # type: ignore[assignment]
+
+
 POLICY = Retry(max_attempts=3, backoff=Fixed("1h"), per_error={Tired: Fixed("1d"), Broken: None})
 
 
@@ -58,6 +78,9 @@ CONTROLS: dict[str, Exception] = {
     "error": ValueError("no luck"),
     "tired": Tired("too tired"),
     "broken": Broken("for good"),
+    "limited": Limited("429"),
+    "unwilling": Unwilling(),
+    "dozing": Dozing(),
 }
 
 

@@ -1,5 +1,6 @@
 """Whatever is wrong with what was asked, the answer says what and what to do, and nothing is stored."""
 
+import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +18,7 @@ from dutiful import (
     DutifulError,
     MalformedId,
     PayloadInvalid,
+    Retry,
     SchemaMismatch,
     State,
     StoreUnavailable,
@@ -57,6 +59,8 @@ PAYLOADS: dict[str, tuple[dict[str, Any], str]] = {
     "an object": ({"to": "ada", "extra": {"x": object()}}, "cannot be written as JSON: builtins.object"),
 }
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown scope": ({"unique": Unique("k", "bogus")}, "unique.scope 'bogus' must be one of: "),  # type: ignore[arg-type]
+    "an unknown answer": ({"unique": Unique("k", on_conflict="x")}, "unique.on_conflict 'x' must be"),  # type: ignore[arg-type]
     "a negative priority": ({"priority": -1}, "priority -1 must be a whole number from 0"),
     "a huge priority": ({"priority": 2**31}, "priority 2147483648 must be"),
     "a truth for a priority": ({"priority": True}, "priority True must be"),
@@ -131,6 +135,13 @@ async def test_a_malformed_id_is_not_taken_for_a_missing_job(app: Dutiful, text:
         await app.cancel(text)
 
 
+async def test_what_is_no_id_at_all_is_told(app: Dutiful) -> None:
+    with pytest.raises(UsageError, match="job_id 5 must be a job's id"):
+        await app.find(5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="job_id None must be a job's id"):
+        await app.cancel(None)  # type: ignore[arg-type]
+
+
 async def test_an_id_in_another_spelling_is_told_the_right_one(app: Dutiful, send: Kind[..., None]) -> None:
     job = await send.enqueue("ada")
     with pytest.raises(MalformedId, match=f"write it as {job.public_id}"):
@@ -177,11 +188,24 @@ async def awaits() -> None: ...
         (lambda app: app.job(timeout="soon")(awaits), "timeout 'soon' is not a length of time"),
         (lambda app: app.job(on_crash="explode")(awaits), 'must be "retry" or "fail"'),
         (lambda app: (app.job(awaits), app.job(awaits)), "there is a kind 'awaits' already"),
+        (lambda app: app.job(retry=Retry)(awaits), r"with parentheses, as in retry=Retry\(\)"),
+        (lambda app: app.job(retry=5)(awaits), "retry 5 must be a Retry"),
+        (lambda app: app.job(max_crashes="3")(awaits), "max_crashes '3' must be a whole number from 1"),
+        (lambda app: app.job(max_crashes=0)(awaits), "max_crashes 0 must be"),
+        (lambda app: app.job(timeout=0)(awaits), "timeout 0 leaves a job no time"),
+        (lambda app: app.job(functools.partial(awaits)), "write a def that calls it"),
+        (lambda app: app.job(name="partial")(functools.partial(awaits)), "write a def that calls it"),
+        (lambda app: app.job(5), "5 is not a function"),
+        (lambda app: app.job(dict), "is not a function"),
+        (lambda app: app.pipeline("p", retry=Retry), "with parentheses"),
+        (lambda app: app.pipeline("p").phase(retry=5)(awaits), "retry 5 must be a Retry"),
+        (lambda app: app.pipeline("p").phase(timeout=0)(awaits), "timeout 0 leaves"),
+        (lambda app: app.schedule("awaits", every="1m"), r"give app.schedule the kind itself, app.kind\('awaits'\)"),
+        (lambda app: app.schedule(awaits, every="1m"), "what @app.job has made of your function"),
+        (lambda app: app.job(unique=5)(awaits), "unique 5 must be a text or a Unique"),
     ],
 )
-def test_a_kind_that_cannot_work_is_refused_when_it_is_declared(
-    declare: Callable[[Dutiful], object], says: str
-) -> None:
+def test_a_kind_that_cannot_work_is_refused_when_it_is_declared(declare: Callable[[Any], object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         declare(Dutiful())
 
@@ -239,7 +263,26 @@ async def test_a_database_that_cannot_be_reached_is_told_without_its_password() 
 
 async def test_a_database_that_does_not_exist_is_told(pg18_url: str) -> None:
     elsewhere = pg18_url.rsplit("/", 1)[0] + "/nowhere"
-    assert "does not exist" in await told(Dutiful(elsewhere), StoreUnavailable)
+    assert "/nowhere does not exist: create it" in await told(Dutiful(elsewhere), StoreUnavailable)
+
+
+def test_an_address_of_several_hosts_is_shown_without_its_secrets() -> None:
+    several = "postgresql://ada:secret@db1:5432,[::1]:5433,db3/shop?target_session_attrs=read-write"
+    assert Dutiful(several).make_store().url == "postgresql://ada@db1:5432,[::1]:5433,db3/shop"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://localhost:abc/shop", "the port 'abc', which is not a number"),
+        ("postgresql://localhost:99999/shop", "the port '99999'"),
+        ("postgresql://ada:s[ecret@localhost/shop", "database_url is no address"),
+    ],
+)
+def test_an_address_that_is_none_is_told_without_its_secrets(url: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as refused:
+        Dutiful(url).make_store()
+    assert "ecret" not in str(refused.value)
 
 
 async def test_paths_that_are_no_database_are_told_apart(tmp_path: Path) -> None:

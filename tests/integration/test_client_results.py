@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from working import EVERYWHERE, state, working
+from working import EVERYWHERE, eventually, state, working
 
 from dutiful import (
     Context,
@@ -15,6 +15,7 @@ from dutiful import (
     ResultTimeout,
     Retry,
     State,
+    StoreUnavailable,
 )
 
 
@@ -92,3 +93,21 @@ async def test_a_job_that_never_was_is_not_found(app: Dutiful) -> None:
         await client.result(stranger)
     with pytest.raises(JobNotFound):
         await client.get(stranger)
+
+
+async def test_whoever_waits_while_the_app_is_closed_is_told(app: Dutiful) -> None:
+    @app.job
+    async def idle() -> None: ...
+
+    job = await idle.enqueue()
+    waiting = asyncio.create_task(job.result())
+    client = await app.client()
+
+    async def registered() -> bool:
+        return bool(client._waiting._waiters)
+
+    await eventually(registered)
+    await app.close()
+    async with asyncio.timeout(20):
+        with pytest.raises(StoreUnavailable, match=f"the app was closed before job {job.public_id} was final"):
+            await waiting

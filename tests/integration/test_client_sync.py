@@ -8,12 +8,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from working import EVERYWHERE, working
+from working import EVERYWHERE, eventually, working
 
-from dutiful import Dutiful, JobFailed, Retry, State, UniqueConflict, UsageError
+from dutiful import Dutiful, JobFailed, Retry, State, StoreUnavailable, UniqueConflict, UsageError
 from dutiful.core.job import OnConflict, Unique
 from dutiful.kind import Kind
 
@@ -141,3 +142,33 @@ def test_a_script_that_forgets_to_close_ends_quietly(app_url: str, tmp_path: Pat
             return await app.find(done.stdout.strip()) is not None
 
     assert asyncio.run(found())
+
+
+async def test_a_blocking_wait_ends_when_the_app_is_closed(
+    app: Dutiful, square: Kind[[int], int], threads: ThreadPoolExecutor
+) -> None:
+    job = square.sync.enqueue(1)
+    waiting = threads.submit(job.result)
+
+    async def waited_for() -> bool:
+        room = app._portal._room
+        return room is not None and room._client is not None and job.id in room._client._waiting._waiters
+
+    await eventually(waited_for)
+    await asyncio.to_thread(app.close_sync)
+    with pytest.raises(StoreUnavailable, match=f"the app was closed before job {job.public_id} was final"):
+        waiting.result(20)
+
+
+def test_calls_that_race_with_closing_end(app: Dutiful, square: Kind[[int], int], threads: ThreadPoolExecutor) -> None:
+    ended = 0
+    for _ in range(5):
+        square.sync.enqueue(0)
+        calls = [threads.submit(square.sync.enqueue, n) for n in range(8)]
+        app.close_sync()
+        for call in calls:
+            with suppress(StoreUnavailable):
+                call.result(20)
+            ended += 1
+    assert ended == 40
+    app.close_sync()

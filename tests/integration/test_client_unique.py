@@ -3,8 +3,9 @@
 import asyncio
 from datetime import timedelta
 
+import asyncpg
 import pytest
-from working import EVERYWHERE, state, working
+from working import EVERYWHERE, eventually, state, working
 
 from dutiful import Dutiful, OnConflict, Scope, State, Unique, UniqueConflict
 from dutiful.kind import Kind
@@ -142,3 +143,26 @@ async def test_the_key_of_a_cancelled_job_is_free_again(app: Dutiful, bill: Kind
     first = await bill.options(unique=key()).enqueue()
     await first.cancel()
     assert (await bill.options(unique=key()).enqueue()).created
+
+
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+async def test_a_holder_that_is_promoted_at_that_moment_is_replaced_all_the_same(
+    app: Dutiful, app_url: str, bill: Kind[[], str]
+) -> None:
+    first = await bill.options(unique=key(), delay="1h").enqueue()
+    leader, other = await asyncpg.connect(app_url), await asyncpg.connect(app_url)
+    try:
+        async with leader.transaction():
+            assert await leader.fetchval("select moved from dutiful.promote(10, '-infinity', now() + '2h')") == 1
+            replacing = asyncio.create_task(bill.options(unique=key(action=OnConflict.REPLACE)).enqueue())
+
+            async def waits() -> bool:
+                return bool(await other.fetchval("select exists (select 1 from pg_locks where not granted)"))
+
+            await eventually(waits)
+        second = await replacing
+    finally:
+        await leader.close()
+        await other.close()
+    assert second.created and second.id != first.id
+    assert [await state(app, job) for job in (first, second)] == [State.CANCELLED, State.READY]

@@ -10,6 +10,7 @@ from working import clocked, eventually, final, state, working
 from dutiful import Dutiful, Fail, Fixed, Retry, State
 from dutiful.client import Client
 from dutiful.core.job import Claim
+from dutiful.core.settle import Policy
 from dutiful.kind import Handle
 from dutiful.store import Ask, Line
 from dutiful.testing import Clock
@@ -102,6 +103,26 @@ async def claim(client: Client, kind: str) -> Claim:
     ask = Ask(DEAD, "general", [Line("default", 100)], [kind], 1, timedelta(seconds=30), suspects=1)
     (claimed,) = await client.store.claim(ask)
     return claimed
+
+
+async def test_a_rescue_goes_on_past_a_job_whose_policy_fails(app: Dutiful, clock: Clock) -> None:
+    @app.job
+    async def odd() -> None: ...
+
+    @app.job
+    async def victim() -> str:
+        return "rescued"
+
+    odd.policy = Policy(max_crashes="3")  # type: ignore[arg-type]  # what no declaration would let through
+    async with clocked(app, clock) as client:
+        jobs = [await odd.enqueue(), await victim.enqueue()]
+        await claim(client, "odd")
+        await claim(client, "victim")
+        clock.advance("31s")
+        async with working(app, client):
+            bad, good = [await final(app, job) for job in jobs]
+    assert bad.state is State.FAILED and bad.errors is not None and bad.errors[0]["type"] == "TypeError"
+    assert (good.result, good.crashes) == ("rescued", 1)
 
 
 @pytest.mark.req("D126")

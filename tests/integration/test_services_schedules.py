@@ -48,7 +48,7 @@ def moment_of(job: JobRecord) -> datetime:
 
 async def past_due(app: Dutiful, store: Store, clock: Clock) -> datetime:
     """Declare the schedules as a worker does; then nobody is there for a while. Returns the first firing missed."""
-    await store.put_schedules(app._schedule_records(clock.now()))
+    await store.put_schedules(app.schedule_records(clock.now()))
     first = (await only(store)).next_at
     clock.move_to(first + 2.5 * TEN)
     return first
@@ -136,7 +136,7 @@ async def test_a_changed_expression_is_reckoned_anew_and_an_unchanged_one_is_not
     tick.schedule(tick.kind("tick"), every="10m", name="report")
     async with clocked(tick, clock) as client:
         first = await past_due(tick, client.store, clock)
-        await client.store.put_schedules(tick._schedule_records(clock.now()))
+        await client.store.put_schedules(tick.schedule_records(clock.now()))
         assert (await only(client.store)).next_at == first
 
         newer = Dutiful(app_url)
@@ -145,7 +145,7 @@ async def test_a_changed_expression_is_reckoned_anew_and_an_unchanged_one_is_not
         async def changed() -> None: ...
 
         newer.schedule(changed, "0 3 * * *", name="report", timezone="Europe/Helsinki", catch_up=CatchUp.SKIP)
-        await client.store.put_schedules(newer._schedule_records(clock.now()))
+        await client.store.put_schedules(newer.schedule_records(clock.now()))
         record = await only(client.store)
     assert (record.expression, record.timezone, record.catch_up) == ("0 3 * * *", "Europe/Helsinki", "skip")
     assert record.next_at > clock.now() and record.job["queue"] == "default"

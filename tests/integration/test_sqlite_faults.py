@@ -15,7 +15,7 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.errors import DataRefused, SchemaMismatch, StoreUnavailable, UsageError
-from dutiful.core.job import NewJob
+from dutiful.core.job import Inserted, Insertion, NewJob, Unique
 from dutiful.store import Ask, Completion, JobFilter, Line
 from dutiful.stores.sqlite import SqliteStore, schema
 from dutiful.stores.sqlite.driver import Connection
@@ -283,6 +283,20 @@ async def test_a_job_that_breaks_a_rule_of_the_tables_is_refused(sqlite_path: Pa
 
         assert await store.jobs(JobFilter()) == []
         await store.insert([new_job()])
+
+
+async def test_a_key_that_its_holder_has_left_behind_is_free(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        await store.insert([first := new_job()])
+        (done,) = await store.claim(Ask(first.id, "lane", [Line("default", 100)], ["greet"], 1, LEASE))
+        await store.complete([Completion(done.job_id, done.claim_id)])
+        left = "INSERT INTO dutiful_unique_key VALUES ('', 'greet', 'k', 'active', ?, NULL)"
+        await store._write(lambda db: db.run(left, (first.id.bytes,)))
+
+        second = new_job(unique=Unique("k"))
+
+        assert await store.insert([second]) == [Inserted(second.id, Insertion.MADE)]
+        assert await store.check_places() == []
 
 
 async def test_check_places_tells_in_words_what_is_broken(sqlite_path: Path) -> None:

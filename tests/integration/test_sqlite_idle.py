@@ -51,6 +51,10 @@ def idle(pipe: Pipe, path: Path) -> None:
             await store.sweep(100)
             await store.lapsed(100)
             await store.beat(worker, TTL)
+            await store.listened()
+            await store.untold(10)
+            await store.orphans()
+            await store.retain(TTL, 100, None)
             await asyncio.to_thread(keeper.check, [token])
 
         await store.insert([NewJob(uuid_utils.compat.uuid7(), "greet", "default", "{}", delay=timedelta(days=1))])

@@ -12,13 +12,22 @@ from dutiful.testing.store_suite import (
     GateSuite,
     InsertSuite,
     LeaseSuite,
+    LockingSuite,
+    OutboxSuite,
+    PhaseSuite,
+    PostingSuite,
     RaceSuite,
     ReaderSuite,
+    RemovalSuite,
     RetentionSuite,
     ScheduleSuite,
     SettleSuite,
+    StaleSuite,
+    StirSuite,
+    TrackingSuite,
     TransactionSuite,
     UniqueSuite,
+    ViewSuite,
 )
 
 
@@ -50,6 +59,7 @@ class TestGate(GateSuite): ...
 
 class TestDuty(DutySuite):
     one_leader = False
+    sees_processes = True
 
 
 class TestRetention(RetentionSuite): ...
@@ -65,3 +75,30 @@ class TestReader(ReaderSuite): ...
 
 
 class TestTransaction(TransactionSuite): ...
+
+
+class TestTracking(TrackingSuite): ...
+
+
+class TestPhase(PhaseSuite): ...
+
+
+class TestLocking(LockingSuite): ...
+
+
+class TestOutbox(OutboxSuite): ...
+
+
+class TestPosting(PostingSuite): ...
+
+
+class TestView(ViewSuite): ...
+
+
+class TestStir(StirSuite): ...
+
+
+class TestStale(StaleSuite): ...
+
+
+class TestRemoval(RemovalSuite): ...

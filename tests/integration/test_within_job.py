@@ -73,6 +73,22 @@ async def steal(store: Store, job_id: UUID) -> None:
 
 
 @everywhere
+async def test_what_a_handler_raises_in_its_transaction_stays_what_it_is(app: Dutiful) -> None:
+    @app.job(retry=Retry(max_attempts=3, per_error={FileNotFoundError: None, TimeoutError: None}))
+    async def raises(ctx: Context, late: bool) -> None:
+        async with ctx.transaction():
+            raise TimeoutError("a slow service") if late else FileNotFoundError("no such invoice")
+
+    async with working(app):
+        records = [await final(app, await raises.enqueue(late=late)) for late in (False, True)]
+    told = [(r.state, r.errors[0]["type"], r.errors[0]["message"]) for r in records if r.errors]
+    assert told == [
+        (State.FAILED, "FileNotFoundError", "no such invoice"),
+        (State.FAILED, "TimeoutError", "a slow service"),
+    ]
+
+
+@everywhere
 async def test_writes_and_completion_are_committed_together(app: Dutiful, notes: Notes) -> None:
     @app.job
     async def write(ctx: Context, name: str) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ from dutiful import ClaimLost, Context, Dutiful, State
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
 from dutiful.store import Pause, PauseScope
+from dutiful.worker.lease import LeaseKeeper
 
 
 class Observer:
@@ -117,6 +119,45 @@ async def test_a_job_whose_lease_was_lost_is_stopped_and_its_outcome_refused(app
         record = await final(app, job)
     assert (record.state, record.result, record.crashes) == (State.COMPLETED, "second", 1)
     assert next(attempt.outcome for attempt in await client.store.attempts(job.id)) == "lost"
+
+
+async def test_a_dead_claim_does_not_take_the_living_claim_of_its_job_with_it(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.configure(lease="1s")
+    running, looks, over = threading.Event(), threading.Semaphore(0), threading.Event()
+    keep = LeaseKeeper._keep
+
+    def counted(self: LeaseKeeper, *args: Any) -> None:
+        keep(self, *args)
+        looks.release()
+
+    monkeypatch.setattr(LeaseKeeper, "_keep", counted)
+
+    @app.job
+    def crunch(ctx: Context) -> str:
+        if running.is_set():
+            for _ in range(6):  # it is looked at, beside the dead one, and nobody tells it to stop
+                looks.acquire(timeout=20)
+                ctx.check()
+            return "second"
+        running.set()
+        over.wait(20)  # inside a C call, which no interrupt reaches
+        return "first"
+
+    client = await app.client()
+    try:
+        async with working(app) as worker:
+            job = await crunch.enqueue()
+            await asyncio.to_thread(running.wait, 20)
+            (held,) = await client.store.held_by(worker.id)
+            assert await client.store.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
+            client.delivery.hint(frozenset())
+            record = await final(app, job)
+            over.set()
+    finally:
+        over.set()
+    assert (record.state, record.result, record.crashes) == (State.COMPLETED, "second", 1)
 
 
 async def test_a_job_that_was_taken_away_is_stopped(app: Dutiful) -> None:

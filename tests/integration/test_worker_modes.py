@@ -73,6 +73,20 @@ async def test_each_mode_gives_results_and_heeds_what_a_handler_asks_for(told: D
 
 
 @sqlite
+async def test_a_control_that_lacks_its_parts_is_a_failed_attempt(told: Dutiful) -> None:
+    whats = ["raise limited", "return unwilling", "raise dozing"]
+    async with working(told) as worker:
+        for mode in process_jobs.MODES:
+            attempts = await all_attempted(told, mode, *whats)
+            for what, (record, tried) in zip(whats, attempts, strict=True):
+                assert (record.state, record.attempt, tried) == (State.SCHEDULED, 1, ["failed"]), (mode, what)
+                assert wait_of(record) == timedelta(hours=1)
+        assert sum(lane.busy for lane in worker.lanes) == 0  # and the worker lives
+    (first, *_) = await (await told.client()).store.attempts(attempts[0][0].id)
+    assert first.error is not None and first.error["type"] == "Limited"
+
+
+@sqlite
 async def test_retry_policies_know_the_classes_of_errors_in_each_mode(told: Dutiful) -> None:
     async with working(told):
         for mode in process_jobs.MODES:

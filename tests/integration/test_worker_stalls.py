@@ -9,11 +9,13 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from working import eventually, final, state, working
 
-from dutiful import Dutiful
+from dutiful import Context, Dutiful, Retry, ShutdownTimeout, State
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
 from dutiful.store import Ask, Line, Verdict
+from dutiful.worker import settler, worker
 from dutiful.worker.supervisor import Supervisor
 
 
@@ -43,6 +45,99 @@ async def test_a_rescue_does_not_wait_for_a_lease_that_is_locked(pg18_url: str) 
         assert refusal.verdict is Verdict.LOST
         assert await store.settle([change], lapsed_only=True, now=later) == []
         assert await store.check_places() == []
+
+
+async def test_outcomes_do_not_wait_for_one_whose_lease_is_locked(
+    pg18_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler, "AGAIN", 0.1)
+    monkeypatch.setattr(worker, "LAST_WORDS", 0.5)
+    app = Dutiful(pg18_url)
+    leaked = await asyncpg.connect(pg18_url)
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def rude(ctx: Context) -> None:
+        await leaked.execute("begin")
+        await ctx.complete_in(leaked)
+        raise ValueError("its transaction stays open")
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def fails() -> None:
+        raise RuntimeError("for good")
+
+    @app.job
+    async def works() -> None: ...
+
+    async with app:
+        client = await app.client()
+        try:
+            with pytest.raises(ShutdownTimeout, match="1 outcomes could not be stored"):
+                async with working(app):
+                    held = await rude.enqueue()
+                    others = [await kind.enqueue() for kind in (fails, works, fails)]
+                    states = [(await final(app, job)).state for job in others]
+                    assert states == [State.FAILED, State.COMPLETED, State.FAILED]
+                    assert await state(app, held) is State.RUNNING
+        finally:
+            await leaked.close()
+        assert await client.store.check_places() == []
+
+
+async def test_a_locked_outcome_is_stored_when_its_lease_is_free(
+    pg18_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler, "AGAIN", 0.1)
+    app = Dutiful(pg18_url)
+    running, go_on = asyncio.Event(), asyncio.Event()
+    other = await asyncpg.connect(pg18_url)
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def fails() -> None:
+        running.set()
+        await go_on.wait()
+        raise RuntimeError("for good")
+
+    try:
+        async with app, working(app) as own:
+            job = await fails.enqueue()
+            await running.wait()
+            async with other.transaction():
+                await other.execute("select 1 from dutiful.lease where job_id = $1 for update", job.id)
+                go_on.set()
+
+                async def put_aside() -> bool:
+                    return bool(own._settler._aside)
+
+                await eventually(put_aside)
+                assert await state(app, job) is State.RUNNING
+            record = await final(app, job)
+    finally:
+        await other.close()
+    assert (record.state, record.attempt, record.crashes) == (State.FAILED, 1, 0)
+
+
+async def test_transactions_of_handlers_leave_the_engine_its_connections(pg18_url: str) -> None:
+    app = Dutiful(pg18_url, pool_size=2, lanes="general=6:*")
+    full, over = asyncio.Semaphore(0), asyncio.Event()
+
+    @app.job
+    async def long(ctx: Context) -> str:
+        async with ctx.transaction():
+            full.release()
+            await over.wait()
+        return "done"
+
+    @app.job
+    async def quick() -> str:
+        return "done"
+
+    async with app, working(app):
+        jobs = [await long.enqueue() for _ in range(3)]
+        for _ in range(2):
+            await full.acquire()
+        assert await (await quick.enqueue()).result("20s") == "done"
+        over.set()
+        assert [await job.result("20s") for job in jobs] == [None] * 3
 
 
 async def test_a_worker_that_is_started_while_the_stop_arrives_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:

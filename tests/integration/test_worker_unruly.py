@@ -8,8 +8,10 @@ import asyncpg
 import pytest
 
 from dutiful import Dutiful, Fixed, OnConflict, Retry, Scope, Unique
+from dutiful.core.job import Claim
 from dutiful.core.transitions import State
 from dutiful.worker import Worker
+from dutiful.worker.attempt import Attempts
 
 
 class Rude(BaseException):
@@ -174,3 +176,38 @@ async def test_replacing_and_claiming_at_once_never_deadlock(pg18_url: str) -> N
                 await asyncio.sleep(0.05)
         await stopped(worker, working)
         assert await client.store.check_places() == []
+
+
+async def test_a_job_that_ends_its_worker_by_a_fault_of_ours_spends_its_attempt(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = unruly_app(url)
+    running = asyncio.Event()
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def poison() -> None: ...
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def innocent() -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    run = Attempts.run
+
+    async def stumble(self: Attempts, claim: Claim, *args: Any) -> Any:
+        if claim.kind == "poison":
+            raise LookupError("nobody foresaw this")
+        return await run(self, claim, *args)
+
+    monkeypatch.setattr(Attempts, "run", stumble)
+    async with app, app.opened() as client:
+        worker = asyncio.create_task(app.make_worker(client).run())
+        other = await innocent.enqueue()
+        await running.wait()
+        job = await poison.enqueue()
+        with pytest.raises(LookupError):
+            await asyncio.wait_for(worker, 20)
+        record, unharmed = await job.record(), await other.record()
+    assert (record.state, record.attempt) == (State.FAILED, 1)
+    assert record.errors is not None and record.errors[0]["type"] == "LookupError"
+    assert (unharmed.state, unharmed.attempt, unharmed.crashes) == (State.READY, 0, 0)

@@ -87,6 +87,7 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
         ({"payload_limit": -1}, "setting payload_limit is -1"),
         ({"sqlite_driver": "other"}, 'setting sqlite_driver is \'other\': it must be "apsw" or "sqlite3"'),
         ({"notify_in_transaction": "maybe"}, "setting notify_in_transaction is 'maybe'"),
+        ({"heartbeat": 0}, "setting heartbeat is 0:00:00: less than 100ms"),
         ({"lanes": ""}, "setting lanes is empty"),
         ({"lanes": "fast"}, "lane 'fast' is not of the form name=slots:queue"),
         ({"lanes": "fast=0:fast"}, "lane 'fast=0:fast' is not of the form"),

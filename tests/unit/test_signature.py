@@ -13,7 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 import dutiful
-from dutiful import Context, Inject, PayloadInvalid, UsageError
+from dutiful import Context, Dutiful, Inject, PayloadInvalid, Pipeline, Retry, UsageError
+from dutiful.options import Options
 from dutiful.signature import Signature
 
 LIMIT = 100_000
@@ -179,3 +180,133 @@ def test_types_that_no_payload_can_have_are_refused_in_words() -> None:
         round_trip(two, {"x": []})
     with pytest.raises(UsageError, match=r"'Nowhere' is not defined.*import it at module level"):
         round_trip(unknown, {"x": 1})
+
+
+# --- pipelines
+
+
+def pipeline(**options: Any) -> tuple[Dutiful, Pipeline]:
+    app = Dutiful()
+    return app, app.pipeline("publish", **options)
+
+
+def test_the_payload_of_a_pipeline_is_what_its_phases_ask_for() -> None:
+    _, publish = pipeline()
+
+    @publish.phase
+    async def inventory(ctx: Context, build: int, note: str = "none") -> None: ...
+
+    @publish.phase
+    def editions(build: int, inventory: list[str], note: str, when: datetime, db: Any = Inject("db")) -> None: ...
+
+    assert publish.signature.names == ["build", "note", "when"]
+    assert list(publish.signature.resources.values()) == ["db"]
+    text = publish.signature.encode({"build": 7, "note": "x", "when": datetime(2030, 1, 1, tzinfo=UTC)}, LIMIT)
+    assert publish.phases[1].signature.decode(text).when == datetime(2030, 1, 1, tzinfo=UTC)
+    with pytest.raises(PayloadInvalid, match="note"):  # required by one of them
+        publish.signature.encode({"build": 7, "when": datetime(2030, 1, 1, tzinfo=UTC)}, LIMIT)
+    with pytest.raises(PayloadInvalid, match="inventory"):  # that comes from the phase
+        publish.signature.encode({"build": 7, "note": "", "when": "2030-01-01T00:00:00Z", "inventory": []}, LIMIT)
+
+
+def test_each_phase_has_its_own_default() -> None:
+    _, publish = pipeline()
+
+    @publish.phase
+    async def one(size: int = 1) -> None: ...
+
+    @publish.phase
+    async def two(size: int = 2) -> None: ...
+
+    text = publish.signature.encode({}, LIMIT)
+    assert [phase.signature.decode(text).size for phase in publish.phases] == [1, 2]
+
+
+def test_one_field_of_two_types_is_refused_with_both_phases() -> None:
+    _, publish = pipeline()
+
+    @publish.phase
+    async def inventory(build: int) -> None: ...
+
+    @publish.phase
+    async def editions(build: list[str]) -> None: ...
+
+    with pytest.raises(UsageError, match=r"'build' is int in phase inventory but list\[str\] in phase editions"):
+        publish.signature.encode({"build": 7}, LIMIT)
+
+
+def test_a_result_is_given_as_the_phase_declares_it() -> None:
+    _, publish = pipeline()
+
+    @publish.phase
+    async def order() -> None: ...
+
+    @publish.phase
+    async def ship(order: Order, extra: int = 1) -> None: ...
+
+    signature = publish.phases[1].signature
+    assert signature.result("order", '{"lines": [{"article": "pen"}]}') == Order([Line("pen")])
+    assert signature.result("order", None) is None
+    with pytest.raises(PayloadInvalid, match=r"publish\.ship: the result of phase 'order' is not what it declares"):
+        signature.result("order", "[]")
+
+
+def test_a_skipped_phase_leaves_its_reader_the_default() -> None:
+    _, publish = pipeline()
+
+    @publish.phase
+    async def first() -> None: ...
+
+    @publish.phase
+    async def second(first: list[int] = []) -> None: ...  # noqa: B006
+
+    signature = publish.phases[1].signature
+    signature.result("first", None).append(1)
+    assert signature.result("first", None) == []
+
+
+def test_phases_stay_plain_functions() -> None:
+    _, publish = pipeline()
+
+    @publish.phase(name="double")
+    def twice(n: int) -> int:
+        return 2 * n
+
+    assert twice(4) == 8
+    assert [phase.name for phase in publish.phases] == ["double"]
+    with pytest.raises(UsageError, match="enqueue it, or call one of its phases"):
+        publish(4)
+
+
+def test_what_a_pipeline_cannot_be_is_said_at_once() -> None:
+    app, publish = pipeline(on_retry="restart")
+
+    async def step() -> None: ...
+
+    with pytest.raises(UsageError, match=r"no phases yet; give it some with @publish\.phase"):
+        publish.prepare(Options(), {})
+    with pytest.raises(UsageError, match='a retry of its own needs on_retry="resume"'):
+        publish.phase(retry=Retry())(step)
+    with pytest.raises(UsageError, match="when must be a plain function"):
+        publish.phase(when=step)(step)  # type: ignore[arg-type]
+    publish.phase(step)
+    with pytest.raises(UsageError, match="phase step: there is one of that name already"):
+        publish.phase(step)
+    with pytest.raises(UsageError, match="'publish' already"):
+        app.pipeline("publish")
+    with pytest.raises(UsageError, match="on_retry 'never'"):
+        app.pipeline("other", on_retry="never")  # type: ignore[arg-type]
+    publish.prepare(Options(), {})
+    with pytest.raises(UsageError, match="in use already; declare all phases before the first enqueue"):
+        publish.phase(name="late")(step)
+
+
+def test_a_pipelines_jobs_say_what_their_phases_are() -> None:
+    _, publish = pipeline()
+
+    async def step() -> None: ...
+
+    for name in ("download", "upload"):
+        publish.phase(name=name)(step)
+    job = publish.prepare(Options(), {})
+    assert msgspec.json.decode(job.options or "") == {"phases": ["download", "upload"]}

@@ -17,12 +17,14 @@ VERBS = {
     "doctor": "doctor",
     "enqueue": "enqueue",
     "jobs": "jobs",
+    "events": "events",
     "queues": "fleet",
     "workers": "fleet",
     "stats": "fleet",
     "pause": "pauses",
     "resume": "pauses",
     "schedules": "schedules",
+    "webhooks": "webhooks",
 }
 
 

@@ -8,13 +8,16 @@ from uuid import UUID
 import msgspec
 
 from dutiful.cli.output import STYLES, both_ids, job_json, plain, print_table, show, when
+from dutiful.cli.progress import print_phases, print_progress
+from dutiful.cli.webhooks import post_json, print_posts
 from dutiful.client import Client
 from dutiful.core import ids
 from dutiful.core.duration import brief
-from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord
 from dutiful.core.transitions import State
 from dutiful.explanation import Explanation, Why
 from dutiful.operator import Operator
+from dutiful.outbox import WebhookPost
 
 CUT = 2_000
 
@@ -38,6 +41,8 @@ class JobPage:
     attempts: tuple[Try, ...]
     needs: tuple[JobRecord, ...]
     worker: str | None
+    phases: tuple[PhaseRecord, ...] = ()
+    posts: tuple[WebhookPost, ...] = ()
 
     def print(self, *, full: bool) -> None:
         self._print_head()
@@ -45,10 +50,15 @@ class JobPage:
         _print_value("Payload", self.job.payload, full)
         if self.job.result is not None:
             _print_value("Result", self.job.result, full)
+        if self.job.progress is not None:
+            print_progress(self.job.progress, full=full)
+        print_phases(self.phases)
         self._print_attempts()
         if self.needs:
             rows = [(ids.public(n.id), n.kind, n.state.value) for n in self.needs]
             print_table(("id", "kind", "state"), rows, empty="", title="\nDepends on")
+        if self.posts:
+            print_posts(self.posts, title="\nWebhooks")
         self._print_errors(full)
 
     def _print_head(self) -> None:
@@ -126,12 +136,22 @@ async def job_page(client: Client, job_id: UUID) -> JobPage:
         ),
         needs=tuple(await client.store.dependencies(job_id)),
         worker=_name(job.worker_id, names),
+        phases=tuple(await client.store.phases(job_id)),
+        posts=tuple(await client.store.posts(job_id=job_id)),
     )
 
 
 def page_json(page: JobPage) -> dict[str, Any]:
     needs = [{**both_ids("id", need.id), "kind": need.kind, "state": need.state} for need in page.needs]
-    return {**job_json(page.job), "why": page.why, "attempts": page.attempts, "depends_on": needs}
+    posts = [post_json(post) for post in page.posts]
+    return {
+        **job_json(page.job),
+        "why": page.why,
+        "attempts": page.attempts,
+        "phases": page.phases,
+        "depends_on": needs,
+        "webhooks": posts,
+    }
 
 
 def _last_attempt(job: JobRecord) -> list[AttemptRecord]:

@@ -92,7 +92,7 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
         try:
             await worker.run()
         except ShutdownTimeout as error:
-            log.warning("%s; they were given back", error)
+            log.warning("%s", error)
             return 1
         log.info("worker %s stopped; nothing was left running", os.getpid())
         return 0

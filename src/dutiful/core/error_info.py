@@ -21,12 +21,12 @@ def describe(error: BaseException, *, message_limit: int = MESSAGE_LIMIT) -> dic
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as second:  # an error whose __str__ fails must not fail its report
+    except BaseException as second:  # an error whose __str__ fails must not fail its report
         return f"(its message could not be read: {type(second).__name__})"
 
 
 def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.TracebackException.from_exception(error, limit=-30).format())
-    except Exception as second:
+    except BaseException as second:
         return f"(its traceback could not be read: {type(second).__name__})"

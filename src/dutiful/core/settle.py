@@ -1,5 +1,6 @@
 """The one place that decides what becomes of a job after an attempt."""
 
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol, assert_never
@@ -7,6 +8,8 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core import ids
+from dutiful.core.error_info import describe
 from dutiful.core.outcome import (
     Cancelled,
     Done,
@@ -24,6 +27,7 @@ from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry import Retry
 from dutiful.core.transitions import Act, State, check
 
+log = logging.getLogger("dutiful.core")
 Uniform = Callable[[float, float], float]
 ZERO = timedelta(0)
 
@@ -33,6 +37,8 @@ class Held(Protocol):
 
     @property
     def job_id(self) -> UUID: ...
+    @property
+    def kind(self) -> str: ...
     @property
     def claim_id(self) -> int: ...
     @property
@@ -93,6 +99,15 @@ def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, unif
             return _move(held, Act.RELEASE, State.READY, "released", attempt=held.attempt - 1, keep_seq=True)
         case _:
             assert_never(outcome)
+
+
+def decide_surely(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
+    """As decide; but a policy that fails ends its job, not whoever asked about it and many others."""
+    try:
+        return decide(held, outcome, policy, max_attempts, uniform)
+    except Exception as error:
+        log.exception("the retry policy of kind %s failed; its job %s too", held.kind, ids.public(held.job_id))
+        return decide(held, Failed(describe(error), final=True), Policy(), max_attempts, uniform)
 
 
 def _counting(held: Held, policy: Policy, max_attempts: int, phase: PhaseTry | None) -> tuple[Retry, int, int]:

@@ -1,9 +1,10 @@
 """Runs what is due, one job after the other, as a worker would."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from dutiful.worker.slot import Slot, Stop
 
 WORKER = UUID(int=0)
 BATCH = 1_000
+LOOK = 0.02
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -99,7 +101,7 @@ class Drain:
     async def _attempt(self, claim: Claim) -> Ran:
         kind, slot = self._kinds[claim.kind], Slot("drain")
         slot.task = asyncio.current_task()
-        with _deadline(slot, kind.timeout):
+        with _on_time(slot, kind):
             outcome = await self._attempts.run(claim, kind, slot)
         if outcome is not None:
             self._settler.settle(claim, outcome)
@@ -129,12 +131,20 @@ class Drain:
 
 
 @contextmanager
-def _deadline(slot: Slot, timeout: timedelta | None) -> Iterator[None]:
-    if timeout is None:
+def _on_time(slot: Slot, kind: Kind[Any, Any]) -> Iterator[None]:
+    """Let the attempt, and each of its phases, take no longer than it may."""
+    if kind.timeout is None and not any(phase.timeout for phase in kind.phases):
         yield
         return
-    alarm = asyncio.get_running_loop().call_later(timeout.total_seconds(), slot.tell, Stop.TIMEOUT)
+    watching = asyncio.create_task(_watch(slot))
     try:
         yield
     finally:
-        alarm.cancel()
+        watching.cancel()
+
+
+async def _watch(slot: Slot) -> None:
+    while True:
+        await asyncio.sleep(LOOK)
+        if slot.deadline is not None and time.monotonic() >= slot.deadline and slot.stop is None:
+            slot.tell(Stop.TIMEOUT)

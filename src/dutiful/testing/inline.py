@@ -2,7 +2,8 @@
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import inspect
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -19,18 +20,21 @@ from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, NewJob
 from dutiful.core.outcome import Cancel, Snooze
 from dutiful.core.payload import encode
-from dutiful.kind import Kind, Mode
-from dutiful.worker.context import AttemptContext
+from dutiful.kind import Kind
+from dutiful.worker.context import AttemptContext, Ports
+from dutiful.worker.items import failures
+from dutiful.worker.phases import phase_arguments
 from dutiful.worker.slot import Slot
+from dutiful.worker.track import Track
 
 
 @contextmanager
 def inline(app: Dutiful, resources: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Within the block, `enqueue` runs the handler at once, and the handle has its result.
 
-    What the handler raises, its caller gets; there are no retries, and nothing is stored. Payload and result travel as
-    JSON, as they would. When to run it, unique keys and dependencies are passed over. `resources` are what handlers
-    ask for with Inject.
+    What the handler raises, its caller gets; there are no retries, and nothing is stored. A pipeline runs through all
+    of its phases, without timeouts. Payload and result travel as JSON, as they would. When to run it, unique keys and
+    dependencies are passed over. `resources` are what handlers ask for with Inject.
     """
     runner = _Runner(app, resources or {})
     with patch.multiple(
@@ -76,9 +80,8 @@ class _Runner:
         self._resources = resources
 
     async def submit(self, job: NewJob, within: Any = None) -> InlineHandle:
-        kind, call, context = self._prepare(job)
-        value = context.run(call)
-        if kind.mode is Mode.LOOP:
+        value, context = self._started(job)
+        if inspect.iscoroutine(value):
             value = await asyncio.create_task(value, context=context)
         return InlineHandle(job.id, self._result(value))
 
@@ -86,38 +89,77 @@ class _Runner:
         return [await self.submit(job) for job in jobs]
 
     def submit_sync(self, job: NewJob, within: Any = None) -> SyncInlineHandle:
-        kind, call, context = self._prepare(job)
-        value = context.run(call)
-        if kind.mode is Mode.LOOP:
+        value, context = self._started(job)
+        if inspect.iscoroutine(value):
             value = context.run(_run, value)
         return SyncInlineHandle(job.id, self._result(value))
 
     def submit_many_sync(self, jobs: list[NewJob], within: Any = None) -> list[SyncInlineHandle]:
         return [self.submit_sync(job) for job in jobs]
 
-    def _prepare(self, job: NewJob) -> tuple[Kind[Any, Any], Callable[[], Any], contextvars.Context]:
+    def _started(self, job: NewJob) -> tuple[Any, contextvars.Context]:
+        """What the handler returned, or a coroutine that will; and the context to run that in."""
         kind, slot, claim = self._app.kind(job.kind), Slot("inline"), _claim(job)
         slot.begin(claim, kind)
-        attempt = AttemptContext(claim, slot, _Nowhere(), self._app.settings.result_limit)
+        attempt = AttemptContext(claim, slot, Ports(_Nowhere(), _Unheard(), None, self._app.settings.result_limit))
+        resources = {name: self._resource(kind, name) for name in kind.signature.resources.values()}
+        context = contextvars.copy_context()
+        context.run(CURRENT.set, attempt)
+        if kind.phases:
+            return self._through(kind, job.payload, attempt, resources), context
         arguments = msgspec.structs.asdict(kind.signature.decode(job.payload))
         if kind.signature.context is not None:
             arguments[kind.signature.context] = attempt
         for name, resource in kind.signature.resources.items():
-            if resource not in self._resources:
-                raise UsageError(f"kind {kind.name} asks for {resource!r}: inline(app, resources={{{resource!r}: …}})")
-            arguments[name] = self._resources[resource]
-        context = contextvars.copy_context()
-        context.run(CURRENT.set, attempt)
-        return kind, lambda: kind.function(**arguments), context
+            arguments[name] = resources[resource]
+        value = context.run(kind.function, **arguments)
+        return (_checked(value, attempt) if inspect.iscoroutine(value) else _check_items(value, attempt)), context
+
+    async def _through(
+        self, kind: Kind[Any, Any], payload: str, attempt: AttemptContext, resources: Mapping[str, Any]
+    ) -> Any:
+        """A pipeline's phases; what the last one returned."""
+        value: Any = None
+        for phase in kind.phases:
+            attempt.enter(phase)
+            value = None
+            if phase.when is None or phase.when(attempt):
+                try:
+                    value = phase.function(**phase_arguments(phase, payload, attempt, resources))
+                    value = _check_items(await value if inspect.iscoroutine(value) else value, attempt)
+                    self._result(value)
+                except (Snooze, Cancel):
+                    raise
+                except Exception:
+                    if not phase.optional:
+                        raise
+                    value = None
+            attempt.keep(phase.name, None if value is None else self._text(value))
+        return value
+
+    def _resource(self, kind: Kind[Any, Any], name: str) -> Any:
+        if name not in self._resources:
+            raise UsageError(f"kind {kind.name} asks for {name!r}: inline(app, resources={{{name!r}: …}})")
+        return self._resources[name]
 
     def _result(self, value: Any) -> Any:
         if isinstance(value, (Snooze, Cancel)):
             raise value
-        return (
-            None
-            if value is None
-            else msgspec.json.decode(encode(value, what="result", limit=self._app.settings.result_limit))
-        )
+        return None if value is None else msgspec.json.decode(self._text(value))
+
+    def _text(self, value: Any) -> str:
+        return encode(value, what="result", limit=self._app.settings.result_limit)
+
+
+async def _checked(handler: Coroutine[Any, Any, Any], attempt: AttemptContext) -> Any:
+    return _check_items(await handler, attempt)
+
+
+def _check_items(value: Any, attempt: AttemptContext) -> Any:
+    """`value`, unless every item of the handler has failed."""
+    if attempt.tracked is not None:
+        failures(attempt.tracked.ledgers)
+    return value
 
 
 class _Nowhere:
@@ -125,6 +167,14 @@ class _Nowhere:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UsageError(f"there is no store for {name} in inline mode: test this handler with testing.app_on(app)")
+
+
+class _Unheard:
+    """Takes progress, and keeps none."""
+
+    def note(self, track: Track) -> None: ...
+
+    async def last_word(self, track: Track) -> None: ...
 
 
 def _claim(job: NewJob) -> Claim:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from dutiful.app import Dutiful
 from dutiful.client import Client
+from dutiful.composition import make_retention
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.deliveries.in_process import InProcess
@@ -20,6 +21,7 @@ from dutiful.testing.assertions import Assertions
 from dutiful.testing.clock import Clock, ClockedStore
 from dutiful.testing.drain import Drain, Ran
 from dutiful.worker.attempt import Attempts
+from dutiful.worker.locks import Locks
 from dutiful.worker.processes import ProcessPool
 from dutiful.worker.resources import open_resources
 from dutiful.worker.threads import Threads
@@ -38,7 +40,7 @@ async def app_on(
     With a `clock`, time stands still until the test moves it. `resources` stand in for those of the same name that the
     app would make. What is enqueued waits for `kit.drain()`.
     """
-    if app._client is not None:
+    if app._clients.open:
         raise UsageError("the app is open on its own database; close it first, or enter app_on before it is used")
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dutiful-test-"))
@@ -106,6 +108,10 @@ class Kit(Assertions):
         drain = Drain(self.store, self.app.kinds, self.app.settings, attempts, scheduler, self.clock)
         return await drain.run(self._moment(until, advance), advance, limit)
 
+    async def retain(self) -> None:
+        """One pass of retention, by the app's settings: what is due becomes stale or is deleted, callbacks included."""
+        await make_retention(self.app, self.client).once()
+
     def _moment(self, until: datetime | Duration | None, advance: bool) -> datetime | None:
         if self.clock is None and (until is not None or advance):
             raise UsageError("to move time, give the test a clock: app_on(app, clock=Clock())")
@@ -122,9 +128,13 @@ class Kit(Assertions):
             self._stack.callback(processes.close)
             makers = {**self.app.resources, **{name: _always(value) for name, value in self._resources.items()}}
             opened = await open_resources(self._stack, makers, self.app.kinds.values())
-            self._attempts = Attempts(self.store, threads, processes, opened, limit)
+            locks = Locks(self.store, self.app.settings.lock_connections)
+            self._stack.push_async_callback(locks.close)
+            news = self.client.delivery.news
+            self._attempts = Attempts(self.store, threads, processes, opened, limit, locks, news)
+            self._stack.callback(self._attempts.close)
             if self.clock is not None:
-                await self.store.put_schedules(self.app._schedule_records(self.clock.now()))
+                await self.store.put_schedules(self.app.schedule_records(self.clock.now()))
         return self._attempts
 
 

@@ -3,41 +3,34 @@
 import asyncio
 import contextvars
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from dutiful.context import CURRENT
 from dutiful.core import ids
-from dutiful.core.error_info import MESSAGE_LIMIT, describe
-from dutiful.core.errors import ClaimLost, JobCancelled, PayloadInvalid
+from dutiful.core.errors import DutifulError, ItemsFailed
 from dutiful.core.job import Claim
-from dutiful.core.outcome import (
-    Cancel,
-    Cancelled,
-    Done,
-    Fail,
-    Failed,
-    Lost,
-    Outcome,
-    Released,
-    RetryAfter,
-    Snooze,
-    Snoozed,
-    TimedOut,
-    TimeoutExceeded,
-)
-from dutiful.core.payload import clean, encode
-from dutiful.kind import Kind, Mode
-from dutiful.store import Work
-from dutiful.worker.context import AttemptContext
+from dutiful.core.outcome import Cancel, Done, Failed, Lost, Outcome, Partial, Snooze
+from dutiful.core.payload import encode
+from dutiful.kind import Kind, Mode, Phase
+from dutiful.pipeline import Pipeline
+from dutiful.store import Store
+from dutiful.worker.context import AttemptContext, Ports
+from dutiful.worker.ending import ended_by
+from dutiful.worker.items import failures, item_failures
+from dutiful.worker.locks import Locks
+from dutiful.worker.phases import Phases
 from dutiful.worker.processes import ProcessPool
+from dutiful.worker.reporter import Reporter
 from dutiful.worker.slot import Slot, Stepping, Stop, in_own_context
 from dutiful.worker.threads import Threads
+from dutiful.worker.track import Track
 
 log = logging.getLogger("dutiful.worker")
 NOTHING = Done()
+LAST_WORDS = 1.0  # how long a job that is told to stop may wait until its progress is stored
 
 
 class Attempts:
@@ -45,23 +38,30 @@ class Attempts:
 
     def __init__(
         self,
-        work: Work,
+        store: Store,
         threads: Threads,
         processes: ProcessPool,
         resources: Mapping[str, Any],
         result_limit: int,
+        locks: Locks,
+        news: Callable[[], None],
     ) -> None:
         self.stepping = Stepping()
-        self._work = work
         self._threads = threads
         self._processes = processes
         self._resources = resources
         self._result_limit = result_limit
+        self._reporter = Reporter(store, news)
+        self._ports = Ports(store, self._reporter, locks, result_limit)
+        self._phases = Phases(self._reporter, self._call, resources, result_limit)
+
+    def close(self) -> None:
+        self._reporter.close()
 
     async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Outcome | None:
         """What came of it; None if the handler has settled the job in its own transaction."""
         slot.begin(claim, kind)
-        context = AttemptContext(claim, slot, self._work, self._result_limit)
+        context = AttemptContext(claim, slot, self._ports)
         outcome: Outcome
         try:
             if kind.mode is Mode.LOOP:
@@ -73,20 +73,20 @@ class Attempts:
             elif kind.mode is Mode.THREAD:
                 arguments = self._arguments(claim, kind, context)
                 outcome = self._outcome_of(await self._threads.run(kind.function, arguments, context, slot))
+            elif isinstance(kind, Pipeline):
+                outcome = await self._phases.run(claim, kind, context, slot)
             else:
                 outcome = await self._processes.run(kind, claim, slot)
-        except asyncio.CancelledError as error:
-            if slot.stop is not None:
-                outcome = _stopped(slot)
-            elif slot.closing:
-                raise
-            else:
-                outcome = _raised(error, slot)  # its own doing: it cancelled its task, or something that it awaited
+            if context.tracked is not None and kind.mode is not Mode.PHASES:
+                outcome = _with_items(outcome, context.tracked)
         except BaseException as error:  # an exit or an interrupt that a handler raises ends the job, not the worker
-            outcome = _raised(error, slot)
+            outcome = ended_by(error, slot)
         finally:
             stop = slot.stop
             slot.end()
+            context.free_locks()
+        if context.tracked is not None:
+            await self._last_word(context.tracked, None if stop is None else LAST_WORDS)
         if context.settled:
             if not isinstance(outcome, Done):
                 log.warning(
@@ -99,6 +99,24 @@ class Attempts:
             return None
         # Had the user's own transaction been committed, the store would know this for a repetition.
         return Lost() if stop is Stop.LOST else outcome
+
+    async def _call(self, phase: Phase, arguments: dict[str, Any], context: AttemptContext, slot: Slot) -> Any:
+        if phase.mode is Mode.THREAD:
+            return await self._threads.run(phase.function, arguments, context, slot)
+        own = contextvars.copy_context()
+        own.run(CURRENT.set, context)
+        return await in_own_context(phase.function(**arguments), own, self.stepping, slot)
+
+    async def _last_word(self, track: Track, patience: float | None) -> None:
+        """What the handler said last is stored before its job is settled; the outcome does not depend on it."""
+        try:
+            async with asyncio.timeout(patience):
+                await self._reporter.last_word(track)
+        except DutifulError as error:
+            log.debug("job %s: its last progress was not stored: %s", ids.public(track.job_id), error)
+        except (TimeoutError, asyncio.CancelledError):
+            # There is no time to wait for the store; but what the handler has done is not to be forgotten.
+            log.warning("job %s: its last progress was not stored", ids.public(track.job_id))
 
     def _arguments(self, claim: Claim, kind: Kind[Any, Any], context: AttemptContext) -> dict[str, Any]:
         signature = kind.signature
@@ -116,34 +134,13 @@ class Attempts:
         return NOTHING if value is None else Done(encode(value, what="result", limit=self._result_limit))
 
 
-def _stopped(slot: Slot) -> Outcome:
-    """The handler was told to stop and did."""
-    match slot.stop:
-        case Stop.TIMEOUT:
-            allowed = slot.kind.timeout if slot.kind and slot.kind.timeout else slot.ran
-            error = {"type": "TimeoutExceeded", "message": f"ran longer than its timeout of {allowed}"}
-            return TimedOut(allowed, error)
-        case Stop.CANCEL:
-            return Cancelled("cancelled while running")
-        case Stop.SHUTDOWN:
-            return Released()
-        case _:
-            return Lost()
-
-
-def _raised(error: BaseException, slot: Slot) -> Outcome:
-    match error:
-        case Snooze():
-            return Snoozed(error.delay)
-        case Cancel():
-            return Cancelled(clean(str(error.reason), MESSAGE_LIMIT))
-        case RetryAfter():
-            return Failed(describe(error), type(error), retry_after=error.delay)
-        case Fail() | PayloadInvalid():
-            return Failed(describe(error), type(error), final=True)
-        case TimeoutExceeded() | JobCancelled() | ClaimLost() if slot.stop is not None:
-            return _stopped(slot)
-        case ClaimLost():
-            return Lost()
-        case _:
-            return Failed(describe(error), type(error))
+def _with_items(outcome: Outcome, track: Track) -> Outcome:
+    """What a job that ran to its end comes to by its items."""
+    if not isinstance(outcome, Done):
+        return outcome
+    try:
+        errors = failures(track.ledgers)
+    except ItemsFailed as error:
+        info = {"type": "ItemsFailed", "message": str(error)}
+        return Failed(info, ItemsFailed, more=tuple(item_failures(track.ledgers)))
+    return Partial(outcome.result, tuple(errors)) if errors else outcome

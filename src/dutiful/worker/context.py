@@ -1,32 +1,69 @@
 """The handler's view of its attempt."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from dutiful.context import JobTransaction
+from dutiful.context import ItemName, Items, JobTransaction, Lock
 from dutiful.core import ids
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import Claim, Token
 from dutiful.core.outcome import TimeoutExceeded
 from dutiful.core.payload import encode
+from dutiful.kind import Phase
 from dutiful.store import Transaction, Work
+from dutiful.worker.items import TrackedItems, each
+from dutiful.worker.lock import AttemptLocks, NamedLock, lock_name
+from dutiful.worker.locks import Locks
 from dutiful.worker.slot import Slot, Stop
+from dutiful.worker.track import Notes, Track
+
+T = TypeVar("T")
+
+
+class Reporting(Notes, Protocol):
+    async def last_word(self, track: Track) -> None:
+        """Store what the track said last; it says no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What every context of a worker reaches the outside through."""
+
+    work: Work
+    reporter: Reporting
+    locks: Locks | None
+    result_limit: int
 
 
 class AttemptContext:
     """Implements dutiful.Context for one claim; sees the store through its narrow ports only."""
 
-    __slots__ = ("_claim", "_limit", "_slot", "_work", "entrusted", "settled")
+    __slots__ = (
+        "_claim",
+        "_locks",
+        "_phase",
+        "_ports",
+        "_results",
+        "_slot",
+        "entrusted",
+        "settled",
+        "tracked",
+    )
 
-    def __init__(self, claim: Claim, slot: Slot, work: Work, result_limit: int) -> None:
+    def __init__(self, claim: Claim, slot: Slot, ports: Ports) -> None:
         self._claim = claim
         self._slot = slot
-        self._work = work
-        self._limit = result_limit
+        self._ports = ports
+        self._locks: AttemptLocks | None = None  # those of this attempt, once it wants one
+        self._phase: Phase | None = None
+        self._results: dict[str, str | None] | None = None  # of phases that have ended, as JSON text
+        self.tracked: Track | None = None  # made when the job first speaks of its progress
         self.settled = False  # completed in a transaction: nothing is left to settle
         self.entrusted = False  # completed in the user's own transaction, whose commit nobody tells us of
 
@@ -84,37 +121,128 @@ class AttemptContext:
             return
         match self._slot.stop:
             case Stop.TIMEOUT:
-                raise TimeoutExceeded(f"ran longer than {self._slot.kind.timeout if self._slot.kind else 'allowed'}")
+                raise TimeoutExceeded(f"ran longer than {self._slot.allowed or 'allowed'}")
             case Stop.CANCEL:
                 raise JobCancelled("the job was cancelled")
             case _:
                 raise ClaimLost("the job is no longer ours")
 
+    def lock(self, namespace: str, key: ItemName) -> Lock:
+        name = lock_name(namespace, key)
+        if self._ports.locks is None:
+            raise UsageError("there are no locks in inline mode: test this handler with testing.app_on(app)")
+        if self._locks is None:
+            self._locks = AttemptLocks(self._ports.locks, self._token)
+        return NamedLock(self._locks, name)
+
+    def free_locks(self) -> None:
+        """The attempt has ended: nothing that it left behind is held any longer."""
+        if self._locks is not None:
+            self._locks.end()
+
+    # --- phases
+
+    @property
+    def phase(self) -> str | None:
+        return None if self._phase is None else self._phase.name
+
+    def result(self, phase: str) -> Any:
+        kept = self.kept(phase)
+        return None if kept is None else msgspec.json.decode(kept)
+
+    def results(self) -> Mapping[str, Any]:
+        return {name: self.result(name) for name in self._results or ()}
+
+    def enter(self, phase: Phase) -> None:
+        """It begins, or its condition is looked at."""
+        self._phase = phase
+        self.track.enter(phase.name, phase.position)
+
+    def keep(self, phase: str, result: str | None) -> None:
+        """The phase has ended; later ones may ask for its result, JSON text."""
+        self._results = {**(self._results or {}), phase: result}
+
+    def kept(self, phase: str) -> str | None:
+        if phase not in (self._results or {}):
+            ended = ", ".join(self._results or {}) or "none"
+            raise UsageError(f"there is no result of a phase {phase!r}: it has not ended; those that have are: {ended}")
+        return (self._results or {})[phase]
+
+    # --- progress
+
+    @property
+    def track(self) -> Track:
+        if self.tracked is None:
+            self.tracked = Track(self._claim, self._ports.reporter, self._phase_count or 1)
+        return self.tracked
+
+    def progress(self, percent: float | None = None, message: str | None = None) -> None:
+        self.track.progress(percent, message)
+
+    def items(self, names: Iterable[ItemName]) -> Items:
+        return TrackedItems(self.track, names)
+
+    async def each(
+        self,
+        items: Iterable[T],
+        work: Callable[[T], Awaitable[Any]],
+        *,
+        concurrency: int = 8,
+        name: Callable[[T], ItemName] | None = None,
+    ) -> Items:
+        return await each(self.track, items, work, concurrency, name)
+
+    # --- the user's own writes
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[JobTransaction]:
-        self._refuse_second()
-        result = _Result(self._limit)
-        async with self._work.transaction(self._token, result.text) as inner:
+        self._check_last()
+        await self._last_word()
+        result = _Result(self._ports.result_limit)
+        async with self._ports.work.transaction(self._token, result.text) as inner:
             yield _JobTransaction(inner, result)
         self.settled = True
 
     async def complete_in(self, session: Any, result: Any = None) -> None:
-        self._refuse_second()
-        await self._work.complete_within(session, self._token, _text(result, self._limit))
+        self._check_last()
+        await self._last_word()
+        await self._ports.work.complete_within(session, self._token, _text(result, self._ports.result_limit))
         self.entrusted = True
 
     def complete_in_sync(self, session: Any, result: Any = None) -> None:
-        self._refuse_second()
-        self._work.complete_within_sync(session, self._token, _text(result, self._limit))
+        self._check_last()
+        self._last_word_sync()
+        self._ports.work.complete_within_sync(session, self._token, _text(result, self._ports.result_limit))
         self.entrusted = True
+
+    @property
+    def _phase_count(self) -> int:
+        return len(self._slot.kind.phases) if self._slot.kind is not None else 0
 
     @property
     def _token(self) -> Token:
         return Token(self._claim.job_id, self._claim.claim_id)
 
-    def _refuse_second(self) -> None:
+    async def _last_word(self) -> None:
+        """What is said later comes too late: nobody may wait for the user's transaction to write it."""
+        if self.tracked is not None:
+            await self._ports.reporter.last_word(self.tracked)
+
+    def _last_word_sync(self) -> None:
+        """The same from a thread; on the event loop itself nobody can wait for it."""
+        if self.tracked is None or self._slot.task is None:
+            return
+        loop = self._slot.task.get_loop()
+        with suppress(RuntimeError):
+            if asyncio.get_running_loop() is loop:
+                return
+        asyncio.run_coroutine_threadsafe(self._last_word(), loop).result()
+
+    def _check_last(self) -> None:
         if self.settled or self.entrusted:
             raise UsageError("this job is completed already; the transaction is the last thing a handler does")
+        if self._phase is not None and self._phase.position + 1 < self._phase_count:
+            raise UsageError(f"phase {self._phase.name} cannot complete the job: only the last phase can")
 
 
 class _Result:

@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from dutiful.core.error_info import describe
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
-from dutiful.core.outcome import Outcome, Released
+from dutiful.core.outcome import Failed, Outcome, Released
 from dutiful.kind import Kind
 from dutiful.settings import LaneSettings
 from dutiful.store import Ask, Store
@@ -113,6 +114,11 @@ class Lane:
     @property
     def busy(self) -> int:
         return sum(1 for slot in self.slots if slot.claim is not None)
+
+    @property
+    def taken(self) -> int:
+        """How many jobs its slots have taken up so far."""
+        return self._taken
 
     def serves(self, queue: str) -> bool:
         return "*" in self.settings.queues or queue in self.settings.queues
@@ -258,7 +264,13 @@ class Lane:
                 # Stopped or starved past its lease, this process would run what another one already runs.
                 self._hand_over(claim, Released())
                 continue
-            outcome = await self._attempts.run(claim, self._kinds[claim.kind], slot)
+            try:
+                outcome = await self._attempts.run(claim, self._kinds[claim.kind], slot)
+            except Exception as error:
+                # A fault of ours, and the end of this worker; this job was there, so it may not go unspent.
+                if not slot.abandoned:
+                    self._hand_over(claim, Failed(describe(error), type(error)))
+                raise
             if slot.abandoned:
                 return
             self._hand_over(claim, outcome)

@@ -153,7 +153,7 @@ class LeaseKeeper:
         found = keeper.check([_token(h) for h in young])
         lost = renewal.lost | found.lost
         for claim, _ in held if lost else ():
-            if claim.job_id in lost:
+            if claim.claim_id in lost:
                 self._call(self._on_lost, claim)
         for job_id in renewal.cancel | found.cancel:
             self._call(self._on_cancel, job_id)
@@ -170,7 +170,7 @@ class LeaseKeeper:
             return
         sys.stderr.write(
             f"dutiful: job {ids.public(claim.job_id)} ({kind.name}) holds the event loop past its timeout of "
-            f"{kind.timeout}; this worker ends itself. Use `await`, or a plain function, which runs in a thread.\n"
+            f"{slot.allowed}; this worker ends itself. Use `await`, or a plain function, which runs in a thread.\n"
         )
         faulthandler.dump_traceback(all_threads=True)
         sys.stderr.flush()

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from dutiful.core.duration import duration
 from dutiful.core.error_info import MESSAGE_LIMIT, describe
 from dutiful.core.errors import PayloadInvalid
 from dutiful.core.job import Claim
@@ -213,22 +214,39 @@ def _die_with(parent: int) -> None:
 
 def _answer(request: Request, pipe: Connection) -> Answer:
     try:
-        kind = _found(request.module, request.name)
-        if not isinstance(kind, Kind):
-            raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
-        # Only now: a young process has much to import, and a timeout that counts it could never be kept.
-        pipe.send_bytes(BEGUN)
-        value = kind.function(**msgspec.structs.asdict(kind.signature.decode(request.payload)))
-        if isinstance(value, (Snooze, Cancel)):
-            raise value
-        return Answer("done", None if value is None else encode(value, what="result", limit=request.result_limit))
-    except Snooze as snooze:
-        return Answer("snoozed", seconds=snooze.delay.total_seconds())
-    except Cancel as cancel:
-        return Answer("cancelled", reason=clean(str(cancel.reason), MESSAGE_LIMIT))
-    except RetryAfter as later:
-        return Answer("retry_after", seconds=later.delay.total_seconds(), error=describe(later))
-    except (Fail, PayloadInvalid) as error:
-        return Answer("final", error=describe(error))
+        return Answer("done", _run(request, pipe))
     except BaseException as error:
-        return Answer("failed", error=describe(error), exception=(type(error).__module__, type(error).__qualname__))
+        try:
+            return _meant(error)
+        except BaseException:  # a subclass without what its base has, or one that cannot be written as text
+            return _failed(error)
+
+
+def _run(request: Request, pipe: Connection) -> str | None:
+    kind = _found(request.module, request.name)
+    if not isinstance(kind, Kind):
+        raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
+    # Only now: a young process has much to import, and a timeout that counts it could never be kept.
+    pipe.send_bytes(BEGUN)
+    value = kind.function(**msgspec.structs.asdict(kind.signature.decode(request.payload)))
+    if isinstance(value, (Snooze, Cancel)):
+        raise value
+    return None if value is None else encode(value, what="result", limit=request.result_limit)
+
+
+def _meant(error: BaseException) -> Answer:
+    match error:
+        case Snooze():
+            return Answer("snoozed", seconds=duration(error.delay).total_seconds())
+        case Cancel():
+            return Answer("cancelled", reason=clean(str(error.reason), MESSAGE_LIMIT))
+        case RetryAfter():
+            return Answer("retry_after", seconds=duration(error.delay).total_seconds(), error=describe(error))
+        case Fail() | PayloadInvalid():
+            return Answer("final", error=describe(error))
+        case _:
+            return _failed(error)
+
+
+def _failed(error: BaseException) -> Answer:
+    return Answer("failed", error=describe(error), exception=(type(error).__module__, type(error).__qualname__))

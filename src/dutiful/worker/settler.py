@@ -2,18 +2,20 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from dutiful.core import ids
 from dutiful.core.duration import brief
-from dutiful.core.error_info import describe
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Claim, Lapsed
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
-from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide
+from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide_surely
 from dutiful.core.transitions import State
 from dutiful.kind import Kind
 from dutiful.store import Completion, Refusal, Verdict, Work
@@ -22,6 +24,27 @@ from dutiful.worker.lease import Leases
 log = logging.getLogger("dutiful.worker")
 BATCH = 1_000
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
+AGAIN = 1.0  # how often to look whether what is locked is free
+
+
+@dataclass(slots=True)
+class Pile:
+    """Outcomes on their way to the store."""
+
+    done: list[Completion] = field(default_factory=list)
+    changes: list[tuple[Claim, Change]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.done) + len(self.changes)
+
+    def take(self) -> "Pile":
+        """The next batch of them, which are no longer here then."""
+        taken = Pile(self.done[:BATCH], self.changes[:BATCH])
+        self.done, self.changes = self.done[BATCH:], self.changes[BATCH:]
+        return taken
+
+    def put_back(self, taken: "Pile") -> None:
+        self.done, self.changes = taken.done + self.done, taken.changes + self.changes
 
 
 class Settler:
@@ -32,14 +55,23 @@ class Settler:
         leases: Leases,
         uniform: Uniform,
         settled: Callable[[Claim, Change], None] | None = None,
+        ended: Callable[[bool], None] | None = None,
     ) -> None:
+        """`ended` hears that jobs are final now, and whether one of them names a webhook."""
         self._work = work
         self._kinds = kinds
         self._leases = leases
         self._uniform = uniform
         self._settled = settled or (lambda claim, change: None)
-        self._done: list[Completion] = []
-        self._changes: list[tuple[Claim, Change]] = []
+        self._ended = ended or (lambda webhook: None)
+        self._waiting = Pile()
+        self._under_way = Pile()
+        # Somebody's open transaction holds their leases: tried again now and then, and never waited for.
+        self._aside = Pile()
+        self._again_at = 0.0
+        self._trying_again = False
+        self._skip_locked = False  # since the last try failed, perhaps because of such a lease
+        self._pause = FIRST_RETRY
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -48,14 +80,22 @@ class Settler:
 
     @property
     def pending(self) -> int:
-        return len(self._done) + len(self._changes)
+        """How many wait for their turn."""
+        return len(self._waiting) + len(self._aside)
+
+    @property
+    def unsettled(self) -> set[int]:
+        """The claims whose outcomes were handed over and are not known to be stored."""
+        piles = (self._waiting, self._under_way, self._aside)
+        done = {one.claim_id for pile in piles for one in pile.done}
+        return done | {claim.claim_id for pile in piles for claim, _ in pile.changes}
 
     def settle(self, claim: Claim, outcome: Outcome) -> None:
         """Hand over an outcome; it is written soon, and again until the store has answered."""
         if type(outcome) is Done:
-            self._done.append(Completion(claim.job_id, claim.claim_id, outcome.result))
+            self._waiting.done.append(Completion(claim.job_id, claim.claim_id, outcome.result, _names_webhook(claim)))
         else:
-            self._changes.append((claim, self._decide(claim, outcome)))
+            self._waiting.changes.append((claim, self._decide(claim, outcome)))
         self._wake.set()
 
     def give_back(self, held: Lapsed) -> None:
@@ -81,40 +121,52 @@ class Settler:
 
     def _decide(self, claim: Claim, outcome: Outcome) -> Change:
         kind = self._kinds.get(claim.kind)
-        try:
-            return decide(claim, outcome, kind.policy if kind else Policy(), claim.max_attempts, self._uniform)
-        except Exception as error:
-            log.exception("the retry policy of kind %s failed; its job %s too", claim.kind, ids.public(claim.job_id))
-            return decide(claim, Failed(describe(error), final=True), Policy(), claim.max_attempts, self._uniform)
+        policy = kind.policy if kind else Policy()
+        return decide_surely(claim, outcome, policy, claim.max_attempts, self._uniform)
 
     async def run(self) -> None:
-        pause = FIRST_RETRY
         while not (self._closing and not self.pending):
-            await self._wake.wait()
-            self._wake.clear()
+            await self._called()
             self._idle.clear()
-            while self.pending:
-                done, self._done = self._done[:BATCH], self._done[BATCH:]
-                changes, self._changes = self._changes[:BATCH], self._changes[BATCH:]
-                try:
-                    if done:
-                        await self._complete(done)
-                        done = []
-                    if changes:
-                        await self._apply(changes)
-                        changes = []
-                    pause = FIRST_RETRY
-                except DutifulError as error:
-                    # Kept and tried again: nothing that a handler has done is forgotten while we live.
-                    self._done, self._changes = done + self._done, changes + self._changes
-                    log.warning("outcomes wait to be settled: %s", error)
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, LONGEST_RETRY)
-            self._idle.set()
+            while self._waiting:
+                await self._settle_some(self._waiting)
+            if self._aside and time.monotonic() >= self._again_at:
+                self._skip_locked = self._trying_again = True
+                await self._settle_some(self._aside)
+                self._trying_again = False
+            if not self.pending:
+                self._idle.set()
+
+    async def _called(self) -> None:
+        if self._aside:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), AGAIN)
+        else:
+            await self._wake.wait()
+        self._wake.clear()
+
+    async def _settle_some(self, pile: Pile) -> None:
+        batch = self._under_way = pile.take()
+        try:
+            if batch.done:
+                await self._complete(batch.done)
+                batch.done = []
+            if batch.changes:
+                await self._apply(batch.changes)
+            self._under_way = Pile()
+            self._pause, self._skip_locked = FIRST_RETRY, False
+        except DutifulError as error:
+            # Kept and tried again: nothing that a handler has done is forgotten while we live.
+            pile.put_back(batch)
+            self._under_way = Pile()
+            self._skip_locked = True
+            log.warning("outcomes wait to be settled: %s", error)
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     async def _complete(self, done: Sequence[Completion]) -> None:
         try:
-            refused = await self._work.complete(done)
+            refused = await self._work.complete(done, skip_locked=self._skip_locked)
         except DataRefused as error:
             if len(done) > 1:
                 middle = len(done) // 2
@@ -123,8 +175,12 @@ class Settler:
                 return
             await self._refused_result(done[0], error)
             return
+        if refused and (locked := _of(refused, Verdict.LOCKED)):
+            self._put_aside(Pile([d for d in done if d.claim_id in locked]))
+            done = [d for d in done if d.claim_id not in locked]
         self.count += len(done)
         self._leases.drop([d.claim_id for d in done])
+        self._ended(any(d.webhook for d in done))
         if refused:
             _report(refused)
 
@@ -137,7 +193,7 @@ class Settler:
 
     async def _apply(self, changes: Sequence[tuple[Claim, Change]]) -> None:
         try:
-            refused = await self._work.settle([change for _, change in changes])
+            refused = await self._work.settle([change for _, change in changes], skip_locked=self._skip_locked)
         except DataRefused:
             if len(changes) > 1:
                 middle = len(changes) // 2
@@ -146,21 +202,33 @@ class Settler:
                 return
             claim, change = changes[0]
             info = {"type": "ErrorRefused", "message": "the job failed, and its error could not be stored"}
-            refused = await self._work.settle([msgspec.structs.replace(change, result=None, errors=(info,))])
+            storable = msgspec.structs.replace(change, result=None, errors=(info,))
+            refused = await self._work.settle([storable], skip_locked=self._skip_locked)
+        if locked := _of(refused, Verdict.LOCKED):
+            self._put_aside(Pile(changes=[(claim, change) for claim, change in changes if claim.claim_id in locked]))
+            changes = [(claim, change) for claim, change in changes if claim.claim_id not in locked]
         self.count += len(changes)
-        asked = {r.job_id for r in refused if r.verdict is Verdict.CANCEL_REQUESTED}
-        self._leases.drop([claim.claim_id for claim, _ in changes if claim.job_id not in asked])
+        asked = _of(refused, Verdict.CANCEL_REQUESTED)
+        self._leases.drop([claim.claim_id for claim, _ in changes if claim.claim_id not in asked])
         for claim, change in changes:
-            if claim.job_id not in asked:
+            if claim.claim_id not in asked:
                 _tell_of(claim, change)
                 self._settled(claim, change)
-        _report([r for r in refused if r.verdict is not Verdict.CANCEL_REQUESTED])
+                if change.to.final:
+                    self._ended(_names_webhook(claim))
+        _report(refused)
         if asked:
             # It was to live on, but somebody cancelled it meanwhile.
             again = [
-                (claim, self._decide(claim, Cancelled("cancelled"))) for claim, _ in changes if claim.job_id in asked
+                (claim, self._decide(claim, Cancelled("cancelled"))) for claim, _ in changes if claim.claim_id in asked
             ]
             await self._apply(again)
+
+    def _put_aside(self, locked: Pile) -> None:
+        if not self._trying_again:
+            log.warning("%d outcomes wait for transactions that hold their leases; the others do not", len(locked))
+        self._aside.put_back(locked)
+        self._again_at = time.monotonic() + AGAIN
 
     async def flush(self) -> None:
         """Wait until everything handed over has been settled."""
@@ -172,6 +240,14 @@ class Settler:
     def close(self) -> None:
         self._closing = True
         self._wake.set()
+
+
+def _of(refused: Sequence[Refusal], verdict: Verdict) -> set[int]:
+    return {refusal.claim_id for refusal in refused if refusal.verdict is verdict}
+
+
+def _names_webhook(claim: Claim) -> bool:
+    return claim.options is not None and '"webhook"' in claim.options
 
 
 def _tell_of(claim: Claim, change: Change) -> None:

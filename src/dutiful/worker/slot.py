@@ -28,7 +28,10 @@ class Slot:
 
     __slots__ = (
         "_interrupt",
+        "_whole",
         "abandoned",
+        "allowed",
+        "also",
         "claim",
         "closing",
         "deadline",
@@ -47,17 +50,20 @@ class Slot:
         self.kind: Kind[Any, Any] | None = None
         self.started = 0.0
         self.deadline: float | None = None
+        self.allowed: timedelta | None = None  # the timeout that the deadline comes from
         self.stop: Stop | None = None
+        self.also: Stop | None = None  # another reason, that came after the first
         self.told_at = 0.0
         self.abandoned = False  # its claim was given back while its handler ran on
         self.closing = False  # the worker itself cancels the task now
         self._interrupt: Callable[[Stop], None] | None = None
+        self._whole: tuple[float | None, timedelta | None] = (None, None)  # deadline and timeout outside of phases
 
     def begin(self, claim: Claim, kind: Kind[Any, Any]) -> None:
         self.claim = claim
         self.kind = kind
-        self.stop = None
-        self.deadline = None
+        self.stop = self.also = None
+        self.deadline = self.allowed = None
         if kind.mode is not Mode.PROCESS:  # that one waits for a process first
             self.count_from_now()
 
@@ -66,6 +72,33 @@ class Slot:
         self.started = time.monotonic()
         if self.kind is not None and self.kind.timeout is not None:
             self.deadline = self.started + self.kind.timeout.total_seconds()
+            self.allowed = self.kind.timeout
+        self._whole = self.deadline, self.allowed
+
+    def begin_phase(self, timeout: timedelta | None) -> None:
+        """It has this long, and no longer than what is left of the job's own time."""
+        if timeout is not None:
+            deadline = time.monotonic() + timeout.total_seconds()
+            if self.deadline is None or deadline < self.deadline:
+                self.deadline, self.allowed = deadline, timeout
+
+    @property
+    def hurried(self) -> bool:
+        """Whether the deadline is that of a phase, not the job's own."""
+        return self.deadline != self._whole[0]
+
+    def end_phase(self) -> None:
+        self.deadline, self.allowed = self._whole
+        self._interrupt = None
+
+    def forgive(self) -> None:
+        """Go on after a phase whose own time was over; any other reason to stop still holds."""
+        if self.stop is Stop.TIMEOUT and self.hurried:
+            self.stop, self.also = self.also, None
+            self.told_at = 0.0
+            if self.stop is None and self.task is not None:
+                while self.task.uncancel() > 0:
+                    pass
 
     def end(self) -> None:
         self.claim = self.kind = self.deadline = self._interrupt = None
@@ -96,7 +129,10 @@ class Slot:
         """Ask the handler to stop; the first reason holds, later calls ask again."""
         if self.claim is None or self.task is None:
             return
-        self.stop = self.stop or stop
+        if self.stop is None:
+            self.stop = stop
+        elif stop is not self.stop:
+            self.also = stop
         self.told_at = time.monotonic()
         if self._interrupt is not None:
             self._interrupt(self.stop)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from dutiful.context import CURRENT
 from dutiful.core.errors import ClaimLost, JobCancelled
 from dutiful.core.outcome import TimeoutExceeded
 from dutiful.worker.context import AttemptContext
+from dutiful.worker.interrupt import raise_in
 from dutiful.worker.slot import Slot, Stop
 
 _RAISED: dict[Stop, type[Exception]] = {
@@ -69,7 +69,7 @@ class _Call:
         finally:
             with self._lock:
                 # An error that is on its way and comes too late would hit the pool, which does not get over it.
-                _raise_in(threading.get_ident(), None)
+                raise_in(threading.get_ident(), None)
                 self._thread = None
 
     def interrupt(self, stop: Stop) -> None:
@@ -77,8 +77,4 @@ class _Call:
         with self._lock:
             self._stop = stop
             if self._thread is not None:
-                _raise_in(self._thread, _RAISED[stop])
-
-
-def _raise_in(thread: int, error: type[Exception] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
+                raise_in(self._thread, _RAISED[stop])

@@ -1,0 +1,57 @@
+"""Kinds whose stories are told, at module level, where a worker of its own finds them; and patience with streams."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from dutiful import Context, Dutiful, Event, EventStream, Fixed, Retry
+
+app = Dutiful()
+publish = app.pipeline("publish")
+
+
+@publish.phase
+async def download(ctx: Context, url: str) -> int:
+    ctx.progress(50, f"half of {url}")
+    return 7
+
+
+@publish.phase
+async def upload(ctx: Context, download: int) -> int:
+    ctx.progress(80)
+    return download * 2
+
+
+@app.job(retry=Retry(max_attempts=2, backoff=Fixed("10ms")))
+async def flaky(ctx: Context, works_at: int) -> str:
+    if ctx.attempt < works_at:
+        raise ValueError("not yet")
+    await asyncio.sleep(0.5)  # so that no hint of its beginning is left to tell of its end
+    return "done"
+
+
+async def told(stream: EventStream, until: Callable[[Any], bool], limit: float = 20) -> list[Any]:
+    """What the stream yields, up to the first item of which `until` is true."""
+    items: list[Any] = []
+    async with asyncio.timeout(limit):
+        async for item in stream:
+            items.append(item)
+            if until(item):
+                break
+    return items
+
+
+def of_type(*types: str) -> Callable[[Any], bool]:
+    return lambda item: item.type in types
+
+
+def reaching(count: int, fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """True of the item that makes it `count` of those that fit."""
+    left = iter(range(count - 1, -1, -1))
+    return lambda item: fits(item) and next(left) == 0
+
+
+def types(items: list[Any]) -> list[str]:
+    """The types of the events, of progress in a row only one: how often it is told is nobody's promise."""
+    found = [str(item.type) for item in items if isinstance(item, Event)]
+    return [kind for n, kind in enumerate(found) if not (kind == "progress" and n and found[n - 1] == kind)]
