@@ -77,6 +77,14 @@ class Operator:
         """Post a webhook that has ended again, with all its attempts; False if there is none, or it still waits."""
         return await self._act("redeliver webhook", str(post_id), reason, lambda: self._store.post_again(post_id))
 
+    async def remove_schedule(self, name: str, reason: str | None = None) -> bool:
+        """Forget a schedule that the code no longer declares; False if there is none of that name."""
+        return await self._act("remove schedule", name, reason, lambda: self._store.remove_schedule(name))
+
+    async def remove_webhook(self, name: str, reason: str | None = None) -> bool:
+        """Forget a webhook that the code no longer declares; False if there is none of that name."""
+        return await self._act("remove webhook", name, reason, lambda: self._store.remove_webhook(name))
+
     async def enable_webhook(self, name: str, enabled: bool, reason: str | None = None) -> bool:
         """Let an endpoint hear of jobs or not; False if that changes nothing."""
         if enabled:

@@ -60,8 +60,10 @@ class PostResult(msgspec.Struct, frozen=True):
 
 class Outbox(Protocol):
     async def put_webhooks(self, webhooks: Sequence[WebhookRecord]) -> None:
-        """Store what the code declares, and forget what it no longer does; one that is disabled stays so unless its
-        URL is another now."""
+        """Store what the code declares; one that is disabled stays so unless its URL is another now.
+
+        What is not among them stays too, for another version or app may have declared it: see remove_webhook.
+        """
 
     async def take_posts(
         self, limit: int, hold: timedelta, *, avoid: Sequence[str] = (), now: datetime | None = None
@@ -81,6 +83,10 @@ class Outbox(Protocol):
         ...
 
     async def enable_webhook(self, name: str) -> bool: ...
+
+    async def remove_webhook(self, name: str, *, now: datetime | None = None) -> bool:
+        """Forget an endpoint that no code declares any more, and give up what waits for it; False if there is none."""
+        ...
 
     async def post_again(self, post_id: UUID, *, now: datetime | None = None) -> bool:
         """Make one that has ended due now, with its attempts counted anew; False if there is none."""

@@ -420,6 +420,10 @@ class Acts(Protocol):
 
     async def enable_schedule(self, name: str, enabled: bool) -> bool: ...
 
+    async def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule that no code declares any more; False if there is none."""
+        ...
+
 
 class Reader(Protocol):
     """What people and the client read."""

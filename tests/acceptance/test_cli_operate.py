@@ -93,6 +93,25 @@ async def test_schedules_are_listed_paused_and_resumed(project: Project, store: 
     assert (unknown.code, "there are: hourly" in unknown.err) == (1, True)
 
 
+async def test_a_schedule_that_the_code_no_longer_declares_is_removed(project: Project, store: Store) -> None:
+    record = ScheduleRecord(
+        name="forgotten",
+        kind="greet",
+        expression="0 * * * *",
+        timezone="UTC",
+        catch_up="one",
+        job={"queue": "default", "payload": {"name": "Ada"}},
+        next_at=now() + timedelta(hours=1),
+    )
+    await store.put_schedules([record])
+
+    declared = project.run("schedules", "remove", "hourly")
+    assert (declared.code, "pause it" in declared.err) == (2, True)
+    assert project.run("schedules", "remove", "forgotten").out == "schedule forgotten is removed\n"
+    assert await store.schedules() == []
+    assert project.run("schedules", "remove", "forgotten").code == 1
+
+
 async def test_doctor_is_content_with_a_healthy_system(project: Project, store: Store) -> None:
     await start_worker(store, ["greet"])
     await enqueue_one(store, now=now())

@@ -56,6 +56,14 @@ async def test_a_failed_message_is_found_and_posted_again(run: Run, store: Store
     assert (await run("webhooks", "redeliver", "7")).code == 2
 
 
+async def test_a_webhook_that_no_code_declares_is_removed(run: Run, store: Store) -> None:
+    await store.put_webhooks([SHOP])
+
+    assert (await run("webhooks", "remove", "shop")).out == "webhook shop is removed\n"
+    assert await store.webhooks() == []
+    assert (await run("webhooks", "remove", "shop")).code == 1
+
+
 async def test_a_webhook_is_disabled_and_enabled(run: Run, store: Store) -> None:
     await store.put_webhooks([SHOP])
 

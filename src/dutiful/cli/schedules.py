@@ -8,7 +8,7 @@ import typer
 from dutiful.cli.output import AsJson, Reason, both_ids, note, print_json, print_table, when
 from dutiful.cli.target import run, target
 from dutiful.core import ids
-from dutiful.core.errors import DutifulError
+from dutiful.core.errors import DutifulError, UsageError
 from dutiful.operator import Operator
 from dutiful.store import ScheduleRecord
 
@@ -75,10 +75,25 @@ def resume(ctx: typer.Context, name: str, reason: Reason = None) -> None:
     typer.echo(f"schedule {name} goes on")
 
 
+@schedules.command()
+def remove(ctx: typer.Context, name: str, reason: Reason = None) -> None:
+    """Forget a schedule that the code no longer declares; until then it goes on firing."""
+    if name in target(ctx).any_app().schedules:
+        raise UsageError(
+            f"schedule {name!r} is declared in the code, so a worker would store it again; pause it"
+        )
+    _check_known(ctx, name, run(ctx, lambda client: Operator(client).remove_schedule(name, reason)))
+    typer.echo(f"schedule {name} is removed")
+
+
 def _enable(ctx: typer.Context, name: str, enabled: bool, reason: str | None) -> None:
-    if not run(ctx, lambda client: Operator(client).enable_schedule(name, enabled, reason)):
-        known = ", ".join(s.name for s in run(ctx, lambda client: client.store.schedules())) or "none"
-        raise DutifulError(f"there is no schedule {name!r}; there are: {known}")
+    _check_known(ctx, name, run(ctx, lambda client: Operator(client).enable_schedule(name, enabled, reason)))
+
+
+def _check_known(ctx: typer.Context, name: str, known: bool) -> None:
+    if not known:
+        names = ", ".join(s.name for s in run(ctx, lambda client: client.store.schedules())) or "none"
+        raise DutifulError(f"there is no schedule {name!r}; there are: {names}")
 
 
 def _json(schedule: ScheduleRecord) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class ResultTimeout(DutifulError):
 
 
 class ShutdownTimeout(DutifulError):
-    """Jobs still ran when the time to shut down was over; their leases will end and others take them."""
+    """Jobs still ran when the time to shut down was over, or outcomes could not be stored; others take them later."""
 
 
 class DataRefused(DutifulError):

@@ -92,7 +92,7 @@ class Worker:
         self._aborting.set()
 
     async def run(self) -> None:
-        """Work until stop() or abort(); ShutdownTimeout if handlers had to be interrupted."""
+        """Work until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored."""
         async with AsyncExitStack() as stack:
             threads = Threads(sum(lane.slots for lane in self._settings.lanes))
             stack.callback(threads.close)
@@ -192,9 +192,7 @@ class Worker:
                 hurry = self._aborting.is_set()
                 await self._duties.close(self._patience if hurry else self._settings.webhook_timeout.total_seconds())
         if interrupted:
-            why = (
-                "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._grace)}"
-            )
+            why = "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._grace)}"
             raise ShutdownTimeout(f"{interrupted} jobs were interrupted {why}, and given back")
         if unsettled:
             raise ShutdownTimeout(

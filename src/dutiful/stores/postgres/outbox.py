@@ -32,6 +32,9 @@ class PostgresOutbox(PostgresPart):
     async def enable_webhook(self, name: str) -> bool:
         return bool(await self._db.fetch(self._sql["enable_webhook"], name))
 
+    async def remove_webhook(self, name: str, *, now: datetime | None = None) -> bool:
+        return bool((await self._db.fetch(self._sql["remove_webhook"], name, now))[0][0])
+
     async def post_again(self, post_id: UUID, *, now: datetime | None = None) -> bool:
         return bool(await self._db.fetch(self._sql["post_again"], post_id, now))
 

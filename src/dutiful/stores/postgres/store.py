@@ -319,6 +319,9 @@ class PostgresStore(
     async def enable_schedule(self, name: str, enabled: bool) -> bool:
         return bool(await self._db.fetch(self._sql["enable_schedule"], name, enabled))
 
+    async def remove_schedule(self, name: str) -> bool:
+        return bool(await self._db.fetch(self._sql["remove_schedule"], name))
+
     async def connect_direct(self) -> Any:
         """A connection that can LISTEN, past a pooler if there is one."""
         return await connect(self.direct_dsn, pooled=True)

@@ -44,5 +44,9 @@ def resume(db: Connection, scope: PauseScope, name: str) -> bool:
     return bool(db.change(SQL["resume"], (scope.value, name)))
 
 
+def remove_schedule(db: Connection, name: str) -> bool:
+    return bool(db.change(SQL["remove_schedule"], (name,)))
+
+
 def enable_schedule(db: Connection, name: str, enabled: bool) -> bool:
     return bool(db.change(SQL["enable_schedule"], (name, int(enabled))))

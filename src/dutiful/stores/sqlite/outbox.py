@@ -93,7 +93,6 @@ def _told(row: Row) -> str:
 
 
 def put_webhooks(db: Connection, webhooks: Sequence[WebhookRecord]) -> None:
-    db.run(SQL["delete_webhooks_except"], (to_json([one.name for one in webhooks]),))
     db.many(
         SQL["put_webhook"],
         [
@@ -139,6 +138,11 @@ def disable_webhook(db: Connection, name: str, reason: str, now: int) -> bool:
 
 def enable_webhook(db: Connection, name: str) -> bool:
     return bool(db.change(SQL["enable_webhook"], (name,)))
+
+
+def remove_webhook(db: Connection, name: str, now: int) -> bool:
+    disable_webhook(db, name, "the webhook was removed", now)
+    return bool(db.change(SQL["delete_webhook"], (name,)))
 
 
 def post_again(db: Connection, post_id: UUID, now: int) -> bool:

@@ -212,6 +212,9 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteFollowing):
     async def resume(self, scope: PauseScope, name: str) -> bool:
         return await self._write(lambda db: acts.resume(db, scope, name))
 
+    async def remove_schedule(self, name: str) -> bool:
+        return await self._write(lambda db: acts.remove_schedule(db, name))
+
     async def enable_schedule(self, name: str, enabled: bool) -> bool:
         return await self._write(lambda db: acts.enable_schedule(db, name, enabled))
 

@@ -24,6 +24,9 @@ class SqliteOutbox(Threaded):
     async def disable_webhook(self, name: str, reason: str, *, now: datetime | None = None) -> bool:
         return await self._write(lambda db: outbox.disable_webhook(db, name, reason, self._clock(now)))
 
+    async def remove_webhook(self, name: str, *, now: datetime | None = None) -> bool:
+        return await self._write(lambda db: outbox.remove_webhook(db, name, self._clock(now)))
+
     async def enable_webhook(self, name: str) -> bool:
         return await self._write(lambda db: outbox.enable_webhook(db, name))
 

@@ -196,14 +196,25 @@ class OutboxSuite:
         assert not await store.disable_webhook("ops", "410 Gone", now=T0)
         assert not await store.enable_webhook("ops")
 
-    async def test_webhooks_are_what_the_code_declares(self, store: Store) -> None:
+    async def test_a_declared_webhook_takes_the_place_of_its_namesake_and_of_no_other(self, store: Store) -> None:
+        """Two versions of an app run side by side while one takes the other's place."""
         await store.put_webhooks([webhook(kinds=["greet"], states=["failed"]), webhook("old")])
 
         await store.put_webhooks([webhook(kinds=None), webhook("new")])
 
-        assert sorted(await store.webhooks(), key=lambda record: record.name) == [webhook("new"), webhook()]
-        await store.put_webhooks([])
+        stored = sorted(await store.webhooks(), key=lambda record: record.name)
+        assert stored == [webhook("new"), webhook("old"), webhook()]
+
+    async def test_a_removed_webhook_is_forgotten_and_what_waits_for_it_given_up(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await finish_one(store)
+
+        assert await store.remove_webhook("ops", now=at(1))
+
         assert await store.webhooks() == []
+        (post,) = await store.posts()
+        assert (post.state, post.error) == (PostState.FAILED, "the webhook was removed")
+        assert not await store.remove_webhook("ops", now=at(2))
 
     async def test_a_disabled_webhook_stays_so_until_its_url_is_another(self, store: Store) -> None:
         await store.put_webhooks([webhook()])

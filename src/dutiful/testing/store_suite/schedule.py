@@ -105,6 +105,14 @@ class ScheduleSuite:
         assert [s.enabled for s in await store.schedules()] == [True]
         assert not await store.enable_schedule("unknown", False)
 
+    async def test_a_removed_schedule_is_forgotten(self, store: Store) -> None:
+        await store.put_schedules([schedule()])
+
+        assert await store.remove_schedule("nightly")
+
+        assert await store.schedules() == []
+        assert not await store.remove_schedule("nightly")
+
     async def test_a_schedule_that_was_switched_off_stays_off_when_declared_again(self, store: Store) -> None:
         await store.put_schedules([schedule()])
         await store.enable_schedule("nightly", False)

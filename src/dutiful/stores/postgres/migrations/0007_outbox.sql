@@ -108,3 +108,14 @@ begin
     where p.webhook = p_name and p.state = 'pending';
     return true;
 end $$;
+
+-- Forget an endpoint, and give up what waits for it. False: there is none.
+create function {schema}.remove_webhook(p_name text, p_now timestamptz) returns boolean
+language plpgsql volatile
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    perform {schema}.disable_webhook(p_name, 'the webhook was removed', p_now);
+    delete from {schema}.webhook w where w.name = p_name;
+    return found;
+end $$;

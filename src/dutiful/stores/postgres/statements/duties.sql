@@ -45,5 +45,8 @@ returning name;
 -- name: resume
 delete from {schema}.pause where scope = $1 and name = $2 returning name;
 
+-- name: remove_schedule
+delete from {schema}.schedule where name = $1 returning name;
+
 -- name: enable_schedule
 update {schema}.schedule set enabled = $2 where name = $1 returning name;

@@ -1,13 +1,9 @@
 -- name: put_webhooks
 -- One that is disabled stays so, unless it leads elsewhere now.
-with given as (
-    select g.name, g.url, g.kinds, g.states, g.enabled
-    from jsonb_to_recordset($1::text::jsonb) g (name text, url text, kinds text[], states text[], enabled boolean)
-), gone as (
-    delete from {schema}.webhook w where not exists (select 1 from given g where g.name = w.name)
-)
 insert into {schema}.webhook as w (name, url, kinds, states, enabled)
-select g.name, g.url, g.kinds, g.states, g.enabled from given g order by g.name
+select g.name, g.url, g.kinds, g.states, g.enabled
+from jsonb_to_recordset($1::text::jsonb) g (name text, url text, kinds text[], states text[], enabled boolean)
+order by g.name
 on conflict (name) do update
 set url = excluded.url, kinds = excluded.kinds, states = excluded.states,
     enabled = case when w.url = excluded.url then w.enabled else excluded.enabled end,
@@ -30,6 +26,9 @@ select {schema}.disable_webhook($1, $2, $3);
 update {schema}.webhook set enabled = true, disabled_at = null, reason = null
 where name = $1 and not enabled
 returning name;
+
+-- name: remove_webhook
+select {schema}.remove_webhook($1, $2);
 
 -- name: post_again
 update {schema}.webhook_post p

@@ -13,5 +13,8 @@ ON CONFLICT (scope, name) DO NOTHING;
 -- name: resume
 DELETE FROM dutiful_pause WHERE scope = ? AND name = ?;
 
+-- name: remove_schedule
+DELETE FROM dutiful_schedule WHERE name = ?;
+
 -- name: enable_schedule
 UPDATE dutiful_schedule SET enabled = ?2 WHERE name = ?1;

@@ -28,8 +28,8 @@ SET enabled     = CASE WHEN url = excluded.url THEN enabled ELSE excluded.enable
     kinds       = excluded.kinds,
     states      = excluded.states;
 
--- name: delete_webhooks_except
-DELETE FROM dutiful_webhook WHERE name NOT IN (SELECT value FROM json_each(?));
+-- name: delete_webhook
+DELETE FROM dutiful_webhook WHERE name = ?;
 
 -- name: disable_webhook
 UPDATE dutiful_webhook SET enabled = 0, disabled_at = ?3, reason = ?2 WHERE name = ?1 AND enabled = 1;
