@@ -127,7 +127,9 @@ async def test_an_unknown_kind_is_refused_with_those_that_are_known(app: Dutiful
         await app.enqueue("sned", {"to": "ada"})
 
 
-@pytest.mark.parametrize("text", ["", "x", "01JCPZ5-0000000-0000000-0000000", "O1JCPZ5", "89f6487d-d96e-41f2-953f-4d22dfc138c", NUL])
+@pytest.mark.parametrize(
+    "text", ["", "x", "01JCPZ5-0000000-0000000-0000000", "O1JCPZ5", "89f6487d-d96e-41f2-953f-4d22dfc138c", NUL]
+)
 async def test_a_malformed_id_is_not_taken_for_a_missing_job(app: Dutiful, text: str) -> None:
     with pytest.raises(MalformedId, match=r"Copy the whole id|right spelling|not the exact spelling"):
         await app.find(text)

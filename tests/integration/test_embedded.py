@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from receivers import SECRET, ok, receiving
 from working import eventually, final
 
 from dutiful import Dutiful, Inject, ShutdownTimeout, State, StoreUnavailable, UsageError
@@ -292,3 +293,38 @@ async def test_services_stop_before_running_jobs_are_waited_for(app: Dutiful) ->
     assert await eventually(resigned)
     release.set()
     await closing
+
+
+@pytest.mark.req("J65", "J66", "J82", "J83")
+async def test_what_happens_while_it_closes_is_heard_before_listeners_are_removed(app: Dutiful) -> None:
+    running, release = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def slow() -> None:
+        running.set()
+        await release.wait()
+
+    async with receiving(ok) as receiver:
+        app.configure(webhook_secrets=SECRET, webhook_networks="127.0.0.0/8")
+        queue = app.embedded(grace="20s")
+        await queue.open()
+        job = await slow.options(webhook=receiver.url).enqueue()
+        heard: list[str] = []
+
+        async def follow() -> None:
+            async with app.events(job) as stream:
+                async for item in stream:
+                    heard.append(item.type)
+
+        following = asyncio.create_task(follow())
+        await asyncio.wait_for(running.wait(), 20)
+        await eventually(lambda: _has(heard, "snapshot"))
+        closing = asyncio.create_task(queue.close())
+        asyncio.get_running_loop().call_later(0.2, release.set)
+        await closing
+        await asyncio.wait_for(following, 20)
+    assert heard[-2:] == ["completed", "webhook_delivered"]
+
+
+async def _has(heard: list[str], word: str) -> bool:
+    return word in heard

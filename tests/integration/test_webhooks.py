@@ -349,15 +349,19 @@ async def test_an_operator_has_a_message_posted_again(
     assert len({call.headers["webhook-id"] for call in receiver.calls}) == 1
 
 
-async def test_a_webhook_that_the_code_no_longer_declares_hears_nothing(
+async def test_a_webhook_hears_on_until_it_is_removed_though_this_app_does_not_declare_it(
     app: Dutiful, greet: Kind[[str], str], receiver: Receiver
 ) -> None:
+    """Another version of the app may; a worker that starts without it must not silence it."""
     app.webhook("old", receiver.url)
     async with working(app):
         await settled(app, await greet.enqueue("first"))
     app.webhooks.clear()
     async with working(app):
-        job = await greet.enqueue("second")
-        await final(app, job)
+        await settled(app, await greet.enqueue("second"))
         client: Client = await app.client()
-        assert await client.store.webhooks() == [] and await posts(app, job) == []
+        assert await client.store.remove_webhook("old")
+        job = await greet.enqueue("third")
+        await final(app, job)
+        assert await posts(app, job) == []
+    assert len(receiver.calls) == 2

@@ -84,6 +84,8 @@ class Notify:
     async def listen(self) -> AsyncIterator[Lines]:
         heard: asyncio.Queue[Lines] = asyncio.Queue()
         self._listeners.add(heard)
+        if self.healthy:
+            heard.put_nowait(EVERYWHERE)  # what was said before was said to nobody
         if self._ear is not None:
             self._ear.open()
         try:

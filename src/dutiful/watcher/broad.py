@@ -16,6 +16,8 @@ from dutiful.watching import Stirred, Watching
 
 # Cut short this often in a row, looks will not catch up: better a gap that is told of than to lag for ever.
 BEHIND = 10
+# Jobs times streams of one look: to tell many of much takes longer than to find it out, and work is to go on meanwhile.
+FAN_OUT, LEAST = 5_000, 25
 # A transaction that stays open for longer is not waited for: what it commits is told of when more happens to it.
 REACH = timedelta(seconds=30)
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
@@ -71,7 +73,8 @@ class Broad:
             # A little earlier, so that whatever happened before it began is known as such when it comes to light.
             self._since = self._began = await self._now() - LATE
         since = self._since
-        stirred = await self._watching.stirred(since, PAGE)
+        page = max(LEAST, min(PAGE, FAN_OUT // max(1, len(told))))
+        stirred = await self._watching.stirred(since, page)
         return Look(stirred, seen, seen.fresh(stirred.stirs), max(self._began, since - LATE), told, joining)
 
     def news(self, look: Look, views: Mapping[UUID, JobView]) -> tuple[list[Event], set[EventStream]]:

@@ -39,26 +39,38 @@ class EventStream:
         return self
 
     async def __anext__(self) -> Item:
-        while True:
-            if self._first:
-                item, self.since = self._first.popleft()
-                return item
+        while (item := self._here()) is None:
             if self._past is not None:
                 await self._read_past(self._past)
-                continue
-            while self._buffer:
-                _, (item, self.since) = self._buffer.popitem(last=False)
-                if not (isinstance(item, Event) and (item.job_id, item.key) in self._told):
-                    return item
-            if self.dropped:
+            elif self.dropped:
                 raise StreamOverflow(
                     f"more than {self._limit} events waited to be read, so the rest were dropped: subscribe again, "
                     "look up what was missed, and read without long pauses"
                 )
-            if self._ended:
+            elif self._ended:
                 raise StopAsyncIteration
-            self._heard.clear()
-            await self._heard.wait()
+            else:
+                self._heard.clear()
+                await self._heard.wait()
+        return item
+
+    async def several(self, most: int) -> list[Item]:
+        """The next one, and up to `most` in all of those that are here by then."""
+        items = [await anext(self)]
+        while len(items) < most and (item := self._here()) is not None:
+            items.append(item)
+        return items
+
+    def _here(self) -> Item | None:
+        """The next one that nobody has to wait for."""
+        if self._first:
+            item, self.since = self._first.popleft()
+            return item
+        while self._buffer and self._past is None:  # the past comes first
+            _, (item, self.since) = self._buffer.popitem(last=False)
+            if not (isinstance(item, Event) and (item.job_id, item.key) in self._told):
+                return item
+        return None
 
     async def _read_past(self, past: History) -> None:
         since = past.cutoff

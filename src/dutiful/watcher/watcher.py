@@ -42,6 +42,7 @@ class Watcher:
         self._running: asyncio.Task[None] | None = None
         self._renewed_at = -RENEW
         self._away = False
+        self._last = False  # the next look is the last one
 
     @property
     def streams(self) -> set[EventStream]:
@@ -104,7 +105,12 @@ class Watcher:
         self._broad.remove(stream)
 
     async def close(self) -> None:
-        """End all streams: their readers get what is buffered, and no more."""
+        """End all streams, after a last look: their readers get what has happened until now, and no more."""
+        if self.streams and self._running is not None:
+            self._last = True
+            self._idle.set()
+            self._wake.set()
+            await asyncio.wait([self._running], timeout=LAST_WORDS)
         for stream in self.streams:
             await self._leave(stream)
 
@@ -123,8 +129,10 @@ class Watcher:
         try:
             while self.streams:
                 self._wake.clear()
-                began = time.monotonic()
+                began, last = time.monotonic(), self._last
                 await self._look_safely(listener_id)
+                if last:
+                    return
                 if hearing is None:  # not sooner, for workers are to find our name when they hear of us
                     hearing = asyncio.create_task(self._hear(), name="dutiful news")
                 await _wait(self._idle, max(SOONEST, SHARE * (time.monotonic() - began)))

@@ -1,7 +1,8 @@
 """Server-sent events: how jobs fare, as a browser's EventSource reads it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,10 +11,13 @@ import msgspec
 from dutiful.app import Dutiful, JobRefs
 from dutiful.core.errors import StreamOverflow
 from dutiful.core.event import Event
+from dutiful.watcher import EventStream
+from dutiful.watcher.items import Item
 from dutiful.watcher.plain import plain
 from dutiful.web.bookmark import Bookmark
 
 PING = 15.0
+PIECE = 200  # how many events at most are sent as one
 RETRY = b"retry: 2000\n\n"
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -44,21 +48,55 @@ async def event_stream(
         while True:
             try:
                 async with asyncio.timeout_at(next_ping):
-                    item = await anext(stream)
+                    items = await stream.several(PIECE)
             except TimeoutError:
                 next_ping = clock() + ping
                 yield _frame("ping", {"at": datetime.now(UTC)})
                 continue
             except (StopAsyncIteration, StreamOverflow):
                 return
-            if not isinstance(item, Event) or stream.since is None:
-                yield _frame(item.type, plain(item))
-            elif bookmark is None or not bookmark.has(item):
+            if stream.since is not None:
                 bookmark = bookmark or Bookmark(stream.since)
-                bookmark.move(stream.since, item)
-                yield _frame(item.type, plain(item), str(bookmark))
+            if piece := _piece(items, stream, bookmark):
+                yield piece
+                await asyncio.sleep(0)  # a socket that takes everything at once must not keep others from their turn
 
 
-def _frame(event: str, data: Any, id_: str | None = None) -> bytes:
-    lines = [*([f"id: {id_}"] if id_ else []), f"event: {event}", f"data: {msgspec.json.encode(data).decode()}"]
-    return "\n".join([*lines, "", ""]).encode()
+def _piece(items: Sequence[Item], stream: EventStream, bookmark: Bookmark | None) -> bytes:
+    """Several frames, without what the reader had before; each has its id, for the reader may be cut anywhere."""
+    frames: list[bytes] = []
+    for item in items:
+        if isinstance(item, Event) and bookmark is not None and stream.since is not None:
+            if bookmark.has(item):
+                continue
+            bookmark.move(stream.since, item)
+            frames.append(f"id: {bookmark}\n".encode())
+        frames.append(ENCODED.frame(item))
+    return b"".join(frames)
+
+
+class Encoded:
+    """Frames as they are sent, each made once however many streams it goes to."""
+
+    def __init__(self, limit: int = 4_096) -> None:
+        self._limit = limit
+        self._frames: OrderedDict[int, tuple[Item, bytes]] = (
+            OrderedDict()
+        )  # the item keeps its id
+
+    def frame(self, item: Item) -> bytes:
+        known = self._frames.get(id(item))
+        if known is not None:
+            return known[1]
+        frame = _frame(item.type, plain(item))
+        self._frames[id(item)] = (item, frame)
+        if len(self._frames) > self._limit:
+            self._frames.popitem(last=False)
+        return frame
+
+
+ENCODED = Encoded()
+
+
+def _frame(event: str, data: Any) -> bytes:
+    return f"event: {event}\ndata: {msgspec.json.encode(data).decode()}\n\n".encode()

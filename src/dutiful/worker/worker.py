@@ -320,8 +320,10 @@ class Worker:
 
     def _on_settled(self, claim: Claim, change: Change) -> None:
         if change.to is State.READY:
-            # Others may have a free slot for it: what we gave back unstarted, and what we lost.
-            self._delivery.hint(frozenset({(claim.queue, claim.priority)}) if claim.queue else EVERYWHERE)
+            # Others may have a free slot for it. What goes back to its old place in line is below their floors, where
+            # only a look from the start finds it.
+            told = claim.queue and not change.keep_seq
+            self._delivery.hint(frozenset({(claim.queue, claim.priority)}) if told else EVERYWHERE)
         if self._duties is not None and change.to is State.SCHEDULED and change.delay is not None:
             self._duties.expect(change.delay)
 
