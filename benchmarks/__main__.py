@@ -18,7 +18,8 @@ from benchmarks import peers as registry
 from benchmarks.harness import SERVER_SETTINGS, Bench, Sizes
 from benchmarks.peer import Peer
 from benchmarks.report import RESULTS, Sample, machine_facts, save, show
-from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.scenario import Scenario
+from benchmarks.scenarios import SCENARIOS
 from dutiful.testing.servers import PostgresServer
 
 _QUIET_LOAD = 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import subprocess
 import sys
 import tempfile
@@ -40,11 +41,14 @@ class Sizes:
     backlog_jobs: int = 500_000
     head_jobs: int = 100_000
     pin_s: float = 300.0
+    phased_jobs: int = 1_000
+    listeners: int = 200
 
     @classmethod
     def quick(cls) -> Sizes:
         return cls(
-            drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=10.0
+            drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=10.0,
+            phased_jobs=50, listeners=20,
         )  # fmt: skip
 
 
@@ -70,6 +74,22 @@ class Workers:
         """When the latest job of any of them ended."""
         return max(tally.last for tally in self._tallies)
 
+    @property
+    def reports(self) -> int:
+        """How many reports of progress they have stored."""
+        return sum(tally.reports for tally in self._tallies)
+
+    @property
+    def rounds(self) -> int:
+        """How many transactions that took."""
+        return sum(tally.rounds for tally in self._tallies)
+
+    def rate(self) -> float:
+        """Jobs a second, from the end of the first to the end of the latest."""
+        # Read in this order: a job that ends in between then lowers the rate, never raises it.
+        count, last = self.count, self.last
+        return (count - 1) / (last - self.first)
+
     def latencies(self) -> list[float]:
         """Seconds from enqueue to handler."""
         return [value for tally in self._tallies for value in tally.latencies()]
@@ -78,10 +98,11 @@ class Workers:
         """Resident memory of the largest worker."""
         return max(_resident_mb(process.pid) for process in self._processes)
 
-    async def reach(self, target: int) -> None:
-        """Wait until they have run this many jobs."""
-        seen, since = -1, time.monotonic()
-        while (count := self.count) < target:
+    async def reach(self, target: int, within_s: float = math.inf) -> None:
+        """Wait until they have run this many jobs, or for so long."""
+        began = since = time.monotonic()
+        seen = -1
+        while (count := self.count) < target and time.monotonic() - began < within_s:
             if count != seen:
                 seen, since = count, time.monotonic()
             if dead := [process.returncode for process in self._processes if process.poll() is not None]:
@@ -123,8 +144,16 @@ class Bench:
         async with peer.producer(url, 1) as producer:
             for start in range(0, jobs, _BULK):
                 await producer.enqueue_many([payload(i) for i in range(start, min(start + _BULK, jobs))], lane)
+        self.analyze(peer, url)
+
+    def analyze(self, peer: Peer, url: str) -> None:
+        """Refresh the planner's statistics."""
         if peer.store == "postgres":
             self.server.run_sql("ANALYZE", url.rpartition("/")[2])
+
+    def drain_jobs(self, peer: Peer) -> int:
+        """How many jobs a drain of this sitting has."""
+        return max(int(peer.drain_jobs * self.sizes.drain_scale), 200)
 
     @contextmanager
     def workers(self, peer: Peer, url: str, count: int = 1, queues: Sequence[str] = ("bench",)) -> Iterator[Workers]:
@@ -166,12 +195,10 @@ class Bench:
             await self.preload(peer, url, jobs + behind)
             with self.workers(peer, url, workers) as crew:
                 await crew.reach(jobs)
-                # Read in this order: a job that ends in between then lowers the rate, never raises it.
-                count, last = crew.count, crew.last
-                metrics = {"jobs_per_s": (count - 1) / (last - crew.first), "memory_mb": crew.memory_mb()}
+                metrics = {"jobs_per_s": crew.rate(), "memory_mb": crew.memory_mb()}
                 if behind or head:
                     return metrics
-                metrics["settle_lag_ms"] = (await self._settled(peer, url) - last) * 1000
+                metrics["settle_lag_ms"] = (await self._settled(peer, url) - crew.last) * 1000
             if peer.store == "postgres":
                 metrics["wal_bytes_per_job"] = (self.wal_position(peer) - wal) / jobs
             return metrics

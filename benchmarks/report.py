@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.harness import SERVER_SETTINGS, Metrics, Sizes
 from benchmarks.peer import Peer
-from benchmarks.scenarios import Metric, Scenario
+from benchmarks.scenario import Metric, Scenario
 from dutiful.testing.servers import PostgresServer
 
 RESULTS = Path(__file__).parent / "results"

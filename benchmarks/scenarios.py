@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from itertools import count, cycle, product
 
 import asyncpg
 
 from benchmarks.harness import Bench, Metrics
+from benchmarks.listeners import LISTENER_SCENARIOS
 from benchmarks.peer import Lane, Peer, payload
+from benchmarks.phases import PHASE_SCENARIOS
+from benchmarks.scenario import ALONE, RATE, RATIO, Metric, Scenario
 
 _TASKS = 100
 _BULK = 1_000
@@ -23,33 +24,12 @@ _PIN_PRIORITIES = (0, 1, 2)
 _PIN_WAITING = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One figure of a scenario and which way is better."""
-
-    key: str
-    title: str
-    higher_is_better: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A named measurement; `repeats` overrides the default where a run takes minutes."""
-
-    name: str
-    title: str
-    run: Callable[[Bench, Peer], Awaitable[Metrics]]
-    metrics: tuple[Metric, ...]
-    repeats: int | None = None
-    by_default: bool = True
-
-
 async def drain_one(bench: Bench, peer: Peer) -> Metrics:
-    return await bench.drain(peer, _drain_jobs(bench, peer))
+    return await bench.drain(peer, bench.drain_jobs(peer))
 
 
 async def drain_two(bench: Bench, peer: Peer) -> Metrics:
-    return await bench.drain(peer, _drain_jobs(bench, peer) * 3 // 2, workers=2)
+    return await bench.drain(peer, bench.drain_jobs(peer) * 3 // 2, workers=2)
 
 
 async def enqueue_single(bench: Bench, peer: Peer) -> Metrics:
@@ -86,21 +66,21 @@ async def latency(bench: Bench, peer: Peer) -> Metrics:
 
 
 async def backlog(bench: Bench, peer: Peer) -> Metrics:
-    jobs = _drain_jobs(bench, peer) // 2
+    jobs = bench.drain_jobs(peer) // 2
     alone = await bench.drain(peer, jobs)
     behind = await bench.drain(peer, jobs, behind=bench.sizes.backlog_jobs)
     return _against(behind["jobs_per_s"], alone["jobs_per_s"])
 
 
 async def unknown_head(bench: Bench, peer: Peer) -> Metrics:
-    jobs = _drain_jobs(bench, peer) // 2
+    jobs = bench.drain_jobs(peer) // 2
     alone = await bench.drain(peer, jobs)
     headed = await bench.drain(peer, jobs, head=bench.sizes.head_jobs)
     return _against(headed["jobs_per_s"], alone["jobs_per_s"])
 
 
 async def paused_head(bench: Bench, peer: Peer) -> Metrics:
-    jobs = _drain_jobs(bench, peer) // 2
+    jobs = bench.drain_jobs(peer) // 2
     alone = await bench.drain(peer, jobs)
     headed = await bench.drain(peer, jobs, head=bench.sizes.head_jobs, head_kind="paused")
     return _against(headed["jobs_per_s"], alone["jobs_per_s"])
@@ -112,10 +92,6 @@ async def pinned(bench: Bench, peer: Peer) -> Metrics:
 
 async def unpinned(bench: Bench, peer: Peer) -> Metrics:
     return await _sustained(bench, peer, pin=False)
-
-
-def _drain_jobs(bench: Bench, peer: Peer) -> int:
-    return max(int(peer.drain_jobs * bench.sizes.drain_scale), 200)
 
 
 def _against(rate: float, alone: float) -> Metrics:
@@ -181,29 +157,28 @@ def _rate(samples: list[tuple[float, int]]) -> float:
     return (after - before) / (end - start)
 
 
-_RATE = Metric("jobs_per_s", "jobs/s")
 _MEMORY = Metric("memory_mb", "worker MB", higher_is_better=False)
 _WAL = Metric("wal_bytes_per_job", "WAL bytes a job", higher_is_better=False)
 _LAG = Metric("settle_lag_ms", "last commit after ms", higher_is_better=False)
-_RATIO = Metric("ratio", "ratio")
-_ALONE = Metric("alone_jobs_per_s", "jobs/s without")
-_SPAN = (Metric("first_jobs_per_s", "jobs/s, first minute"), Metric("last_jobs_per_s", "jobs/s, last minute"), _RATIO)
+_SPAN = (Metric("first_jobs_per_s", "jobs/s, first minute"), Metric("last_jobs_per_s", "jobs/s, last minute"), RATIO)
 
 SCENARIOS = (
-    Scenario("drain1", "Drain, one worker process", drain_one, (_RATE, _MEMORY, _WAL, _LAG)),
-    Scenario("drain2", "Drain, two worker processes", drain_two, (_RATE, _MEMORY, _WAL, _LAG)),
-    Scenario("enqueue-single", "Enqueue, one at a time", enqueue_single, (_RATE,)),
-    Scenario("enqueue-concurrent", f"Enqueue, {_TASKS} tasks at once", enqueue_concurrent, (_RATE,)),
-    Scenario("enqueue-bulk", f"Enqueue, batches of {_BULK:,}", enqueue_bulk, (_RATE,)),
+    Scenario("drain1", "Drain, one worker process", drain_one, (RATE, _MEMORY, _WAL, _LAG)),
+    Scenario("drain2", "Drain, two worker processes", drain_two, (RATE, _MEMORY, _WAL, _LAG)),
+    Scenario("enqueue-single", "Enqueue, one at a time", enqueue_single, (RATE,)),
+    Scenario("enqueue-concurrent", f"Enqueue, {_TASKS} tasks at once", enqueue_concurrent, (RATE,)),
+    Scenario("enqueue-bulk", f"Enqueue, batches of {_BULK:,}", enqueue_bulk, (RATE,)),
     Scenario(
         "latency",
         "From enqueue to handler, idle worker",
         latency,
         (Metric("p50_ms", "p50 ms", higher_is_better=False), Metric("p99_ms", "p99 ms", higher_is_better=False)),
     ),
-    Scenario("backlog", "Drain with a long backlog behind", backlog, (_RATE, _ALONE, _RATIO)),
-    Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, (_RATE, _ALONE, _RATIO)),
-    Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (_RATE, _ALONE, _RATIO)),
+    Scenario("backlog", "Drain with a long backlog behind", backlog, (RATE, ALONE, RATIO)),
+    Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, (RATE, ALONE, RATIO)),
+    Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (RATE, ALONE, RATIO)),
     Scenario("pinned", "Produce and drain under an old snapshot", pinned, _SPAN, repeats=1),
     Scenario("unpinned", "The same without the snapshot", unpinned, _SPAN, repeats=1, by_default=False),
+    *PHASE_SCENARIOS,
+    *LISTENER_SCENARIOS,
 )

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-_COUNT, _FIRST, _LAST, _HEADER = 0, 1, 2, 3
+_COUNT, _FIRST, _LAST, _REPORTS, _ROUNDS, _HEADER = range(6)
 _MAX_LATENCIES = 10_000
 
 
@@ -39,6 +39,21 @@ class Tally:
             self._latencies += 1
         # Last, so that a reader who sees the count also sees its times.
         cells[_COUNT] = self._count
+
+    def reported(self, rows: int) -> None:
+        """Called by whoever stores progress, once a transaction."""
+        self._cells[_REPORTS] += rows
+        self._cells[_ROUNDS] += 1
+
+    @property
+    def reports(self) -> int:
+        """How many reports of progress were stored."""
+        return int(self._cells[_REPORTS])
+
+    @property
+    def rounds(self) -> int:
+        """How many transactions that took."""
+        return int(self._cells[_ROUNDS])
 
     @property
     def count(self) -> int:

@@ -6,15 +6,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
-from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
+from benchmarks.harness import Bench
+from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Peer, Store, payload
 from benchmarks.tally import Tally
 from dutiful import Dutiful
+from dutiful.kind import Kind
 from dutiful.store import Pause, PauseScope
 
+_BULK = 1_000
 _ALL = frozenset(
     {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
     | {"backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
+    | {"phases", "listeners", "listeners-inside"}
 )
 
 
@@ -41,25 +47,26 @@ class DutifulPeer:
     worker: Sequence[str] = ("benchmarks.peers.dutiful_peer",)
 
     async def install(self, url: str) -> None:
-        await _app(url).make_store().migrate()
+        await make_app(url).make_store().migrate()
 
     @asynccontextmanager
     async def producer(self, url: str, tasks: int) -> AsyncIterator[DutifulProducer]:
-        async with _app(url, kinds=(DEFAULT_LANE.kind, "unknown", "paused")) as app:
+        async with make_app(url, kinds=(DEFAULT_LANE.kind, "unknown", "paused")) as app:
             yield DutifulProducer(app)
 
     async def pause(self, url: str, kind: str) -> None:
-        async with _app(url).opened() as client:
+        async with make_app(url).opened() as client:
             await client.store.pause(Pause(PauseScope.KIND, kind, datetime.now(UTC)))
 
     async def unfinished(self, url: str) -> int:
-        async with _app(url).opened() as client:
+        async with make_app(url).opened() as client:
             stats = await client.store.stats(timedelta(hours=1))
         return sum(stats.live.values())
 
 
-def _app(url: str, tally: Tally | None = None, kinds: Sequence[str] = ()) -> Dutiful:
-    app = Dutiful(url if url.startswith("postgresql:") else f"sqlite:///{url}")
+def make_app(url: str, tally: Tally | None = None, kinds: Sequence[str] = (), **settings: Any) -> Dutiful:
+    """An app whose kinds do nothing but count."""
+    app = Dutiful(url if url.startswith("postgresql:") else f"sqlite:///{url}", **settings)
 
     async def noop(id: int, to: str, sent: float, text: str) -> None:
         if tally is not None:
@@ -70,13 +77,26 @@ def _app(url: str, tally: Tally | None = None, kinds: Sequence[str] = ()) -> Dut
     return app
 
 
+async def fill(bench: Bench, peer: Peer, url: str, kind: Kind[..., Any], jobs: int) -> list[UUID]:
+    """Enqueue what `preload` would, of a kind of your own; returns the jobs in the order in which they will be run."""
+    ids: list[UUID] = []
+    for start in range(0, jobs, _BULK):
+        handles = await kind.enqueue_many(payload(i) for i in range(start, min(start + _BULK, jobs)))
+        ids += [handle.id for handle in handles]
+    bench.analyze(peer, url)
+    return ids
+
+
 async def work(url: str, tally: Tally, queues: list[str]) -> None:
-    app = _app(url, tally, kinds=(DEFAULT_LANE.kind, "paused"))
+    app = make_app(url, tally, kinds=(DEFAULT_LANE.kind, "paused"))
     async with app.opened() as client:
         await app.make_worker(client).run()
 
 
 POSTGRES = DutifulPeer("dutiful", "postgres", 150_000, _ALL)
 SQLITE = DutifulPeer(
-    "dutiful-sqlite", "sqlite", 100_000, frozenset({"drain1", "enqueue-single", "enqueue-bulk", "latency"})
+    "dutiful-sqlite",
+    "sqlite",
+    100_000,
+    frozenset({"drain1", "enqueue-single", "enqueue-bulk", "latency"} | {"phases", "listeners", "listeners-inside"}),
 )

@@ -1,0 +1,35 @@
+"""What a measurement is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from benchmarks.harness import Bench, Metrics
+from benchmarks.peer import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of a scenario and which way is better."""
+
+    key: str
+    title: str
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named measurement; `repeats` overrides the default where a run takes minutes."""
+
+    name: str
+    title: str
+    run: Callable[[Bench, Peer], Awaitable[Metrics]]
+    metrics: tuple[Metric, ...]
+    repeats: int | None = None
+    by_default: bool = True
+
+
+RATE = Metric("jobs_per_s", "jobs/s")
+ALONE = Metric("alone_jobs_per_s", "jobs/s without")
+RATIO = Metric("ratio", "ratio")
