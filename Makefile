@@ -4,10 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check bench soak release clean
+.PHONY: demo example test check bench soak release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
+
+example: $(READY)
+	$(BIN)/python -m examples.media_pipeline $(EXAMPLE)
 
 test: check
 	$(BIN)/python -m pytest -m "not soak"

@@ -1,0 +1,48 @@
+"""How a JobQueue is set up: few words, each with a sensible default."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from dutiful import JobRecord, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    phases: Sequence[Callable[..., Any]]
+    resources: Sequence[Callable[[], Any]] = ()
+    name: str = "media"
+    database_url: str | None = None  # None: DUTIFUL_DATABASE_URL, or a SQLite file in the current folder
+    schema: str | None = None  # of Postgres
+    concurrency: int = 4
+    max_attempts: int = 3  # the first one included
+    backoff: Literal["fixed", "linear", "exponential"] = "exponential"
+    retry_delay: timedelta = timedelta(seconds=1)
+    webhook_url: str | None = None
+    webhook_secrets: Sequence[str] = field(default=(), repr=False)
+    webhook_networks: Sequence[str] = ()  # private ones that may be posted to
+    stale_after: timedelta | None = None
+    delete_after: timedelta | None = None
+    on_stale: Callable[[JobRecord], Any] | None = None
+    on_delete: Callable[[JobRecord], Any] | None = None
+    ping: timedelta = timedelta(seconds=15)
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise UsageError("phases is empty: give the functions that a job runs through, in their order")
+        if self.backoff not in ("fixed", "linear", "exponential"):
+            raise UsageError(f"backoff {self.backoff!r} must be fixed, linear or exponential")
+        if self.concurrency < 1:
+            raise UsageError(f"concurrency is {self.concurrency}: at least 1 job must be able to run")
+
+    def settings(self) -> dict[str, Any]:
+        """The same as Dutiful's settings."""
+        return {
+            "schema": self.schema,
+            "lanes": f"{self.name}={self.concurrency}:*",
+            "retention": self.delete_after or "never",
+            "stale_after": self.stale_after or "never",
+            "webhook_secrets": tuple(self.webhook_secrets),
+            "webhook_networks": tuple(self.webhook_networks),
+        }

@@ -1,0 +1,145 @@
+"""JobQueue: an embedded queue of jobs that run in phases; a thin map over Dutiful."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import msgspec
+
+from dutiful import Dutiful, Event, EventType, Exponential, Fixed, Gap, Linear, Retry, Snapshot
+from dutiful.store import JobFilter
+from examples.media_pipeline.config import Config
+from examples.media_pipeline.job import Job
+
+NAMES = {
+    EventType.ENQUEUED: "job:enqueued",
+    EventType.STARTED: "job:started",
+    EventType.PROGRESS: "job:progress",
+    EventType.PHASE_COMPLETED: "job:phase:completed",
+    EventType.COMPLETED: "job:completed",
+    EventType.RETRYING: "job:retrying",
+    EventType.FAILED: "job:failed",
+    EventType.CANCELLED: "job:cancelled",
+    EventType.WEBHOOK_DELIVERED: "job:webhook:delivered",
+    EventType.WEBHOOK_FAILED: "job:webhook:failed",
+    EventType.STALE: "job:stale",
+    EventType.DELETED: "job:deleted",
+}
+BACKOFFS = {"fixed": Fixed, "linear": Linear, "exponential": Exponential}
+LISTED = 200
+
+
+class Recoverable(Exception):
+    """Raise it in a phase: it may go well next time. Any other error is final."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One item of an event stream: a snapshot, a ping, or what happened to a job."""
+
+    name: str
+    at: datetime
+    job_id: str | None = None
+    data: dict[str, Any] = {}
+
+
+class JobQueue:
+    """`async with JobQueue(config) as queue:` opens the database and works on jobs until the block ends."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.app = Dutiful(config.database_url, **config.settings())
+        self._pipeline = self.app.pipeline(config.name, retry=_retry(config), on_retry="resume", on_crash="fail")
+        for phase in config.phases:
+            self._pipeline.phase(phase)
+        for resource in config.resources:
+            self.app.resource(resource)
+        if config.webhook_url is not None:
+            self.app.webhook(config.name, config.webhook_url)
+        if config.on_stale is not None:
+            self.app.on_stale(config.on_stale)
+        if config.on_delete is not None:
+            self.app.on_delete(config.on_delete)
+        self._embedded = self.app.embedded()
+
+    # --- jobs
+
+    async def enqueue(
+        self, data: Mapping[str, Any], *, scheduled_at: datetime | None = None, webhook_url: str | None = None
+    ) -> str:
+        """The job's id; it is on disk by then. Its own webhook is told of its end instead of the queue's."""
+        request = self._pipeline.options(run_at=scheduled_at, webhook=webhook_url)
+        return str((await request.enqueue(**data)).id)
+
+    async def cancel(self, job_id: str) -> bool:
+        """Cancel it if it waits, ask it to stop if it runs; False if it had ended."""
+        return await self.app.cancel(job_id, "cancelled by its user")
+
+    async def get(self, job_id: str) -> Job | None:
+        found = await self._look([UUID(job_id)])
+        return found[0] if found else None
+
+    async def jobs(self) -> list[Job]:
+        """The newest first."""
+        store = (await self.app.client()).store
+        records = await store.jobs(JobFilter(kind=self.config.name, limit=LISTED))
+        return await self._look([record.id for record in records])
+
+    async def _look(self, job_ids: list[UUID]) -> list[Job]:
+        views = await (await self.app.client()).store.views(job_ids)
+        return [Job.of(Snapshot.of(view)) for view in sorted(views, key=lambda view: job_ids.index(view.job.id))]
+
+    # --- events
+
+    async def create_event_stream(self, *, snapshot: bool = False) -> AsyncGenerator[Told, None]:
+        """What happens from now on, after how things stand if `snapshot`; a ping when nothing has happened for long.
+
+        Close it (`aclosing`) when you have heard enough: that frees all that it took and changes no job.
+        """
+        async with self.app.events(kinds=[self.config.name]) as stream:
+            if snapshot:
+                yield await self._snapshot()
+            while True:
+                try:
+                    async with asyncio.timeout(self.config.ping.total_seconds()):
+                        item = await anext(stream)
+                except TimeoutError:
+                    yield Told("ping", datetime.now(UTC))
+                except StopAsyncIteration:
+                    return
+                else:
+                    match item:
+                        case Event():
+                            yield Told(NAMES[item.type], item.at, str(item.job_id), item.data)
+                        case Gap():
+                            yield await self._snapshot()
+
+    async def _snapshot(self) -> Told:
+        return Told("snapshot", datetime.now(UTC), data={"jobs": msgspec.to_builtins(await self.jobs())})
+
+    # --- life
+
+    async def open(self) -> None:
+        """Opens the database, fails what a dead process left active, and begins to work, in this order."""
+        await self._embedded.open()
+
+    async def shutdown(self, timeout: str | None = None) -> None:
+        """Finish what runs, within `timeout`; ShutdownTimeout, after all is cleaned up, if jobs were interrupted."""
+        await self._embedded.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._embedded.__aexit__(kind, error, tb)
+
+
+def _retry(config: Config) -> Retry:
+    """Fatal unless said otherwise: the nearest class counts, and Recoverable is nearer than Exception."""
+    backoff = BACKOFFS[config.backoff](config.retry_delay)
+    return Retry(max_attempts=config.max_attempts, per_error={BaseException: None, Recoverable: backoff})

@@ -1,0 +1,31 @@
+"""A web application served in this process, on a port of its own."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+HOST = "127.0.0.1"
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # Ctrl-C is for the program, not for its servers
+
+
+@asynccontextmanager
+async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """Its address; whoever calls before it is up waits."""
+    with socket.create_server((HOST, port)) as listener:
+        config = uvicorn.Config(asgi, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1)
+        server = _Server(config)
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://{HOST}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await running
