@@ -79,9 +79,7 @@ def resume(ctx: typer.Context, name: str, reason: Reason = None) -> None:
 def remove(ctx: typer.Context, name: str, reason: Reason = None) -> None:
     """Forget a schedule that the code no longer declares; until then it goes on firing."""
     if name in target(ctx).any_app().schedules:
-        raise UsageError(
-            f"schedule {name!r} is declared in the code, so a worker would store it again; pause it"
-        )
+        raise UsageError(f"schedule {name!r} is declared in the code, so a worker would store it again; pause it")
     _check_known(ctx, name, run(ctx, lambda client: Operator(client).remove_schedule(name, reason)))
     typer.echo(f"schedule {name} is removed")
 

@@ -113,9 +113,7 @@ def disable(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
 def remove(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     """Forget a webhook that the code no longer declares, and give up the messages that wait for it."""
     if name in target(ctx).any_app().webhooks:
-        raise UsageError(
-            f"webhook {name!r} is declared in the code, so a worker would store it again; disable it"
-        )
+        raise UsageError(f"webhook {name!r} is declared in the code, so a worker would store it again; disable it")
     if not run(ctx, lambda client: Operator(client).remove_webhook(name, reason)):
         known = ", ".join(w.name for w in run(ctx, lambda client: client.store.webhooks())) or "none"
         raise DutifulError(f"there is no webhook {name!r}; there are: {known}")

@@ -80,9 +80,7 @@ class Encoded:
 
     def __init__(self, limit: int = 4_096) -> None:
         self._limit = limit
-        self._frames: OrderedDict[int, tuple[Item, bytes]] = (
-            OrderedDict()
-        )  # the item keeps its id
+        self._frames: OrderedDict[int, tuple[Item, bytes]] = OrderedDict()  # the item keeps its id
 
     def frame(self, item: Item) -> bytes:
         known = self._frames.get(id(item))
