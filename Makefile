@@ -13,7 +13,7 @@ example: $(READY)
 	$(BIN)/python -m examples.media_pipeline $(EXAMPLE)
 
 test: check
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .

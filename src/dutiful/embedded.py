@@ -21,7 +21,7 @@ class Embedded:
     Opening: settings, store, kinds and their retry policies, worker, webhooks, recovery of what a dead process left,
     retention, and only then the first claim. Closing: no more claims, services stopped, running jobs drained; past the
     grace they are interrupted and given a last chance; webhooks under way ended, watchers removed, the store closed;
-    and ShutdownTimeout at the very end, if jobs had to be interrupted.
+    and ShutdownTimeout at the very end, if jobs had to be interrupted or outcomes could not be stored.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Embedded:
         self._running.add_done_callback(_tell_of_death)
 
     async def close(self, grace: Duration | None = None) -> None:
-        """Everything is cleaned up when this returns or raises; ShutdownTimeout if jobs had to be interrupted."""
+        """Everything is cleaned up when this returns or raises; ShutdownTimeout if not all went well."""
         worker, running = self._worker, self._running
         self._worker = self._running = None
         if worker is None or running is None:
