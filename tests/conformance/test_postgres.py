@@ -41,18 +41,24 @@ from dutiful.testing.store_suite.watching import check_a_late_commit_is_found
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.fixture(scope="module", params=["postgres18", "postgres16"])
+def database(request: pytest.FixtureRequest) -> CleanDatabase:
+    clean: CleanDatabase = request.getfixturevalue(str(request.param).replace("postgres", "clean"))
+    return clean
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened(clean18: CleanDatabase) -> AsyncIterator[Store]:
+async def opened(database: CleanDatabase) -> AsyncIterator[Store]:
     """One store for all tests, for each new connection would have to compile the functions anew."""
-    store = PostgresStore(clean18.reset())
+    store = PostgresStore(database.reset())
     await store.open()
     yield store
     await store.close()
 
 
 @pytest.fixture
-def store(opened: Store, clean18: CleanDatabase) -> Store:
-    clean18.reset(alone=False)
+def store(opened: Store, database: CleanDatabase) -> Store:
+    database.reset(alone=False)
     return opened
 
 
@@ -68,9 +74,9 @@ class TestRace(RaceSuite): ...
 
 
 @pytest.mark.req("W19")
-async def test_a_claim_does_not_wait_for_what_another_is_taking(store: Store, clean18: CleanDatabase) -> None:
+async def test_a_claim_does_not_wait_for_what_another_is_taking(store: Store, database: CleanDatabase) -> None:
     await enqueue(store, first := new_job(), second := new_job())
-    connection = await asyncpg.connect(clean18.url)
+    connection = await asyncpg.connect(database.url)
     async with connection.transaction():
         await connection.execute("SELECT FROM dutiful.ready WHERE job_id = $1 FOR UPDATE", first.id)
 
@@ -139,14 +145,14 @@ class TestView(ViewSuite): ...
 class TestStir(StirSuite): ...
 
 
-async def test_what_is_committed_late_is_not_missed(store: Store, clean18: CleanDatabase) -> None:
-    await check_a_late_commit_is_found(store, OwnTransaction(store, clean18.url).begin)
+async def test_what_is_committed_late_is_not_missed(store: Store, database: CleanDatabase) -> None:
+    await check_a_late_commit_is_found(store, OwnTransaction(store, database.url).begin)
 
 
 async def test_a_mark_waits_for_the_end_that_is_being_written_and_is_refused_after_it(
-    store: Store, clean18: CleanDatabase
+    store: Store, database: CleanDatabase
 ) -> None:
-    own, claimed = OwnTransaction(store, clean18.url), await start_one(store, options=PIPELINE)
+    own, claimed = OwnTransaction(store, database.url), await start_one(store, options=PIPELINE)
     commit = await own.begin(claimed)
 
     marking = asyncio.create_task(store.report([], [mark(claimed, "download")], now=T0))
@@ -158,11 +164,11 @@ async def test_a_mark_waits_for_the_end_that_is_being_written_and_is_refused_aft
 
 
 async def test_a_job_completed_on_the_users_connection_is_posted_with_its_commit(
-    store: Store, clean18: CleanDatabase
+    store: Store, database: CleanDatabase
 ) -> None:
     await store.put_webhooks([webhook()])
     claims = [await start_one(store), await start_one(store, options=own())]
-    connection = await asyncpg.connect(clean18.url)
+    connection = await asyncpg.connect(database.url)
     async with connection.transaction():
         for claimed in claims:
             await store.complete_within(connection, token(claimed), None)
