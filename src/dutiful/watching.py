@@ -25,6 +25,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     tenant: str | None
     correlation_id: str
+    stale_at: datetime | None = None  # since when it was marked before it went
     deleted_at: datetime
     told_at: datetime
 

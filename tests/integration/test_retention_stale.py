@@ -165,3 +165,25 @@ async def test_retention_of_an_app_goes_by_its_settings() -> None:
         clock.advance("3h")
         await kit.retain()
     assert gone == ["work"]
+
+
+@pytest.mark.req("J72", "J75", "J76")
+@pytest.mark.parametrize("watched", ["the job", "everything"])
+async def test_a_job_that_is_stale_and_gone_between_two_looks_is_told_of_as_both(
+    worked: Dutiful, clock: Clock, watched: str
+) -> None:
+    heard: list[str] = []
+    async with clocked(worked, clock) as client:
+        (job,) = await finished(worked, client)
+        clock.advance("3h")
+        store = client.store
+        types = frozenset({EventType.STALE, EventType.DELETED})
+        wanted = Wanted(jobs=frozenset({job.id}) if watched == "the job" else None, types=types)
+        async with client.watcher.subscribe(wanted, snapshot=False) as stream:
+            await eventually(store.listened)
+            await store.mark_stale(HOUR, 10, None, told=True)
+            await store.remove(2 * HOUR, 10, None, stale_only=True, told=True)
+            client.delivery.news()
+            while len(heard) < 2:
+                heard.append((await asyncio.wait_for(anext(stream), 20)).type)
+    assert heard == ["stale", "deleted"]

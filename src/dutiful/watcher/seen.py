@@ -57,7 +57,7 @@ class Seen:
             if job_id in views:
                 events += self._note(job_id, marks, facts(views[job_id]), since)
         for tombstone in tombstones:
-            events += self._note(tombstone.job_id, frozenset(), [deleted(tombstone)], since)
+            events += self._note(tombstone.job_id, frozenset(), farewell(tombstone), since)
         self._forget(since)
         return sorted(events, key=lambda event: event.at)  # stable, so that each job's own order stays
 
@@ -77,8 +77,9 @@ class Seen:
             del self._jobs[oldest]
 
 
-def deleted(gone: Tombstone) -> Event:
-    return Event(
+def farewell(gone: Tombstone) -> list[Event]:
+    """That it was deleted; and that it had become stale, which nobody may have had the time to see."""
+    deleted = Event(
         type=EventType.DELETED,
         key=EventType.DELETED.value,
         at=gone.told_at,
@@ -89,3 +90,8 @@ def deleted(gone: Tombstone) -> Event:
         correlation_id=gone.correlation_id,
         data={"deleted_at": gone.deleted_at},
     )
+    if gone.stale_at is None:
+        return [deleted]
+    stale = EventType.STALE
+    told = {"stale_at": gone.stale_at}
+    return [msgspec.structs.replace(deleted, type=stale, key=stale.value, at=gone.stale_at, data=told), deleted]

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from dutiful.core.event import Event, JobView, facts
 from dutiful.core.job import JobRecord
-from dutiful.watcher.seen import deleted
+from dutiful.watcher.seen import farewell
 from dutiful.watcher.stream import EventStream
 from dutiful.watching import Tombstone
 
@@ -74,7 +74,7 @@ class Singles:
 
     def _end(self, job_id: UUID, graves: Mapping[UUID, Tombstone]) -> list[Event]:
         if job_id in graves:
-            return [deleted(graves[job_id])]
+            return farewell(graves[job_id])
         if job_id not in self._last or time.monotonic() - self._missing.get(job_id, time.monotonic()) < PATIENCE:
             return []
         job, now = self._last[job_id], datetime.now(UTC)
@@ -87,7 +87,7 @@ class Singles:
             deleted_at=now,
             told_at=now,
         )
-        return [deleted(unmarked)]
+        return farewell(unmarked)
 
     def _drop(self, job_id: UUID, stream: EventStream) -> None:
         streams = self._told.get(job_id, {})

@@ -110,6 +110,7 @@ def _tombstone(db: Connection, job_id: bytes) -> Tombstone:
         queue=job.queue,
         tenant=job.tenant,
         correlation_id=job.correlation_id,
+        stale_at=job.stale_at,
         deleted_at=moment(deleted_at),
         told_at=moment(told_at),
     )

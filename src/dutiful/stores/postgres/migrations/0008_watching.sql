@@ -85,7 +85,8 @@ begin
         union all
         select t.job_id, t.told_at, 'deleted', json_build_object(
                    'job_id', t.job_id, 'kind', t.job -> 'kind', 'queue', t.job -> 'queue', 'tenant', t.job -> 'tenant',
-                   'correlation_id', t.job -> 'correlation_id', 'deleted_at', t.deleted_at, 'told_at', t.told_at)
+                   'correlation_id', t.job -> 'correlation_id', 'stale_at', t.job -> 'stale_at', 'deleted_at', t.deleted_at,
+                   'told_at', t.told_at)
         from {schema}.tombstone t where t.told_at >= p_since
     ) s
     order by s.at
