@@ -5,12 +5,10 @@ from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
-from uuid import UUID
 
 import msgspec
 
-from dutiful import Dutiful, Event, EventType, Exponential, Fixed, Gap, Linear, Retry, Snapshot
-from dutiful.store import JobFilter
+from dutiful import Dutiful, Event, EventType, Exponential, Fixed, Gap, Linear, Retry
 from examples.media_pipeline.config import Config
 from examples.media_pipeline.job import Job
 
@@ -78,18 +76,14 @@ class JobQueue:
         return await self.app.cancel(job_id, "cancelled by its user")
 
     async def get(self, job_id: str) -> Job | None:
-        found = await self._look([UUID(job_id)])
-        return found[0] if found else None
+        found = await self.app.look(job_id)
+        return None if found is None else Job.of(found)
 
     async def jobs(self) -> list[Job]:
         """The newest first."""
-        store = (await self.app.client()).store
-        records = await store.jobs(JobFilter(kind=self.config.name, limit=LISTED))
-        return await self._look([record.id for record in records])
-
-    async def _look(self, job_ids: list[UUID]) -> list[Job]:
-        views = await (await self.app.client()).store.views(job_ids)
-        return [Job.of(Snapshot.of(view)) for view in sorted(views, key=lambda view: job_ids.index(view.job.id))]
+        records = await self.app.jobs(kind=self.config.name, limit=LISTED)
+        found = [await self.app.look(record.id) for record in records]
+        return [Job.of(one) for one in found if one is not None]
 
     # --- events
 

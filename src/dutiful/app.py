@@ -17,14 +17,15 @@ from dutiful.core import ids
 from dutiful.core.duration import Duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
+from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
 from dutiful.kind import Handle, SyncHandle
 from dutiful.options import read_options
 from dutiful.registry import Registry
 from dutiful.settings import Settings, load
-from dutiful.store import Store
+from dutiful.store import JobFilter, Store
 from dutiful.sync import Portal, SyncJobHandle
-from dutiful.watcher import EventStream, Wanted
+from dutiful.watcher import EventStream, Snapshot, Wanted
 
 if TYPE_CHECKING:
     from dutiful.embedded import Embedded
@@ -110,6 +111,34 @@ class Dutiful(Registry):
 
     async def find(self, job_id: UUID | str) -> JobRecord | None:
         return await (await self.client()).find(_id(job_id))
+
+    async def look(self, job_id: UUID | str) -> Snapshot | None:
+        """The job with its phases and whether its webhooks were delivered, of one moment; None if there is none."""
+        views = await (await self.client()).store.views([_id(job_id)])
+        return Snapshot.of(views[0]) if views else None
+
+    async def jobs(
+        self,
+        *,
+        state: State | str | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        correlation_id: str | None = None,
+        before: UUID | str | None = None,
+        limit: int = 50,
+    ) -> list[JobRecord]:
+        """Jobs, newest first; `before` is the id of the last one of the page before."""
+        wanted = JobFilter(
+            state=None if state is None else _state(state),
+            kind=kind,
+            queue=queue,
+            tenant=tenant,
+            correlation_id=correlation_id,
+            before=None if before is None else _id(before),
+            limit=limit,
+        )
+        return await (await self.client()).store.jobs(wanted)
 
     async def cancel(self, job_id: UUID | str, reason: str = "cancelled") -> bool:
         return (await (await self.client()).cancel(_id(job_id), reason)).changed
@@ -206,6 +235,13 @@ def _id(job_id: UUID | str) -> UUID:
     if not isinstance(job_id, UUID | str):
         raise UsageError(f"job_id {job_id!r:.80} must be a job's id: a UUID, or its text")
     return job_id if isinstance(job_id, UUID) else ids.parse_any(job_id)
+
+
+def _state(name: State | str) -> State:
+    try:
+        return State(name)
+    except ValueError:
+        raise UsageError(f"there is no state {name!r}; there are: {', '.join(State)}") from None
 
 
 def _refs(job: JobRefs) -> frozenset[UUID] | None:

@@ -360,3 +360,21 @@ async def test_a_listener_misses_nothing_when_all_connections_are_cut(app: Dutif
         for stream in (one, everything):
             assert types(await told(stream, FINAL)) == ["cancelled"]
     await connection.close()
+
+
+async def test_jobs_are_listed_and_looked_at_through_the_app(app: Dutiful) -> None:
+    @app.job
+    async def one() -> None: ...
+
+    @app.job
+    async def other() -> None: ...
+
+    jobs = [await one.enqueue(), await one.enqueue(), await other.enqueue()]
+
+    assert [job.id for job in await app.jobs(kind="one", state="ready")] == [jobs[1].id, jobs[0].id]
+    assert [job.id for job in await app.jobs(before=jobs[2].public_id, limit=1)] == [jobs[1].id]
+    with pytest.raises(UsageError, match="there is no state 'done'; there are: scheduled, ready"):
+        await app.jobs(state="done")
+    found = await app.look(jobs[0].id)
+    assert found is not None and (found.job.id, found.phases, found.webhook_sent) == (jobs[0].id, [], False)
+    assert await app.look(app.new_id()) is None
