@@ -235,6 +235,9 @@ async def test_wrong_questions_are_answered_as_problems(app: Dutiful, work: Kind
             ("/?type=ended", 422, "no event type"),
             ("/?since=yesterday", 422, "2030-01-31T12:00:00Z"),
             ("/?tenant=other", 422, "tenant is 'other'"),
+            ("/?job=", 422, "job is empty"),
+            ("/?jobs=1", 422, "there is no parameter 'jobs'"),
+            ("/?kind=%ff", 422, "not UTF-8"),
             ("/?nobody", 403, "may not"),
         ):
             client = await Client.get(port, path)

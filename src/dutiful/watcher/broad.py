@@ -16,11 +16,14 @@ from dutiful.watching import Stirred, Watching
 
 # Cut short this often in a row, looks will not catch up: better a gap that is told of than to lag for ever.
 BEHIND = 10
-# Jobs times streams of one look: to tell many of much takes longer than to find it out, and work is to go on meanwhile.
-FAN_OUT, LEAST = 5_000, 25
 # A transaction that stays open for longer is not waited for: what it commits is told of when more happens to it.
 REACH = timedelta(seconds=30)
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
+
+
+# What one look tells all streams together: to tell many of much takes longer than to find it out, and in a worker's
+# process jobs wait meanwhile. Beyond it the next look reads less, and what cannot be told in time becomes a gap.
+FAN_OUT, LEAST = 20_000, 25
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -43,6 +46,7 @@ class Broad:
         self._since: datetime | None = None  # where the next look begins
         self._began = self._latest = _LONG_AGO
         self._cut_short = 0
+        self._page = PAGE
 
     @property
     def streams(self) -> set[EventStream]:
@@ -73,8 +77,7 @@ class Broad:
             # A little earlier, so that whatever happened before it began is known as such when it comes to light.
             self._since = self._began = await self._now() - LATE
         since = self._since
-        page = max(LEAST, min(PAGE, FAN_OUT // max(1, len(told))))
-        stirred = await self._watching.stirred(since, page)
+        stirred = await self._watching.stirred(since, self._page)
         return Look(stirred, seen, seen.fresh(stirred.stirs), max(self._began, since - LATE), told, joining)
 
     def news(self, look: Look, views: Mapping[UUID, JobView]) -> tuple[list[Event], set[EventStream]]:
@@ -84,6 +87,13 @@ class Broad:
         events = look.seen.news(look.fresh, views, look.stirred.tombstones, look.cutoff)
         self._latest = max([self._latest, *(event.at for event in events)])
         return events, look.told & self._told
+
+    def pace(self, told: int) -> None:
+        """So many events were told, each as often as there are streams that want it."""
+        if told > FAN_OUT:
+            self._page = max(LEAST, self._page // 2)
+        elif told < FAN_OUT // 4:
+            self._page = min(PAGE, self._page * 2)
 
     async def go_on(self, look: Look) -> None:
         """Settle where the next look begins; whoever waited for this one takes part now."""

@@ -1,7 +1,7 @@
 """One subscriber's stream: a bounded buffer that neither blocks the watcher nor grows without end."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Self
@@ -94,16 +94,18 @@ class EventStream:
         """Read the past first; nothing that is offered happened before `live_from`."""
         self._past, self._live_from = past, live_from
 
-    def offer(self, events: Iterable[Event], since: datetime | None) -> None:
-        """Let it read those that it wants; of several reports of a job's progress only the last one.
+    def offer(self, events: Iterable[Event], since: datetime | None) -> int:
+        """Let it read those that it wants, and say how many; of several reports of a job's progress only the last one.
 
         What one look has found comes at once, so it is taken whole by whoever has room for any of it.
         """
-        full = len(self._buffer) >= self._limit
+        full, taken = len(self._buffer) >= self._limit, 0
         for event in events:
             if self.wanted.wants(event):
                 mark = "" if event.type is EventType.PROGRESS else event.key
                 self._put((event.job_id, mark), event, since, full=full)
+                taken += 1
+        return taken
 
     def tell_of_gap(self, gap: Gap) -> None:
         self._put((UUID(int=0), ""), gap, gap.until, full=len(self._buffer) >= self._limit)
@@ -120,3 +122,23 @@ class EventStream:
         """There is nothing to come; what is buffered can still be read."""
         self._ended = True
         self._heard.set()
+
+
+class Shares:
+    """The events of one look, sorted out so that a stream of one tenant or correlation need not be asked of all."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+        self._by_tenant: defaultdict[str | None, list[Event]] = defaultdict(list)
+        self._by_correlation: defaultdict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            self._by_tenant[event.tenant].append(event)
+            self._by_correlation[event.correlation_id].append(event)
+
+    def of(self, wanted: Wanted) -> Sequence[Event]:
+        """Among these are all that fit."""
+        if wanted.correlation_id is not None:
+            return self._by_correlation.get(wanted.correlation_id, ())
+        if wanted.tenant is not None:
+            return self._by_tenant.get(wanted.tenant, ())
+        return self._events

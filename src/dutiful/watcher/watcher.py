@@ -17,13 +17,13 @@ from dutiful.watcher.broad import Broad
 from dutiful.watcher.history import PAGE, History, views_of
 from dutiful.watcher.items import Snapshot, Wanted
 from dutiful.watcher.singles import Singles
-from dutiful.watcher.stream import EventStream
+from dutiful.watcher.stream import EventStream, Shares
 from dutiful.watching import Tombstone, Watching
 
 log = logging.getLogger("dutiful.watcher")
 LOOK = 1.0  # how long a lost hint can delay an event
 SOONEST = 0.05
-SHARE = 10  # a look is followed by a pause of this many times its length
+SHARE = 20  # a look is followed by a pause of this many times its length
 TTL, RENEW = timedelta(seconds=30), 10.0
 LATELY = timedelta(minutes=1)  # how far back a vanished job's tombstone is looked for
 LAST_WORDS = 2.0
@@ -98,6 +98,7 @@ class Watcher:
             await asyncio.wait([running], timeout=LAST_WORDS)
             if not self.streams:
                 running.cancel()  # the store does not answer
+                self._running = None  # whoever joins from now on starts another
 
     def _forget(self, stream: EventStream) -> None:
         stream.end()
@@ -135,10 +136,12 @@ class Watcher:
                     return
                 if hearing is None:  # not sooner, for workers are to find our name when they hear of us
                     hearing = asyncio.create_task(self._hear(), name="dutiful news")
-                await _wait(self._idle, max(SOONEST, SHARE * (time.monotonic() - began)))
+                # Bounded: a look that took long because the store was slow must not silence everybody for minutes.
+                await _wait(self._idle, min(LOOK, max(SOONEST, SHARE * (time.monotonic() - began))))
                 await _wait(self._wake, LOOK)
         finally:
-            self._running = None
+            if self._running is asyncio.current_task():
+                self._running = None
             if hearing is not None:
                 hearing.cancel()
             await self._sign_off(listener_id)
@@ -182,8 +185,8 @@ class Watcher:
             stream.offer(sorted(events, key=lambda event: event.at), None)
         if look is not None:
             news, streams = self._broad.news(look, views)
-            for stream in streams:
-                stream.offer(news, look.cutoff)
+            shares = Shares(news)
+            self._broad.pace(sum(stream.offer(shares.of(stream.wanted), look.cutoff) for stream in streams))
         for stream in [*self._singles.bereft(), *(stream for stream in self.streams if stream.dropped)]:
             self._forget(stream)
         if look is not None:

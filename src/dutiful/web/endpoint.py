@@ -19,6 +19,7 @@ from dutiful.web.sse import HEADERS, PING, event_stream
 
 # How long a client may take to receive one piece before it counts as gone.
 PATIENCE = 30.0
+NAMES = ("job", "kind", "queue", "tenant", "correlation_id", "type", "since")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -81,7 +82,7 @@ class EventsEndpoint:
                 await _until_gone(receive, _send_all(first, chunks, send))
 
     def _chunks(self, scope: Message, limit: Wanted) -> AsyncGenerator[bytes, None]:
-        asked = parse_qs(scope.get("query_string", b"").decode())
+        asked = _asked(scope.get("query_string", b""))
         headers = dict(scope.get("headers", ()))
         jobs = frozenset(ids.parse_any(text) for text in asked["job"]) if "job" in asked else None
         wanted = Wanted.read(
@@ -150,6 +151,20 @@ async def _refuse(send: Send, status: HTTPStatus, detail: str, headers: Mapping[
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+def _asked(query: bytes) -> dict[str, list[str]]:
+    """What is asked for by name; a blank or misspelt one must not pass for a wish to see everything."""
+    try:
+        asked = parse_qs(query.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise UsageError("the query is not UTF-8, percent-encoded") from None
+    for name, values in asked.items():
+        if name not in NAMES:
+            raise UsageError(f"there is no parameter {name!r}; there are: {', '.join(NAMES)}")
+        if not all(values):
+            raise UsageError(f"{name} is empty: give it a value, or leave it out")
+    return asked
 
 
 def _only(name: str, asked: Mapping[str, list[str]]) -> str | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from dutiful.watcher.plain import plain
 from dutiful.web.bookmark import Bookmark
 
 PING = 15.0
-PIECE = 200  # how many events at most are sent as one
+PIECE, PIECE_BYTES = 50, 64 * 1024  # how much is sent as one
 RETRY = b"retry: 2000\n\n"
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -57,29 +57,35 @@ async def event_stream(
                 return
             if stream.since is not None:
                 bookmark = bookmark or Bookmark(stream.since)
-            if piece := _piece(items, stream, bookmark):
+            for piece in _pieces(items, stream, bookmark):
                 yield piece
                 await asyncio.sleep(0)  # a socket that takes everything at once must not keep others from their turn
 
 
-def _piece(items: Sequence[Item], stream: EventStream, bookmark: Bookmark | None) -> bytes:
-    """Several frames, without what the reader had before; each has its id, for the reader may be cut anywhere."""
-    frames: list[bytes] = []
+def _pieces(items: Sequence[Item], stream: EventStream, bookmark: Bookmark | None) -> Iterator[bytes]:
+    """Their frames, without what the reader had before; each has its id, for the reader may be cut anywhere."""
+    piece = bytearray()
     for item in items:
         if isinstance(item, Event) and bookmark is not None and stream.since is not None:
             if bookmark.has(item):
                 continue
             bookmark.move(stream.since, item)
-            frames.append(f"id: {bookmark}\n".encode())
-        frames.append(ENCODED.frame(item))
-    return b"".join(frames)
+            piece += f"id: {bookmark}\n".encode()
+        piece += ENCODED.frame(item)
+        if len(piece) > PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
 
 
 class Encoded:
-    """Frames as they are sent, each made once however many streams it goes to."""
+    """Frames as they are sent, each made once however many streams it goes to; the last few megabytes of them."""
 
-    def __init__(self, limit: int = 4_096) -> None:
+    def __init__(self, limit: int = 4 * 1024 * 1024, largest: int = 16 * 1024) -> None:
         self._limit = limit
+        self._largest = largest
+        self._size = 0
         self._frames: OrderedDict[int, tuple[Item, bytes]] = OrderedDict()  # the item keeps its id
 
     def frame(self, item: Item) -> bytes:
@@ -87,9 +93,12 @@ class Encoded:
         if known is not None:
             return known[1]
         frame = _frame(item.type, plain(item))
-        self._frames[id(item)] = (item, frame)
-        if len(self._frames) > self._limit:
-            self._frames.popitem(last=False)
+        if len(frame) <= self._largest:
+            self._frames[id(item)] = (item, frame)
+            self._size += len(frame)
+        while self._size > self._limit:
+            _, (_, oldest) = self._frames.popitem(last=False)
+            self._size -= len(oldest)
         return frame
 
 
