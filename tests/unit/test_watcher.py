@@ -15,9 +15,11 @@ from dutiful.core.job import JobRecord, Progress
 from dutiful.core.transitions import State
 from dutiful.deliveries.in_process import InProcess
 from dutiful.watcher import EventStream, Gap, Item, Wanted, Watcher, broad, watcher
+from dutiful.watcher.history import PAGE
 from dutiful.watcher.seen import Seen
 from dutiful.watching import Stir, Stirred, Tombstone
 from dutiful.web.bookmark import Bookmark
+from dutiful.web.sse import Encoded
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -325,3 +327,74 @@ def test_a_bookmark_knows_what_was_read_and_where_to_go_on() -> None:
     assert again.has(event("b", 3)), "it is kept for as long as it may come again"
     for foreign in (None, "", "abc", "-", "１-x", "9" * 40):
         assert Bookmark.parse(foreign) is None
+
+
+# --- bounds
+
+
+async def test_a_look_that_took_long_does_not_silence_everybody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, paused = Fake(), list[float]()
+    fake.jobs[JOB] = view(JOB, 0)
+
+    async def slow(job_ids: Sequence[UUID]) -> list[JobView]:
+        await asyncio.sleep(0.02)  # twice the longest pause
+        return [fake.jobs[JOB]]
+
+    async def wait(event: asyncio.Event, seconds: float) -> None:
+        paused.append(seconds)
+        await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(fake, "views", slow)
+    monkeypatch.setattr(watcher, "_wait", wait)
+    watching = Watcher(fake, InProcess())
+    async with watching.subscribe(Wanted(jobs=frozenset({JOB}))):
+        await until(lambda: len(paused) > 4)
+    assert max(paused) <= watcher.LOOK
+
+
+async def test_whoever_joins_while_the_last_look_is_being_given_up_starts_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake, hanging = Fake(), asyncio.Event()
+    fake.jobs[JOB] = view(JOB, 0)
+    views = fake.views
+
+    async def stuck(job_ids: Sequence[UUID]) -> list[JobView]:
+        hanging.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(watcher, "LAST_WORDS", 0.01)
+    watching = Watcher(fake, InProcess())
+    wanted = Wanted(jobs=frozenset({JOB}))
+    async with watching.subscribe(wanted, snapshot=False):
+        monkeypatch.setattr(fake, "views", stuck)
+        await asyncio.wait_for(hanging.wait(), 5)
+        monkeypatch.setattr(fake, "views", views)
+    async with watching.subscribe(wanted, snapshot=False) as stream:  # its look is cancelled, and may not be over
+        fake.jobs[JOB] = view(JOB, 0, ended=1)
+        (item,) = await read(stream, 1)
+    assert item.type == "completed"
+
+
+def test_many_streams_of_much_make_the_next_look_read_less() -> None:
+    page = broad.Broad(Fake())
+    page.pace(broad.FAN_OUT + 1)
+    assert page._page == PAGE // 2
+    for _ in range(20):
+        page.pace(broad.FAN_OUT + 1)
+    assert page._page == broad.LEAST
+    for _ in range(20):
+        page.pace(0)
+    assert page._page == PAGE
+
+
+def test_frames_are_kept_by_their_size() -> None:
+    frames = Encoded(limit=2_000, largest=500)
+    small = [event(f"started:{n}", n) for n in range(50)]
+    for one in small:
+        assert frames.frame(one) == frames.frame(one)
+    assert 0 < frames._size <= 2_000
+    before = frames._size
+    frames.frame(event("x" * 600))
+    assert frames._size == before
