@@ -1,6 +1,7 @@
 """The service with its page, for as long as somebody wants it."""
 
 import asyncio
+import logging
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,4 +28,8 @@ async def serve(console: Console, folder: Path, port: int) -> None:
         await queue.app.make_store().migrate()
         async with queue, serving(site(queue, url, [*origin.files, "nowhere.ppm"]), port) as page:
             console.print(f"[bold]{page}[/] shows it live; Ctrl-C ends it.")
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                # Pages that still listen are cut off; the server would print each as an error.
+                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

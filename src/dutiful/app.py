@@ -168,20 +168,20 @@ class Dutiful(Registry):
     # --- life
 
     async def __aenter__(self) -> Self:
-        await self.client()
+        await self._clients.hold()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._clients.release()
 
     async def client(self) -> Client:
         """The open client of this event loop; opened when first asked for."""
         return await self._clients.current()
 
     async def close(self) -> None:
-        """Close the client of this event loop."""
+        """Close the client of this event loop; a block or an embedded worker that still holds it keeps it open."""
         await self._clients.close()
 
     def close_sync(self) -> None:
@@ -214,9 +214,9 @@ class Dutiful(Registry):
         async def opened() -> Client:
             self.settings  # noqa: B018 - read first, so that what is wrong with them is told before anything is opened
             opening.debug("settings read")
-            return await self.client()
+            return await self._clients.hold()
 
-        return Embedded(opened, self.make_worker, self.close, grace)
+        return Embedded(opened, self.make_worker, self._clients.release, grace)
 
     # --- parts, which tests replace
 

@@ -73,6 +73,8 @@ class Client:
         self._intake = _Intake(store, delivery)
         self._waiting = _Waiting(store)
         self.watcher = Watcher(store, delivery)
+        # Workers on this client: they need not wait until they look whether somebody wants a job of theirs to stop.
+        self.on_cancel: set[Callable[[UUID], None]] = set()
 
     async def submit(self, job: NewJob) -> Inserted:
         """Store one job; calls made while another is under way share its successor's commit."""
@@ -102,6 +104,9 @@ class Client:
         result = await self.store.cancel(job_id, clean(reason, REASON_LIMIT))
         if result is None:
             raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
+        if result.requested:
+            for tell in self.on_cancel:
+                tell(job_id)
         self.delivery.news()
         return result
 

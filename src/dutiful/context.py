@@ -109,6 +109,11 @@ class Context(Protocol):
         """The pipeline's phase that runs now; none in a job without phases."""
         ...
 
+    @property
+    def phase_attempt(self) -> int | None:
+        """How often this phase has begun, which a `retry` of its own counts instead of the job's attempts."""
+        ...
+
     def result(self, phase: str) -> Any:
         """What an earlier phase has returned; UsageError if it has not ended."""
         ...

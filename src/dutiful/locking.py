@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -36,7 +37,18 @@ class LockSession(Protocol):
         """End the session and so free all that it holds; never raises."""
 
 
+class LockMode(StrEnum):
+    """How a worker keeps locks; workers of one fleet must agree, for the two do not see each other."""
+
+    SESSIONS = "sessions"
+    ROWS = "rows"
+
+
 class Locking(Protocol):
+    async def lock_mode(self) -> LockMode:
+        """Whether lock_session gives sessions; the answer is the same for as long as the store is open."""
+        ...
+
     async def lock_session(self, lost: Callable[[], None]) -> LockSession | None:
         """A new session, `lost` being called on the event loop if it ends by itself; None: use try_lock instead."""
         ...

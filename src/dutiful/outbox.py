@@ -8,6 +8,9 @@ from uuid import UUID
 
 import msgspec
 
+# What is wrong with a message that failed at once, for its job was inserted by SQL with such an option.
+MALFORMED = 'the job\'s option webhook must be {"url": "https://…", "states": ["failed"] or null}'
+
 
 class PostState(StrEnum):
     PENDING = "pending"
@@ -66,11 +69,20 @@ class Outbox(Protocol):
         """
 
     async def take_posts(
-        self, limit: int, hold: timedelta, *, avoid: Sequence[str] = (), now: datetime | None = None
+        self,
+        limit: int,
+        hold: timedelta,
+        *,
+        avoid: Sequence[str] = (),
+        names: Sequence[str] | None = None,
+        retries: int | None = None,
+        now: datetime | None = None,
     ) -> list[WebhookPost]:
         """Take up to `limit` that are due, the longest due first; nobody else gets them for `hold`.
 
-        Those whose URL begins with one of `avoid` are passed over: their receiver has enough to do.
+        Those whose URL, with a slash at its end, begins with one of `avoid` are passed over: their receiver has enough
+        to do. With `names`, only posts of these endpoints and of jobs' own URLs are taken. At most `retries` of them
+        have been tried before.
         """
         ...
 
@@ -78,8 +90,13 @@ class Outbox(Protocol):
         """Write what came of it; False if it is gone or somebody else has taken it since."""
         ...
 
-    async def disable_webhook(self, name: str, reason: str, *, now: datetime | None = None) -> bool:
-        """Let it hear nothing more and give up what waits for it; False if it was disabled already."""
+    async def disable_webhook(
+        self, name: str, reason: str, *, url: str | None = None, now: datetime | None = None
+    ) -> bool:
+        """Let it hear nothing more and give up what waits for it; False if it was disabled already.
+
+        With `url`, only while that is where it leads: what an old place says is not said of the new one.
+        """
         ...
 
     async def enable_webhook(self, name: str) -> bool: ...
@@ -89,7 +106,10 @@ class Outbox(Protocol):
         ...
 
     async def post_again(self, post_id: UUID, *, now: datetime | None = None) -> bool:
-        """Make one that has ended due now, with its attempts counted anew; False if there is none."""
+        """Make one that has ended due now, with its attempts counted anew; False if there is none.
+
+        One of an endpoint goes to where that leads now.
+        """
         ...
 
     async def webhooks(self) -> list[WebhookRecord]: ...

@@ -89,7 +89,8 @@ class Pipeline(Kind[..., Any]):
         """Make a function the next phase; it stays a plain function.
 
         A parameter named after an earlier phase gets that one's result. `when`, a quick plain function, says whether it
-        is run or skipped. If an `optional` one fails for good, the pipeline goes on and ends as completed_with_errors.
+        is run or skipped. If an `optional` one fails for good, the pipeline goes on and ends as completed_with_errors;
+        without a `retry` of its own it is tried once.
         """
 
         def register(function: F) -> F:

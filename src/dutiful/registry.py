@@ -170,12 +170,12 @@ class Registry(Enqueuer):
 
     def on_stale(self, function: CallbackT) -> CallbackT:
         """Call a function (plain or async) with each job that retention has marked stale, before the event goes out."""
-        self.stale_callbacks.append(function)
+        self.stale_callbacks.append(_callback(function, "on_stale"))
         return function
 
     def on_delete(self, function: CallbackT) -> CallbackT:
         """Call a function (plain or async) with each job that retention has deleted, before the event goes out."""
-        self.delete_callbacks.append(function)
+        self.delete_callbacks.append(_callback(function, "on_delete"))
         return function
 
     def webhook(
@@ -231,9 +231,20 @@ class Registry(Enqueuer):
         return [spec.record(now) for spec in self.schedules.values()]
 
     def webhook_secrets(self, name: str | None) -> tuple[str, ...]:
-        """What a webhook is signed with; without a name, one that a job names itself."""
-        spec = self.webhooks.get(name) if name is not None else None
-        return (spec.secrets if spec is not None else ()) or self.settings.webhook_secrets
+        """What a webhook is signed with; without a name, one that a job names itself.
+
+        None for one that this app does not declare: whoever does may have given it secrets of its own.
+        """
+        if name is None:
+            return self.settings.webhook_secrets
+        spec = self.webhooks.get(name)
+        return () if spec is None else spec.secrets or self.settings.webhook_secrets
+
+
+def _callback(function: CallbackT, name: str) -> CallbackT:
+    if not callable(function):
+        raise UsageError(f"{name} got {function!r:.80}: give it a function of one job, plain or async")
+    return function
 
 
 def _mode(function: Callable[..., Any], *, process: bool, name: str) -> Mode:

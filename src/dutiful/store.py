@@ -22,10 +22,12 @@ import msgspec
 from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, Lapsed, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
-from dutiful.locking import Locking
+from dutiful.locking import Locking, LockMode
 from dutiful.outbox import Outbox
 from dutiful.tracking import Tracking
 from dutiful.watching import Watching
+
+Errors = Sequence[dict[str, Any]]
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -156,6 +158,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leading: bool = False
     lanes: dict[str, Any]  # lane -> {"slots": 3, "queues": ["fast"] or ["*"], "busy": 1}
     kinds: list[str]
+    locks: LockMode | None = None  # None: it takes none, or does not say
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,17 +311,20 @@ class Work(Protocol):
 
     def keeper(self) -> Keeper: ...
 
-    def transaction(self, token: Token, result: Callable[[], str | None]) -> AbstractAsyncContextManager[Transaction]:
-        """A block whose writes commit with the job's completion; `result()` gives its JSON text at the end.
+    def transaction(
+        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """A block whose writes commit with the job's completion; asked at its end, `result()` gives JSON text.
 
+        With `errors()` the job ends as completed_with_errors. What either of them raises rolls the block back.
         Raises ClaimLost, and rolls back, if the claim is no longer held.
         """
         ...
 
-    async def complete_within(self, connection: Any, token: Token, result: str | None) -> None:
+    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
         """Complete the job in the transaction open on the user's async `connection`; ClaimLost if it is not held."""
 
-    def complete_within_sync(self, connection: Any, token: Token, result: str | None) -> None: ...
+    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None: ...
 
 
 class Duties(Protocol):
@@ -359,6 +365,11 @@ class Duties(Protocol):
 
         `stale_only`: only what is stale and has been told of.
         """
+        ...
+
+    async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
+        """As retain does by the way, delete what belongs to no job: expired unique keys, old tombstones, what the dead
+        have left, and ended webhook posts that are older; returns whether there may be more."""
         ...
 
     async def mark_stale(

@@ -10,6 +10,7 @@ import pytest
 from command_line import Project
 
 from dutiful.core.outcome import Failed
+from dutiful.locking import LockMode
 from dutiful.store import PauseScope, ScheduleRecord, Store, WorkerRecord
 from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, start_one
 
@@ -24,11 +25,12 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-async def start_worker(store: Store, kinds: list[str]) -> None:
+async def start_worker(store: Store, kinds: list[str], locks: LockMode | None = None) -> None:
     """A worker that is alive as long as this process is."""
     worker = WorkerRecord(
         id=uuid4(), name="w1", host=socket.gethostname(), pid=os.getpid(), started_at=now(), seen_at=now(),
         lanes={"general": {"slots": 5, "queues": ["default"], "busy": 1}}, kinds=kinds,
+        locks=locks,
     )  # fmt: skip
     await store.beat(worker, timedelta(minutes=5))
 
@@ -137,6 +139,16 @@ async def test_doctor_names_each_problem_and_its_remedy(project: Project, store:
     for part in ("queue 'mail' has 1 ready job(s)", "kind 'unheard_of'", "1 running job(s) lost their worker"):
         assert part in answer.out
     assert answer.out.count("  → ") >= 3
+
+
+async def test_doctor_sees_workers_whose_locks_do_not_exclude_each_other(project: Project, store: Store) -> None:
+    for mode in LockMode:
+        await start_worker(store, ["greet"], mode)
+
+    answer = project.run("doctor")
+
+    assert answer.code == 1
+    assert "problem: live workers keep named locks as rows (w1) and as sessions (w1)" in answer.out
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])

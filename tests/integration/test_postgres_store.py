@@ -207,6 +207,20 @@ async def test_a_transaction_that_only_reads_holds_nobody_back(store: PostgresSt
         assert (await store.stirred(None, 10)).until > now
 
 
+async def test_what_is_stale_already_is_not_locked_again(store: PostgresStore, connection: Any) -> None:
+    """A lock is a write: a walk over a million stale jobs would write them all."""
+    claimed = await start_one(store)
+    await store.complete([Completion(claimed.job_id, claimed.claim_id)], now=at(2))
+    later = T0 + timedelta(days=1)
+    locker = "select xmax::text from dutiful.job where id = $1"
+
+    assert len((await store.mark_stale(timedelta(0), 10, None, told=True, now=later)).jobs) == 1
+    first = await connection.fetchval(locker, claimed.job_id)
+    assert (await store.mark_stale(timedelta(0), 10, None, told=True, now=later)).jobs == []
+
+    assert await connection.fetchval(locker, claimed.job_id) == first
+
+
 async def test_all_times_are_in_utc_wherever_the_session_is(pg18_url: str) -> None:
     async with opened(f"{pg18_url}?timezone=Asia/Tokyo") as store:
         await store.put_webhooks([webhook()])

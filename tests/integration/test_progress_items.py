@@ -288,11 +288,12 @@ async def test_what_cannot_be_worked_through_is_said(app: Dutiful, wrong: Callab
 async def test_a_blocking_function_is_not_taken_for_an_async_one(app: Dutiful) -> None:
     @app.job(retry=ONCE)
     async def handler(ctx: Context) -> None:
-        await ctx.each([1], blocking)  # type: ignore[arg-type]
+        await ctx.each([1, 2], blocking, concurrency=1)  # type: ignore[arg-type]
 
     async with working(app):
         record = await final(app, await handler.enqueue())
-    assert record.errors is not None and "takes an async function" in record.errors[1]["message"]
+    assert record.state is State.FAILED and record.errors is not None and len(record.errors) == 1
+    assert record.errors[0]["type"] == UsageError.__name__ and "takes an async function" in record.errors[0]["message"]
 
 
 @sqlite

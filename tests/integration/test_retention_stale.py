@@ -1,13 +1,19 @@
 """Finished jobs grow stale, then go: in order, with callbacks and events, and never before their time."""
 
 import asyncio
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 from working import clocked, eventually
 
-from dutiful import Dutiful, EventType, JobRecord
+from dutiful import Dutiful, EventType, JobRecord, Scope, Unique, UsageError, composition
 from dutiful.client import Client
+from dutiful.services import retention
 from dutiful.services.retention import Retention
 from dutiful.testing import Clock, app_on
 from dutiful.watcher import Wanted
@@ -49,7 +55,7 @@ async def test_a_job_grows_stale_and_is_deleted_then_each_told_before_its_event(
         story.append(f"on_delete {job.state} {job.stale_at is not None}")
 
     async with clocked(worked, clock) as client:
-        retention = Retention(
+        service = Retention(
             client.store,
             2 * HOUR,
             HOUR,
@@ -67,15 +73,15 @@ async def test_a_job_grows_stale_and_is_deleted_then_each_told_before_its_event(
                     story.append(f"event {item.type}")
 
             following = asyncio.create_task(follow())
-            await retention.once()
+            await service.once()
             assert story == [], "nothing is due yet"
             clock.advance("61m")
-            await retention.once()
+            await service.once()
             await eventually(lambda: _has(story, "event stale"))
             record = await client.find(job.id)
             assert record is not None and record.stale_at == clock.now(), "stale, but still there"
             clock.advance("61m")
-            await retention.once()
+            await service.once()
             await eventually(lambda: _has(story, "event deleted"))
             following.cancel()
             assert await client.find(job.id) is None
@@ -111,6 +117,68 @@ async def test_a_callback_that_fails_stops_nothing(
         await Retention(client.store, 2 * HOUR, HOUR, on_stale=[angry], on_delete=[angry]).once()
         assert [await client.find(job.id) for job in jobs] == [None, None, None]
     assert sum("angry failed for job" in record.message for record in caplog.records) == 6
+
+
+@pytest.mark.req("J71", "J74")
+async def test_callbacks_of_many_jobs_cost_a_commit_a_slice_and_each_comes_before_its_commit(
+    worked: Dutiful, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "SLICE", 2)
+    monkeypatch.setattr(retention, "SLICE_TIME", 3600.0)
+    story: list[str] = []
+    async with clocked(worked, clock) as client:
+        await finished(worked, client, 5)
+        clock.advance("3h")
+        store = client.store
+        tell = store.tell
+
+        async def told(stale: Sequence[UUID], deleted: Sequence[UUID]) -> None:
+            story.append(f"commit of {len(deleted)}")
+            await tell(stale, deleted)
+
+        monkeypatch.setattr(store, "tell", told)
+        await Retention(store, 2 * HOUR, on_delete=[lambda job: story.append("callback")]).once()
+    assert story == ["callback", "callback", "commit of 2"] * 2 + ["callback", "commit of 1"]
+
+
+@pytest.mark.req("J71", "J74")
+async def test_a_callback_is_awaited_however_it_is_made(worked: Dutiful, clock: Clock) -> None:
+    called: list[str] = []
+
+    async def note(word: str) -> None:
+        await asyncio.sleep(0)
+        called.append(word)
+
+    class Noted:
+        async def __call__(self, job: JobRecord) -> None:
+            await note("object")
+
+    worked.on_delete(Noted())
+    worked.on_delete(lambda job: note("lambda"))
+    with pytest.raises(UsageError, match="on_stale got 'archive': give it a function"):
+        worked.on_stale("archive")  # type: ignore[type-var]
+    async with clocked(worked, clock) as client:
+        await finished(worked, client)
+        clock.advance("3h")
+        await Retention(client.store, 2 * HOUR, on_delete=worked.delete_callbacks).once()
+    assert called == ["object", "lambda"]
+
+
+async def test_what_belongs_to_no_job_goes_even_where_jobs_stay_for_good(sqlite_path: Path) -> None:
+    app = Dutiful(f"sqlite:///{sqlite_path}", retention="never")
+
+    @app.job
+    async def work() -> None: ...
+
+    clock = Clock()
+    async with clocked(app, clock) as client:
+        job = await work.options(unique=Unique("a", Scope.WINDOW, window=HOUR)).enqueue()
+        assert await job.cancel()
+        clock.advance("2h")
+        await composition.make_retention(app, client).once()
+        with closing(sqlite3.connect(sqlite_path)) as db:
+            assert db.execute("SELECT count(*) FROM dutiful_unique_key").fetchone() == (0,)
+        assert await client.find(job.id) is not None
 
 
 @pytest.mark.req("J71", "J74", "J76")

@@ -349,16 +349,20 @@ async def test_an_operator_has_a_message_posted_again(
     assert len({call.headers["webhook-id"] for call in receiver.calls}) == 1
 
 
-async def test_a_webhook_hears_on_until_it_is_removed_though_this_app_does_not_declare_it(
+async def test_a_webhook_that_this_app_does_not_declare_is_kept_until_it_is_removed(
     app: Dutiful, greet: Kind[[str], str], receiver: Receiver
 ) -> None:
     """Another version of the app may; a worker that starts without it must not silence it."""
     app.webhook("old", receiver.url)
     async with working(app):
         await settled(app, await greet.enqueue("first"))
+    declared = dict(app.webhooks)
     app.webhooks.clear()
     async with working(app):
-        await settled(app, await greet.enqueue("second"))
+        await final(app, waiting := await greet.enqueue("second"))
+    app.webhooks.update(declared)
+    async with working(app):
+        await settled(app, waiting)
         client: Client = await app.client()
         assert await client.store.remove_webhook("old")
         job = await greet.enqueue("third")

@@ -123,6 +123,12 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to(mon
     assert [(call.path, call.headers["host"]) for call in receiver.calls] == [("/x", f"hooks.example:{port}")]
 
 
+async def test_a_name_without_an_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_leads_to(monkeypatch, [])
+    with pytest.raises(Unreachable, match="was not found"):
+        await http().post("http://hooks.example/", {}, b"{}")
+
+
 async def test_another_address_of_the_receiver_is_tried_when_one_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving() as receiver:
         port = receiver.url.split(":")[2].partition("/")[0]

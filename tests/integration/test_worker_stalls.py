@@ -71,7 +71,7 @@ async def test_outcomes_do_not_wait_for_one_whose_lease_is_locked(
     async with app:
         client = await app.client()
         try:
-            with pytest.raises(ShutdownTimeout, match="1 outcomes could not be stored"):
+            with pytest.raises(ShutdownTimeout, match="1 outcome could not be stored"):
                 async with working(app):
                     held = await rude.enqueue()
                     others = [await kind.enqueue() for kind in (fails, works, fails)]

@@ -116,6 +116,7 @@ async def _look(client: Client, report: Report) -> None:
         ),
         *_queues(queues, fleet, moment),
         *_kinds(await store.jobs(JobFilter(state=State.READY, limit=SAMPLE)), fleet),
+        *_locks(fleet),
         *_lapsed(len(await store.lapsed(SAMPLE, now=moment - LATE))),
         *_schedules(await store.schedules(), moment),
         *(
@@ -186,6 +187,17 @@ def _kinds(ready: Iterable[Any], fleet: Fleet) -> Iterator[Finding]:
                 f"queue {queue!r} has ready jobs of kind {kind!r}, which no live worker that serves it knows",
                 "deploy the code that has this kind, or cancel the jobs",
             )
+
+
+def _locks(fleet: Fleet) -> Iterator[Finding]:
+    by_mode = {worker.locks: worker.name for worker in fleet.workers if worker.locks is not None}
+    if len(by_mode) > 1:
+        how = " and ".join(f"as {mode} ({name})" for mode, name in sorted(by_mode.items()))
+        yield Finding(
+            Level.PROBLEM,
+            f"live workers keep named locks {how}: these do not exclude each other, so the later ones get none",
+            "let all workers reach Postgres the same way, or set direct_url for those behind a pooler",
+        )
 
 
 def _lapsed(count: int) -> Iterator[Finding]:

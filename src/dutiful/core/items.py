@@ -31,24 +31,22 @@ class Ledger:
         return len(self.completed) + len(self.skipped) + len(self.failed)
 
     def start(self, name: ItemName) -> None:
-        if self._ending(check_item(name)) is not None or name in self.in_progress:
+        name = check_item(name)
+        if self._ending(name) is not None or name in self.in_progress:
             raise UsageError(f"there is an item {name!r} already; give each a name of its own, as in each(…, name=…)")
         self.in_progress[name] = None
         self.total += 1
 
     def complete(self, name: ItemName) -> None:
-        self._take(name)
-        self.completed[name] = None
+        self.completed[self._take(name)] = None
 
     def skip(self, name: ItemName, reason: str) -> None:
         text = clean(str(reason), REASON_LIMIT)
-        self._take(name)
-        self.skipped[name] = text
+        self.skipped[self._take(name)] = text
 
     def fail(self, name: ItemName, error: BaseException | str) -> None:
         told = _told(error)
-        self._take(name)
-        self.failed[name] = told
+        self.failed[self._take(name)] = told
 
     def shape(self) -> dict[str, Any]:
         """As it is stored and shown."""
@@ -63,12 +61,14 @@ class Ledger:
     def errors(self) -> Mapping[ItemName, str]:
         return {name: _line(error) for name, error in self.failed.items()}
 
-    def _take(self, name: ItemName) -> None:
+    def _take(self, name: ItemName) -> ItemName:
+        name = plain(name)
         if name not in self.in_progress or isinstance(name, bool):
             ending = self._ending(name)
             what = "there is no such item; start it first" if ending is None else f"it has been {ending} already"
             raise UsageError(f"item {name!r} cannot be marked: {what}")
         del self.in_progress[name]
+        return name
 
     def _ending(self, name: ItemName) -> str | None:
         for word, group in (("completed", self.completed), ("skipped", self.skipped), ("failed", self.failed)):
@@ -83,7 +83,20 @@ def item_errors(ledgers: Iterable[Ledger], limit: int) -> list[dict[str, Any]]:
     return [error for error, _ in zip(errors, range(limit), strict=False)]
 
 
+def plain(name: ItemName) -> ItemName:
+    """A text or number of the user's own class (an enum, a slug) as what it is: JSON and drivers take no others."""
+    match name:
+        case bool():
+            return name
+        case int():
+            return int.__index__(name)
+        case str():
+            return str.__str__(name)
+    return name
+
+
 def check_item(name: ItemName) -> ItemName:
+    name = plain(name)
     match name:
         case bool():
             pass

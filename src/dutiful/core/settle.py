@@ -82,11 +82,11 @@ def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, unif
         case Failed(error, exception, retry_after, final, phase, more):
             retry, attempt, limit = _counting(held, policy, max_attempts, phase)
             delay = None if final else retry.delay_after(attempt, exception, uniform, retry_after, max_attempts=limit)
-            return _retry_or_fail(held, "failed", delay, (error, *more))
+            return _retry_or_fail(held, "failed", delay, (error, *more), phase)
         case TimedOut(_, error, phase):
             retry, attempt, limit = _counting(held, policy, max_attempts, phase)
             delay = retry.delay_after(attempt, TimeoutExceeded, uniform, max_attempts=limit)
-            return _retry_or_fail(held, "timed_out", delay, (error,))
+            return _retry_or_fail(held, "timed_out", delay, (error,), phase)
         case Snoozed(delay):
             # A snooze is not a failure, so the attempt is handed back.
             return _later(held, Act.SNOOZE, "snoozed", delay, attempt=held.attempt - 1)
@@ -117,10 +117,14 @@ def _counting(held: Held, policy: Policy, max_attempts: int, phase: PhaseTry | N
     return phase.retry, phase.attempt, phase.retry.max_attempts
 
 
-def _retry_or_fail(held: Held, word: str, delay: timedelta | None, errors: tuple[dict[str, Any], ...]) -> Change:
+def _retry_or_fail(
+    held: Held, word: str, delay: timedelta | None, errors: tuple[dict[str, Any], ...], phase: PhaseTry | None
+) -> Change:
     if delay is None:
         return _move(held, Act.FAIL, State.FAILED, word, errors=errors)
-    return _later(held, Act.RETRY, word, delay, attempt=held.attempt, errors=errors)
+    # What a phase retries by its own count, the job has not spent.
+    attempt = held.attempt if phase is None else held.attempt - 1
+    return _later(held, Act.RETRY, word, delay, attempt=attempt, errors=errors)
 
 
 def _lost(held: Held, policy: Policy) -> Change:

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
-from dutiful.core.endpoint import Address, Network, refusal, remedy
+from dutiful.core.endpoint import Address, Network, check_url, refusal, remedy
+from dutiful.core.errors import UsageError
 
 LOOKUPS = 16  # at once
 
 
 class Forbidden(Exception):
-    """The receiver has an address that nothing may be posted to."""
+    """The receiver has an address or a URL that nothing may be posted to."""
 
 
 class Unreachable(Exception):
@@ -29,6 +30,13 @@ class Guard:
         # Of our own: a name server that does not answer would fill the threads that everybody shares.
         self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="dutiful-names")
 
+    def check(self, url: str) -> str:
+        """The URL in its one spelling; Forbidden if it is none that we post to: jobs inserted by SQL can have any."""
+        try:
+            return check_url(url, self._networks)
+        except UsageError as error:
+            raise Forbidden(str(error)) from None
+
     async def addresses(self, host: str, port: int) -> list[Address]:
         """Where `host` is now; Forbidden if any of it is refused, Unreachable if it is nowhere."""
         loop = asyncio.get_running_loop()
@@ -36,6 +44,8 @@ class Guard:
             found = await loop.run_in_executor(self._threads, _look_up, host, port)
         except (OSError, UnicodeError) as error:
             raise Unreachable(f"{host} was not found: {error}") from error
+        if not found:
+            raise Unreachable(f"{host} was not found: it has no address")
         for address in found:
             if reason := refusal(address, self._networks):
                 raise Forbidden(f"{host} leads to a forbidden address: {reason}; {remedy(address)}")

@@ -35,10 +35,11 @@ class Http:
         """Ends within the limit, whatever happens; Unreachable, or the guard's Forbidden, if there is no answer."""
         # One limit over all: whoever drips a byte a second never trips over one for each read.
         until = asyncio.get_running_loop().time() + self._limit
+        place = urlsplit(self._guard.check(url))
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout_at(until):
-                    response = await self._answer(stack, urlsplit(url), headers, body)
+                    response = await self._answer(stack, place, headers, body)
             except TimeoutError:
                 raise Unreachable(f"no answer within {self._limit:g} s") from None
             except (OSError, httpx2.TransportError) as error:

@@ -4,23 +4,29 @@ import asyncio
 import inspect
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
 from dutiful.core import ids
 from dutiful.core.job import JobRecord
+from dutiful.daemons import Daemons
 from dutiful.delivery import Lines
 from dutiful.store import Duties, Parted, Survey, Tidings
 from dutiful.watching import Watching
 
 log = logging.getLogger("dutiful.services")
 BATCH = 1_000
+SLICE, SLICE_TIME = 100, 0.25  # jobs, seconds: nobody's event waits long for the callbacks of others
 # At most this share of the time goes into deleting, so that it never starves the work itself.
 SHARE = 0.6
 LONGEST_REST, SHORTEST_REST = 60.0, 1.0
 FROM_START = 600.0
+POSTS_STAY = timedelta(days=30)  # where jobs stay for good
 Callback = Callable[[JobRecord], Any]
 
 
@@ -84,6 +90,7 @@ class Retention:
         if self._stale_after is not None:
             await self._in_steps(self._mark_stale)
         if self._keep is None:
+            await self._in_steps(lambda: self._store.tidy(POSTS_STAY, BATCH))
             return
         # Whoever wants to hear of each job has it deleted with care; otherwise nothing is read, only deleted.
         careful = bool(self._on_delete) or await self._store.listened()
@@ -130,21 +137,34 @@ class Retention:
             await self._tell(tidings)
 
     async def _tell(self, tidings: Sequence[Tidings]) -> None:
-        """The callbacks first, then the event."""
-        for one in tidings:
-            for callback in self._on_delete if one.deleted else self._on_stale:
-                await _call(callback, one.job)
-            stale, deleted = ([], [one.job.id]) if one.deleted else ([one.job.id], [])
-            await self._store.tell(stale, deleted)
-            self._news()
+        """The callbacks first, then the events: of a slice at a time, for each costs a commit."""
+        left = deque(tidings)
+        # Of our own, for a callback that hangs must not keep the process from its end.
+        with closing(Daemons(1, "dutiful retention")) as threads:
+            while left:
+                told: list[Tidings] = []
+                until = time.monotonic() + SLICE_TIME
+                try:
+                    while left and len(told) < SLICE and time.monotonic() < until:
+                        for callback in self._on_delete if left[0].deleted else self._on_stale:
+                            await _call(callback, left[0].job, threads)
+                        told.append(left.popleft())
+                finally:
+                    # Also when we are told to stop: what was told of is not told again by the next.
+                    stale = [one.job.id for one in told if not one.deleted]
+                    if told:
+                        await self._store.tell(stale, [one.job.id for one in told if one.deleted])
+                        self._news()
 
 
-async def _call(callback: Callback, job: JobRecord) -> None:
+async def _call(callback: Callback, job: JobRecord, threads: Daemons) -> None:
     """A callback that fails is logged; the job's time is over all the same."""
     try:
         if inspect.iscoroutinefunction(callback):
             await callback(job)
-        else:
-            await asyncio.to_thread(callback, job)
+            return
+        answer = await asyncio.wrap_future(threads.submit(partial(callback, job)))
+        if inspect.isawaitable(answer):  # from an object with an async __call__, or a lambda
+            await answer
     except Exception:
         log.exception("%s failed for job %s", getattr(callback, "__name__", callback), ids.public(job.id))

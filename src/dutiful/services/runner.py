@@ -92,6 +92,7 @@ class Runner:
             if due:
                 # Any worker may promote: the leader may not know yet that a job of ours is due.
                 self._say(moved, (await self._duties.promote(1_000)).lines or None)
+            await self._tick(self._poster, survey)
             return FOLLOWER_LOOK
         busy = False
         for service in self._services:

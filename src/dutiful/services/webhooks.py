@@ -11,6 +11,7 @@ from typing import Protocol
 from dutiful.core import ids
 from dutiful.core.endpoint import origin
 from dutiful.core.errors import DutifulError, UsageError
+from dutiful.core.payload import clean
 from dutiful.core.webhook import Answer, Fate, Uniform, Verdict, again, check_secrets, give_up, headers, judge, message
 from dutiful.delivery import Lines
 from dutiful.outbox import Outbox, PostResult, PostState, WebhookPost, WebhookRecord
@@ -20,6 +21,9 @@ from dutiful.store import Survey
 log = logging.getLogger("dutiful.webhooks")
 AT_ONCE = 16
 FOR_EACH = 4  # at once to one receiver
+RETRIES = AT_ONCE // 2  # at once of those that were tried before: receivers that hang leave room for others
+IDLE = 1.0  # seconds between looks that find nothing: what is due may be for a worker that declares its webhook
+ASTRAY = 10.0  # the same for a worker that does not lead
 # In time limits: a post may wait for others to the same receiver, then it is tried, then the outcome is written.
 HOLD = AT_ONCE // FOR_EACH + 2
 PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # between tries to write an outcome
@@ -57,6 +61,7 @@ class Poster:
     ) -> None:
         self._outbox = outbox
         self.declared = declared
+        self._names = [webhook.name for webhook in declared]
         self._make_sender = make_sender
         self._secrets = secrets
         self._hold = limit * HOLD
@@ -67,6 +72,8 @@ class Poster:
         self._flights: set[asyncio.Task[None]] = set()
         self._busy: Counter[str] = Counter()  # flights to each receiver
         self._waiting: defaultdict[str, deque[WebhookPost]] = defaultdict(deque)
+        self._retrying = 0  # of those under way or waiting
+        self._found_none_at = -ASTRAY  # by the loop's clock
         self._taking: asyncio.Task[None] | None = None
         self._wanted = False
         self._more = False  # whether the outbox may hold some for which there was no room
@@ -77,7 +84,11 @@ class Poster:
         await self._outbox.put_webhooks(self.declared)
 
     async def tick(self, survey: Survey) -> Lines | None:
-        if survey.next_post_at is not None and survey.next_post_at <= survey.now:
+        due = survey.next_post_at is not None and survey.next_post_at <= survey.now
+        # Who does not lead is not told what is due; but the leader may not declare our webhooks.
+        astray = not survey.leading and bool(self._names)
+        pause = IDLE if survey.leading else ASTRAY
+        if (due or astray) and asyncio.get_running_loop().time() >= self._found_none_at + pause:
             self.wake()
         return None
 
@@ -121,15 +132,20 @@ class Poster:
             self._more = True
             return
         avoid = [place for place, flights in self._busy.items() if flights >= FOR_EACH]
+        retries = max(RETRIES - self._retrying, 0)
         try:
-            posts = await self._outbox.take_posts(room, self._hold, avoid=avoid)
+            posts = await self._outbox.take_posts(room, self._hold, avoid=avoid, names=self._names, retries=retries)
         except DutifulError as error:
             log.warning("webhooks wait: %s", error)
             return
         except Exception:
             log.exception("webhooks wait, for they could not be taken")
             return
-        self._more = bool(avoid) or len(posts) == room
+        tried = sum(post.attempts > 1 for post in posts)
+        self._retrying += tried
+        self._more = bool(avoid) or len(posts) == room or tried == retries
+        if not posts:
+            self._found_none_at = asyncio.get_running_loop().time()
         for post in posts:
             self._launch(post)
 
@@ -187,6 +203,7 @@ class Poster:
             verdict = again(f"{type(error).__name__}: {error}", post.attempts, self._uniform)
         _tell_of(post, verdict)
         await self._record(post, verdict, status)
+        self._retrying -= post.attempts > 1
 
     async def _send(self, post: WebhookPost) -> Answer:
         secrets = self._secrets(post.webhook)
@@ -205,13 +222,18 @@ class Poster:
             try:
                 await self._outbox.settle_post(result)
                 if verdict.fate is Fate.GONE and post.webhook is not None:
-                    await self._outbox.disable_webhook(post.webhook, verdict.error or "its receiver is gone")
+                    reason = verdict.error or "its receiver is gone"
+                    await self._outbox.disable_webhook(post.webhook, reason, url=post.url)
                 break
             except DutifulError as error:
                 if pause is None:
                     log.warning("webhook %s: its outcome could not be written: %s", post.id, error)
                     return
                 await asyncio.sleep(pause)
+            except Exception:
+                # Those that wait for the same receiver are still to be posted.
+                log.exception("webhook %s: its outcome could not be written", post.id)
+                return
         self._news()
 
 
@@ -223,7 +245,7 @@ def _tell_of(post: WebhookPost, verdict: Verdict) -> None:
         post.id,
         post.event,
         ids.public(post.job_id),
-        origin(post.url),
+        clean(origin(post.url).rpartition("@")[2], 200),
         verdict.error,
         f"again in {verdict.delay.total_seconds():.0f} s" if verdict.delay else "given up",
     )

@@ -62,11 +62,8 @@ async def app_on(
 
 @asynccontextmanager
 async def _opened(app: Dutiful) -> AsyncIterator[Client]:
-    client = await app.client()
-    try:
-        yield client
-    finally:
-        await app.close()
+    async with app:
+        yield await app.client()
 
 
 @asynccontextmanager

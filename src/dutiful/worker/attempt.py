@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -81,21 +82,23 @@ class Attempts:
                 outcome = _with_items(outcome, context.tracked)
         except BaseException as error:  # an exit or an interrupt that a handler raises ends the job, not the worker
             outcome = ended_by(error, slot)
+            if isinstance(error, ItemsFailed) and isinstance(outcome, Failed) and context.tracked is not None:
+                outcome = replace(outcome, more=tuple(item_failures(context.tracked.ledgers)))
         finally:
             stop = slot.stop
             slot.end()
             context.free_locks()
         if context.tracked is not None:
-            await self._last_word(context.tracked, None if stop is None else LAST_WORDS)
+            await self._last_word(context.tracked, slot, None if stop is None else LAST_WORDS)
         if context.settled:
-            if not isinstance(outcome, Done):
+            if not isinstance(outcome, (Done, Partial)):
                 log.warning(
                     "job %s went on after its transaction had completed it; %r is ignored",
                     ids.public(claim.job_id),
                     outcome,
                 )
             return None
-        if context.entrusted and isinstance(outcome, Done):
+        if context.entrusted and isinstance(outcome, (Done, Partial)):
             return None
         # Had the user's own transaction been committed, the store would know this for a repetition.
         return Lost() if stop is Stop.LOST else outcome
@@ -107,16 +110,20 @@ class Attempts:
         own.run(CURRENT.set, context)
         return await in_own_context(phase.function(**arguments), own, self.stepping, slot)
 
-    async def _last_word(self, track: Track, patience: float | None) -> None:
+    async def _last_word(self, track: Track, slot: Slot, patience: float | None) -> None:
         """What the handler said last is stored before its job is settled; the outcome does not depend on it."""
         try:
             async with asyncio.timeout(patience):
                 await self._reporter.last_word(track)
         except DutifulError as error:
             log.debug("job %s: its last progress was not stored: %s", ids.public(track.job_id), error)
-        except (TimeoutError, asyncio.CancelledError):
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if slot.closing and isinstance(error, asyncio.CancelledError):
+                raise  # the worker ends this slot, and its job has been given back
             # There is no time to wait for the store; but what the handler has done is not to be forgotten.
             log.warning("job %s: its last progress was not stored", ids.public(track.job_id))
+        except Exception:
+            log.exception("job %s: its last progress could not be stored", ids.public(track.job_id))
 
     def _arguments(self, claim: Claim, kind: Kind[Any, Any], context: AttemptContext) -> dict[str, Any]:
         signature = kind.signature

@@ -16,8 +16,8 @@ from dutiful.core.job import Claim, Token
 from dutiful.core.outcome import TimeoutExceeded
 from dutiful.core.payload import encode
 from dutiful.kind import Phase
-from dutiful.store import Transaction, Work
-from dutiful.worker.items import TrackedItems, each
+from dutiful.store import Errors, Transaction, Work
+from dutiful.worker.items import KEPT_ERRORS, TrackedItems, each, failures
 from dutiful.worker.lock import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks import Locks
 from dutiful.worker.slot import Slot, Stop
@@ -51,7 +51,9 @@ class AttemptContext:
         "_ports",
         "_results",
         "_slot",
+        "blemishes",
         "entrusted",
+        "phase_attempt",
         "settled",
         "tracked",
     )
@@ -63,6 +65,8 @@ class AttemptContext:
         self._locks: AttemptLocks | None = None  # those of this attempt, once it wants one
         self._phase: Phase | None = None
         self._results: dict[str, str | None] | None = None  # of phases that have ended, as JSON text
+        self.blemishes: tuple[dict[str, Any], ...] = ()  # errors in spite of which the pipeline went on
+        self.phase_attempt: int | None = None
         self.tracked: Track | None = None  # made when the job first speaks of its progress
         self.settled = False  # completed in a transaction: nothing is left to settle
         self.entrusted = False  # completed in the user's own transaction, whose commit nobody tells us of
@@ -153,9 +157,9 @@ class AttemptContext:
     def results(self) -> Mapping[str, Any]:
         return {name: self.result(name) for name in self._results or ()}
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: Phase, attempt: int = 1) -> None:
         """It begins, or its condition is looked at."""
-        self._phase = phase
+        self._phase, self.phase_attempt = phase, attempt
         self.track.enter(phase.name, phase.position)
 
     def keep(self, phase: str, result: str | None) -> None:
@@ -199,21 +203,32 @@ class AttemptContext:
         self._check_last()
         await self._last_word()
         result = _Result(self._ports.result_limit)
-        async with self._ports.work.transaction(self._token, result.text) as inner:
+        async with self._ports.work.transaction(self._token, result.text, self._errors) as inner:
             yield _JobTransaction(inner, result)
         self.settled = True
 
     async def complete_in(self, session: Any, result: Any = None) -> None:
         self._check_last()
+        errors, text = self._errors(), _text(result, self._ports.result_limit)
         await self._last_word()
-        await self._ports.work.complete_within(session, self._token, _text(result, self._ports.result_limit))
+        await self._ports.work.complete_within(session, self._token, text, errors)
         self.entrusted = True
 
     def complete_in_sync(self, session: Any, result: Any = None) -> None:
         self._check_last()
+        errors, text = self._errors(), _text(result, self._ports.result_limit)
         self._last_word_sync()
-        self._ports.work.complete_within_sync(session, self._token, _text(result, self._ports.result_limit))
+        self._ports.work.complete_within_sync(session, self._token, text, errors)
         self.entrusted = True
+
+    def _errors(self) -> Errors:
+        """In spite of which the handler completes its job; ItemsFailed if it had items and every one has failed."""
+        if self.tracked is None:
+            return ()
+        failed = failures(self.tracked.ledgers)
+        if self._phase is not None:
+            failed = [{**error, "phase": self._phase.name} for error in failed]
+        return [*self.blemishes, *failed][:KEPT_ERRORS]
 
     @property
     def _phase_count(self) -> int:

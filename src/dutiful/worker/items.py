@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from dutiful.context import ItemName
-from dutiful.core.errors import ClaimLost, ItemsFailed, UsageError
+from dutiful.core.errors import ClaimLost, ItemsFailed, LockLost, UsageError
 from dutiful.core.items import Ledger, item_errors
 from dutiful.core.outcome import Cancel, Skip, Snooze
 from dutiful.worker.track import Track
@@ -15,7 +15,7 @@ from dutiful.worker.track import Track
 T = TypeVar("T")
 KEPT_ERRORS = 100
 # They speak of the job, not of the item.
-_OF_THE_JOB = (Cancel, Snooze, ClaimLost)
+_OF_THE_JOB = (Cancel, Snooze, ClaimLost, LockLost)
 
 
 class TrackedItems:
@@ -101,20 +101,25 @@ async def each(
 async def _one(tracked: TrackedItems, name: ItemName, item: T, work: Callable[[T], Awaitable[Any]]) -> None:
     task = asyncio.current_task()
     assert task is not None
+    usable = True
     try:
         with tracked.working(name):
             working = work(item)
-            if not inspect.isawaitable(working):
-                raise UsageError("each() takes an async function; a blocking handler marks its items with ctx.items()")
-            await working
+            usable = inspect.isawaitable(working)
+            if usable:
+                await working
     except asyncio.CancelledError:
         if task.cancelling():
             raise
         tracked.fail(name, "cancelled by something that it waited for")
+    except (SystemExit, KeyboardInterrupt) as error:
+        tracked.fail(name, error)  # from a task they would go past everybody, and end the event loop
     except _OF_THE_JOB:
         raise
     except Exception:
         pass
+    if not usable:  # the function is at fault, not the item that it was tried with
+        raise UsageError("each() takes an async function; a blocking handler marks its items with ctx.items()")
 
 
 def _name_of(item: Any, index: int, name: Callable[[Any], ItemName] | None) -> ItemName:

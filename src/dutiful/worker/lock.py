@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dutiful.core.errors import PayloadInvalid, UsageError
+from dutiful.core.items import plain
 from dutiful.core.job import Token
 from dutiful.core.payload import check_name, clean
 from dutiful.locking import LockName
@@ -19,7 +20,8 @@ LOOK = 0.05  # a thread that waits can be interrupted only between two looks
 
 
 def lock_name(namespace: str, key: int | str) -> LockName:
-    check_name(namespace, "lock namespace")
+    namespace = str.__str__(check_name(namespace, "lock namespace"))
+    key = plain(key)
     match key:
         case bool():
             problem = "is a truth value; give a number or a text"

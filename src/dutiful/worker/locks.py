@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from dutiful.core import ids
 from dutiful.core.errors import UsageError
 from dutiful.locking import Locking, LockName
+from dutiful.worker.lock_accord import Accord
 from dutiful.worker.lock_chain import Chain
 from dutiful.worker.lock_hold import Hold
 from dutiful.worker.lock_link import Links
@@ -36,8 +37,9 @@ class Place:
 
 
 class Locks:
-    def __init__(self, locking: Locking, connections: int) -> None:
+    def __init__(self, locking: Locking, connections: int, accord: Accord | None = None) -> None:
         self.loop = asyncio.get_running_loop()
+        self.accord = accord  # none: there are no other workers
         self._locking = locking
         self._links = Links(locking, connections)
         self._places: dict[LockName, Place] = {}
@@ -75,6 +77,8 @@ class Locks:
         await self._links.close()
 
     async def _take(self, hold: Hold) -> None:
+        if self.accord is not None:
+            await self.accord.check()
         place = self._places.setdefault(hold.name, Place())
         place.users += 1
         late = self.loop.call_later(LONG_WAIT, _tell_late, hold, place)

@@ -1,13 +1,14 @@
 """Runs a pipeline: phase by phase, each begin and end stored before the next thing happens."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from dutiful.core.errors import ItemsFailed
+from dutiful.core.errors import ItemsFailed, LockLost, UsageError
 from dutiful.core.job import Claim, PhaseRecord
 from dutiful.core.outcome import (
     Cancel,
@@ -29,9 +30,10 @@ from dutiful.worker.context import AttemptContext
 from dutiful.worker.ending import ended_by, stopped
 from dutiful.worker.items import KEPT_ERRORS, failures, item_failures
 from dutiful.worker.reporter import Reporter
-from dutiful.worker.slot import Slot
+from dutiful.worker.slot import Slot, Stop
 
 Call = Callable[[Phase, dict[str, Any], AttemptContext, Slot], Awaitable[Any]]
+GIVEN_UP = "given_up"  # in the error of a failed phase that the pipeline went on without; the stores know it
 LAST_WORDS = 1.0  # how long the end of a phase may hold up a stop until it is stored
 
 
@@ -59,7 +61,6 @@ class _Run:
         self._slot = slot
         self._anew = False  # the next mark makes the store forget all phases
         self._ends: list[PhaseMark] = []  # to be stored with what comes next
-        self._errors: list[dict[str, Any]] = []  # in spite of which the pipeline went on
         self._result: str | None = None  # of the phase that ended last
 
     async def run(self) -> Outcome:
@@ -68,24 +69,24 @@ class _Run:
         if not self._pipeline.resumes:
             self._anew, known = bool(known), []
         records = {record.name: record for record in known}
-        reached = max((record.position for record in known), default=0)
         try:
             for phase in self._pipeline.phases:
                 record = records.get(phase.name)
-                if record is not None and _passed(phase, record, reached):
+                if record is not None and _passed(phase, record):
                     self._pass_by(phase, record)
                 elif (outcome := await self._run_phase(phase, 0 if record is None else record.attempt)) is not None:
                     return outcome
             self._slot.deadline = None  # it has kept its time
         finally:
             await self._store_rest()
-        return Partial(self._result, tuple(self._errors[:KEPT_ERRORS])) if self._errors else Done(self._result)
+        errors = self._context.blemishes[:KEPT_ERRORS]
+        return Partial(self._result, errors) if errors else Done(self._result)
 
     def _pass_by(self, phase: Phase, record: PhaseRecord) -> None:
         """It ended in an earlier attempt."""
         if record.error is not None:
             own = [] if record.state is PhaseState.COMPLETED else [_brief(record.error)]
-            self._errors += own + record.error.get("items", [])
+            self._context.blemishes += (*own, *record.error.get("items", []))
         self._keep(phase, None if record.result is None else msgspec.json.encode(record.result).decode())
 
     async def _run_phase(self, phase: Phase, tried: int) -> Outcome | None:
@@ -96,9 +97,9 @@ class _Run:
         if phase.when is not None and self._ends:
             await self._store()  # before somebody else's code runs
         attempt: int | None = None
-        self._context.enter(phase)
+        self._context.enter(phase, tried + 1)
         try:
-            if phase.when is not None and not phase.when(self._context):
+            if not _wanted(phase, self._context):
                 self._end(phase, PhaseState.SKIPPED)
                 return None
             await self._store(self._mark(phase, PhaseState.RUNNING))
@@ -116,7 +117,7 @@ class _Run:
             self._slot.forgive()  # its time was over, but it came to its end all the same
         finally:
             self._slot.end_phase()
-        self._errors += failed
+        self._context.blemishes += tuple(failed)
         blemish = {"type": "ItemsFailed", "message": "some items have failed", "items": failed} if failed else None
         self._end(phase, PhaseState.COMPLETED, result, blemish)
         return None
@@ -130,6 +131,8 @@ class _Run:
         outcome = ended_by(error, self._slot)
         if not isinstance(outcome, Failed) and not (isinstance(outcome, TimedOut) and self._slot.hurried):
             return outcome
+        if phase.optional and self._slot.stop not in (None, Stop.TIMEOUT if self._slot.hurried else None):
+            return stopped(self._slot)  # it fell with the whole job, however it took that
         own = None if phase.retry is None or attempt is None else PhaseTry(phase.retry, attempt)
         outcome = replace(outcome, error={**outcome.error, "phase": phase.name}, phase=own)
         items: list[dict[str, Any]] = []
@@ -138,9 +141,12 @@ class _Run:
             outcome = replace(outcome, error=_brief(outcome.error), more=tuple(items))
         if not phase.optional or _tried_again(outcome):
             return outcome
+        if isinstance(error, LockLost):
+            return replace(outcome, phase=None)  # the connection's fault: the pipeline's own policy knows what to do
         self._slot.forgive()
-        self._errors += [_brief(outcome.error), *items]
-        self._end(phase, PhaseState.FAILED, error={**outcome.error, "items": items} if items else outcome.error)
+        self._context.blemishes += (_brief(outcome.error), *items)
+        given_up = {**outcome.error, GIVEN_UP: True}
+        self._end(phase, PhaseState.FAILED, error={**given_up, "items": items} if items else given_up)
         return None
 
     def _end(
@@ -211,10 +217,19 @@ def phase_arguments(
     return arguments
 
 
-def _passed(phase: Phase, record: PhaseRecord, reached: int) -> bool:
-    """Whether it is over: it ended well, or failed and the pipeline went on without it."""
-    if record.state is PhaseState.FAILED and phase.optional:
-        return phase.retry is None or record.position < reached
+def _wanted(phase: Phase, context: AttemptContext) -> bool:
+    answer = True if phase.when is None else phase.when(context)
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise UsageError(f"when of phase {phase.name} gave an awaitable, which is always true; use a plain function")
+    return bool(answer)
+
+
+def _passed(phase: Phase, record: PhaseRecord) -> bool:
+    """Whether it is over: it ended well, or the pipeline went on without it."""
+    if record.state is PhaseState.FAILED:
+        return phase.optional and record.error is not None and GIVEN_UP in record.error
     return record.state.over
 
 
@@ -229,4 +244,4 @@ def _tried_again(outcome: Failed | TimedOut) -> bool:
 
 def _brief(error: Mapping[str, Any]) -> dict[str, Any]:
     """As it is kept with the job: the phase's own record has the traceback."""
-    return {name: value for name, value in error.items() if name not in ("traceback", "items")}
+    return {name: value for name, value in error.items() if name not in ("traceback", "items", GIVEN_UP)}

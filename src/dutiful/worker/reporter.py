@@ -178,13 +178,17 @@ class Reporter:
         marks = [mark for entry in batch for mark in entry.marks]
         try:
             lost = await self._tracking.report([entry.track.report() for entry in batch], marks)
-        except DataRefused as error:
+        except Exception as error:
+            if isinstance(error, DutifulError) and not isinstance(error, DataRefused):
+                raise  # nobody's fault here: the whole batch is tried again
             if len(batch) > 1:
                 middle = len(batch) // 2
                 await self._store(batch[:middle])
                 await self._store(batch[middle:])
                 return
-            log.warning("what job %s says of itself is refused: %s", ids.public(batch[0].track.job_id), error)
+            strange = None if isinstance(error, DataRefused) else error
+            job = ids.public(batch[0].track.job_id)
+            log.warning("what job %s says of itself is refused: %s", job, error, exc_info=strange)
             batch[0].settle(error)
             return
         for entry in batch:

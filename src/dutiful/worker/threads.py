@@ -4,12 +4,13 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from dutiful.context import CURRENT
 from dutiful.core.errors import ClaimLost, JobCancelled
 from dutiful.core.outcome import TimeoutExceeded
+from dutiful.daemons import Daemons
 from dutiful.worker.context import AttemptContext
 from dutiful.worker.interrupt import raise_in
 from dutiful.worker.slot import Slot, Stop
@@ -24,7 +25,7 @@ _RAISED: dict[Stop, type[Exception]] = {
 
 class Threads:
     def __init__(self, size: int) -> None:
-        self._pool = ThreadPoolExecutor(size, thread_name_prefix="dutiful job")
+        self._daemons = Daemons(size, "dutiful job")
 
     async def run(
         self, function: Callable[..., Any], arguments: dict[str, Any], context: AttemptContext, slot: Slot
@@ -33,17 +34,18 @@ class Threads:
         call = _Call(function, arguments)
         own = contextvars.copy_context()
         own.run(CURRENT.set, context)
-        running = asyncio.get_running_loop().run_in_executor(self._pool, own.run, call)
+        running = asyncio.wrap_future(self._daemons.submit(partial(own.run, call)))
         slot.interrupted_by(call.interrupt)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             # The slot is being closed; the thread cannot be, so at least it is told.
             call.interrupt(Stop.SHUTDOWN)
+            running.cancel()  # nobody asks for its result any more, and it may come when the loop is long closed
             raise
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._daemons.close()
 
 
 class _Call:

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,13 +15,14 @@ from uuid import UUID
 import uuid_utils.compat
 
 from dutiful.core.duration import brief
-from dutiful.core.errors import DutifulError, ShutdownTimeout, UnknownKind
+from dutiful.core.errors import DutifulError, ShutdownTimeout, StoreUnavailable, UnknownKind
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Released
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.delivery import EVERYWHERE, Delivery
 from dutiful.kind import Kind
+from dutiful.locking import LockMode
 from dutiful.service import Duty
 from dutiful.settings import Settings
 from dutiful.store import Store, WorkerRecord
@@ -29,6 +30,7 @@ from dutiful.worker.attempt import Attempts
 from dutiful.worker.lane import Lane, Suspects
 from dutiful.worker.lease import LeaseKeeper, Leases
 from dutiful.worker.lines import Lines
+from dutiful.worker.lock_accord import Accord
 from dutiful.worker.locks import Locks
 from dutiful.worker.processes import ProcessPool
 from dutiful.worker.resources import open_resources
@@ -75,6 +77,7 @@ class Worker:
         self._grace = settings.grace
         self._patience = LAST_WORDS
         self._started_at = datetime.now(UTC)
+        self._beaten = time.monotonic()
         self.lanes: list[Lane] = []
         self.started = asyncio.Event()
 
@@ -91,6 +94,10 @@ class Worker:
         self._stopping.set()
         self._aborting.set()
 
+    def cancel(self, job_id: UUID) -> None:
+        """The store has been asked to cancel this job: if it runs here, it is told at once."""
+        self._tell(job_id, Stop.CANCEL)
+
     async def run(self) -> None:
         """Work until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored."""
         async with AsyncExitStack() as stack:
@@ -99,7 +106,8 @@ class Worker:
             processes = ProcessPool(self._settings.cpu_processes, self._settings.result_limit)
             stack.callback(processes.close)
             resources = await open_resources(stack, self._makers, self._kinds.values())
-            locks = Locks(self._store, self._settings.lock_connections)
+            self._accord = Accord(self._store, self.id)
+            locks = Locks(self._store, self._settings.lock_connections, self._accord)
             stack.push_async_callback(locks.close)
             attempts = Attempts(
                 self._store, threads, processes, resources, self._settings.result_limit, locks, self._delivery.news
@@ -118,18 +126,19 @@ class Worker:
                 attempts.stepping,
                 self._settings.watchdog,
                 on_lost=self._lose,
-                on_cancel=lambda job_id: self._tell(job_id, Stop.CANCEL),
+                on_cancel=self.cancel,
             )
-            await self._beat()
-            if self._duties is not None:
-                await self._duties.recover()
-                opening.debug("recovered")
-            await self._peek()  # before the first claim, for it is to go by priority
-            keeper.start()
             try:
-                await self._work()
+                await self._beat()
+                await self._accord.greet()
+                if self._duties is not None:
+                    await self._duties.recover()
+                    opening.debug("recovered")
+                await self._peek()  # before the first claim, for it is to go by priority
+                keeper.start()
+                with closing(keeper):
+                    await self._work()
             finally:
-                keeper.close()
                 await self._leave()
 
     def _make_lanes(self, attempts: Attempts) -> list[Lane]:
@@ -191,14 +200,20 @@ class Worker:
                 # A post under way may take as long as a post may; unless somebody is in a hurry.
                 hurry = self._aborting.is_set()
                 await self._duties.close(self._patience if hurry else self._settings.webhook_timeout.total_seconds())
+        if interrupted or unsettled:
+            raise ShutdownTimeout(self._what_was_late(interrupted, unsettled))
+
+    def _what_was_late(self, interrupted: int, unsettled: int) -> str:
+        told = []
         if interrupted:
-            why = "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._grace)}"
-            raise ShutdownTimeout(f"{interrupted} jobs were interrupted {why}, and given back")
+            when = "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._grace)}"
+            # What could not be stored was not given back either: that, too, is an outcome.
+            fate = "" if unsettled else ", and given back"
+            told.append(f"{_count(interrupted, 'job was', 'jobs were')} interrupted {when}{fate}")
         if unsettled:
-            raise ShutdownTimeout(
-                f"{unsettled} outcomes could not be stored within {LAST_WORDS:.0f}s of the stop; "
-                "their jobs are run again when their leases end"
-            )
+            outcomes = _count(unsettled, "outcome", "outcomes")
+            told.append(f"{outcomes} could not be stored: what they belong to is run again when its lease ends")
+        return "; ".join(told)
 
     def _close_lanes(self) -> None:
         """Claim no more, and give back what is not started."""
@@ -360,15 +375,31 @@ class Worker:
             seen_at=datetime.now(UTC),
             lanes=lanes,
             kinds=sorted(self._kinds),
+            locks=await self._lock_mode(),
         )
-        await self._store.beat(record, 3 * self._settings.heartbeat)
+        ttl = 3 * self._settings.heartbeat
+        await self._store.beat(record, ttl)
+        if time.monotonic() - self._beaten > ttl.total_seconds():
+            self._accord.doubt()
+        self._beaten = time.monotonic()
         self._delivery.watched(await self._store.listened())
+
+    async def _lock_mode(self) -> LockMode | None:
+        try:
+            return await self._store.lock_mode()
+        except StoreUnavailable as error:
+            log.warning("locks have to wait: %s", error)  # nothing else has
+            return None
 
     async def _leave(self) -> None:
         try:
             await asyncio.wait_for(self._store.leave(self.id), 5)
         except (DutifulError, TimeoutError) as error:
             log.warning("could not sign off: %s", error)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 async def _ended(tasks: list["asyncio.Task[None]"]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from dutiful.core import ids
 from dutiful.core.errors import ClaimLost
 from dutiful.core.job import Token
-from dutiful.locking import LockName
+from dutiful.locking import LockMode, LockName
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, behind_pooler, connect, translate
 from dutiful.stores.postgres.lock_session import PostgresLockSession
 from dutiful.stores.postgres.part import PostgresPart
@@ -18,15 +18,31 @@ from dutiful.stores.postgres.part import PostgresPart
 class PostgresLocking(PostgresPart):
     direct_dsn: str
     _direct_given: bool
+    _lock_mode: LockMode | None
+
+    async def lock_mode(self) -> LockMode:
+        if self._lock_mode is None:
+            self._lock_mode = await self._find_lock_mode()
+        return self._lock_mode
+
+    async def _find_lock_mode(self) -> LockMode:
+        pooled = self._db.pooled
+        if self._direct_given:
+            try:
+                connection = await connect(self.direct_dsn, pooled=True)
+                try:
+                    pooled = await behind_pooler(connection)
+                finally:
+                    await connection.close()
+            except DRIVER_ERRORS as error:
+                raise translate(error, self._db.url) from error
+        return LockMode.ROWS if pooled else LockMode.SESSIONS
 
     async def lock_session(self, lost: Callable[[], None]) -> PostgresLockSession | None:
-        if self._db.pooled and not self._direct_given:
+        if await self.lock_mode() is LockMode.ROWS:
             return None
         try:
             connection = await connect(self.direct_dsn, pooled=True)
-            if await behind_pooler(connection):
-                await connection.close()
-                return None
             await connection.fetch(self._sql["lock_settings"])
         except DRIVER_ERRORS as error:
             raise translate(error, self._db.url) from error

@@ -16,18 +16,27 @@ class PostgresOutbox(PostgresPart):
         await self._db.fetch(self._sql["put_webhooks"], msgspec.json.encode(webhooks).decode())
 
     async def take_posts(
-        self, limit: int, hold: timedelta, *, avoid: Sequence[str] = (), now: datetime | None = None
+        self,
+        limit: int,
+        hold: timedelta,
+        *,
+        avoid: Sequence[str] = (),
+        names: Sequence[str] | None = None,
+        retries: int | None = None,
+        now: datetime | None = None,
     ) -> list[WebhookPost]:
         # Not repeated if the reply is lost: what was taken comes due again after `hold`.
-        rows = await self._db.fetch(self._sql["take_posts"], limit, hold, avoid, now, repeat=False)
+        rows = await self._db.fetch(self._sql["take_posts"], limit, hold, avoid, names, retries, now, repeat=False)
         return [_post(row) for row in rows]
 
     async def settle_post(self, result: PostResult, *, now: datetime | None = None) -> bool:
         args = (result.id, result.attempts, result.state.value, result.delay, result.status, result.error, now)
         return bool((await self._db.fetch(self._sql["settle_post"], *args))[0][0])
 
-    async def disable_webhook(self, name: str, reason: str, *, now: datetime | None = None) -> bool:
-        return bool((await self._db.fetch(self._sql["disable_webhook"], name, reason, now))[0][0])
+    async def disable_webhook(
+        self, name: str, reason: str, *, url: str | None = None, now: datetime | None = None
+    ) -> bool:
+        return bool((await self._db.fetch(self._sql["disable_webhook"], name, reason, url, now))[0][0])
 
     async def enable_webhook(self, name: str) -> bool:
         return bool(await self._db.fetch(self._sql["enable_webhook"], name))

@@ -25,6 +25,11 @@ class PostgresParting(PostgresPart):
         walk = await self._walk(older_than, limit, cursor, now)
         return Retained(*(await self._db.fetch(self._sql["retain"], *walk, stale_only, now))[0])
 
+    async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
+        now = now or await self._clock()
+        more: bool = (await self._db.fetch(self._sql["tidy"], now - older_than, limit, now))[0][0]
+        return more
+
     async def mark_stale(
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, told: bool, now: datetime | None = None
     ) -> Parted:

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.locking import LockMode
 from dutiful.store import (
     JobFilter,
     Pause,
@@ -64,7 +65,7 @@ class PostgresReader(PostgresPart):
         )
 
     async def workers(self) -> list[WorkerRecord]:
-        return [WorkerRecord(**decoded(row)) for row in await self._db.fetch(self._sql["workers"])]
+        return [_worker(**decoded(row)) for row in await self._db.fetch(self._sql["workers"])]
 
     async def schedules(self) -> list[ScheduleRecord]:
         return [ScheduleRecord(**decoded(row)) for row in await self._db.fetch(self._sql["schedules"])]
@@ -79,3 +80,7 @@ class PostgresReader(PostgresPart):
     async def health(self) -> dict[str, Any]:
         rows = await self._db.fetch(self._sql["health"], self._schema)
         return {**dict(rows[0]), "store": "postgres", "pooled": self._db.pooled}
+
+
+def _worker(locks: str | None, **fields: Any) -> WorkerRecord:
+    return WorkerRecord(**fields, locks=None if locks is None else LockMode(locks))

@@ -20,6 +20,7 @@ from dutiful.store import (
     Ask,
     CancelResult,
     Completion,
+    Errors,
     Fired,
     Line,
     Pause,
@@ -77,6 +78,7 @@ class PostgresStore(
         super().__init__(Connections(dsn, size=pool_size), schema)
         self.direct_dsn = direct_dsn or dsn
         self._direct_given = direct_dsn is not None
+        self._lock_mode = None
         self._insert_within = self._sql["insert_within"].replace("{notify}", str(notify_within).lower())
         self._run_floor = LONG_AGO
 
@@ -230,20 +232,24 @@ class PostgresStore(
         return PostgresKeeper(self._db.dsn, self._sql, pooled=self._db.pooled)
 
     @asynccontextmanager
-    async def transaction(self, token: Token, result: Callable[[], str | None]) -> AsyncIterator[PostgresTransaction]:
+    async def transaction(
+        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+    ) -> AsyncIterator[PostgresTransaction]:
         async with self._db.lend() as connection:
             yield PostgresTransaction(connection)
-            text = result()
+            text, failed = result(), errors()
             try:
-                await self.complete_within(connection, token, text)
+                await self.complete_within(connection, token, text, failed)
             except DRIVER_ERRORS as error:
                 raise translate(error, self.url) from error
 
-    async def complete_within(self, connection: Any, token: Token, result: str | None) -> None:
-        _check_held(token, await within.fetch(connection, self._sql["complete_one"], _token_args(token, result)))
+    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+        args = _completing(token, result, errors)
+        _check_held(token, await within.fetch(connection, self._sql["complete_one"], args))
 
-    def complete_within_sync(self, connection: Any, token: Token, result: str | None) -> None:
-        _check_held(token, within.fetch_sync(connection, self._sql["complete_one"], _token_args(token, result)))
+    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+        args = _completing(token, result, errors)
+        _check_held(token, within.fetch_sync(connection, self._sql["complete_one"], args))
 
     # --- duties
 
@@ -292,7 +298,18 @@ class PostgresStore(
 
     async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
         lanes, kinds = msgspec.json.encode(worker.lanes).decode(), msgspec.json.encode(worker.kinds).decode()
-        args = (worker.id, worker.name, worker.host, worker.pid, worker.started_at, ttl, lanes, kinds, now)
+        args = (
+            worker.id,
+            worker.name,
+            worker.host,
+            worker.pid,
+            worker.started_at,
+            ttl,
+            lanes,
+            kinds,
+            worker.locks,
+            now,
+        )
         await self._db.fetch(self._sql["beat"], *args)
 
     async def leave(self, worker_id: UUID) -> None:
@@ -364,8 +381,8 @@ def _change_row(change: Change) -> tuple[Any, ...]:
     )
 
 
-def _token_args(token: Token, result: str | None) -> list[Any]:
-    return [token.job_id, token.claim_id, result]
+def _completing(token: Token, result: str | None, errors: Errors) -> list[Any]:
+    return [token.job_id, token.claim_id, result, msgspec.json.encode(errors).decode() if errors else None]
 
 
 def _check_held(token: Token, refused: list[tuple[Any, ...]]) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from dutiful.core.job import AttemptRecord, JobRecord, Progress
 from dutiful.core.transitions import State
+from dutiful.locking import LockMode
 from dutiful.store import JobFilter, Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
 from dutiful.stores.sqlite import liveness
 from dutiful.stores.sqlite.codec import from_json, maybe_moment, maybe_uuid, moment, span, uuid
@@ -111,11 +112,10 @@ def workers(db: Connection, now: int) -> list[WorkerRecord]:
         WorkerRecord(
             id=uuid(id_), name=name, host=host, pid=pid, started_at=moment(started_at), seen_at=moment(seen_at),
             alive=liveness.alive(host, pid, process_started, expires_at, now), leading=bool(leading),
-            lanes=from_json(lanes), kinds=from_json(kinds),
+            lanes=from_json(lanes), kinds=from_json(kinds), locks=None if locks is None else LockMode(locks),
         )
-        for id_, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds in db.rows(
-            SQL["workers"]
-        )
+        for (id_, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds, locks)
+        in db.rows(SQL["workers"])
     ]  # fmt: skip
 
 

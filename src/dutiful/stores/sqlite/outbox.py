@@ -10,7 +10,7 @@ import msgspec
 
 from dutiful.core.ids import from_parts
 from dutiful.core.transitions import State
-from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
+from dutiful.outbox import MALFORMED, PostResult, PostState, WebhookPost, WebhookRecord
 from dutiful.stores.sqlite.codec import (
     from_json,
     maybe_micros,
@@ -32,6 +32,7 @@ class Hook(msgspec.Struct, frozen=True):
     url: str
     kinds: Sequence[str] | None
     states: Sequence[str] | None
+    error: str | None = None  # why nobody can be told
 
     def hears(self, kind: str, state: str) -> bool:
         return (self.kinds is None or kind in self.kinds) and (self.states is None or state in self.states)
@@ -56,14 +57,30 @@ def _posts(db: Connection, job_id: bytes, hooks: list[Hook], now: int) -> Iterat
     row = db.row(SQL["ending"], (job_id,))
     assert row is not None
     kind, state, tenant, options = row[1], row[3], row[7], row[-1]
-    own = (from_json(options) or {}).get("webhook")
-    heard_by = hooks if own is None else [Hook(None, own["url"], None, own.get("states"))]
+    own = _own(from_json(options))
+    heard_by = hooks if own is None else [own]
     told: str | None = None
     for hook in heard_by:
         if hook.hears(kind, state):
             told = told or _told(row)
             id_ = from_parts(now // 1000, os.urandom(10)).bytes
-            yield id_, job_id, hook.name, hook.url, f"job.{state}", told, now, tenant
+            yield id_, job_id, hook.name, hook.url, f"job.{state}", told, now, tenant, hook.error
+
+
+def _own(options: Any) -> Hook | None:
+    """Whoever inserts jobs by SQL can write anything there, and it must not keep a job from its end."""
+    match options:
+        case {"webhook": None}:
+            return None
+        case {"webhook": {"url": str(url), "states": list(states)}}:
+            return Hook(None, url, None, states)
+        case {"webhook": {"url": str(url), **rest}} if rest.get("states") is None:
+            return Hook(None, url, None, None)
+        case {"webhook": {"url": str(url)} | str(url)}:
+            return Hook(None, url, None, None, MALFORMED)
+        case {"webhook": _}:
+            return Hook(None, "", None, None, MALFORMED)
+    return None
 
 
 def _told(row: Row) -> str:
@@ -103,10 +120,21 @@ def put_webhooks(db: Connection, webhooks: Sequence[WebhookRecord]) -> None:
     )  # fmt: skip
 
 
-def take_posts(db: Connection, limit: int, hold: timedelta, avoid: Sequence[str], now: int) -> list[WebhookPost]:
+def take_posts(
+    db: Connection,
+    limit: int,
+    hold: timedelta,
+    avoid: Sequence[str],
+    names: Sequence[str] | None,
+    retries: int | None,
+    now: int,
+) -> list[WebhookPost]:
     held_until = now + span(hold)
-    due = db.rows(SQL["due_posts"], {"now": now, "avoid": to_json(list(avoid)), "limit": limit})
-    taken = (db.row(SQL["take_post"], (id_, now, held_until)) for (id_,) in due)
+    which = {"now": now, "avoid": to_json(list(avoid)), "names": None if names is None else to_json(list(names))}
+    first = db.rows(SQL["due_posts"], {**which, "again": 0, "limit": limit})
+    again = db.rows(SQL["due_posts"], {**which, "again": 1, "limit": limit if retries is None else min(limit, retries)})
+    due = sorted([*first, *again])[:limit]
+    taken = (db.row(SQL["take_post"], (id_, now, held_until)) for _, id_ in due)
     return [_post(row) for row in taken if row is not None]
 
 
@@ -129,8 +157,8 @@ def settle_post(db: Connection, result: PostResult, now: int) -> bool:
     return bool(changed) or db.value(SQL["post_state"], (result.id.bytes, result.attempts)) == result.state.value
 
 
-def disable_webhook(db: Connection, name: str, reason: str, now: int) -> bool:
-    if not db.change(SQL["disable_webhook"], (name, reason, now)):
+def disable_webhook(db: Connection, name: str, reason: str, url: str | None, now: int) -> bool:
+    if not db.change(SQL["disable_webhook"], (name, reason, now, url)):
         return False
     db.run(SQL["give_up_posts"], (name, reason, now))
     return True
@@ -141,7 +169,7 @@ def enable_webhook(db: Connection, name: str) -> bool:
 
 
 def remove_webhook(db: Connection, name: str, now: int) -> bool:
-    disable_webhook(db, name, "the webhook was removed", now)
+    disable_webhook(db, name, "the webhook was removed", None, now)
     return bool(db.change(SQL["delete_webhook"], (name,)))
 
 

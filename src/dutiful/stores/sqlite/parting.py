@@ -61,12 +61,13 @@ def retain(
     return Retained(len(old), walked.cursor)
 
 
-def purge(db: Connection, cutoff: int, limit: int, now: int) -> None:
-    """Delete what has outlived its use and belongs to no job."""
-    db.run(SQL["delete_expired_keys"], (now, limit))
-    db.run(SQL["delete_ended_posts"], (cutoff, limit))
-    db.run(SQL["delete_old_tombstones"], (now - _TOMBSTONE_STANDS, limit))
+def purge(db: Connection, cutoff: int, limit: int, now: int) -> bool:
+    """Delete what has outlived its use and belongs to no job; returns whether there may be more."""
+    keys = db.change(SQL["delete_expired_keys"], (now, limit))
+    posts = db.change(SQL["delete_ended_posts"], (cutoff, limit))
+    tombstones = db.change(SQL["delete_old_tombstones"], (now - _TOMBSTONE_STANDS, limit))
     locking.forget(db)
+    return max(keys, posts, tombstones) >= limit
 
 
 def records(db: Connection, job_ids: Sequence[bytes]) -> list[JobRecord]:

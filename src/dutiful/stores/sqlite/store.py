@@ -17,6 +17,7 @@ from dutiful.store import (
     Ask,
     CancelResult,
     Completion,
+    Errors,
     JobFilter,
     Keeper,
     Line,
@@ -178,21 +179,23 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteFollowing):
         return SqliteKeeper(threads.writer, threads.reader, self._clock)
 
     @asynccontextmanager
-    async def transaction(self, token: Token, result: Callable[[], str | None]) -> AsyncIterator[Transaction]:
+    async def transaction(
+        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+    ) -> AsyncIterator[Transaction]:
         buffered = BufferedTransaction()
         try:
             yield buffered
         finally:
             buffered.close()
-        text = result()
-        await self._write(lambda db: buffered.apply(db, token, text, self._clock(None)))
+        text, failed = result(), errors()
+        await self._write(lambda db: buffered.apply(db, token, text, failed, self._clock(None)))
 
-    async def complete_within(self, connection: Any, token: Token, result: str | None) -> None:
-        self.complete_within_sync(connection, token, result)
+    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+        self.complete_within_sync(connection, token, result, errors)
 
-    def complete_within_sync(self, connection: Any, token: Token, result: str | None) -> None:
+    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
         with borrowed(connection, self._driver, self._path) as db:
-            complete(db, token, result, self._clock(None))
+            complete(db, token, result, errors, self._clock(None))
 
     async def data_version(self) -> int:
         """A number that changes when another process has committed; to ask costs no file I/O."""

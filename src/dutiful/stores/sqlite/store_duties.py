@@ -68,6 +68,13 @@ class SqliteDuties(Threaded):
     ) -> Retained:
         return await self._write(lambda db: parting.retain(db, older_than, limit, cursor, stale_only, self._clock(now)))
 
+    async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
+        def purge(db: Connection) -> bool:
+            at = self._clock(now)
+            return parting.purge(db, at - span(older_than), limit, at)
+
+        return await self._write(purge)
+
     async def mark_stale(
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, told: bool, now: datetime | None = None
     ) -> Parted:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from dutiful.core.event import JobView
 from dutiful.core.job import PhaseRecord, Token
-from dutiful.locking import LockName
+from dutiful.locking import LockMode, LockName
 from dutiful.stores.sqlite import locking, tracking, watching
 from dutiful.stores.sqlite.locking import Standing
 from dutiful.stores.sqlite.threads import Threaded
@@ -26,6 +26,9 @@ class SqliteFollowing(Threaded):
         return await self._read(lambda db: tracking.phases(db, job_id))
 
     # Locking
+
+    async def lock_mode(self) -> LockMode:
+        return LockMode.ROWS
 
     async def lock_session(self, lost: Callable[[], None]) -> None:
         """A process has no connection here that would end with it: locks are rows."""

@@ -14,15 +14,24 @@ class SqliteOutbox(Threaded):
         await self._write(lambda db: outbox.put_webhooks(db, webhooks))
 
     async def take_posts(
-        self, limit: int, hold: timedelta, *, avoid: Sequence[str] = (), now: datetime | None = None
+        self,
+        limit: int,
+        hold: timedelta,
+        *,
+        avoid: Sequence[str] = (),
+        names: Sequence[str] | None = None,
+        retries: int | None = None,
+        now: datetime | None = None,
     ) -> list[WebhookPost]:
-        return await self._write(lambda db: outbox.take_posts(db, limit, hold, avoid, self._clock(now)))
+        return await self._write(lambda db: outbox.take_posts(db, limit, hold, avoid, names, retries, self._clock(now)))
 
     async def settle_post(self, result: PostResult, *, now: datetime | None = None) -> bool:
         return await self._write(lambda db: outbox.settle_post(db, result, self._clock(now)))
 
-    async def disable_webhook(self, name: str, reason: str, *, now: datetime | None = None) -> bool:
-        return await self._write(lambda db: outbox.disable_webhook(db, name, reason, self._clock(now)))
+    async def disable_webhook(
+        self, name: str, reason: str, *, url: str | None = None, now: datetime | None = None
+    ) -> bool:
+        return await self._write(lambda db: outbox.disable_webhook(db, name, reason, url, self._clock(now)))
 
     async def remove_webhook(self, name: str, *, now: datetime | None = None) -> bool:
         return await self._write(lambda db: outbox.remove_webhook(db, name, self._clock(now)))

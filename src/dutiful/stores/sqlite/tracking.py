@@ -73,7 +73,9 @@ def stop_phases(db: Connection, change: Change, known: bool, now: int) -> None:
 def complete_phase(db: Connection, job_id: UUID, result: str | None, now: int) -> None:
     """The last phase of a job that its handler completes in a transaction: it ends with the job."""
     if any_phase(db):
-        db.run(SQL["complete_phase"], {"job_id": job_id.bytes, "result": maybe_checked(result), "now": now})
+        ended = {"job_id": job_id.bytes, "result": maybe_checked(result), "now": now}
+        if db.change(SQL["complete_phase"], ended):
+            db.run(SQL["complete_progress"], (job_id.bytes, now))
 
 
 def cancel_phases(db: Connection, job_id: bytes, now: int) -> None:

@@ -36,7 +36,8 @@ def put(db: Connection, worker: WorkerRecord, ttl: timedelta, now: int) -> None:
     db.run(
         SQL["put_worker"],
         (worker.id.bytes, worker.name, worker.host, worker.pid, started, micros(worker.started_at), now,
-         now + span(ttl), int(worker.leading), to_json(worker.lanes), to_json(worker.kinds)),
+         now + span(ttl), int(worker.leading), to_json(worker.lanes), to_json(worker.kinds),
+         worker.locks and worker.locks.value),
     )  # fmt: skip
     for id_, host, pid, its_start, expires_at in db.rows(SQL["old_workers"], (now - _FORGOTTEN_AFTER,)):
         if not liveness.alive(host, pid, its_start, expires_at, now):

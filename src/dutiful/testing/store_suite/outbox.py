@@ -94,6 +94,36 @@ class OutboxSuite:
         assert {post.webhook for post in await take(store, avoid=avoid)} == {"idle", "odd"}
         assert {post.webhook for post in await take(store)} == {"busy"}
 
+    async def test_a_receiver_without_a_path_is_passed_over_and_no_other(self, store: Store) -> None:
+        await store.put_webhooks(
+            [webhook("busy", url="https://a.example"), webhook("idle", url="https://a.example.com/")]
+        )
+        await finish_one(store)
+
+        assert {post.webhook for post in await take(store, avoid=["https://a.example/"])} == {"idle"}
+
+    async def test_only_posts_of_the_named_webhooks_and_of_jobs_own_are_taken(self, store: Store) -> None:
+        await store.put_webhooks([webhook("ours"), webhook("theirs")])
+        await finish_one(store)
+        await finish_one(store, options=own())
+
+        assert {post.webhook for post in await take(store, names=["ours", "unknown"])} == {"ours", None}
+        assert await take(store, names=[]) == []
+        assert {post.webhook for post in await take(store)} == {"theirs"}
+
+    async def test_retries_leave_room_for_first_attempts(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        tried = [await post_one(store, now=at(n)) for n in (1, 2, 3)]
+        for post in await take(store, now=at(5)):
+            await settled(store, post, PENDING, delay=timedelta(0), now=at(5))
+        new = [await post_one(store, now=at(n)) for n in (6, 7)]
+
+        assert len(await take(store, limit=2, retries=1, now=at(9))) == 2
+        taken = {post.id for post in await store.posts() if post.next_at and post.next_at > at(9)}
+        assert len(taken & {post.id for post in tried}) == 1 and new[0].id in taken
+        assert [post.id for post in await take(store, retries=0, now=at(9))] == [new[1].id]
+        assert len(await take(store, now=at(9))) == 2
+
     async def test_nobody_takes_what_another_takes_at_the_same_time(self, store: Store) -> None:
         await warm(store)
         await store.put_webhooks([webhook()])
@@ -191,6 +221,31 @@ class OutboxSuite:
 
         assert await store.webhooks() == [webhook()]
         await post_one(store)
+
+    async def test_a_webhook_that_leads_elsewhere_now_is_not_disabled_for_its_old_url(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        old = await post_one(store)
+        await store.put_webhooks([webhook(url="https://moved.example/")])
+
+        assert not await store.disable_webhook("ops", "410 Gone", url=old.url, now=at(1))
+
+        assert (await again(store, old)).state is PENDING
+        assert await store.webhooks() == [webhook(url="https://moved.example/")]
+        assert await store.disable_webhook("ops", "410 Gone", url="https://moved.example/", now=at(1))
+
+    async def test_a_post_that_is_sent_again_goes_where_its_webhook_leads_now(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        await post_one(store)
+        await finish_one(store, options=own())
+        for post in await take(store):
+            await settled(store, post, FAILED, error="x", now=at(1))
+        await store.put_webhooks([webhook(url="https://moved.example/")])
+
+        for post in await store.posts():
+            assert await store.post_again(post.id, now=at(2))
+
+        urls = {post.webhook: post.url for post in await take(store, now=at(2))}
+        assert urls == {"ops": "https://moved.example/", None: "https://own.example/"}
 
     async def test_an_unknown_webhook_is_neither_disabled_nor_enabled(self, store: Store) -> None:
         assert not await store.disable_webhook("ops", "410 Gone", now=T0)

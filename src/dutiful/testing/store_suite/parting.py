@@ -310,6 +310,20 @@ class RemovalSuite:
 
         assert {post.job_id for post in await store.posts()} == {recent, waiting}
 
+    async def test_to_tidy_deletes_what_belongs_to_no_job_step_by_step_and_no_job(self, store: Store) -> None:
+        await store.put_webhooks([webhook()])
+        jobs = []
+        for _ in range(2):
+            jobs.append(await finish_one(store))
+            assert await settled(store, await take_one(store))
+
+        assert await store.tidy(WEEK, 1, now=OLD), "there is one more"
+        assert len(await store.posts()) == 1
+        assert not await store.tidy(WEEK, 10, now=OLD)
+
+        assert await store.posts() == []
+        assert [await state(store, job_id) for job_id in jobs] == [State.COMPLETED] * 2
+
     async def test_a_tombstone_stands_for_an_hour_after_it_was_told(self, store: Store) -> None:
         told, untold = await finish_one(store), await finish_one(store)
         await remove(store, stale_only=False, told=False)

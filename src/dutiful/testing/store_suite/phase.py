@@ -163,22 +163,25 @@ class PhaseSuite:
 
     @pytest.mark.req("J54")
     async def test_what_a_pipeline_had_finished_before_it_was_cancelled_is_kept(self, store: Store) -> None:
-        await enqueue(store, *(new_job(options=PIPELINE) for _ in range(2)))
-        failed, interrupted = await claim(store)
-        for claimed in (failed, interrupted):
+        await enqueue(store, *(new_job(options=PIPELINE) for _ in range(3)))
+        failed, given_up, interrupted = await claim(store)
+        for claimed in (failed, given_up, interrupted):
             await track(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result="1"))
             await track(store, mark(claimed, "process"))
+        await track(store, mark(given_up, "process", FAILED, error='{"given_up": true}'))
         await settle(store, failed, Failed(OOPS), now=at(1))
-        await settle(store, interrupted, Snoozed(BACKOFF), now=at(1))
+        for claimed in (given_up, interrupted):
+            await settle(store, claimed, Snoozed(BACKOFF), now=at(1))
 
-        for claimed in (failed, interrupted):
+        for claimed in (failed, given_up, interrupted):
             await store.cancel(claimed.job_id, "no use", now=at(2))
 
         first, last = ("download", COMPLETED, 1), ("upload", CANCELLED, 0)
-        assert await phases(store, failed.job_id) == [first, ("process", FAILED, 1), last]
+        assert await phases(store, failed.job_id) == [first, ("process", CANCELLED, 1), last]
+        assert await phases(store, given_up.job_id) == [first, ("process", FAILED, 1), last]
         assert await phases(store, interrupted.job_id) == [first, ("process", CANCELLED, 0), last]
         ended = [phase.ended_at for phase in await store.phases(failed.job_id)]
-        assert ended == [T0, at(1), at(2)]
+        assert ended == [T0, at(2), at(2)]
         assert (await store.phases(failed.job_id))[1].error == OOPS
 
     async def test_a_pipeline_that_is_cancelled_by_another_job_has_cancelled_its_phases(self, store: Store) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dutiful.core.job import OnConflict, Unique
 from dutiful.core.outcome import Cancelled, Failed, Outcome, Partial, Released, Snoozed
 from dutiful.core.settle import Policy
-from dutiful.outbox import PostState
+from dutiful.outbox import MALFORMED, PostState
 from dutiful.store import Completion, Store, Verdict
 from dutiful.testing.store_suite.builders import (
     BACKOFF,
@@ -257,6 +257,37 @@ class PostingSuite:
         await store.disable_webhook("ops", "410 Gone", now=at(2))
 
         assert [(post.webhook, post.state) for post in await store.posts()] == [(None, PostState.PENDING)]
+
+    @pytest.mark.parametrize(
+        ("webhook_option", "url"),
+        [
+            ("{}", ""),
+            ('"https://own.example/"', "https://own.example/"),
+            ('{"url": 7}', ""),
+            ("[]", ""),
+            ('{"url": "https://own.example/", "states": 7}', "https://own.example/"),
+        ],
+    )
+    async def test_a_malformed_webhook_does_not_keep_a_job_from_its_end(
+        self, store: Store, webhook_option: str, url: str
+    ) -> None:
+        """Jobs that are inserted by SQL are checked by nobody."""
+        await store.put_webhooks([webhook()])
+
+        for end in (completed, failed):
+            job_id = await end(store, options=f'{{"webhook": {webhook_option}}}')
+
+            (post,) = await store.posts(job_id=job_id)
+            assert (post.webhook, post.url, post.state, post.error) == (None, url, PostState.FAILED, MALFORMED)
+            assert (post.next_at, post.ended_at) == (None, post.created_at)
+
+    @pytest.mark.parametrize("options", ['{"webhook": null}', '["webhook"]', '"webhook"'])
+    async def test_options_without_a_webhook_leave_a_job_to_all_others(self, store: Store, options: str) -> None:
+        await store.put_webhooks([webhook()])
+
+        (post,) = await store.posts(job_id=await completed(store, options=options))
+
+        assert (post.webhook, post.state) == ("ops", PostState.PENDING)
 
     async def test_a_webhook_that_is_declared_later_does_not_hear_of_the_past(self, store: Store) -> None:
         await completed(store)

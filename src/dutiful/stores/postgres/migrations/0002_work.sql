@@ -513,19 +513,38 @@ begin
     end if;
 end $$;
 
--- The same for one job in a transaction of the user's own. Its last phase ends with it, for nobody can say so earlier
--- or later.
-create function {schema}.complete_one(p_job uuid, p_claim bigint, p_result text) returns setof uuid
+-- The same for one job in a transaction of the user's own; with errors, it is completed in spite of them. Its last phase
+-- ends with it, for nobody can say so earlier or later.
+create function {schema}.complete_one(p_job uuid, p_claim bigint, p_result text, p_errors text) returns setof uuid
 language plpgsql volatile
 set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_lease {schema}.lease;
+    v_lost  boolean;
 begin
-    return query
-    select c.job_id from {schema}.complete(array[p_job], array[p_claim], array[p_result], array[true], false, null) c;
-    if not found then
+    if p_errors is null then
+        return query
+        select c.job_id from {schema}.complete(array[p_job], array[p_claim], array[p_result], array[true], false, null) c;
+    else
+        select l.* into v_lease from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim;
+        return query
+        select s.job_id
+        from {schema}.settle(
+            array[p_job], array[p_claim], array['completed_with_errors'], array['partial'], array[v_lease.attempt],
+            array[v_lease.crashes], array[null::interval], array[p_result], array[p_errors], array[false],
+            array[null::text], false, false, null) s;
+    end if;
+    v_lost := found;
+    if not v_lost then
         update {schema}.phase
         set state = 'completed', claim_id = p_claim, ended_at = clock_timestamp(), result = p_result::jsonb
         where job_id = p_job and state = 'running';
+        if found then
+            update {schema}.progress
+            set percent = 100, overall = 100, updated_at = clock_timestamp()
+            where job_id = p_job;
+        end if;
     end if;
 end $$;
 

@@ -121,5 +121,7 @@ begin
     where j.id = any (p_jobs)
     on conflict (job_id, name) do update
     set state = 'cancelled', ended_at = p_now
-    where p.state not in ('completed', 'skipped', 'failed', 'cancelled');
+    -- A failed one waited for another try, unless the pipeline had gone on without it.
+    where p.state not in ('completed', 'skipped', 'cancelled')
+      and (p.state <> 'failed' or p.error -> 'given_up' is null);
 end $$;

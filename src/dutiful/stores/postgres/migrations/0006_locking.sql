@@ -1,5 +1,8 @@
 -- Named locks as rows, where no session lasts: behind a transaction pooler.
 
+-- How the worker keeps its locks: those of one fleet must agree.
+alter table {schema}.worker add column locks text;
+
 -- Take the lock if it is free and our turn, else stand in line. Returns whether it is ours; null: our claim is not held.
 -- To ask again while one waits writes nothing.
 create function {schema}.try_lock(p_job uuid, p_claim bigint, p_namespace text, p_key text, p_now timestamptz)

@@ -1,15 +1,21 @@
 -- Webhooks: who is to hear of a job's end, and what came of telling them.
 
 -- Jobs have become final, in this transaction: write what is to be posted. A job that names its own webhook tells no
--- other.
+-- other. Whoever inserts jobs by SQL can write anything there, and it must not keep a job from its end: so what cannot
+-- be told has failed at once.
 create function {schema}.announce(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql volatile
 set timezone = 'UTC' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     insert into {schema}.webhook_post
-        (id, job_id, created_at, next_at, updated_at, attempts, webhook, url, event, state, tenant, job)
-    select {schema}.new_id(p_now), j.id, p_now, p_now, p_now, 0, w.name, w.url, 'job.' || f.state, 'pending', j.tenant,
+        (id, job_id, created_at, next_at, ended_at, updated_at, attempts, webhook, url, event, state, error, tenant,
+         job)
+    select {schema}.new_id(p_now), j.id, p_now, case when w.told then p_now end, case when not w.told then p_now end,
+           p_now, 0, w.name, w.url, 'job.' || f.state, case when w.told then 'pending' else 'failed' end,
+           case when not w.told then
+               'the job''s option webhook must be {"url": "https://…", "states": ["failed"] or null}' end,
+           j.tenant,
            jsonb_build_object(
                'id', j.id, 'kind', j.kind, 'queue', j.queue, 'state', f.state, 'attempt', f.attempt,
                'result', f.result,
@@ -22,21 +28,28 @@ begin
     from {schema}.finished f
     join {schema}.job j on j.id = f.job_id
     cross join lateral (
-        select null::text as name, j.options #>> '{webhook,url}' as url
-        where j.options ? 'webhook'
-          and (coalesce(j.options #> '{webhook,states}', 'null') = 'null'
-               or j.options #> '{webhook,states}' ? f.state)
+        select null::text as name, coalesce(o.url #>> '{}', '') as url,
+               o.of = 'object' and o.url is not null
+                   and coalesce(jsonb_typeof(o.states), 'null') in ('array', 'null') as told
+        from (select jsonb_typeof(j.options -> 'webhook') as of, j.options #> '{webhook,states}' as states,
+                     case 'string' when jsonb_typeof(j.options -> 'webhook') then j.options -> 'webhook'
+                                   when jsonb_typeof(j.options #> '{webhook,url}') then j.options #> '{webhook,url}'
+                     end as url) o
+        where o.of <> 'null' and (coalesce(jsonb_typeof(o.states), 'null') <> 'array' or o.states ? f.state)
         union all
-        select h.name, h.url from {schema}.webhook h
-        where h.enabled and not coalesce(j.options ? 'webhook', false)
+        select h.name, h.url, true from {schema}.webhook h
+        where h.enabled and coalesce(jsonb_typeof(j.options -> 'webhook'), 'null') = 'null'
           and (h.kinds is null or j.kind = any (h.kinds)) and f.state = any (h.states)
     ) w
     where f.job_id = any (p_jobs);
 end $$;
 
 -- Take what is due, the longest due first; p_hold: for how long nobody else gets it; p_avoid: how the URLs begin that
--- are passed over.
-create function {schema}.take_posts(p_limit int, p_hold interval, p_avoid text[], p_now timestamptz)
+-- are passed over; p_names: of which endpoints, beside jobs' own URLs, null: of all; p_retries: how many at most that
+-- were tried before, null: any number.
+create function {schema}.take_posts(
+    p_limit int, p_hold interval, p_avoid text[], p_names text[], p_retries int, p_now timestamptz
+)
 returns table (
     id uuid, job_id uuid, webhook text, url text, event text, job jsonb, state text, attempts int,
     created_at timestamptz, next_at timestamptz, ended_at timestamptz, updated_at timestamptz, status int, error text,
@@ -51,12 +64,19 @@ declare
 begin
     return query
     with due as materialized (
-        select p.id, p.next_at as due_at from {schema}.webhook_post p
-        where p.state = 'pending' and p.next_at <= v_now
-          and not exists (select 1 from unnest(p_avoid) a where starts_with(p.url, a))
-        order by p.next_at
+        select d.id, d.due_at
+        from (values (false, p_limit), (true, least(p_limit, p_retries))) r (again, room)
+        cross join lateral (
+            select p.id, p.next_at as due_at from {schema}.webhook_post p
+            where p.state = 'pending' and p.next_at <= v_now and (p.attempts > 0) = r.again
+              and (p_names is null or p.webhook is null or p.webhook = any (p_names))
+              and not exists (select 1 from unnest(p_avoid) a where starts_with(p.url || '/', a))
+            order by p.next_at
+            limit r.room
+            for update skip locked
+        ) d
+        order by d.due_at, d.id
         limit p_limit
-        for update skip locked
     ), taken as (
         update {schema}.webhook_post p set attempts = p.attempts + 1, next_at = v_now + p_hold
         from due d where p.id = d.id
@@ -91,7 +111,8 @@ begin
 end $$;
 
 -- Let an endpoint hear nothing more, and give up what waits for it. False: it was disabled already, or is not known.
-create function {schema}.disable_webhook(p_name text, p_reason text, p_now timestamptz) returns boolean
+-- p_url: only while that is where it leads.
+create function {schema}.disable_webhook(p_name text, p_reason text, p_url text, p_now timestamptz) returns boolean
 language plpgsql volatile
 set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
@@ -99,7 +120,7 @@ declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     update {schema}.webhook w set enabled = false, disabled_at = v_now, reason = p_reason
-    where w.name = p_name and w.enabled;
+    where w.name = p_name and w.enabled and (p_url is null or w.url = p_url);
     if not found then
         return false;
     end if;
@@ -115,7 +136,7 @@ language plpgsql volatile
 set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 begin
-    perform {schema}.disable_webhook(p_name, 'the webhook was removed', p_now);
+    perform {schema}.disable_webhook(p_name, 'the webhook was removed', null, p_now);
     delete from {schema}.webhook w where w.name = p_name;
     return found;
 end $$;

@@ -15,7 +15,11 @@ declare
 begin
     select array_agg(s.job_id order by s.job_id), array_agg(s.job_id) filter (where s.old) into v_seen, v_jobs
     from (
-        select f.job_id, f.finished_at < p_cutoff as old
+        -- What is stale already, and is not wanted, is not locked either: each lock is a write.
+        select f.job_id,
+               f.finished_at < p_cutoff
+               and (p_stale is null
+                    or p_stale = exists (select 1 from {schema}.stale m where m.job_id = f.job_id)) as old
         from {schema}.finished f
         where f.job_id > p_after and f.job_id < p_below
         order by f.job_id
@@ -50,21 +54,27 @@ begin
     delete from {schema}.job j where j.id = any (p_jobs);
 end $$;
 
--- Delete what nobody needs any longer: in every step what costs a glance to find, at the end of a walk the rest.
-create function {schema}.tidy(p_cutoff timestamptz, p_limit int, p_end boolean, p_now timestamptz) returns void
+-- Delete what nobody needs any longer: in every step what costs a glance to find, at the end of a walk the rest. Says
+-- whether there may be more.
+create function {schema}.tidy(p_cutoff timestamptz, p_limit int, p_end boolean, p_now timestamptz) returns boolean
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_posts bigint;
+    v_tombs bigint;
 begin
     delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
     delete from {schema}.webhook_post p
     where p.id = any (array(
         select x.id from {schema}.webhook_post x where x.state <> 'pending' and x.updated_at < p_cutoff limit p_limit));
+    get diagnostics v_posts = row_count;
     delete from {schema}.tombstone t
     where t.job_id = any (array(
         select x.job_id from {schema}.tombstone x where x.told_at < p_now - interval '1 hour' limit p_limit));
+    get diagnostics v_tombs = row_count;
     if not p_end then
-        return;
+        return greatest(v_posts, v_tombs) >= p_limit;
     end if;
     delete from {schema}.unique_key u
     where u.ctid = any (array(
@@ -79,6 +89,7 @@ begin
         select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id);
     delete from {schema}.lock_wait w where not exists (
         select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id);
+    return greatest(v_posts, v_tombs) >= p_limit;
 end $$;
 
 -- Delete finished jobs of old.

@@ -21,7 +21,8 @@ select * from {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 select job_id, claim_id, verdict from {schema}.complete($1, $2, $3, $4, $5, $6);
 
 -- name: complete_one
-select complete_one from {schema}.complete_one(cast($1 as uuid), cast($2 as bigint), cast($3 as text));
+select complete_one
+from {schema}.complete_one(cast($1 as uuid), cast($2 as bigint), cast($3 as text), cast($4 as text));
 
 -- name: settle
 select job_id, claim_id, verdict from {schema}.settle(

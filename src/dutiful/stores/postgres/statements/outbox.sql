@@ -14,13 +14,13 @@ where row(w.url, w.kinds, w.states) is distinct from row(excluded.url, excluded.
 -- name: take_posts
 select id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
        tenant
-from {schema}.take_posts($1, $2, $3, $4);
+from {schema}.take_posts($1, $2, $3, $4, $5, $6);
 
 -- name: settle_post
 select {schema}.settle_post($1, $2, $3, $4, $5, $6, $7);
 
 -- name: disable_webhook
-select {schema}.disable_webhook($1, $2, $3);
+select {schema}.disable_webhook($1, $2, $3, $4);
 
 -- name: enable_webhook
 update {schema}.webhook set enabled = true, disabled_at = null, reason = null
@@ -32,7 +32,8 @@ select {schema}.remove_webhook($1, $2);
 
 -- name: post_again
 update {schema}.webhook_post p
-set state = 'pending', attempts = 0, next_at = n.now, ended_at = null, updated_at = n.now
+set state = 'pending', attempts = 0, next_at = n.now, ended_at = null, updated_at = n.now,
+    url = coalesce((select w.url from {schema}.webhook w where w.name = p.webhook), p.url)
 from (select coalesce($2::timestamptz, clock_timestamp()) as now) n
 where p.id = $1 and p.state <> 'pending'
 returning p.id;

@@ -1,6 +1,9 @@
 -- name: retain
 select deleted, last_id from {schema}.retain($1, $2, $3, $4, $5, $6);
 
+-- name: tidy
+select {schema}.tidy($1, $2, true, $3);
+
 -- name: mark_stale
 select job, last_id from {schema}.mark_stale($1, $2, $3, $4, $5, $6);
 

@@ -50,7 +50,7 @@ select (select min(j.created_at) from (select job_id from {schema}.ready order b
        (select count(*) from {schema}.worker where expires_at > coalesce($1::timestamptz, clock_timestamp()));
 
 -- name: workers
-select w.id, w.name, w.host, w.pid, w.started_at, w.seen_at, w.lanes, w.kinds,
+select w.id, w.name, w.host, w.pid, w.started_at, w.seen_at, w.lanes, w.kinds, w.locks,
        w.expires_at > clock_timestamp() as alive,
        exists (select 1 from {schema}.leader l
                where l.holder = w.id and l.expires_at > clock_timestamp()) as "leading"

@@ -26,6 +26,9 @@ CREATE TABLE dutiful_progress (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- How the worker keeps its locks: those of one fleet must agree.
+ALTER TABLE dutiful_worker ADD COLUMN locks TEXT;
+
 -- Named locks: a row counts for as long as its claim's lease ----------------------------------------------------------
 
 -- A key is JSON, so that 7 and "7" are two names.

@@ -63,12 +63,12 @@ WHERE name = :name AND next_at = :expected AND enabled = 1;
 
 -- name: put_worker
 INSERT INTO dutiful_worker
-       (id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds)
-VALUES (?,  ?,    ?,    ?,   ?,               ?,          ?,       ?,          ?,       ?,     ?)
+       (id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds, locks)
+VALUES (?,  ?,    ?,    ?,   ?,               ?,          ?,       ?,          ?,       ?,     ?,     ?)
 ON CONFLICT (id) DO UPDATE
 SET name = excluded.name, host = excluded.host, pid = excluded.pid, process_started = excluded.process_started,
     started_at = excluded.started_at, seen_at = excluded.seen_at, expires_at = excluded.expires_at,
-    leading = excluded.leading, lanes = excluded.lanes, kinds = excluded.kinds;
+    leading = excluded.leading, lanes = excluded.lanes, kinds = excluded.kinds, locks = excluded.locks;
 
 -- name: old_workers
 SELECT id, host, pid, process_started, expires_at FROM dutiful_worker WHERE seen_at < ?;

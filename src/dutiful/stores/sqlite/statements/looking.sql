@@ -71,7 +71,7 @@ SELECT (SELECT count(*) FROM dutiful_scheduled)   AS scheduled,
 SELECT state, count(*) FROM dutiful_finished WHERE finished_at >= ? GROUP BY state;
 
 -- name: workers
-SELECT id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds
+SELECT id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds, locks
 FROM dutiful_worker
 ORDER BY started_at, id;
 

@@ -9,9 +9,11 @@ CROSS JOIN dutiful_job j ON j.id = f.job_id
 WHERE f.job_id = ?;
 
 -- name: insert_post
+-- ?9: why it cannot be posted to anybody; then it has failed at once.
 INSERT INTO dutiful_webhook_post
-       (id, job_id, webhook, url, event, job, state,     attempts, created_at, next_at, updated_at, tenant)
-VALUES (?1, ?2,     ?3,      ?4,  ?5,    ?6,  'pending', 0,        ?7,         ?7,      ?7,         ?8);
+       (id, job_id, webhook, url, event, job, attempts, created_at, updated_at, tenant, error, state, next_at, ended_at)
+VALUES (?1, ?2,     ?3,      ?4,  ?5,    ?6,  0,        ?7,         ?7,         ?8,     ?9,
+        iif(?9 IS NULL, 'pending', 'failed'), iif(?9 IS NULL, ?7, NULL), iif(?9 IS NULL, NULL, ?7));
 
 -- name: webhooks
 SELECT name, url, kinds, states, enabled, disabled_at, reason FROM dutiful_webhook ORDER BY name;
@@ -32,7 +34,8 @@ SET enabled     = CASE WHEN url = excluded.url THEN enabled ELSE excluded.enable
 DELETE FROM dutiful_webhook WHERE name = ?;
 
 -- name: disable_webhook
-UPDATE dutiful_webhook SET enabled = 0, disabled_at = ?3, reason = ?2 WHERE name = ?1 AND enabled = 1;
+UPDATE dutiful_webhook SET enabled = 0, disabled_at = ?3, reason = ?2 
+WHERE name = ?1 AND enabled = 1 AND (?4 IS NULL OR url = ?4);
 
 -- name: give_up_posts
 UPDATE dutiful_webhook_post
@@ -43,10 +46,12 @@ WHERE state = 'pending' AND webhook = ?1;
 UPDATE dutiful_webhook SET enabled = 1, disabled_at = NULL, reason = NULL WHERE name = ? AND enabled = 0;
 
 -- name: due_posts
-SELECT p.id
+-- :names: of which endpoints, beside jobs' own URLs; null: of all. :again: those that were tried before, or the others.
+SELECT p.next_at, p.id
 FROM dutiful_webhook_post p
-WHERE p.state = 'pending' AND p.next_at <= :now
-  AND NOT EXISTS (SELECT 1 FROM json_each(:avoid) a WHERE substr(p.url, 1, length(a.value)) = a.value)
+WHERE p.state = 'pending' AND p.next_at <= :now AND (p.attempts > 0) = :again
+  AND (:names IS NULL OR p.webhook IS NULL OR p.webhook IN (SELECT n.value FROM json_each(:names) n))
+  AND NOT EXISTS (SELECT 1 FROM json_each(:avoid) a WHERE substr(p.url || '/', 1, length(a.value)) = a.value)
 ORDER BY p.next_at, p.id
 LIMIT :limit;
 
@@ -67,7 +72,8 @@ SELECT state FROM dutiful_webhook_post WHERE id = ? AND attempts = ?;
 
 -- name: post_again
 UPDATE dutiful_webhook_post
-SET state = 'pending', attempts = 0, next_at = ?2, ended_at = NULL, updated_at = ?2
+SET state = 'pending', attempts = 0, next_at = ?2, ended_at = NULL, updated_at = ?2,
+    url = coalesce((SELECT w.url FROM dutiful_webhook w WHERE w.name = webhook), url)
 WHERE id = ?1 AND state <> 'pending';
 
 -- name: select_posts

@@ -20,6 +20,9 @@ WHERE state <> excluded.state;
 UPDATE dutiful_phase SET state = 'completed', ended_at = :now, result = :result
 WHERE job_id = :job_id AND state = 'running';
 
+-- name: complete_progress
+UPDATE dutiful_progress SET percent = 100, overall = 100, updated_at = ?2 WHERE job_id = ?1;
+
 -- name: put_progress
 INSERT INTO dutiful_progress (job_id, phase, percent, overall, message, items, updated_at)
 VALUES                       (?,      ?,     ?,       ?,       ?,       ?,     ?)
@@ -56,7 +59,9 @@ INSERT INTO dutiful_phase (job_id, name, position, state, attempt, ended_at)
 VALUES (?, ?, ?, 'cancelled', 0, ?)
 ON CONFLICT (job_id, name) DO UPDATE
 SET state = 'cancelled', ended_at = excluded.ended_at
-WHERE state NOT IN ('completed', 'skipped', 'failed', 'cancelled');
+-- A failed one waited for another try, unless the pipeline had gone on without it.
+WHERE state NOT IN ('completed', 'skipped', 'cancelled')
+  AND (state <> 'failed' OR json_extract(error, '$.given_up') IS NULL);
 
 -- name: delete_phases
 DELETE FROM dutiful_phase WHERE job_id = ?;

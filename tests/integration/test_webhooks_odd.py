@@ -1,0 +1,183 @@
+"""Messages that one poster must not send, and those that must not keep it from sending others."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from receivers import SECRET, Call, answer, receiving
+from working import eventually, final, working
+
+from dutiful import Dutiful, kind
+from dutiful.core.webhook import Answer, new_secret
+from dutiful.kind import Kind
+from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
+from dutiful.services import webhooks
+from dutiful.services.webhooks import RETRIES, Poster
+from dutiful.store import Store, Survey
+from dutiful.testing.store_suite.builders import finish_one
+from dutiful.testing.store_suite.outbox import own, webhook
+
+COMMON = new_secret(b"c" * 32)
+HERE = "127.0.0.0/8"
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def app(app: Dutiful) -> Dutiful:
+    app.configure(webhook_secrets=SECRET, webhook_networks=HERE)
+    return app
+
+
+@pytest.fixture
+def greet(app: Dutiful) -> Kind[[str], str]:
+    @app.job
+    async def greet(name: str) -> str:
+        return f"Hello {name}"
+
+    return greet
+
+
+async def ended(app: Dutiful, count: int) -> list[WebhookPost]:
+    async def look() -> list[WebhookPost] | None:
+        posts = [post for post in await (await app.client()).store.posts() if post.ended_at]
+        return posts if len(posts) == count else None
+
+    posts: list[WebhookPost] = await eventually(look)
+    return posts
+
+
+async def test_a_url_that_nobody_checked_fails_for_itself_alone(app: Dutiful, greet: Kind[[str], str]) -> None:
+    async with receiving() as receiver:
+        bare = receiver.url.removesuffix("/hook")
+        bad = ["", "customer.example/x", "https://", "http://[", "https://ada:pw@customer.example/", "gopher://x\n/"]
+        app.webhook("all", receiver.url)
+        with patch.object(kind, "check_url", lambda url, networks: url):  # as if it were inserted by SQL
+            for url in (*bad, bare, f"{bare}?a=b"):
+                await greet.options(webhook=url).enqueue("own")
+        await greet.enqueue("common")
+        async with working(app):
+            posts = {post.url: post for post in await ended(app, len(bad) + 3)}
+    assert {call.path for call in receiver.calls} == {"/", "/?a=b", "/hook"}
+    for url in bad:
+        assert (posts[url].state, posts[url].attempts) == (PostState.FAILED, 1)
+        assert "URL" in (posts[url].error or "") or "must begin with https://" in (posts[url].error or "")
+
+
+async def test_an_old_place_that_is_gone_does_not_disable_the_new_one(app: Dutiful, greet: Kind[[str], str]) -> None:
+    async def move(call: Call, writer: asyncio.StreamWriter) -> None:
+        await store.put_webhooks([WebhookRecord(name="all", url=new.url, states=["completed"])])
+        await answer(410)(call, writer)
+
+    async with receiving(move) as old, receiving() as new:
+        app.webhook("all", old.url)
+        async with working(app):
+            store = (await app.client()).store
+            await greet.enqueue("first")
+            (post,) = await ended(app, 1)
+            await greet.enqueue("second")
+            await new.called()
+            (stored,) = await store.webhooks()
+    assert (post.state, post.status) == (PostState.FAILED, 410)
+    assert stored.enabled and len(old.calls) == 1
+
+
+async def test_a_message_is_signed_only_by_a_worker_that_declares_its_webhook(
+    app: Dutiful, app_url: str, greet: Kind[[str], str]
+) -> None:
+    """It waits though the leader does not, and no attempt is spent; the one that declares it need not lead."""
+    other = Dutiful(app_url, webhook_secrets=COMMON, webhook_networks=HERE, kinds="nothing")
+
+    @other.job
+    async def nothing() -> None: ...
+
+    async with receiving() as receiver, working(other) as leader:
+        duties: Any = leader._duties
+
+        async def leading() -> bool:
+            return bool(duties.leading)
+
+        await eventually(leading)
+        app.webhook("shop", receiver.url)
+        async with working(app, services=False):
+            store = (await app.client()).store
+            await store.put_webhooks([spec.record for spec in app.webhooks.values()])
+            await final(app, await greet.enqueue("Ada"))
+        async with receiving() as own_receiver:
+            with patch.object(webhooks, "IDLE", 0.0):
+                await nothing.options(webhook=own_receiver.url).enqueue()
+                await own_receiver.called()  # so the leader has looked
+        (post,) = [post for post in await (await app.client()).store.posts() if post.webhook]
+        assert (post.state, post.attempts) == (PostState.PENDING, 0)
+        with patch.object(webhooks, "ASTRAY", 0.0):
+            async with working(app):
+                (call,) = await receiver.called()
+    assert call.verified(SECRET)
+    await other.close()
+
+
+def test_only_a_declared_webhook_is_signed_with_the_common_secret() -> None:
+    app = Dutiful("sqlite:///never.db", webhook_secrets=COMMON)
+    app.webhook("plain", "https://plain.example/")
+    app.webhook("own", "https://own.example/", secrets=SECRET)
+    signed = {name: app.webhook_secrets(name) for name in ("plain", "own", "unknown", None)}
+    assert signed == {"plain": (COMMON,), "own": (SECRET,), "unknown": (), None: (COMMON,)}
+
+
+class Hanging:
+    """A sender to whom only one receiver answers."""
+
+    def __init__(self) -> None:
+        self.hanging = 0
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        if url != "https://good.example/":
+            self.hanging += 1
+            await asyncio.Event().wait()
+        return Answer(204)
+
+    def close(self) -> None: ...
+
+
+def make_poster(store: Store, sender: Hanging) -> Poster:
+    return Poster(store, [], lambda: sender, lambda name: [SECRET], MINUTE, lambda: None)
+
+
+async def test_receivers_that_hang_leave_room_for_first_attempts(store: Store) -> None:
+    await store.put_webhooks([webhook(kinds=[])])
+    for number in range(20):
+        await finish_one(store, options=own(f"https://bad{number}.example/"))
+    for post in await store.take_posts(100, MINUTE):
+        await store.settle_post(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
+    job_id = await finish_one(store, options=own("https://good.example/"), now=datetime.now(UTC) - timedelta(seconds=1))
+    sender = Hanging()
+    poster = make_poster(store, sender)
+    poster.wake()
+
+    async def heard() -> bool:
+        return (await store.posts(job_id=job_id))[0].state is PostState.DELIVERED
+
+    await eventually(heard)
+    assert sender.hanging == RETRIES
+    await poster.close(0)
+
+
+async def test_what_is_due_for_another_worker_is_not_looked_for_without_a_pause(store: Store) -> None:
+    await store.put_webhooks([webhook()])
+    await finish_one(store)
+    poster = make_poster(store, Hanging())
+    now = datetime.now(UTC)
+    survey = Survey(True, now, next_post_at=now)
+    with (
+        patch.object(webhooks, "IDLE", 3600.0),
+        patch.object(poster, "_found_none_at", -3600.0),
+        patch.object(store, "take_posts", wraps=store.take_posts) as taking,
+    ):
+        for _ in range(3):
+            await poster.tick(survey)
+            if poster._taking is not None:
+                await poster._taking
+    assert taking.call_count == 1
+    await poster.close(1)
