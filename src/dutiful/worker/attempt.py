@@ -89,7 +89,7 @@ class Attempts:
             slot.end()
             context.free_locks()
         if context.tracked is not None:
-            await self._last_word(context.tracked, slot, None if stop is None else LAST_WORDS)
+            await self._last_word(context.tracked, None if stop is None else LAST_WORDS)
         if context.settled:
             if not isinstance(outcome, (Done, Partial)):
                 log.warning(
@@ -110,16 +110,14 @@ class Attempts:
         own.run(CURRENT.set, context)
         return await in_own_context(phase.function(**arguments), own, self.stepping, slot)
 
-    async def _last_word(self, track: Track, slot: Slot, patience: float | None) -> None:
+    async def _last_word(self, track: Track, patience: float | None) -> None:
         """What the handler said last is stored before its job is settled; the outcome does not depend on it."""
         try:
             async with asyncio.timeout(patience):
                 await self._reporter.last_word(track)
         except DutifulError as error:
             log.debug("job %s: its last progress was not stored: %s", ids.public(track.job_id), error)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            if slot.closing and isinstance(error, asyncio.CancelledError):
-                raise  # the worker ends this slot, and its job has been given back
+        except (TimeoutError, asyncio.CancelledError):
             # There is no time to wait for the store; but what the handler has done is not to be forgotten.
             log.warning("job %s: its last progress was not stored", ids.public(track.job_id))
         except Exception:

@@ -274,6 +274,8 @@ class Lane:
             if slot.abandoned:
                 return
             self._hand_over(claim, outcome)
+            if slot.closing:
+                return  # told so while its last word was stored, which must not cost the outcome
             count += 1
             if count % TURN == 0 or task.cancelling():
                 with slot.unmoved():

@@ -39,7 +39,10 @@ class PostgresReader(PostgresPart):
             args.append(filter.before)
             conditions.append(f"id < ${len(args)}")
         statement = self._sql["jobs"].replace("{where}", " and ".join(conditions))
-        return [record(row) for row in await self._db.fetch(statement, *args)]
+        async with self._db.transaction() as connection:
+            # Statistics taken while the tables were empty would make it compare every job with every place.
+            await connection.execute("set local enable_seqscan = off; set local enable_hashjoin = off")
+            return [record(row) for row in await connection.fetch(statement, *args)]
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         return [AttemptRecord(**decoded(row)) for row in await self._db.fetch(self._sql["attempts"], job_id)]
