@@ -179,7 +179,7 @@ async def test_jobs_go_stale_and_are_deleted_each_told_first_to_its_callback(med
         if wait:
             await held.wait()
 
-    queue = media.queue(hold, stale_after=SECOND, delete_after=2 * SECOND, on_stale=on_stale, on_delete=on_delete)
+    queue = media.queue(hold, stale_after=SECOND, delete_after=6 * SECOND, on_stale=on_stale, on_delete=on_delete)
     async with queue, listening(queue) as listener:
         active = await queue.enqueue({"wait": True})
         job_id = await queue.enqueue({"wait": False})
