@@ -87,14 +87,16 @@ begin
     if p_worker is null then
         return query
         select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null
-        from {schema}.lease l join {schema}.job j on j.id = l.job_id
+        from {schema}.lease l
+        cross join lateral (select x.kind from {schema}.job x where x.id = l.job_id limit 1) j
         where l.expires_at <= v_now
         order by l.expires_at
         limit p_limit;
     else
         return query
         select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null
-        from {schema}.lease l join {schema}.job j on j.id = l.job_id
+        from {schema}.lease l
+        cross join lateral (select x.kind from {schema}.job x where x.id = l.job_id limit 1) j
         where l.worker_id = p_worker
         limit p_limit;
     end if;

@@ -9,7 +9,7 @@ create function {schema}.report(
     p_errors text[], p_anew boolean[], p_now timestamptz
 ) returns setof bigint
 language plpgsql volatile
-set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '2s' set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
@@ -95,7 +95,7 @@ $$;
 -- The job is settled: what becomes of the phase that was running. An interruption does not count as an attempt of it.
 create function {schema}.end_phases(p_jobs uuid[], p_to text[], p_errors jsonb[], p_now timestamptz) returns void
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     update {schema}.phase p
@@ -109,7 +109,7 @@ end $$;
 -- The job is cancelled, and so is every phase that it will not come to.
 create function {schema}.cancel_phases(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     insert into {schema}.phase as p (job_id, ended_at, position, attempt, name, state)

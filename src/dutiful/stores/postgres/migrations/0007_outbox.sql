@@ -5,7 +5,7 @@
 -- be told has failed at once.
 create function {schema}.announce(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql volatile
-set timezone = 'UTC' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set timezone = 'UTC' set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     insert into {schema}.webhook_post

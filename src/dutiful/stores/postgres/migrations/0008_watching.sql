@@ -3,7 +3,7 @@
 -- Each of these jobs that exists, with all that events are made from, as JSON; one statement, so of one snapshot.
 create function {schema}.views(p_jobs uuid[]) returns setof json
 language plpgsql stable
-set timezone = 'UTC' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set timezone = 'UTC' set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query

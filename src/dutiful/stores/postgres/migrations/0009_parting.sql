@@ -42,7 +42,7 @@ end $$;
 -- Delete jobs with all that belongs to them.
 create function {schema}.forget(p_jobs uuid[]) returns void
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     delete from {schema}.finished f where f.job_id = any (p_jobs);
