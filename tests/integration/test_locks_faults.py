@@ -71,7 +71,9 @@ async def test_a_killed_worker_frees_its_lock(store: Store, tmp_path: Path) -> N
         doomed.kill()
         await contender.result("60s")
 
-    assert lines(tmp_path / "diary")[-2:] == ["in contender", "out contender"]
+    # The dead holder's job may have been taken up again by now, and wait or hold in its turn.
+    diary = lines(tmp_path / "diary")
+    assert diary[0] == "in 1" and diary[1:3] == ["in contender", "out contender"]
 
 
 async def test_a_lock_lost_with_the_server_is_taken_again_by_the_next_attempt(
