@@ -23,7 +23,7 @@ from dutiful.kind import Handle, SyncHandle
 from dutiful.options import read_options
 from dutiful.registry import Registry
 from dutiful.settings import Settings, load
-from dutiful.store import JobFilter, Store
+from dutiful.store import JobFilter, JobPage, Store
 from dutiful.sync import Portal, SyncJobHandle
 from dutiful.watcher import EventStream, Snapshot, Wanted
 
@@ -127,7 +127,7 @@ class Dutiful(Registry):
         correlation_id: str | None = None,
         before: UUID | str | None = None,
         limit: int = 50,
-    ) -> list[JobRecord]:
+    ) -> JobPage:
         """Jobs, newest first; `before` is the id of the last one of the page before."""
         wanted = JobFilter(
             state=None if state is None else _state(state),

@@ -10,7 +10,7 @@ Every store passes one conformance suite. What they all promise:
 - Times are aware, in UTC. JSON travels as text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -19,11 +19,14 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.access import Access
+from dutiful.auditing import Auditing
 from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, Lapsed, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.locking import Locking, LockMode
 from dutiful.outbox import Outbox
+from dutiful.reviewing import Reviewing
 from dutiful.tracking import Tracking
 from dutiful.watching import Watching
 
@@ -48,6 +51,7 @@ class Ask(msgspec.Struct, frozen=True):
     limit: int
     lease: timedelta
     suspects: int = 0  # besides `limit`: jobs with a lost attempt, to be run at once and one at a time
+    tenants: Sequence[str] = ()  # none: any; jobs of others at the head of a line are passed over
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -94,6 +98,8 @@ class Survey(msgspec.Struct, frozen=True):
     lapsed: bool = False
     blocked: bool = False
     next_post_at: datetime | None = None  # of the first webhook that waits
+    reviewing: bool = False  # a bulk run goes on, or a dead letter is reprocessing
+    unsealed: bool = False  # audit events wait for their seal
 
 
 class Promotion(msgspec.Struct, frozen=True):
@@ -198,15 +204,43 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list, newest first; `before` is the cursor: the id of the last job of the page before."""
+    """Which jobs to list, newest first; `before` is the cursor that the page before gave.
+
+    Times are those of the id, which is made when the job is asked for. `subject` matches jobs whose subject has all
+    these fields; `text` is looked for in payload, subject and errors, without regard to case.
+    """
 
     state: State | None = None
     kind: str | None = None
+    kinds: Sequence[str] | None = None  # instead of `kind`: any of these
     queue: str | None = None
     tenant: str | None = None
     correlation_id: str | None = None
+    subject: dict[str, Any] | None = None
+    error_class: str | None = None
+    text: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
     before: UUID | None = None
     limit: int = 50
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Some jobs, newest first. A page may hold fewer than asked for, even none, and not be the last: what no index
+    serves is looked through in bounded stretches of time."""
+
+    jobs: list[JobRecord]
+    next: UUID | None = None  # the cursor of the next page; None: this was the last
+    searched_since: datetime | None = None  # how far back this page has looked; None: to the very beginning
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __getitem__(self, index: int) -> JobRecord:
+        return self.jobs[index]
 
 
 class Fired(msgspec.Struct, frozen=True):
@@ -232,6 +266,14 @@ class Schema(Protocol):
 
     def migration_sql(self) -> str:
         """All migrations as a script, for a DBA."""
+        ...
+
+    def for_tenant(self, tenant: str) -> "Store":
+        """The same store, for calls on behalf of one tenant; where the database can, it lets them see nothing else.
+
+        A second net: who calls it has to ask for nothing else, too. It shares this store's connections and is closed
+        with it.
+        """
         ...
 
 
@@ -445,15 +487,15 @@ class Reader(Protocol):
         """Those of `job_ids` that are final; cheap enough to ask again and again."""
         ...
 
-    async def jobs(self, filter: JobFilter) -> list[JobRecord]: ...
+    async def jobs(self, filter: JobFilter) -> JobPage: ...
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]: ...
 
     async def dependencies(self, job_id: UUID) -> list[JobRecord]: ...
 
-    async def queues(self) -> list[QueueRecord]: ...
+    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]: ...
 
-    async def stats(self, since: timedelta, *, now: datetime | None = None) -> Stats: ...
+    async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats: ...
 
     async def workers(self) -> list[WorkerRecord]: ...
 
@@ -470,7 +512,22 @@ class Reader(Protocol):
         ...
 
 
-class Store(Schema, Intake, Work, Tracking, Locking, Duties, Outbox, Acts, Reader, Watching, Protocol):
+class Store(
+    Schema,
+    Intake,
+    Work,
+    Tracking,
+    Locking,
+    Duties,
+    Outbox,
+    Acts,
+    Reader,
+    Reviewing,
+    Auditing,
+    Access,
+    Watching,
+    Protocol,
+):
     """All of it."""
 
     @property

@@ -9,6 +9,7 @@ from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.locking import LockMode
 from dutiful.store import (
     JobFilter,
+    JobPage,
     Pause,
     PauseScope,
     QueueRecord,
@@ -27,7 +28,7 @@ class PostgresReader(PostgresPart):
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
         return [record(row) for row in await self._db.fetch(self._sql["outcomes"], job_ids)]
 
-    async def jobs(self, filter: JobFilter) -> list[JobRecord]:
+    async def jobs(self, filter: JobFilter) -> JobPage:
         args: list[Any] = [filter.limit]
         conditions = ["true"]
         for column in ("state", "kind", "queue", "tenant", "correlation_id"):
@@ -42,7 +43,8 @@ class PostgresReader(PostgresPart):
         async with self._db.transaction() as connection:
             # Statistics taken while the tables were empty would make it compare every job with every place.
             await connection.execute("set local enable_seqscan = off; set local enable_hashjoin = off")
-            return [record(row) for row in await connection.fetch(statement, *args)]
+            found = [record(row) for row in await connection.fetch(statement, *args)]
+        return JobPage(found, found[-1].id if len(found) == filter.limit else None)
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         return [AttemptRecord(**decoded(row)) for row in await self._db.fetch(self._sql["attempts"], job_id)]

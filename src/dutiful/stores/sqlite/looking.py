@@ -8,7 +8,7 @@ from uuid import UUID
 from dutiful.core.job import AttemptRecord, JobRecord, Progress
 from dutiful.core.transitions import State
 from dutiful.locking import LockMode
-from dutiful.store import JobFilter, Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
+from dutiful.store import JobFilter, JobPage, Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
 from dutiful.stores.sqlite import liveness
 from dutiful.stores.sqlite.codec import from_json, maybe_moment, maybe_uuid, moment, span, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
@@ -39,7 +39,7 @@ def outcomes(db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
     return [record(row) for row in found if row is not None]
 
 
-def jobs(db: Connection, wanted: JobFilter) -> list[JobRecord]:
+def jobs(db: Connection, wanted: JobFilter) -> JobPage:
     """The page that `wanted` asks for, from the place of its state or, without one, from all jobs."""
     source, id_column = _EVERYWHERE, "j.id"
     tests: list[str] = []
@@ -63,7 +63,8 @@ def jobs(db: Connection, wanted: JobFilter) -> list[JobRecord]:
         tests.append(f"{id_column} < :before")
         bindings["before"] = wanted.before.bytes
     where = f" WHERE {' AND '.join(tests)}" if tests else ""
-    return [record(row) for row in db.rows(f"{_jobs(source)}{where} ORDER BY {id_column} DESC LIMIT :limit", bindings)]
+    found = [record(row) for row in db.rows(f"{_jobs(source)}{where} ORDER BY {id_column} DESC LIMIT :limit", bindings)]
+    return JobPage(found, found[-1].id if len(found) == wanted.limit else None)
 
 
 def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:

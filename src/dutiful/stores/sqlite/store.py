@@ -19,6 +19,7 @@ from dutiful.store import (
     Completion,
     Errors,
     JobFilter,
+    JobPage,
     Keeper,
     Line,
     Pause,
@@ -229,7 +230,7 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteFollowing):
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
         return await self._read(lambda db: looking.outcomes(db, job_ids))
 
-    async def jobs(self, filter: JobFilter) -> list[JobRecord]:
+    async def jobs(self, filter: JobFilter) -> JobPage:
         return await self._browse(lambda db: looking.jobs(db, filter))
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:

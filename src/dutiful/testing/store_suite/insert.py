@@ -196,7 +196,7 @@ class InsertSuite:
         with pytest.raises(UsageError, match=public(unknown)):
             await store.insert([new_job(), new_job(depends_on=(unknown,)), new_job()], now=T0)
 
-        assert await store.jobs(JobFilter()) == []
+        assert (await store.jobs(JobFilter())).jobs == []
         assert await store.check_places() == []
 
     async def test_a_repeated_enqueue_of_a_dependent_job_is_recognised(self, store: Store) -> None:
@@ -215,7 +215,7 @@ class InsertSuite:
             assert len(await store.jobs(JobFilter())) == 2  # it can be stored here, and read again
             return
 
-        assert await store.jobs(JobFilter()) == []
+        assert (await store.jobs(JobFilter())).jobs == []
 
     async def test_a_large_batch_keeps_its_order(self, store: Store) -> None:
         jobs = [new_job(payload=f'{{"n": {n}}}') for n in range(2000)]

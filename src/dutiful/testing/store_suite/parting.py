@@ -179,7 +179,7 @@ class RemovalSuite:
         await mark_stale(store)
 
         assert await remove(store, stale_only=False, now=OLD + DAY) == [stale, fresh]
-        assert await store.jobs(JobFilter()) == []
+        assert (await store.jobs(JobFilter())).jobs == []
 
     @pytest.mark.req("J76")
     async def test_retention_without_tidings_deletes_only_what_is_stale_too(self, store: Store) -> None:

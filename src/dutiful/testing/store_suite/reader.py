@@ -168,7 +168,7 @@ class ReaderSuite:
         assert (await store.stats(timedelta(seconds=600), now=at(121))).finished["completed"] == 2
 
     async def test_an_empty_store_has_empty_lists(self, store: Store) -> None:
-        assert await store.jobs(JobFilter()) == []
+        assert (await store.jobs(JobFilter())).jobs == []
         assert await store.workers() == []
         assert await store.schedules() == []
         assert await store.pauses() == []

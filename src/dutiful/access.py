@@ -1,0 +1,46 @@
+"""The contract of API tokens: who may use the admin API."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.principal import Role
+
+
+class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its secret, of which only a hash is stored."""
+
+    id: UUID
+    name: str  # who or what uses it: the principal of what is done with it
+    role: Role
+    tenant: str | None = None
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None  # exact to about a minute
+
+    def valid(self, now: datetime) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
+
+class Access(Protocol):
+    async def put_token(self, token: ApiToken, hash: str) -> None: ...
+
+    async def token_of(self, hash: str) -> ApiToken | None:
+        """Valid or not; None if there never was one."""
+        ...
+
+    async def tokens(self) -> list[ApiToken]:
+        """The newest first."""
+        ...
+
+    async def revoke_token(self, token_id: UUID, *, now: datetime | None = None) -> bool:
+        """False if there is none, or it was revoked before."""
+        ...
+
+    async def touch_tokens(self, token_ids: Sequence[UUID], *, now: datetime | None = None) -> None:
+        """They have been used."""

@@ -1,0 +1,61 @@
+"""The contract of the audit trail: events are appended freely, sealed in order, and never changed."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.audit import Anchor, AuditEvent, AuditOutcome, Seal
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events, the newest first; `before` is the cursor: the id of the last event of the page before."""
+
+    principal: str | None = None
+    action: str | None = None  # "job.cancel", or "job." for all that begin with it
+    outcome: AuditOutcome | None = None
+    target: str | None = None
+    tenant: str | None = None
+    act: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: UUID | None = None
+    limit: int = 50
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """A seal, and its event as it is now; None: somebody has deleted it."""
+
+    seal: Seal
+    event: AuditEvent | None
+
+
+class Auditing(Protocol):
+    async def append_audit(self, events: Sequence[AuditEvent]) -> None:
+        """One whose id is there already is left as it is, so that it may be repeated."""
+
+    async def audit_events(self, filter: AuditFilter) -> list[AuditEvent]: ...
+
+    async def audit_head(self) -> Seal | Anchor | None:
+        """The last link of the chain: the newest seal, or the anchor if nothing is left beyond it."""
+        ...
+
+    async def audit_anchor(self) -> Anchor | None: ...
+
+    async def unsealed(self, limit: int) -> list[AuditEvent]:
+        """In order of their ids."""
+        ...
+
+    async def seal_audit(self, seals: Sequence[Seal]) -> bool:
+        """Append links, whose first follows the head; False, and nothing is written, if somebody was faster."""
+        ...
+
+    async def sealed(self, after: int, limit: int) -> list[Sealed]:
+        """The chain beyond seq `after`, in order."""
+        ...
+
+    async def trim_audit(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> int:
+        """Delete up to `limit` sealed events from the beginning of the chain, and leave an anchor; says how many."""
+        ...
