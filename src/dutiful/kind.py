@@ -1,32 +1,29 @@
 """A kind of job: a function, its typed payload, its policy."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
-from uuid import UUID
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from dutiful.context import CURRENT, Context
-from dutiful.core.duration import Duration
 from dutiful.core.endpoint import check_url
-from dutiful.core.errors import UsageError
-from dutiful.core.job import JobRecord, NewJob
+from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
+from dutiful.core.job import NewJob
 from dutiful.core.payload import check_name, encode
 from dutiful.core.retry import Retry
+from dutiful.core.rules import Rules
 from dutiful.core.settle import Policy
 from dutiful.core.webhook import check_secrets
+from dutiful.handle import Enqueuer, Handle, SyncHandle
 from dutiful.options import Options, check_priority, read_options
+from dutiful.ruling import Checked, Ruling, Upgrade
 from dutiful.signature import Schema, Signature
-
-if TYPE_CHECKING:
-    from dutiful.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 
 class Mode(StrEnum):
@@ -53,61 +50,6 @@ class Phase:
     optional: bool = False
 
 
-class Handle(Protocol[R_co]):
-    """A job that was enqueued."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def public_id(self) -> str: ...
-    @property
-    def created(self) -> bool:
-        """False if a job of the same id or unique key was there already: then this is that one."""
-        ...
-
-    async def result(self, timeout: Duration | None = None) -> R_co:
-        """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
-        ...
-
-    async def cancel(self, reason: str = "cancelled") -> bool: ...
-
-    async def record(self) -> JobRecord:
-        """The job with where it stands now."""
-        ...
-
-
-class SyncHandle(Protocol[R_co]):
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def public_id(self) -> str: ...
-    @property
-    def created(self) -> bool: ...
-
-    def result(self, timeout: Duration | None = None) -> R_co: ...
-
-    def cancel(self, reason: str = "cancelled") -> bool: ...
-
-    def record(self) -> JobRecord: ...
-
-
-class Enqueuer(Protocol):
-    """What a kind needs of its app."""
-
-    @property
-    def settings(self) -> "Settings": ...
-
-    def new_id(self) -> UUID: ...
-
-    async def submit(self, job: NewJob, within: Any) -> Handle[Any]: ...
-
-    async def submit_many(self, jobs: list[NewJob], within: Any) -> list[Handle[Any]]: ...
-
-    def submit_sync(self, job: NewJob, within: Any) -> SyncHandle[Any]: ...
-
-    def submit_many_sync(self, jobs: list[NewJob], within: Any) -> list[SyncHandle[Any]]: ...
-
-
 class Kind(Generic[P, R]):
     """A registered function; call it to run it here and now, `enqueue` it to have a worker run it."""
 
@@ -126,6 +68,8 @@ class Kind(Generic[P, R]):
         mode: Mode,
         options: Options,
         signature: Schema | None = None,
+        category: str | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self.function = function
         self.name = check_name(name, "kind")
@@ -134,6 +78,9 @@ class Kind(Generic[P, R]):
         self.policy = policy
         self.timeout = timeout
         self.mode = mode
+        self.category = category
+        self.rules = rules
+        self._ruling = None if rules is None else Ruling(self.name, rules, lambda: self.signature)
         self._enqueuer = enqueuer
         self._defaults = options
         self.__doc__ = function.__doc__
@@ -169,13 +116,44 @@ class Kind(Generic[P, R]):
         """The same for blocking code: send_email.sync.enqueue(…)."""
         return SyncRequest(self, self._defaults)
 
+    def upgrade(self, version: str) -> Callable[[Upgrade], Upgrade]:
+        """Make a function (payload -> payload) bring those of an older version to the next, before they are run."""
+        if self._ruling is None:
+            raise UsageError(f"kind {self.name} has no rules, so no versions: give it some, Rules(versions=[…])")
+        ruling = self._ruling
+
+        def register(function: Upgrade) -> Upgrade:
+            ruling.add_upgrade(version, function)
+            return function
+
+        return register
+
+    def check(self, payload: Mapping[str, Any]) -> Checked:
+        """A payload as it is stored, checked by its rules and the handler's signature, and what it says of its job."""
+        if self._ruling is not None:
+            return self._ruling.check(payload)
+        return Checked(self.signature.encode(payload, self._enqueuer.settings.payload_limit))
+
+    def problems(self, payload: Mapping[str, Any]) -> list[FieldError]:
+        """Everything that is wrong with a payload; nothing, if it can be enqueued."""
+        try:
+            self.check(payload)
+        except PayloadInvalid as error:
+            return list(error.errors)
+        return []
+
+    def accept(self, payload: str, tenant: str | None) -> str:
+        """What the handler gets of a stored payload; PayloadInvalid if that breaks the kind's rules."""
+        return payload if self._ruling is None else self._ruling.accept(payload, tenant)
+
     def prepare(self, options: Options, payload: Mapping[str, Any]) -> NewJob:
         """A checked job, ready to be stored."""
         return self.prepare_many(options, (payload,))[0]
 
     def prepare_many(self, options: Options, payloads: Iterable[Mapping[str, Any]]) -> list[NewJob]:
         """Checked jobs; what they are enqueued from inside of gives them correlation and parent."""
-        limit = self._enqueuer.settings.payload_limit
+        settings = self._enqueuer.settings
+        limit = settings.payload_limit
         current = CURRENT.get()
         correlation_id, parent_id, tenant = options.correlation_id, options.parent_id, options.tenant
         if current is not None:
@@ -200,19 +178,62 @@ class Kind(Generic[P, R]):
         )
         check, new_id = self.signature.encode, self._enqueuer.new_id
         name, queue = self.name, options.queue or self.queue
-        return [NewJob(options.id or new_id(), name, queue, check(payload, limit), *shared) for payload in payloads]
+        if self._ruling is None:
+            if settings.tenants and tenant is None:
+                raise _no_tenant(name)
+            return [NewJob(options.id or new_id(), name, queue, check(payload, limit), *shared) for payload in payloads]
+        checked = map(self._ruling.check, payloads)
+        jobs = [(NewJob(options.id or new_id(), name, queue, one.text, *shared), one) for one in checked]
+        return [self._told(job, one, options) for job, one in jobs]
+
+    def _told(self, job: NewJob, checked: Checked, options: Options) -> NewJob:
+        """With what the payload says of its job; it must not contradict what the caller says."""
+        unique = checked.unique
+        for name, given, said in (
+            ("tenant", options.tenant, checked.tenant),
+            ("correlation_id", options.correlation_id, checked.correlation_id),
+            ("unique", options.unique and options.unique.key, unique and unique.key),
+        ):
+            if given is not None and said is not None and given != said:
+                raise PayloadInvalid(
+                    f"{self.name}: option {name} is not what the payload says; leave the option out, it is taken from "
+                    "the payload",
+                    name,
+                )
+        if unique is not None and options.unique is None:
+            # Where the key came from, for whoever makes the job again under another one, and may not know the kind.
+            field = None if self.rules is None else self.rules.unique_field
+            own = {**self.details(replace(options, unique=unique)), "unique_field": field}
+            job = msgspec.structs.replace(job, unique=unique, options=_json(own))
+        if checked.tenant is None and job.tenant is None and self._enqueuer.settings.tenants:
+            raise _no_tenant(self.name)
+        return msgspec.structs.replace(
+            job,
+            tenant=checked.tenant or job.tenant,
+            correlation_id=checked.correlation_id or job.correlation_id,
+        )
 
     def details(self, options: Options) -> dict[str, Any]:
         """What is stored with a job for those who do not have its kind: NewJob.options."""
         details: dict[str, Any] = {}
         if self.phases:
             details["phases"] = [phase.name for phase in self.phases]
+        if options.unique is not None:
+            details["unique"] = options.unique.key
         if options.webhook is not None:
             settings = self._enqueuer.settings
             check_secrets(settings.webhook_secrets, "option webhook")
             url = check_url(options.webhook.url, settings.webhook_networks)
             details["webhook"] = {"url": url, "states": options.webhook.states}
         return details
+
+
+def _no_tenant(kind: str) -> PayloadInvalid:
+    return PayloadInvalid(
+        f"{kind}: option tenant is missing, and every job of this app has one (setting tenants): enqueue it by "
+        'app.tenant("acme").enqueue(…), or with .options(tenant="acme")',
+        "tenant",
+    )
 
 
 def _json(details: dict[str, Any]) -> str | None:
@@ -267,3 +288,6 @@ class SyncRequest(_Request[P, R]):
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[SyncHandle[R]]:
         return self._kind._enqueuer.submit_many_sync(self._prepare_many(payloads), self._options.within)
+
+
+__all__ = ["Enqueuer", "Handle", "Kind", "Mode", "Phase", "Request", "SyncHandle", "SyncRequest"]

@@ -65,10 +65,12 @@ def read_policy(retry: Any, max_crashes: Any, on_crash: Any) -> Policy:
 
 
 def read_retry(value: Any) -> Retry | None:
+    if isinstance(value, str):
+        return Retry.named(value)
     if isinstance(value, type):
         raise UsageError(f"retry is the class {value.__name__}: give one of it, with parentheses, as in retry=Retry()")
     if value is not None and not isinstance(value, Retry):
-        raise UsageError(f"retry {value!r} must be a Retry, as in retry=Retry(max_attempts=3)")
+        raise UsageError(f"retry {value!r} must be a Retry, as in retry=Retry(max_attempts=3), or the name of one")
     return value
 
 

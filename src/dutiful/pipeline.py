@@ -10,6 +10,7 @@ from dutiful.core.duration import Duration
 from dutiful.core.errors import UsageError
 from dutiful.core.payload import check_name
 from dutiful.core.retry import Retry
+from dutiful.core.rules import Rules
 from dutiful.core.settle import Policy
 from dutiful.kind import Enqueuer, Kind, Mode, Phase
 from dutiful.options import Options, read_retry, read_timeout
@@ -39,6 +40,8 @@ class Pipeline(Kind[..., Any]):
         timeout: timedelta | None,
         options: Options,
         on_retry: OnRetry = "resume",
+        category: str | None = None,
+        rules: Rules | None = None,
     ) -> None:
         if on_retry not in ("resume", "restart"):
             raise UsageError(f'pipeline {name}: on_retry {on_retry!r} must be "resume" or "restart"')
@@ -53,6 +56,8 @@ class Pipeline(Kind[..., Any]):
             mode=Mode.PHASES,
             options=options,
             signature=JointSignature(name),
+            category=category,
+            rules=rules,
         )
         self.resumes = on_retry == "resume"
         self.__name__ = self.__qualname__ = name
@@ -71,7 +76,7 @@ class Pipeline(Kind[..., Any]):
         *,
         name: str | None = None,
         timeout: Duration | None = None,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         when: When | None = None,
         optional: bool = False,
     ) -> Callable[[F], F]: ...
@@ -82,7 +87,7 @@ class Pipeline(Kind[..., Any]):
         *,
         name: str | None = None,
         timeout: Duration | None = None,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         when: When | None = None,
         optional: bool = False,
     ) -> Any:
@@ -105,7 +110,7 @@ class Pipeline(Kind[..., Any]):
         function: Callable[..., Any],
         name: str,
         timeout: Duration | None,
-        retry: Retry | None,
+        retry: Retry | str | None,
         when: When | None,
         optional: bool,
     ) -> None:

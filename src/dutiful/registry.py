@@ -1,8 +1,9 @@
-"""What an app declares: kinds, pipelines, resources, schedules, webhooks and callbacks, each under its name."""
+"""What an app declares: categories, kinds, pipelines, resources, schedules, webhooks, callbacks, each by its name."""
 
 import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
@@ -11,13 +12,17 @@ import msgspec
 from dutiful.context import Context
 from dutiful.core.cron import CatchUp, Cron, Every
 from dutiful.core.duration import Duration
-from dutiful.core.errors import UnknownKind, UsageError
-from dutiful.core.job import JobRecord
+from dutiful.core.errors import FieldError, UnknownKind, UsageError
+from dutiful.core.job import JobRecord, Unique
+from dutiful.core.payload import check_name
 from dutiful.core.retry import Retry
+from dutiful.core.rules import Rules
 from dutiful.kind import Enqueuer, Kind, Mode
 from dutiful.options import Options, read_options, read_policy, read_timeout
 from dutiful.outbox import WebhookRecord
+from dutiful.payload_rule import PayloadRule
 from dutiful.pipeline import OnRetry, Pipeline
+from dutiful.ruling import problems
 from dutiful.schedule import ScheduleSpec, read_schedule_options
 from dutiful.settings import Settings
 from dutiful.signature import check_function
@@ -54,6 +59,7 @@ class Registry(Enqueuer):
 
     def __init__(self) -> None:
         self.kinds: dict[str, Kind[Any, Any]] = {}
+        self.categories: dict[str, Rules] = {}
         self.schedules: dict[str, ScheduleSpec] = {}
         self.resources: dict[str, Resource] = {}
         self.webhooks: dict[str, WebhookSpec] = {}
@@ -81,12 +87,14 @@ class Registry(Enqueuer):
         name: str | None = None,
         queue: str = "default",
         priority: int = 100,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         timeout: Duration | None = None,
         process: bool = False,
         max_crashes: int = 3,
         on_crash: Literal["retry", "fail"] = "retry",
         unique: Any = None,
+        category: str | None = None,
+        rules: Rules | None = None,
     ) -> JobDecorator: ...
     def job(
         self,
@@ -96,14 +104,17 @@ class Registry(Enqueuer):
         name: str | None = None,
         queue: str = "default",
         priority: int = 100,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         timeout: Duration | None = None,
         process: bool = False,
         max_crashes: int = 3,
         on_crash: Literal["retry", "fail"] = "retry",
         unique: Any = None,
+        category: str | None = None,
+        rules: Rules | None = None,
     ) -> Any:
-        """Make a function a kind; its parameters' types are the payload's schema."""
+        """Make a function a kind; its parameters' types are the payload's schema, and `rules` add to its category's."""
+        ruled = self._rules(category, rules)
         policy, limit = read_policy(retry, max_crashes, on_crash), read_timeout(timeout)
 
         def register(function: Callable[..., Any]) -> Kind[Any, Any]:
@@ -119,6 +130,8 @@ class Registry(Enqueuer):
                 timeout=limit,
                 mode=_mode(function, process=process, name=chosen),
                 options=read_options(Options(), {"unique": unique}),
+                category=category,
+                rules=ruled,
             )
             return self.kinds[chosen]
 
@@ -130,12 +143,14 @@ class Registry(Enqueuer):
         *,
         queue: str = "default",
         priority: int = 100,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         on_retry: OnRetry = "resume",
         timeout: Duration | None = None,
         max_crashes: int = 3,
         on_crash: Literal["retry", "fail"] = "retry",
         unique: Any = None,
+        category: str | None = None,
+        rules: Rules | None = None,
     ) -> Pipeline:
         """A kind made of phases: `publish = app.pipeline("publish")`, then `@publish.phase` on each function."""
         pipeline = Pipeline(
@@ -147,9 +162,32 @@ class Registry(Enqueuer):
             timeout=read_timeout(timeout),
             options=read_options(Options(), {"unique": unique}),
             on_retry=on_retry,
+            category=category,
+            rules=self._rules(category, rules),
         )
         self.kinds[name] = pipeline
         return pipeline
+
+    def category(self, name: str, rules: Rules | None = None) -> Rules:
+        """Name a group of kinds that share rules for their payloads: `@app.job(category=name)` joins it."""
+        if check_name(name, "category") in self.categories:
+            raise UsageError(f"there is a category {name!r} already; give one of them another name")
+        self.categories[name] = Rules().plus(_read_rules(rules))
+        return self.categories[name]
+
+    def _rules(self, category: str | None, own: Rules | None) -> Rules | None:
+        if category is None:
+            return _read_rules(own)
+        if category not in self.categories:
+            known = ", ".join(self.categories) or "none yet"
+            raise UsageError(f"there is no category {category!r}, but: {known}; declare it first: app.category(…)")
+        return self.categories[category].plus(_read_rules(own))
+
+    def validate(self, kind: Kind[Any, Any] | Rules | str, payload: Mapping[str, Any]) -> list[FieldError]:
+        """Everything that keeps a payload from being enqueued as a kind, or by rules alone; nothing, if it can be."""
+        if isinstance(kind, Rules):
+            return problems(kind, payload)
+        return (self.kind(kind) if isinstance(kind, str) else kind).problems(payload)
 
     def _new_name(self, name: str) -> str:
         if name in self.kinds:
@@ -218,9 +256,14 @@ class Registry(Enqueuer):
             policy = CatchUp(catch_up)
         except ValueError:
             raise UsageError(f"catch_up {catch_up!r} must be one of: skip, one, all") from None
-        text = kind.signature.encode(payload or {}, self.settings.payload_limit)
+        checked = kind.check(payload or {})
         chosen = read_schedule_options(options)
-        spec = ScheduleSpec(name or kind.name, kind, when, policy, msgspec.json.decode(text), chosen)
+        if self.settings.tenants and chosen.tenant is None and checked.tenant is None:
+            raise UsageError(
+                f"schedule {name or kind.name}: option tenant is missing, and every job of this app has one (setting "
+                'tenants); give it here, as in tenant="acme"'
+            )
+        spec = ScheduleSpec(name or kind.name, kind, when, policy, msgspec.json.decode(checked.text), chosen)
         if spec.name in self.schedules:
             raise UsageError(f"there is a schedule {spec.name!r} already; give one of them another name=…")
         self.schedules[spec.name] = spec
@@ -229,6 +272,12 @@ class Registry(Enqueuer):
     def schedule_records(self, now: datetime) -> list[ScheduleRecord]:
         """As they are stored, for an app that starts now."""
         return [spec.record(now) for spec in self.schedules.values()]
+
+    def payload_rules(self) -> dict[str, PayloadRule | None]:
+        """What a database can see to by itself, of every kind."""
+        return {
+            name: None if kind.rules is None else PayloadRule.of(name, kind.rules) for name, kind in self.kinds.items()
+        }
 
     def webhook_secrets(self, name: str | None) -> tuple[str, ...]:
         """What a webhook is signed with; without a name, one that a job names itself.
@@ -239,6 +288,14 @@ class Registry(Enqueuer):
             return self.settings.webhook_secrets
         spec = self.webhooks.get(name)
         return () if spec is None else spec.secrets or self.settings.webhook_secrets
+
+
+def _read_rules(value: Any) -> Rules | None:
+    if value is not None and not isinstance(value, Rules):
+        raise UsageError(f"rules {value!r:.80} must be Rules(…)")
+    if value is None or not isinstance(value.unique, Unique):
+        return value
+    return replace(value, unique=read_options(Options(), {"unique": value.unique}).unique)
 
 
 def _callback(function: CallbackT, name: str) -> CallbackT:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dutiful.context import Context, injected
-from dutiful.core.errors import PayloadInvalid, UsageError
+from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
 from dutiful.core.payload import encode
 
 
@@ -239,4 +239,5 @@ def _invalid(kind: str, message: str, names: list[str]) -> PayloadInvalid:
             field = quoted
     where = f"field {field!r}" if field else "payload"
     fields = ", ".join(names) or "none"
-    return PayloadInvalid(f"{kind}: {where}: {reason}; its fields are: {fields}", field)
+    error = FieldError(field or "payload", f"does not fit: {reason}")
+    return PayloadInvalid(f"{kind}: {where}: {reason}; its fields are: {fields}", field, [error])

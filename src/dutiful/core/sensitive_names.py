@@ -1,0 +1,92 @@
+"""What a field's name says of its value: a password, a token, a mail's body, or nothing of the kind."""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Collection
+
+PASSWORD = "a password"
+TOKEN = "a token"
+SECRET = "a secret"
+KEY = "a secret key"
+HEADER = "credentials of a request"
+MAIL = "the body of a mail"
+CONTENT = "the content of a document"
+CREDENTIALS = frozenset({PASSWORD, TOKEN, SECRET, KEY, HEADER})
+
+# How a name ends, without what parts its words; a name's last words decide, as in `connection_token`.
+_ENDINGS = {
+    PASSWORD: "password passwd pwd passphrase passcode passwordhash dbpass userpass adminpass smtppass otp cvv cvc",
+    TOKEN: "token jwt accesstoken refreshtoken authtoken sessiontoken bearertoken idtoken resettoken csrftoken "
+    "apitoken bottoken devicetoken",
+    SECRET: "secret credential creds clientsecret sharedsecret appsecret webhooksecret",
+    KEY: "apikey accesskey secretkey privatekey signingkey encryptionkey decryptionkey masterkey sharedkey authkey "
+    "hmackey sshkey",
+    HEADER: "authorization cookie setcookie basicauth httpauth authheader authorizationheader cookieheader",
+    MAIL: "mailbody emailbody messagebody msgbody htmlbody textbody plainbody rawbody mimebody letterbody smsbody "
+    "mailtext emailtext mailhtml emailhtml rawmail rawemail rawmime mailcontent emailcontent messagecontent",
+    CONTENT: "documentcontent doccontent filecontent attachmentcontent pagecontent pdfcontent rawcontent htmlcontent "
+    "textcontent blobcontent uploadcontent contentbytes documentbody documenttext documentbytes documentdata "
+    "filebytes filedata filetext attachmentbytes attachmentdata ocrtext",
+}
+_MEANINGS = {ending: said for said, endings in _ENDINGS.items() for ending in endings.split()}
+# Words that mean it only if they are the whole name: a governing body, a table of contents.
+_WHOLE = {"body": MAIL, "bodies": MAIL, "content": CONTENT, "contents": CONTENT, "pass": PASSWORD}
+_GLUED = ("password", "passwd", "passphrase")  # also without a seam: userpassword
+# What says in which form the value is, and not that it is something else.
+_FORMS = re.compile(
+    r"\d+|value|text|raw|string|str|plain|plaintext|encrypted|enc|b|base|bytes|data|html|markdown|new|old|current"
+    r"|confirm|confirmation|again"
+)
+# A name that begins so is a flag or a number.
+_ABOUT = re.compile(r"has|is|needs|include|includes|with|without|requires|max|min|num|number|total|count|used")
+_SEAM = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_PART = re.compile(r"[^\W\d_]+|\d+")
+_LONGEST = 200  # nobody names a field at such length
+
+
+def words(name: str) -> tuple[str, ...]:
+    """`apiKey`, `API-Key` and `api_key` are the same words."""
+    return _words(name[-_LONGEST:])
+
+
+def meaning(name: str) -> str | None:
+    """What its value would be, if that has no place in a payload."""
+    return _meaning(words(name))
+
+
+def ends_with(name: str, endings: Collection[tuple[str, ...]]) -> bool:
+    """Whether the name's last words are those of one of `endings`, each as `words` gives it."""
+    parts = words(name)
+    return any(parts[-len(ending) :] == ending for ending in endings)
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(name: str) -> tuple[str, ...]:
+    plain = name if name.isascii() else unicodedata.normalize("NFKC", name)
+    return tuple(part.lower() for part in _PART.findall(_SEAM.sub("_", plain)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _meaning(parts: tuple[str, ...]) -> str | None:
+    if not parts or _ABOUT.fullmatch(parts[0]):
+        return None
+    while True:
+        found = _ending(parts) or (_WHOLE.get(parts[0]) if len(parts) == 1 else None)
+        if found or len(parts) == 1 or not _FORMS.fullmatch(parts[-1]):
+            return found
+        parts = parts[:-1]
+
+
+def _ending(parts: tuple[str, ...]) -> str | None:
+    joined = ""
+    for part in reversed(parts[-3:]):
+        joined = part + joined
+        found = _MEANINGS.get(joined) or _MEANINGS.get(_one(joined))
+        if found:
+            return found
+    return PASSWORD if _one(parts[-1]).endswith(_GLUED) else None
+
+
+def _one(word: str) -> str:
+    return word[:-1] if word.endswith("s") else word

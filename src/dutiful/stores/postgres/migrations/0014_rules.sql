@@ -1,0 +1,101 @@
+-- Rules for payloads that come by SQL: what can be told without the kind's code is refused here, before it is stored. The
+-- rest is looked at before the job runs.
+
+-- Whatever a kind's rules say, one job is not to fill a page of everybody's listing.
+alter table {schema}.job add constraint job_payload_size check (pg_column_size(payload) <= 16 * 1024 * 1024);
+
+create table {schema}.payload_rule (
+    kind              text primary key,
+    size_limit        int    not null,  -- in bytes, without blanks
+    required          text[] not null,
+    versions          text[] not null,  -- those accepted, the current one last; none: there are no versions
+    version_field     text   not null,
+    default_version   text,
+    tenant_field      text,             -- the fields that say these of their job
+    correlation_field text,
+    unique_field      text,
+    unique_as         jsonb             -- scope, on_conflict, window_ms, across_kinds
+);
+
+-- How many blanks Postgres puts into its text of a JSON value: one after each comma and colon.
+create function {schema}.json_blanks(p_value jsonb) returns bigint
+language sql immutable as $$
+    select coalesce(sum(case jsonb_typeof(v)
+               when 'object' then greatest(2 * (select count(*) from jsonb_object_keys(v)) - 1, 0)
+               when 'array' then greatest(jsonb_array_length(v) - 1, 0)
+               else 0 end), 0)::bigint
+    from jsonb_path_query(p_value, 'strict $.**') v
+$$;
+
+-- One job as insert_jobs takes it, checked, and with what its payload says of it.
+create function {schema}.follow_rule(p_job jsonb, p_rule {schema}.payload_rule) returns jsonb
+language plpgsql stable as $$
+declare
+    v_payload jsonb := coalesce(nullif(p_job -> 'payload', 'null'), '{}');
+    v_job     jsonb := p_job;
+    v_kind    text := p_rule.kind;
+    v_size    bigint := octet_length(v_payload::text);
+    v_version text;
+    v_missing text;
+    v_tenant  text := v_payload ->> p_rule.tenant_field;
+    v_key     text := v_payload ->> p_rule.unique_field;
+begin
+    if jsonb_typeof(v_payload) <> 'object' then
+        return p_job;  -- the table refuses it
+    end if;
+    if v_size > p_rule.size_limit then
+        v_size := v_size - {schema}.json_blanks(v_payload);
+    end if;
+    if v_size > p_rule.size_limit then
+        raise exception 'kind %: the payload has % bytes, more than the limit of %', v_kind, v_size, p_rule.size_limit
+            using errcode = 'check_violation', hint = 'keep content elsewhere and pass a reference';
+    end if;
+    if cardinality(p_rule.versions) > 0 then
+        if not v_payload ? p_rule.version_field then
+            v_payload := v_payload || jsonb_build_object(p_rule.version_field, p_rule.default_version);
+            v_job := v_job || jsonb_build_object('payload', v_payload);
+        end if;
+        v_version := v_payload ->> p_rule.version_field;
+        if v_version is null or v_version <> all (p_rule.versions) then
+            raise exception 'kind %: its % is not accepted', v_kind, p_rule.version_field
+                using errcode = 'check_violation',
+                      hint = 'accepted are: ' || array_to_string(p_rule.versions, ', ');
+        end if;
+    end if;
+    -- What an older version lacks may be added by the upgrade that the kind's code has for it.
+    if v_version is null or v_version = p_rule.versions[cardinality(p_rule.versions)] then
+        select string_agg(f.name, ', ' order by f.ord) into v_missing
+        from unnest(p_rule.required) with ordinality f (name, ord)
+        where coalesce(btrim(v_payload ->> f.name), '') = '';
+        if v_missing is not null then
+            raise exception 'kind %: the payload lacks: %', v_kind, v_missing
+                using errcode = 'check_violation', hint = 'these fields are required, and must not be empty';
+        end if;
+    end if;
+    if v_tenant is not null and coalesce(v_job ->> 'tenant', v_tenant) <> v_tenant then
+        raise exception 'kind %: the payload''s % is another tenant than the job''s own', v_kind, p_rule.tenant_field
+            using errcode = 'check_violation', hint = 'leave the job''s tenant out: it is taken from the payload';
+    end if;
+    v_job := v_job || jsonb_strip_nulls(jsonb_build_object(
+        'tenant', v_tenant,
+        'correlation_id', coalesce(v_job ->> 'correlation_id', v_payload ->> p_rule.correlation_field)));
+    if v_key is not null and nullif(v_job -> 'unique', 'null') is null then
+        v_job := v_job || jsonb_build_object(
+            'unique', p_rule.unique_as || jsonb_build_object('key', v_key),
+            'options', coalesce(nullif(v_job -> 'options', 'null'), '{}')
+                       || jsonb_build_object('unique_field', p_rule.unique_field));
+    end if;
+    return v_job;
+end $$;
+
+-- Jobs as insert_jobs takes them, those of kinds with rules checked and completed.
+create function {schema}.follow_rules(p_jobs jsonb) returns jsonb
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return (
+        select coalesce(jsonb_agg(case when r.kind is null then e.v else {schema}.follow_rule(e.v, r) end order by e.ord), '[]')
+        from jsonb_array_elements(p_jobs) with ordinality e (v, ord)
+        left join {schema}.payload_rule r on r.kind = e.v ->> 'kind');
+end $$;

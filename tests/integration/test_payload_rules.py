@@ -1,0 +1,304 @@
+"""Rules for payloads at every door: what breaks them is not stored, or not run."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from working import clocked, final, working
+
+from dutiful import (
+    Context,
+    Dutiful,
+    OnConflict,
+    PayloadInvalid,
+    Rules,
+    Scope,
+    State,
+    Unique,
+    UniqueConflict,
+)
+from dutiful.core.job import JobRecord, NewJob
+from dutiful.kind import Kind
+from dutiful.services.scheduler import Scheduler
+from dutiful.store import JobFilter, Survey
+from dutiful.testing import Clock
+
+RULES = Rules(
+    required={"tenant_id": int, "correlation_id": UUID, "idempotency_key": str},
+    references=["connection_id"],
+    tenant="tenant_id",
+    correlation_id="correlation_id",
+    unique=Unique("idempotency_key", Scope.FOREVER, OnConflict.REJECT, across_kinds=True),
+    versions=["1.0", "2.0"],
+)
+GOOD: dict[str, Any] = {
+    "tenant_id": 123,
+    "correlation_id": "550e8400-e29b-41d4-a716-446655440000",
+    "idempotency_key": "email_fetch_conn_456_msg_789",
+    "connection_id": 456,
+}
+POSTGRES = pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+seen: list[Any] = []
+
+
+@pytest.fixture
+def fetch(app: Dutiful) -> Kind[..., Any]:
+    seen.clear()
+    app.category("ingestion", RULES)
+
+    @app.job(category="ingestion")
+    async def fetch(ctx: Context, connection_id: int, box: str = "inbox") -> None:
+        seen.append((ctx.tenant, connection_id, box, ctx.payload["idempotency_key"], dict(ctx.options)))
+
+    @fetch.upgrade("1.0")
+    def renamed(old: dict[str, Any]) -> dict[str, Any]:
+        return {**{name: value for name, value in old.items() if name != "mailbox"}, "box": old["mailbox"]}
+
+    return fetch
+
+
+async def stored(app: Dutiful) -> list[JobRecord]:
+    return (await app.jobs()).jobs
+
+
+@pytest.mark.req("W14", "W17")
+async def test_every_door_of_python_refuses_what_breaks_the_rules(app: Dutiful, fetch: Kind[..., Any]) -> None:
+    bad = {**GOOD, "api_key": "x"}
+    del bad["correlation_id"]
+    for enqueued in (
+        lambda: fetch.enqueue(**bad),
+        lambda: fetch.enqueue_many([GOOD, bad]),
+        lambda: app.enqueue("fetch", bad),
+        lambda: asyncio.to_thread(fetch.sync.enqueue, **bad),
+        lambda: asyncio.to_thread(fetch.sync.enqueue_many, [bad]),
+    ):
+        with pytest.raises(PayloadInvalid) as caught:
+            await enqueued()
+        assert [error.field for error in caught.value.errors] == ["api_key", "correlation_id"]
+    assert await stored(app) == []
+
+
+@pytest.mark.req("W7", "W11", "W25", "W26", "W27", "W31")
+async def test_a_job_gets_its_columns_from_its_payload(app: Dutiful, fetch: Kind[..., Any]) -> None:
+    handle = await fetch.enqueue(**GOOD)
+    with pytest.raises(UniqueConflict, match="email_fetch_conn_456_msg_789"):
+        await fetch.enqueue(**{**GOOD, "connection_id": 457})
+    other = await fetch.enqueue(**{**GOOD, "tenant_id": 124})
+    async with working(app):
+        record = await final(app, handle)
+        assert (await final(app, other)).tenant == "124"
+    assert (record.tenant, record.correlation_id) == ("123", GOOD["correlation_id"])
+    assert record.payload == {**GOOD, "payload_version": "2.0"}
+    key = GOOD["idempotency_key"]
+    assert sorted(seen)[0] == ("123", 456, "inbox", key, {"unique": key, "unique_field": "idempotency_key"})
+    with pytest.raises(UniqueConflict):
+        await fetch.enqueue(**GOOD)
+
+
+@pytest.mark.req("W11")
+async def test_a_job_of_an_older_version_is_upgraded_before_it_runs(app: Dutiful, fetch: Kind[..., Any]) -> None:
+    handle = await fetch.enqueue(**GOOD, payload_version="1.0", mailbox="sent")
+    async with working(app):
+        record = await final(app, handle)
+    assert record.state is State.COMPLETED and seen[0][2] == "sent"
+    assert record.payload["mailbox"] == "sent" and "box" not in record.payload
+
+
+def add_handlers(app: Dutiful) -> list[str]:
+    """One of each way to run a job."""
+
+    @app.job(rules=Rules(required=["n"]))
+    async def on_loop(n: int) -> None:
+        seen.append(n)
+
+    @app.job(rules=Rules(required=["n"]))
+    def in_thread(n: int) -> None:
+        seen.append(n)
+
+    @app.job(rules=Rules(required=["n"]), process=True)
+    def in_process(n: int) -> None:
+        raise AssertionError
+
+    phased = app.pipeline("phased", rules=Rules(required=["n"]))
+
+    @phased.phase
+    def only(n: int) -> None:
+        seen.append(n)
+
+    return list(app.kinds)
+
+
+@pytest.mark.req("W17", "W32")
+async def test_what_went_round_the_doors_is_a_dead_letter_before_it_runs(app: Dutiful) -> None:
+    seen.clear()
+    kinds = add_handlers(app)
+    async with app, working(app):
+        store = (await app.client()).store
+        # As code does that knows no rules; on Postgres, a plain job is not looked at by the database either.
+        jobs = [NewJob(app.new_id(), kind, "default", '{"n": 1, "password": "x"}') for kind in kinds]
+        await store.insert(jobs)
+        (await app.client()).delivery.hint(frozenset({("default", 100)}))
+        for job in jobs:
+            with pytest.raises(Exception, match="password means a password"):
+                await (await app.client()).result(job.id, "20s")
+            record = await app.find(job.id)
+            assert record is not None and record.errors is not None
+            assert (record.state, record.attempt) == (State.FAILED, 1)
+            assert (record.errors[0]["type"], record.errors[0]["class"]) == ("PayloadInvalid", "non_retryable")
+    assert seen == []
+
+
+@pytest.mark.req("W17")
+async def test_a_job_that_belongs_to_another_tenant_than_its_payload_is_not_run(
+    app: Dutiful, fetch: Kind[..., Any]
+) -> None:
+    async with app, working(app):
+        client = await app.client()
+        job = NewJob(app.new_id(), "fetch", "default", json.dumps(GOOD), tenant="456")
+        await client.store.insert([job])
+        client.delivery.hint(frozenset({("default", 100)}))
+        with pytest.raises(Exception, match="tenant_id is another tenant than the job's own"):
+            await client.result(job.id, "20s")
+    assert seen == []
+
+
+async def test_each_firing_of_a_schedule_has_a_key_of_its_own(app: Dutiful, fetch: Kind[..., Any]) -> None:
+    app.schedule(fetch, every="10m", payload={**GOOD, "idempotency_key": "nightly"}, catch_up="all")
+    clock = Clock()
+    async with clocked(app, clock) as client:
+        await client.store.put_schedules(app.schedule_records(clock.now()))
+        clock.advance(timedelta(minutes=25))
+        await Scheduler(client.store, app.new_id).tick(Survey(True, clock.now(), next_fire_at=clock.now()))
+        jobs = await client.store.jobs(JobFilter(kind="fetch"))
+    keys = {job.payload["idempotency_key"] for job in jobs}
+    assert len(keys) == len(jobs) > 1 and all(key.startswith("nightly_") for key in keys)
+    assert {job.options["unique"] for job in jobs if job.options} == keys
+    assert {(job.tenant, job.correlation_id) for job in jobs} == {("123", GOOD["correlation_id"])}
+
+
+# --- the door of SQL, which only Postgres has
+
+
+@pytest.fixture
+async def sql(app: Dutiful, fetch: Kind[..., Any], app_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of somebody who enqueues by SQL; a worker has been there and has declared the rules."""
+    async with working(app):
+        pass
+    connection = await asyncpg.connect(app_url)
+    yield connection
+    await connection.close()
+
+
+async def insert(sql: asyncpg.Connection, payload: dict[str, Any], **columns: Any) -> Any:
+    job = {"id": str(await sql.fetchval("select dutiful.new_id()")), "kind": "fetch", "payload": payload, **columns}
+    return await sql.fetchrow("select job_id, insertion from dutiful.insert_jobs($1::text::jsonb)", json.dumps([job]))
+
+
+@POSTGRES
+@pytest.mark.req("W17", "W10", "W11", "W3")
+@pytest.mark.parametrize(
+    ("change", "columns", "told"),
+    [
+        ({"tenant_id": None, "connection_id": ""}, {}, "kind fetch: the payload lacks: tenant_id, connection_id"),
+        ({"box": "x" * 10_240}, {}, "kind fetch: the payload has 10391 bytes, more than the limit of 10240"),
+        ({"payload_version": "3.0"}, {}, "kind fetch: its payload_version is not accepted"),
+        ({}, {"tenant": "456"}, "kind fetch: the payload's tenant_id is another tenant than the job's own"),
+    ],
+)
+async def test_the_database_refuses_what_it_can_tell_by_itself(
+    app: Dutiful, sql: asyncpg.Connection, change: dict[str, Any], columns: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match=told) as caught:
+        await insert(sql, {**GOOD, **change}, **columns)
+    assert caught.value.hint
+    assert await stored(app) == []
+
+
+@POSTGRES
+@pytest.mark.req("W17", "W25", "W26", "W27")
+async def test_a_job_by_sql_is_as_good_as_one_by_python(app: Dutiful, sql: asyncpg.Connection) -> None:
+    made = await insert(sql, GOOD)
+    assert made["insertion"] == "made"
+    assert (await insert(sql, GOOD))["insertion"] == "rejected"
+    with pytest.raises(UniqueConflict):
+        await app.kind("fetch").enqueue(**GOOD)
+    assert (await insert(sql, {**GOOD, "tenant_id": 124, "payload_version": "1.0", "mailbox": "a"}))[
+        "insertion"
+    ] == "made"
+    async with working(app):
+        for job in await stored(app):
+            await (await app.client()).result(job.id, "20s")
+    record = await app.find(made["job_id"])
+    assert record is not None and (record.tenant, record.correlation_id) == ("123", GOOD["correlation_id"])
+    assert record.payload["payload_version"] == "2.0"
+    assert record.options == {"unique": GOOD["idempotency_key"], "unique_field": "idempotency_key"}
+
+
+@POSTGRES
+@pytest.mark.req("W10")
+async def test_the_database_counts_bytes_as_python_does(app: Dutiful, sql: asyncpg.Connection) -> None:
+    fetch = app.kind("fetch")
+    room = 10_240 - len(fetch.check({**GOOD, "box": ""}).text)
+    # Postgres writes a blank after each comma and colon; here, they would not fit.
+    await fetch.enqueue(**GOOD, box="x" * room)
+    full = {**GOOD, "idempotency_key": GOOD["idempotency_key"][::-1], "payload_version": "2.0"}
+    assert (await insert(sql, {**full, "box": "x" * room}))["insertion"] == "made"
+    with pytest.raises(asyncpg.CheckViolationError, match="10241 bytes"):
+        await insert(sql, {**full, "box": "x" * (room + 1)})
+    blanks = (
+        'select length(\'[1, {"a": [], "b": {}}, []]\') - length(\'[1,{"a":[],"b":{}},[]]\') - dutiful.json_blanks($1)'
+    )
+    assert await sql.fetchval(blanks, '[1, {"a": [], "b": {}}, []]') == 0
+
+
+@POSTGRES
+async def test_a_schedule_that_the_rules_refuse_holds_up_no_other(
+    app: Dutiful, sql: asyncpg.Connection, app_url: str
+) -> None:
+    older, clock = Dutiful(app_url), Clock()
+
+    @older.job(name="fetch")
+    async def without_rules() -> None: ...
+
+    older.schedule(without_rules, every="10m", name="a")
+    app.schedule(app.kind("fetch"), every="10m", name="b", payload=GOOD)
+    async with clocked(app, clock) as client:
+        for declaring in (older, app):
+            await client.store.put_schedules(declaring.schedule_records(clock.now()))
+        clock.advance(timedelta(minutes=15))
+        await Scheduler(client.store, app.new_id).tick(Survey(True, clock.now(), next_fire_at=clock.now()))
+    assert [job.tenant for job in await stored(app)] == ["123"]
+
+
+@POSTGRES
+async def test_to_name_an_earlier_job_opens_no_way_round_the_rules(app: Dutiful, sql: asyncpg.Connection) -> None:
+    first = await insert(sql, GOOD)
+    with pytest.raises(asyncpg.CheckViolationError, match="lacks"):
+        await insert(sql, {"old": True}, retry_of=str(first["job_id"]))
+
+
+@POSTGRES
+async def test_rules_that_the_code_has_dropped_hold_no_longer(
+    app: Dutiful, sql: asyncpg.Connection, app_url: str
+) -> None:
+    newer = Dutiful(app_url)
+
+    @newer.job
+    async def fetch() -> None: ...
+
+    async with working(newer):
+        pass
+    assert (await insert(sql, {}))["insertion"] == "made"
+    assert await sql.fetchval("select count(*) from dutiful.payload_rule") == 0
+
+
+@POSTGRES
+async def test_no_payload_is_larger_than_the_table_allows(sql: asyncpg.Connection) -> None:
+    large = "select dutiful.insert_jobs(jsonb_build_array(jsonb_build_object('id', dutiful.new_id(), 'kind', 'other', "
+    with pytest.raises(asyncpg.CheckViolationError, match="job_payload_size"):
+        await sql.execute(large + "'payload', jsonb_build_object('x', repeat('x', 17000000)))))")

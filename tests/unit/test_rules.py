@@ -1,0 +1,304 @@
+"""Rules for payloads: what they ask for, and that every breach is told at once."""
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dutiful import Dutiful, FieldError, OnConflict, PayloadInvalid, Rules, Scope, Unique, UsageError
+from dutiful.core.sensitive import REDACTED
+from dutiful.kind import Kind
+
+JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
+COMMON = Rules(
+    required={"tenant_id": int, "correlation_id": UUID, "idempotency_key": str},
+    tenant="tenant_id",
+    correlation_id="correlation_id",
+    unique=Unique("idempotency_key", Scope.FOREVER, OnConflict.REJECT, across_kinds=True),
+    versions=["1.0"],
+)
+GOOD = {
+    "tenant_id": 123,
+    "correlation_id": "550e8400-e29b-41d4-a716-446655440000",
+    "idempotency_key": "email_fetch_conn_456_msg_789",
+    "connection_id": 456,
+    "external_message_id": "msg_789",
+}
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+LEAF = (
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+)
+JSON = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=12
+)
+
+
+@pytest.fixture
+def app() -> Dutiful:
+    app = Dutiful()
+    app.category("ingestion", COMMON.plus(Rules(references=["connection_id"])))
+    return app
+
+
+@pytest.fixture
+def fetch(app: Dutiful) -> Kind[..., None]:
+    @app.job(category="ingestion")
+    async def fetch(connection_id: int, external_message_id: str) -> None: ...
+
+    return fetch
+
+
+def fields(kind: Kind[..., Any], payload: Mapping[str, Any]) -> list[str]:
+    return [error.field for error in kind.problems(payload)]
+
+
+def open_kind(rules: Rules) -> Kind[..., None]:
+    """A kind that takes anything, so that its rules alone decide."""
+
+    async def take(data: Any = None) -> None: ...
+
+    return Dutiful().job(name="take", rules=rules)(take)
+
+
+ROOMY = open_kind(Rules(limit=1_000_000))
+STRICT = open_kind(COMMON.plus(Rules(references=["connection_id"], limit=1_000_000)))
+
+
+@pytest.mark.req("W7", "W12", "W64")
+def test_a_payload_that_keeps_to_the_rules_has_no_problems(app: Dutiful, fetch: Kind[..., None]) -> None:
+    assert app.validate("fetch", GOOD) == app.validate(fetch, GOOD) == []
+
+
+@pytest.mark.req("W3", "W4", "W5", "W6", "W16", "W64")
+@pytest.mark.parametrize("field", ["tenant_id", "correlation_id", "idempotency_key", "connection_id"])
+def test_what_is_required_must_be_there_and_not_empty(fetch: Kind[..., None], field: str) -> None:
+    without = {name: value for name, value in GOOD.items() if name != field}
+    for payload in (without, {**GOOD, field: None}, {**GOOD, field: ""}, {**GOOD, field: "  "}):
+        assert fields(fetch, payload) == [field]
+
+
+@pytest.mark.req("W3", "W4", "W5", "W64")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("tenant_id", "123"), ("tenant_id", True), ("tenant_id", 1.5), ("correlation_id", "order 7"),
+     ("correlation_id", 7), ("idempotency_key", 7), ("idempotency_key", "k" * 501), ("idempotency_key", " k"),
+     ("idempotency_key", ["k"])],
+)  # fmt: skip
+def test_what_is_required_must_be_of_its_type(fetch: Kind[..., None], field: str, value: Any) -> None:
+    assert fields(fetch, {**GOOD, field: value}) == [field]
+
+
+@pytest.mark.req("W9")
+def test_a_reference_is_an_id_and_no_content() -> None:
+    kind = open_kind(Rules(references=["document_id"]))
+    for good in (7, "doc_7", [7, "doc_8"]):
+        assert kind.problems({"document_id": good}) == []
+    for bad in ({"id": 7}, "x" * 201, 1.5, True, [], [[7]]):
+        assert fields(kind, {"document_id": bad}) == ["document_id"]
+
+
+@pytest.mark.req("W12", "W14", "W64")
+def test_every_error_is_listed(fetch: Kind[..., None]) -> None:
+    payload = {"tenant_id": "x", "password": "p", "nested": [{"apiKey": 1}, JWT], "payload_version": "9"}
+    with pytest.raises(PayloadInvalid) as caught:
+        fetch.check(payload)
+    found = [error.field for error in caught.value.errors]
+    assert found == [
+        "payload_version", "password", "nested[0].apiKey", "nested[1]", "tenant_id", "correlation_id",
+        "idempotency_key", "connection_id", "external_message_id", "nested",
+    ]  # fmt: skip
+    assert all(f"{error.field} {error.problem}" in str(caught.value) for error in caught.value.errors)
+    assert JWT not in str(caught.value) and caught.value.field is None
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.errors == caught.value.errors and str(again) == str(caught.value)
+
+
+@pytest.mark.req("W12", "W13")
+def test_a_category_can_be_asked_without_a_kind(app: Dutiful) -> None:
+    rules = app.categories["ingestion"]
+    assert app.validate(rules, {**GOOD, "anything": 1}) == []
+    assert [error.field for error in app.validate(rules.plus(Rules(required=["mailbox"])), {**GOOD, "token": "x"})] == [
+        "token",
+        "mailbox",
+    ]
+    assert [error.field for error in app.validate(rules, {**GOOD, "odd": object()})] == ["payload"]
+
+
+@pytest.mark.req("W13")
+def test_a_kind_adds_to_the_rules_of_its_category(app: Dutiful) -> None:
+    @app.job(category="ingestion", rules=Rules(required=["mailbox"], limit=300, forbid=["iban"]))
+    async def parse() -> None: ...
+
+    assert parse.category == "ingestion" and app.categories["ingestion"].limit is None
+    assert fields(parse, {**GOOD, "external_message_id": "m"}) == ["mailbox", "external_message_id"]
+    good = {name: value for name, value in GOOD.items() if name != "external_message_id"} | {"mailbox": "inbox"}
+    assert parse.problems(good) == []
+    assert fields(parse, {**good, "mailbox": "m" * 300}) == ["payload"]
+    assert fields(parse, {**good, "customer_iban": "DE"}) == ["customer_iban"]
+
+
+@pytest.mark.req("W10", "W64")
+def test_the_size_is_limited_to_the_byte() -> None:
+    kind = open_kind(Rules())
+    rest = len('{"data":""}')
+    assert kind.problems({"data": "x" * (10_240 - rest)}) == []
+    (error,) = kind.problems({"data": "x" * (10_241 - rest)})
+    assert error.field == "payload" and "10,241 bytes" in error.problem and "10,240" in error.problem
+    assert open_kind(Rules(limit=20)).problems({"data": "é" * 4}) == []
+    assert fields(open_kind(Rules(limit=20)), {"data": "é" * 5}) == ["payload"]
+
+
+@pytest.mark.req("W8", "W64")
+def test_a_sensitive_name_or_value_is_found_at_any_depth() -> None:
+    kind = open_kind(Rules())
+    payload = {"data": [{"a": {"b": [{"clientSecret": "x"}]}}, {"note": f"use {JWT}"}, [[{"Set-Cookie": 1}]]]}
+    assert fields(kind, payload) == ["data[0].a.b[0].clientSecret", "data[1].note", "data[2][0][0].Set-Cookie"]
+
+
+@pytest.mark.req("W8")
+def test_a_secret_is_not_repeated_even_if_it_is_a_name() -> None:
+    (error,) = open_kind(Rules()).problems({"data": {JWT: 1}})
+    assert error.field == f"data.{REDACTED}" and JWT not in str(error)
+
+
+@pytest.mark.req("W8")
+def test_names_can_be_forbidden_and_allowed() -> None:
+    kind = open_kind(Rules(forbid=["social_security_number"], allow=["deviceToken"]))
+    assert fields(kind, {"data": {"userSocialSecurityNumber": 1}}) == ["data.userSocialSecurityNumber"]
+    assert kind.problems({"data": {"device_token": JWT, "number": 1}}) == []
+    assert fields(kind, {"data": {"device_token": {"password": "x"}}}) == ["data.device_token.password"]
+
+
+@pytest.mark.req("W8")
+def test_an_id_of_digits_is_not_taken_for_a_card() -> None:
+    kind = open_kind(Rules())
+    assert kind.problems({"data": {"order_id": 4111111111111111, "message_ids": ["4111111111111111"]}}) == []
+    assert kind.problems({"data": {"n": [10**500, "\u00b2" * 16, -4111111111111111]}}) == []
+    assert fields(kind, {"data": {"order": 4111111111111111, "card": "4111111111111111"}}) == [
+        "data.order",
+        "data.card",
+    ]
+
+
+@pytest.mark.req("W8")
+@given(payload=JSON, path=st.lists(st.integers(0, 1) | TEXT, max_size=6), named=st.booleans())
+def test_a_planted_secret_is_always_found(payload: Any, path: list[int | str], named: bool) -> None:
+    planted: Any = {"password": payload} if named else f"see {JWT}"
+    for step in path:
+        planted = [payload, planted] if isinstance(step, int) else {"x": payload, f"x{step}": planted}
+    errors = ROOMY.problems({"data": planted})
+    assert any(
+        "a password" in error.problem or "a JWT" in error.problem or "a token" in error.problem for error in errors
+    )
+    assert not any(JWT in str(error) for error in errors)
+
+
+@given(payload=st.dictionaries(st.sampled_from([*GOOD, "payload_version"]) | st.text(), JSON | st.text(), max_size=4))
+def test_any_payload_gets_an_answer(payload: dict[str, Any]) -> None:
+    assert all(isinstance(error, FieldError) for error in STRICT.problems(payload))
+
+
+def test_deep_nesting_exhausts_nothing() -> None:
+    deep: Any = JWT
+    for _ in range(500):
+        deep = [deep]
+    (error,) = open_kind(Rules()).problems({"data": deep})
+    assert error.problem.startswith("has a JWT in it")
+
+
+@pytest.mark.req("W11")
+def test_an_unknown_version_is_refused_and_the_known_are_named() -> None:
+    kind = open_kind(Rules(versions=["1.0", "2.0"]))
+    assert kind.problems({"payload_version": "1.0"}) == kind.problems({"payload_version": "2.0"}) == []
+    for wrong in ("3.0", 2.0, None, ["1.0"], JWT):
+        told = kind.problems({"payload_version": wrong})
+        assert told[0].field == "payload_version" and '"1.0", "2.0"' in told[0].problem and JWT not in str(told)
+
+
+@pytest.mark.req("W11")
+def test_a_payload_without_a_version_is_stamped_with_the_default() -> None:
+    assert open_kind(Rules(versions=["1.0", "2.0"])).check({}).text == '{"payload_version":"2.0"}'
+    older = Rules(versions=["1", "2"], default_version="1", version_field="v")
+    assert open_kind(older).check({"data": 1}).text == '{"data":1,"v":"1"}'
+
+
+@pytest.mark.req("W11")
+def test_older_payloads_are_upgraded_step_by_step() -> None:
+    app = Dutiful()
+
+    @app.job(rules=Rules(references={"account_id": int}, versions=["1", "2", "3"], default_version="1"))
+    async def bill(account_id: int, currency: str) -> None: ...
+
+    @bill.upgrade("1")
+    def named(old: dict[str, Any]) -> dict[str, Any]:
+        return {"account_id": old["account"]}
+
+    @bill.upgrade("2")
+    def with_currency(old: dict[str, Any]) -> dict[str, Any]:
+        return {**old, "currency": "EUR", "payload_version": "3"}
+
+    for stored in ('{"account":7}', '{"account_id":7,"payload_version":"2"}'):
+        assert bill.accept(stored, None) == '{"account_id":7,"currency":"EUR"}'
+    current = '{"account_id":7,"payload_version":"3","currency":"CHF"}'
+    assert bill.accept(current, None) == '{"account_id":7,"currency":"CHF"}'
+    # The stored payload stays as it was given.
+    assert bill.check({"account": 7}).text == '{"account":7,"payload_version":"1"}'
+    for version in ("3", "0"):
+        with pytest.raises(UsageError, match="no older version"):
+            bill.upgrade(version)(named)
+    with pytest.raises(UsageError, match="already"):
+        bill.upgrade("1")(named)
+
+
+def test_the_payload_says_whose_job_it_is_and_under_which_key(fetch: Kind[..., None]) -> None:
+    job = fetch.options(tenant="123", unique="email_fetch_conn_456_msg_789")._prepare((), dict(GOOD))
+    assert job.unique == Unique("email_fetch_conn_456_msg_789")
+    job = fetch.options()._prepare((), dict(GOOD))
+    assert (job.tenant, job.correlation_id) == ("123", GOOD["correlation_id"])
+    assert job.unique == Unique(str(GOOD["idempotency_key"]), Scope.FOREVER, OnConflict.REJECT, across_kinds=True)
+    for option in ({"tenant": "456"}, {"correlation_id": "other"}, {"unique": "other"}):
+        with pytest.raises(PayloadInvalid, match="is not what the payload says"):
+            fetch.options(**option)._prepare((), dict(GOOD))
+
+
+@pytest.mark.req("W17")
+def test_another_tenants_payload_is_not_run(fetch: Kind[..., None]) -> None:
+    text = fetch.check(GOOD).text
+    assert fetch.accept(text, "123") == '{"connection_id":456,"external_message_id":"msg_789"}'
+    for tenant in (None, "456"):
+        with pytest.raises(PayloadInvalid, match="another tenant"):
+            fetch.accept(text, tenant)
+
+
+@pytest.mark.req("W1")
+def test_a_category_is_declared_once_and_before_its_kinds(app: Dutiful) -> None:
+    with pytest.raises(UsageError, match="already"):
+        app.category("ingestion")
+    with pytest.raises(UsageError, match="no category 'sync', but: ingestion"):
+        app.job(category="sync")
+    app.category("sync", Rules(references=["calendar_id"]))
+    pull = app.pipeline("pull", category="sync")
+
+    @pull.phase
+    def read(calendar_id: int) -> None: ...
+
+    assert pull.category == "sync" and fields(pull, {}) == ["calendar_id"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [({"required": "tenant_id"}, "list of names"), ({"required": {"n": object()}}, "type of 'n'"),
+     ({"limit": 0}, "limit"), ({"forbid": [3]}, "not a name"),
+     ({"versions": ["1"], "default_version": "2"}, "default_version")],
+)  # fmt: skip
+def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        Rules(**wrong)
+    with pytest.raises(UsageError, match="must be Rules"):
+        Dutiful().job(rules=wrong)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="window"):
+        Dutiful().category("a", Rules(unique=Unique("key", Scope.WINDOW)))

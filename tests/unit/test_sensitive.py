@@ -1,0 +1,149 @@
+"""What looks like a secret, and what only sounds like one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dutiful.core.sensitive import redact, secret_in
+from dutiful.core.sensitive_names import meaning
+
+# Written in two parts, so that nobody who searches this file for secrets finds any.
+SECRETS = {
+    "a JWT": "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P",
+    "a private key": "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEpAIBAAKCAQEA75\n-----END RSA PRIVATE KEY-----",
+    "an AWS key": "AKIA" + "IOSFODNN7EXAMPLE",
+    "a GitHub token": "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a",
+    "a GitLab token": "glpat-" + "x1Y2z3A4b5C6d7E8f9G0",
+    "a Slack token": "xoxb-" + "123456789012-abcdefGHIJKL",
+    "a Slack webhook": "https://hooks.slack.com/services/" + "T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
+    "a Stripe key": "sk_live_" + "4eC39HqLyjWDarjtT1zdp7dc",
+    "a webhook secret": "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    "a Google key": "AIza" + "SyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe",
+    "a SendGrid key": "SG." + "ngeVfQFYQlKU0ufo8x5d1A.TwL2iGABf9DHoTf-09kqeF8tAmbihYzrnopKc-1s5cr",
+    "an API key": "sk-" + "proj-abcDEF123456ghiJKL789mnoPQR",
+    "a bearer token": "Bearer " + "mF_9.B5f-4.1JqM",
+    "a password": "Basic " + "dXNlcjpwYXNzd29yZA==",
+    "a URL with a password": "postgres://app:" + "hunter2@db.internal/app",
+    "a card number": "4111 1111 " + "1111 1111",
+}
+CARDS = ["4111111111111111", "5555-5555-5555-4444", "3782 822463 10005", "6011111111111117", "2223003122003222"]
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["N", "L"], exclude_characters="_"), max_size=30)
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_known_by_its_shape_wherever_it_stands(name: str) -> None:
+    secret = SECRETS[name]
+    assert secret_in(secret) == name
+    assert secret_in(f"got {secret} from the vault") == name
+    assert secret.split()[-1].split("@")[0].split(":")[-1] not in redact(f"got ({secret}), sorry")
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize("card", CARDS)
+def test_a_card_number_is_known_by_its_issuer_and_its_check_digit(card: str) -> None:
+    assert secret_in(f"paid with {card}") == "a card number"
+    wrong = card[:-1] + str((int(card[-1]) + 1) % 10)
+    assert secret_in(f"paid with {wrong}") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "550e8400-e29b-41d4-a716-446655440000",
+        "email_fetch_conn_456_msg_789",
+        "1735557600123",
+        "9" * 16,
+        "0.4111111111111111",
+        "order_4111111111111111",
+        "3f786850e387550fdab836ed7e6dc881de23001b",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "1BxiMVs0XRA5nFMdKvBdBZjgmUUqptlbs74OgVE2upms",
+        "AAMkAGI2TG93AAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+        "eyJpZCI6MTIzfQ",
+        "https://example.com:8080/a@b",
+        "https://app:***@example.com",
+        "task-management-for-the-second-quarter-of-2026",
+        "bearer instruments",
+        "basic information about accounts",
+        "Unexpected token: comma",
+        "KeyError: 'token'",
+        "max_tokens=4096",
+        "password=$PASSWORD",
+    ],
+)
+def test_what_is_no_secret_is_left_alone(text: str) -> None:
+    assert secret_in(text) is None
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("login(user='ada', password='hun\\'ter2')", "login(user='ada', password='[redacted]')"),
+        ('{"api_key": "abc", "n": 1}', '{"api_key": "[redacted]", "n": 1}'),
+        ("GET /reset?access_token=abc123&page=2", "GET /reset?access_token=[redacted]&page=2"),
+        ("Cookie: a=b; c=d\nHost: x", "Cookie: [redacted]\nHost: x"),
+        ("host=db password=hunter2 dbname=app", "host=db password=[redacted] dbname=app"),
+        ("X-Api-Key: abcdef", "X-Api-Key: [redacted]"),
+        ("postgres://app:p@ss@db/app", "postgres://app:[redacted]@db/app"),
+        ("token = get_token(request)", "token = get_token(request)"),
+        ("def f(password: str, token=None)", "def f(password: str, token=None)"),
+    ],
+)
+def test_the_value_of_a_telling_name_is_taken_out_of_a_text(text: str, told: str) -> None:
+    assert redact(text) == told
+    assert redact(told) == told
+
+
+@pytest.mark.req("W8")
+@given(secret=st.sampled_from(list(SECRETS.values())), before=TEXTS, after=TEXTS)
+def test_no_surroundings_hide_a_secret(secret: str, before: str, after: str) -> None:
+    text = f"{before} {secret} {after}"
+    assert secret_in(text) is not None
+    assert secret not in redact(text)
+
+
+@given(st.text())
+def test_any_text_can_be_redacted(text: str) -> None:
+    redact(text)
+    secret_in(text)
+    meaning(text)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["eyJ", 'password="', "password=", "token: ", "://a:", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "4111 ", "1-",
+     "sk-", "bearer ", "SG.", "cookie: '", "key= \\", "\\", '"', "a", "_-"],
+)  # fmt: skip
+def test_a_text_made_to_be_slow_is_not(part: str) -> None:
+    # A regular expression that tries again from each place would not come back for hours.
+    text = part * (300_000 // len(part))
+    redact(text)
+    secret_in(text)
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize(
+    "name",
+    ["password", "Passwd", "userPassword", "password2", "new_password", "password_hash", "api_key", "apiKey",
+     "APIKey", "X-API-Key", "token", "accessToken", "refresh-token", "tokens", "token_value", "secret",
+     "client_secret", "secrets", "Authorization", "private_key", "privateKey", "secret_access_key", "cookie",
+     "Set-Cookie", "credentials", "body", "email_body", "bodyHtml", "messageBody", "document_content",
+     "fileContents", "content", "file_data", "\uff54oken"],
+)  # fmt: skip
+def test_a_name_tells_that_its_value_is_sensitive(name: str) -> None:
+    assert meaning(name) is not None
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize(
+    "name",
+    ["token_count", "max_tokens", "tokenizer", "token_id", "token_type", "body_part_id", "governing_body",
+     "secretary_id", "secretariat", "content_type", "content_hash", "contents_page", "table_of_contents",
+     "idempotency_key", "public_key", "key", "access_key_id", "authorized_by", "author", "cookie_consent",
+     "password_changed_at", "has_password", "include_body", "passenger_id", "boarding_pass", "compass",
+     "session_id", "connection_id", "external_message_id", "tenant_id", "correlation_id", "payload_version", ""],
+)  # fmt: skip
+def test_a_name_that_only_sounds_alike_is_harmless(name: str) -> None:
+    assert meaning(name) is None
