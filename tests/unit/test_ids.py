@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dutiful.core.errors import MalformedId, UsageError
-from dutiful.core.ids import floor_at, from_parts, parse, parse_any, public, time_of
+from dutiful.core.ids import first_from, floor_at, from_parts, parse, parse_any, public, time_of
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ID = UUID("01932b0f-5d7a-7c3e-9f10-8a4b6c2d1e0f")
@@ -164,6 +164,17 @@ def test_a_floor_parts_the_ids_before_a_moment_from_those_since(moment: datetime
 
     assert from_parts(ms - 1, random) < floor <= from_parts(ms, random)
     assert from_parts(ms - 1, b"\xff" * 10) < floor <= from_parts(ms, bytes(10))
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1), timezones=st.just(UTC)), millisecond_counts)  # noqa: DTZ001
+def test_the_first_id_from_a_moment_on_parts_ids_by_their_times(moment: datetime, ms: int) -> None:
+    for near in (ms % (1 << 47), (moment - EPOCH) // timedelta(milliseconds=1)):
+        made = from_parts(near, b"\x11" * 10)
+        assert (made >= first_from(moment)) is (time_of(made) >= moment)
+
+
+def test_every_id_is_from_before_1970_on() -> None:
+    assert first_from(datetime(1960, 1, 1, tzinfo=UTC)) == from_parts(0, bytes(10))
 
 
 @pytest.mark.parametrize("uuid", [UUID(int=0), UUID("9b2f1c58-7a0e-4c7d-8a52-0d9d6a4c1f11")])

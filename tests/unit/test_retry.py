@@ -1,14 +1,20 @@
 import math
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dutiful.core.backoff import Backoff, Exponential, Fixed, Jitter, Linear, Uniform
+from dutiful.core.classify import Classified
+from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import UsageError
-from dutiful.core.retry import Backoff, Exponential, Fixed, Jitter, Linear, Retry, Uniform
+from dutiful.core.outcome import RateLimited
+from dutiful.core.retry import BRISK, PATIENT, Classifier, Retry
 
 FIRST_FOUR = range(1, 5)
 FIRST_FIVE = range(1, 6)
@@ -16,6 +22,10 @@ FIRST_FIVE = range(1, 6)
 
 def lowest(low: float, high: float) -> float:
     return low
+
+
+def middle(low: float, high: float) -> float:
+    return (low + high) / 2
 
 
 def highest(low: float, high: float) -> float:
@@ -62,22 +72,123 @@ def test_the_cap_can_be_set() -> None:
     assert seconds(Exponential("1s", cap="60s"), range(6, 9), highest) == pytest.approx([35.2, 60, 60])
 
 
-@pytest.mark.req("W57", "W60")
-def test_powers_of_two_within_a_fifth_can_be_expressed() -> None:
-    backoff = Exponential("2s", jitter=Jitter(0.8, 1.2))
+def delays(retry: Retry, error_class: ErrorClass, uniform: Uniform, attempts: int = 5) -> list[float | None]:
+    """The delays after the first attempts, in seconds; with an attempt to spare, so that the last is seen too."""
+    found = [
+        retry.delay_after(n, None, uniform, error_class=error_class, max_attempts=attempts + 1)
+        for n in range(1, attempts + 1)
+    ]
+    return [None if delay is None else delay.total_seconds() for delay in found]
 
-    assert seconds(backoff, FIRST_FIVE) == pytest.approx([0.8 * 2**n for n in FIRST_FIVE])
-    assert seconds(backoff, FIRST_FIVE, highest) == pytest.approx([1.2 * 2**n for n in FIRST_FIVE])
+
+@pytest.mark.req("W33", "W57", "W60")
+@pytest.mark.parametrize("error_class", [ErrorClass.TRANSIENT, ErrorClass.RETRYABLE])
+def test_the_patient_profile_waits_powers_of_two_within_a_fifth(error_class: ErrorClass) -> None:
+    assert delays(PATIENT, error_class, middle) == [2, 4, 8, 16, 32]
+    assert delays(PATIENT, error_class, lowest) == pytest.approx([1.6, 3.2, 6.4, 12.8, 25.6])
+    assert delays(PATIENT, error_class, highest) == pytest.approx([2.4, 4.8, 9.6, 19.2, 38.4])
 
 
-@pytest.mark.req("W59", "W62")
-def test_a_class_of_errors_may_have_a_base_of_its_own() -> None:
+@pytest.mark.req("W33", "W59", "W60", "W61", "W62")
+def test_the_patient_profile_leaves_alone_who_asked_us_to_slow_down() -> None:
+    limited = ErrorClass.RATE_LIMITED
+    assert delays(PATIENT, limited, middle) == [60, 120, 240, 300, 300]
+    assert delays(PATIENT, limited, lowest) == pytest.approx([48, 96, 192, 300, 300])
+    assert delays(PATIENT, limited, highest) == pytest.approx([72, 144, 288, 300, 300])
+
+
+@pytest.mark.req("W58")
+@pytest.mark.parametrize("retry", [BRISK, PATIENT, Retry(backoff=Fixed("1s"))])
+def test_what_is_not_retryable_is_never_retried(retry: Retry) -> None:
+    assert delays(retry, ErrorClass.NON_RETRYABLE, lowest) == [None] * 5
+    asked = retry.delay_after(1, None, lowest, timedelta(seconds=1), error_class=ErrorClass.NON_RETRYABLE)
+    assert asked is None
+
+
+@pytest.mark.req("L52", "L53", "L54")
+def test_the_brisk_profile_is_the_default_and_adds_up_to_a_tenth() -> None:
+    assert Retry.named("brisk") == Retry()
+    for error_class in (ErrorClass.TRANSIENT, ErrorClass.RETRYABLE):
+        assert delays(BRISK, error_class, lowest) == [1, 2, 4, 8, 16]
+        assert delays(BRISK, error_class, highest, 3) == pytest.approx([1.1, 2.2, 4.4])
+        assert delays(BRISK, error_class, highest, 10)[-1] == 300
+
+
+@pytest.mark.req("W62")
+def test_who_asked_us_to_slow_down_is_not_asked_again_at_once_by_any_policy() -> None:
+    limited = ErrorClass.RATE_LIMITED
+    assert delays(Retry(), limited, lowest) == [60, 120, 240, 300, 300]
+    assert delays(Retry(backoff=Fixed("100ms")), limited, lowest) == [60, 120, 240, 300, 300]
+    assert delays(Retry(backoff=Fixed("1h")), limited, lowest) == [3600] * 5
+    assert delays(Retry(by_class={limited: Fixed("1s")}), limited, lowest) == [1] * 5
+    assert delays(Retry(by_class={limited: None}), limited, lowest) == [None] * 5
+
+
+@pytest.mark.req("W62")
+@given(
+    st.sampled_from([BRISK, PATIENT]),
+    st.sampled_from([c for c in ErrorClass if c is not ErrorClass.NON_RETRYABLE]),
+    st.integers(1, 10**6),
+    st.randoms(use_true_random=False),
+    st.none() | st.timedeltas(timedelta(0), timedelta(days=1)),
+)
+def test_only_what_the_other_side_asks_for_passes_the_cap(
+    retry: Retry, error_class: ErrorClass, attempt: int, random: Random, asked: timedelta | None
+) -> None:
+    delay = retry.delay_after(attempt, None, random.uniform, asked, error_class=error_class, max_attempts=10**7)
+    assert delay is not None
+    assert timedelta(0) < delay <= timedelta(minutes=5) if asked is None else delay == asked
+
+
+def test_a_profile_is_taken_by_name_with_a_number_of_attempts_of_ones_own() -> None:
+    assert Retry.named("patient") == PATIENT and PATIENT.max_attempts == 5
+    assert Retry.named("patient", max_attempts=3) == replace(PATIENT, max_attempts=3)
+    with pytest.raises(UsageError, match="no retry profile 'hasty'; there are: brisk, patient"):
+        Retry.named("hasty")
+
+
+@pytest.mark.req("W56", "W59", "W62")
+def test_a_type_of_errors_may_have_a_base_of_its_own() -> None:
     retry = Retry(max_attempts=6, per_error={BusyError: Exponential("60s", jitter=Jitter(1, 1))})
 
     assert [retry.delay_after(n, BusyError, lowest) for n in FIRST_FOUR] == [
         timedelta(seconds=s) for s in (60, 120, 240, 300)
     ]
     assert retry.delay_after(1, OSError, lowest) == timedelta(seconds=1)
+
+
+# --- what class an error is, by a policy
+
+
+def test_a_policy_may_know_better_by_type_the_nearest_one_first() -> None:
+    retry = Retry(classify={LookupError: ErrorClass.NON_RETRYABLE, KeyError: "transient"})  # type: ignore[dict-item]
+    assert retry.classified(IndexError()).error_class is ErrorClass.NON_RETRYABLE
+    assert retry.classified(KeyError()).error_class is ErrorClass.TRANSIENT
+    assert retry.classified(TimeoutError()).error_class is ErrorClass.TRANSIENT
+
+
+def test_a_policy_may_know_better_by_a_function_that_need_not_know_all() -> None:
+    retry = Retry(classify=lambda error: ErrorClass.NON_RETRYABLE if "gone" in str(error) else None)
+    assert retry.classified(TimeoutError("gone")).error_class is ErrorClass.NON_RETRYABLE
+    assert retry.classified(TimeoutError("slow")).error_class is ErrorClass.TRANSIENT
+    limited = RateLimited(retry_after="90")
+    assert retry.classified(limited) == Classified(ErrorClass.RATE_LIMITED, timedelta(seconds=90))
+    assert Retry(classify=lambda error: "transient").classified(limited).retry_after == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize("classify", [lambda error: 1 / 0, lambda error: "bad luck"])
+def test_a_classifier_that_fails_leaves_the_class_to_others(
+    classify: Classifier, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Retry(classify=classify).classified(TimeoutError()).error_class is ErrorClass.TRANSIENT
+    assert "classify of a retry policy failed" in caplog.text
+
+
+def test_non_retryable_is_what_the_policy_never_retries() -> None:
+    retry = Retry(per_error={TimeoutError: None, UsageError: Fixed("1s")})
+    assert retry.classified(TimeoutError()).error_class is ErrorClass.NON_RETRYABLE
+    assert retry.classified(UsageError("no")).error_class is ErrorClass.RETRYABLE
+    assert retry.delay_after(1, UsageError, lowest, error_class=ErrorClass.NON_RETRYABLE) == timedelta(seconds=1)
 
 
 @pytest.mark.req("J45")
@@ -180,6 +291,13 @@ def test_a_delay_always_lies_between_nothing_and_the_cap(
         (lambda: Retry(backoff=Fixed), "backoff .*Fixed"),  # type: ignore[arg-type]
         (lambda: Retry(per_error={"ValueError": None}), "per_error has 'ValueError'"),  # type: ignore[dict-item]
         (lambda: Retry(per_error={ValueError: 5}), r"per_error\[ValueError\] 5 "),  # type: ignore[dict-item]
+        (lambda: Retry(by_class={"bad": None}), "by_class has 'bad', which is no error class: transient, "),  # type: ignore[dict-item]
+        (lambda: Retry(by_class={ErrorClass.TRANSIENT: 5}), r"by_class\[transient\] 5 "),  # type: ignore[dict-item]
+        (lambda: Retry(by_class={ErrorClass.NON_RETRYABLE: Fixed(1)}), "non_retryable .*never retried"),
+        (lambda: Retry(classify={"ValueError": ErrorClass.TRANSIENT}), "classify has 'ValueError'"),  # type: ignore[dict-item]
+        (lambda: Retry(classify={ValueError: "bad"}), "classify has 'bad'"),  # type: ignore[dict-item]
+        (lambda: Retry(classify="transient"), "classify 'transient' "),  # type: ignore[arg-type]
+        (lambda: Retry(classify=dict), "classify <class 'dict'> "),  # type: ignore[arg-type]
         (lambda: Fixed(-1), "delay -1 "),
         (lambda: Fixed("soon"), "delay 'soon' "),
         (lambda: Linear("1s", -1), "step -1 "),
@@ -206,7 +324,10 @@ def test_policies_are_values() -> None:
     assert Fixed("5s") == Fixed(5) == Fixed(timedelta(seconds=5))
     assert Retry(per_error={BusyError: Fixed(1)}) == Retry(per_error={BusyError: Fixed("1s")})
     assert Retry(per_error={BusyError: None}) != Retry()
+    assert Retry(by_class={ErrorClass.TRANSIENT: None}) != Retry()
+    assert Retry(classify={OSError: ErrorClass.TRANSIENT}) != Retry()
     assert len({Retry(), Retry(max_attempts=5), Retry(max_attempts=4)}) == 2
+    assert pickle.loads(pickle.dumps(PATIENT)) == PATIENT
     assert pickle.loads(pickle.dumps(Retry(per_error={OSError: Linear(3)}))) == Retry(per_error={OSError: Linear("3s")})
 
 

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dutiful.core.backoff import Fixed, Linear
+from dutiful.core.error_class import ErrorClass
 from dutiful.core.job import Lapsed
 from dutiful.core.outcome import (
     Cancelled,
@@ -21,7 +23,7 @@ from dutiful.core.outcome import (
     TimeoutExceeded,
 )
 from dutiful.core.pipeline import PhaseState
-from dutiful.core.retry import Fixed, Linear, Retry
+from dutiful.core.retry import Retry
 from dutiful.core.settle import Change, Policy, decide
 from dutiful.core.transitions import TABLE, State
 
@@ -81,6 +83,23 @@ def test_the_delay_that_the_other_side_asked_for_replaces_the_computed_one() -> 
     assert decided(Failed(OOPS, retry_after=HOUR), attempt=5).to is State.FAILED
 
 
+@pytest.mark.req("W32", "W63")
+def test_the_class_that_is_stored_with_an_error_decides_for_jobs_phases_and_timeouts_alike() -> None:
+    policy = Retry(backoff=Fixed(HOUR), by_class={ErrorClass.TRANSIENT: Fixed("2h")})
+    whole, own = Policy(retry=policy), PhaseTry(policy, 1)
+
+    def fate(error_class: str, outcome: type[Failed | TimedOut], phase: PhaseTry | None) -> Change:
+        error = OOPS | {"class": error_class}
+        failed = Failed(error, phase=phase) if outcome is Failed else TimedOut(HOUR, error, phase)
+        return decided(failed, policy=whole if phase is None else Policy(retry=Retry(max_attempts=1)))
+
+    for outcome in (Failed, TimedOut):
+        for phase in (None, own):
+            assert fate("transient", outcome, phase).delay == 2 * HOUR
+            assert fate("retryable", outcome, phase).delay == HOUR
+            assert fate("non_retryable", outcome, phase).to is State.FAILED
+
+
 def test_a_timeout_has_a_policy_of_its_own() -> None:
     change = decided(TimedOut(HOUR, OOPS))
     assert (change.to, change.outcome, change.delay) == (State.SCHEDULED, "timed_out", 2 * HOUR)
@@ -110,6 +129,7 @@ def test_a_lost_attempt_counts_as_a_crash_and_not_as_an_attempt() -> None:
 def test_too_many_crashes_make_a_dead_letter() -> None:
     change = decided(Lost(), crashes=2)
     assert change.to is State.FAILED and change.errors[0]["type"] == "WorkerLost"
+    assert change.errors[0]["class"] == "transient" and change.errors[0]["fingerprint"]
     assert "died 3 times" in change.errors[0]["message"]
     once = decided(Lost(), policy=Policy(retry_crashes=False))
     assert once.to is State.FAILED and "died once" in once.errors[0]["message"]

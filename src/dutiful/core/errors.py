@@ -1,6 +1,7 @@
 """What can go wrong, named after whose fault it is; each message says what to do next."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 
@@ -12,12 +13,26 @@ class UsageError(DutifulError):
     """The caller's fault: trying again without a change will not help."""
 
 
-class PayloadInvalid(UsageError):
-    """A payload does not fit its kind; `field` is the path of the culprit, if there is a single one."""
+class FieldError(NamedTuple):
+    """What is wrong with one field of a payload; never with its value."""
 
-    def __init__(self, message: str, field: str | None = None) -> None:
+    field: str  # its path: `account.owner`, `items[3]`; `payload` for the whole
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.problem}"
+
+
+class PayloadInvalid(UsageError):
+    """A payload does not fit its kind; `field` is the path of the culprit, if there is a single one.
+
+    `errors` are all that were found.
+    """
+
+    def __init__(self, message: str, field: str | None = None, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(message)
         self.field = field
+        self.errors = tuple(errors) or (FieldError(field or "payload", message),)
 
 
 class UnknownKind(UsageError):
@@ -43,8 +58,20 @@ class JobNotFound(DutifulError):
     """There is no such job: it never was, it was removed by retention, or it belongs to another tenant."""
 
 
+class DeadLetterNotFound(DutifulError):
+    """There is no such dead letter: its job never failed for good, it was removed, or it belongs to another tenant."""
+
+
+class BulkRunNotFound(DutifulError):
+    """There is no such bulk run, or it belongs to another tenant."""
+
+
+class NotAllowed(DutifulError):
+    """The principal may not do this, or may not see it; nothing was changed."""
+
+
 class IllegalTransition(DutifulError):
-    """The job's state does not allow this act; nothing was changed."""
+    """The state of a job or a dead letter does not allow this act; nothing was changed."""
 
 
 class StoreUnavailable(DutifulError):

@@ -74,6 +74,11 @@ def floor_at(moment: datetime) -> UUID:
     return from_parts((moment - _EPOCH) // _MILLISECOND, bytes(10))
 
 
+def first_from(moment: datetime) -> UUID:
+    """The smallest v7 id whose time is not before `moment`, be that before 1970 or within a millisecond."""
+    return from_parts(max(0, -((_EPOCH - moment) // _MILLISECOND)), bytes(10))
+
+
 def _decode(text: str) -> UUID:
     # base32-lib forgives signs and foreign digits in a checksum, and any length: leave it nothing to forgive.
     plain = text.replace("-", "")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dutiful.core.error_info import message_of, storable
 from dutiful.core.errors import UsageError
 from dutiful.core.payload import clean
 
@@ -109,12 +110,8 @@ def check_item(name: ItemName) -> ItemName:
 
 def _told(error: BaseException | str) -> dict[str, str]:
     if isinstance(error, str):
-        return {"type": "ItemFailed", "message": clean(error, REASON_LIMIT)}
-    try:
-        message = str(error)
-    except Exception as second:  # an error whose __str__ fails must not fail its report
-        message = f"(its message could not be read: {type(second).__name__})"
-    return {"type": clean(type(error).__qualname__, NAME_LIMIT), "message": clean(message, REASON_LIMIT)}
+        return {"type": "ItemFailed", "message": storable(error, REASON_LIMIT)}
+    return {"type": clean(type(error).__qualname__, NAME_LIMIT), "message": storable(message_of(error), REASON_LIMIT)}
 
 
 def _line(error: Mapping[str, str]) -> str:

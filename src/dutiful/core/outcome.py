@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from dutiful.core.duration import Duration, duration
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.errors import UsageError
 from dutiful.core.retry import Retry
+from dutiful.core.retry_after import LONGEST_WAIT, RetryTime, read_retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +99,59 @@ class Skip(Exception):
 class Fail(Exception):
     """Raise it in a handler: this job can never succeed; it becomes a dead letter at once."""
 
+    error_class: ClassVar = ErrorClass.NON_RETRYABLE
+
+
+class Transient(Exception):
+    """Raise it in a handler: the attempt failed for a reason that passes by itself."""
+
+    error_class: ClassVar = ErrorClass.TRANSIENT
+
+
+class Retryable(Exception):
+    """Raise it in a handler: the attempt failed and is worth another one, whatever it was raised from."""
+
+    error_class: ClassVar = ErrorClass.RETRYABLE
+
+
+class RateLimited(Exception):
+    """Raise it in a handler: the other side asked us to slow down; `retry_after` is how long, if it said so.
+
+    A header is taken as it came, seconds or a date; one that cannot be read counts as none. At most a day is waited.
+    """
+
+    error_class: ClassVar = ErrorClass.RATE_LIMITED
+
+    def __init__(self, reason: str = "asked to slow down", *, retry_after: Duration | None = None) -> None:
+        self.retry_after = _asked_for(retry_after)
+        super().__init__(reason)
+
 
 class RetryAfter(Exception):
     """Raise it in a handler: the attempt failed, and the next one is to wait this long."""
+
+    error_class: ClassVar = ErrorClass.RETRYABLE
 
     def __init__(self, delay: Duration, reason: str = "asked to retry later") -> None:
         self.delay = duration(delay)
         super().__init__(reason)
 
+    @property
+    def retry_after(self) -> timedelta:
+        return duration(self.delay)
+
 
 class TimeoutExceeded(Exception):
     """The attempt ran longer than its kind allows."""
+
+    error_class: ClassVar = ErrorClass.TRANSIENT
+
+
+def _asked_for(retry_after: Duration | None) -> RetryTime | None:
+    asked = read_retry_after(retry_after) if isinstance(retry_after, str) else None
+    if asked is not None or retry_after is None:
+        return asked
+    try:
+        return min(duration(retry_after, "retry_after"), LONGEST_WAIT) or None
+    except UsageError:  # it came from outside: that must not turn a failure that passes into one for good
+        return None

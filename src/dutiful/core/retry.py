@@ -1,137 +1,84 @@
 """When a failed attempt is tried again: policies as values.
 
-Retry(max_attempts=8, backoff=Exponential("2s"), per_error={RateLimited: Exponential("1m"), ValueError: None})
+Retry(max_attempts=8, backoff=Exponential("2s"), by_class={"rate_limited": Fixed("10m")}, per_error={ValueError: None})
 """
 
-import math
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
-from dutiful.core.duration import LONGEST, Duration, duration
+from dutiful.core.backoff import WITHIN_A_FIFTH, Backoff, Exponential, NoSooner, Uniform
+from dutiful.core.classify import Classified, classify
+from dutiful.core.duration import LONGEST
+from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import UsageError
 
-Uniform: TypeAlias = Callable[[float, float], float]
+log = logging.getLogger("dutiful.core")
+# Says the class of an error, or None to leave that to others.
+Classifier: TypeAlias = Callable[[BaseException], ErrorClass | str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Jitter:
-    """A delay is multiplied by a random factor from `low` to `high`, so that jobs that failed together part."""
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.low <= self.high < math.inf:
-            raise UsageError(
-                f"jitter {self.low}–{self.high} is not a range: give 0 <= low <= high, as in Jitter(0.8, 1.2)."
-            )
-
-
-STEADY = Jitter(1.0, 1.0)
-UP_TO_A_TENTH_MORE = Jitter(1.0, 1.1)
-FIVE_MINUTES = timedelta(minutes=5)
-
-
-@runtime_checkable
-class Backoff(Protocol):
-    """How long to wait after attempt number `attempt`, the first being 1."""
-
-    def after(self, attempt: int, uniform: Uniform) -> timedelta: ...
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Fixed:
-    """The same delay each time."""
-
-    delay: timedelta
-    jitter: Jitter
-
-    def __init__(self, delay: Duration, *, jitter: Jitter = STEADY) -> None:
-        _assign(self, delay=duration(delay, "delay"), jitter=jitter)
-
-    def after(self, attempt: int, uniform: Uniform) -> timedelta:
-        return _jittered(self.delay.total_seconds(), self.jitter, LONGEST, uniform)
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Linear:
-    """`base`, then `step` more each time (`base` again, unless told), never above `cap`."""
-
-    base: timedelta
-    step: timedelta
-    cap: timedelta
-    jitter: Jitter
-
-    def __init__(
-        self, base: Duration, step: Duration | None = None, *, cap: Duration = FIVE_MINUTES, jitter: Jitter = STEADY
-    ) -> None:
-        first = duration(base, "base")
-        each = first if step is None else duration(step, "step")
-        _assign(self, base=first, step=each, cap=_cap(cap, first), jitter=jitter)
-
-    def after(self, attempt: int, uniform: Uniform) -> timedelta:
-        seconds = self.base.total_seconds() + self.step.total_seconds() * (attempt - 1)
-        return _jittered(seconds, self.jitter, self.cap, uniform)
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Exponential:
-    """`base`, then `factor` times as long each time, never above `cap`."""
-
-    base: timedelta
-    factor: float
-    cap: timedelta
-    jitter: Jitter
-
-    def __init__(
-        self,
-        base: Duration = timedelta(seconds=1),
-        factor: float = 2,
-        *,
-        cap: Duration = FIVE_MINUTES,
-        jitter: Jitter = UP_TO_A_TENTH_MORE,
-    ) -> None:
-        first = duration(base, "base")
-        if not first:
-            raise UsageError("base 0 never grows: give Exponential a base above 0, or use Fixed(0) to retry at once.")
-        if not 1 <= factor < math.inf:
-            raise UsageError(f"factor {factor} makes no growing delay: give 1 or more, as in Exponential(factor=2).")
-        _assign(self, base=first, factor=float(factor), cap=_cap(cap, first), jitter=jitter)
-
-    def after(self, attempt: int, uniform: Uniform) -> timedelta:
-        try:
-            seconds = self.base.total_seconds() * self.factor ** (attempt - 1)
-        except OverflowError:
-            seconds = math.inf
-        return _jittered(seconds, self.jitter, self.cap, uniform)
+SLOW_DOWN = Exponential("60s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often a kind is tried, the first run included, and how long it waits in between.
 
-    `per_error` overrides `backoff` for a class of errors and its subclasses, the nearest class first; None means never.
+    `by_class` overrides `backoff` for an error class, and `per_error` overrides both for a type of errors and its
+    subtypes, the nearest one first; None means never. `classify` says what class an error is, by its type or by a
+    function, where it knows better than dutiful.core.classify.
     """
 
     max_attempts: int = 5
     backoff: Backoff = field(default_factory=Exponential)
+    by_class: Mapping[ErrorClass, Backoff | None] = field(default_factory=dict, hash=False)
     per_error: Mapping[type[BaseException], Backoff | None] = field(default_factory=dict, hash=False)
+    classify: Mapping[type[BaseException], ErrorClass] | Classifier = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def named(cls, name: str, *, max_attempts: int | None = None) -> "Retry":
+        """One of PROFILES, by its name."""
+        profile = PROFILES.get(name)
+        if profile is None:
+            raise UsageError(f"there is no retry profile {name!r:.80}; there are: {', '.join(PROFILES)}")
+        return profile if max_attempts is None else replace(profile, max_attempts=max_attempts)
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
             raise UsageError(f"max_attempts {self.max_attempts!r} must be a whole number from 1; 1 means no retries.")
         _check_backoff("backoff", self.backoff)
+        by_class = {_error_class(name, "by_class"): backoff for name, backoff in self.by_class.items()}
+        for error_class, backoff in by_class.items():
+            if backoff is not None:
+                _check_backoff(f"by_class[{error_class}]", backoff)
+        if by_class.get(ErrorClass.NON_RETRYABLE) is not None:
+            raise UsageError(
+                "by_class gives non_retryable a backoff, but such errors are never retried: give the errors that are "
+                "to be retried another class, as in classify={LookupError: ErrorClass.RETRYABLE}."
+            )
         for error, backoff in self.per_error.items():
-            if not (isinstance(error, type) and issubclass(error, BaseException)):
-                raise UsageError(
-                    f"per_error has {error!r} as a key: give exception classes, as in {{ValueError: None}}."
-                )
+            _check_error(error, "per_error", "None")
             if backoff is not None:
                 _check_backoff(f"per_error[{error.__name__}]", backoff)
-        # A copy: a policy does not change because the caller's dict did.
-        object.__setattr__(self, "per_error", dict(self.per_error))
+        # Copies: a policy does not change because the caller's dict did.
+        copies = {"by_class": by_class, "per_error": dict(self.per_error), "classify": _classifier(self.classify)}
+        for name, value in copies.items():
+            object.__setattr__(self, name, value)
+
+    def classified(self, error: BaseException) -> Classified:
+        """The class of an error by this policy; non_retryable is exactly what it never retries whatever comes."""
+        known = classify(error)
+        error_class = self._own_class(error) or known.error_class
+        by_type = self._by_type(type(error))
+        if by_type is not None:
+            if by_type.backoff is None:
+                error_class = ErrorClass.NON_RETRYABLE
+            elif error_class is ErrorClass.NON_RETRYABLE:
+                error_class = ErrorClass.RETRYABLE
+        return Classified(error_class, known.retry_after)
 
     def delay_after(
         self,
@@ -140,6 +87,7 @@ class Retry:
         uniform: Uniform,
         retry_after: timedelta | None = None,
         *,
+        error_class: ErrorClass | None = None,
         max_attempts: int | None = None,
     ) -> timedelta | None:
         """How long to wait after this failed attempt; None if it was the last.
@@ -147,38 +95,83 @@ class Retry:
         `retry_after`, what the other side asked for, replaces the computed delay and may pass its cap.
         `max_attempts` is the job's own number, where it was enqueued with one.
         """
-        backoff = self._backoff_for(error)
+        backoff = self._backoff_for(error, error_class)
         if backoff is None or attempt >= (self.max_attempts if max_attempts is None else max_attempts):
             return None
         if retry_after is not None:
             return min(max(retry_after, timedelta(0)), LONGEST)
         return backoff.after(attempt, uniform)
 
-    def _backoff_for(self, error: type[BaseException] | None) -> Backoff | None:
-        for ancestor in error.__mro__ if error else ():
-            if ancestor in self.per_error:
-                return self.per_error[ancestor]
+    def _backoff_for(self, error: type[BaseException] | None, error_class: ErrorClass | None) -> Backoff | None:
+        by_type = self._by_type(error)
+        if by_type is not None:
+            return by_type.backoff
+        if error_class is not None and error_class in self.by_class:
+            return self.by_class[error_class]
+        match error_class:
+            case ErrorClass.NON_RETRYABLE:
+                return None
+            case ErrorClass.RATE_LIMITED:
+                return NoSooner(self.backoff, SLOW_DOWN)
         return self.backoff
 
+    def _by_type(self, error: type[BaseException] | None) -> "_Rule | None":
+        for ancestor in error.__mro__ if error else ():
+            if ancestor in self.per_error:
+                return _Rule(self.per_error[ancestor])
+        return None
 
-def _assign(value: object, **fields: object) -> None:
-    for name, content in fields.items():
-        object.__setattr__(value, name, content)
+    def _own_class(self, error: BaseException) -> ErrorClass | None:
+        if isinstance(self.classify, Mapping):
+            return next((self.classify[t] for t in type(error).__mro__ if t in self.classify), None)
+        try:
+            said = self.classify(error)
+            return None if said is None else _error_class(said, "the answer of classify")
+        except Exception:  # the job has failed already, and its own error is the one to tell
+            log.exception("classify of a retry policy failed; %s is classed without it", type(error).__qualname__)
+            return None
 
 
-def _cap(cap: Duration, base: timedelta) -> timedelta:
-    length = duration(cap, "cap")
-    if length < base:
-        raise UsageError(f"cap {length} is below base {base}: raise cap, or use Fixed for a delay that does not grow.")
-    return length
-
-
-def _jittered(seconds: float, jitter: Jitter, cap: timedelta, uniform: Uniform) -> timedelta:
-    # Bounded first, for infinity times 0 is no number; capped last, so that jitter never passes the cap.
-    bounded = min(seconds, LONGEST.total_seconds())
-    return timedelta(seconds=min(bounded * uniform(jitter.low, jitter.high), cap.total_seconds()))
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    backoff: Backoff | None
 
 
 def _check_backoff(name: str, backoff: object) -> None:
     if isinstance(backoff, type) or not isinstance(backoff, Backoff):
         raise UsageError(f'{name} {backoff!r} is no backoff: give Fixed("5s"), Linear("5s") or Exponential("1s").')
+
+
+def _check_error(error: object, name: str, value: str) -> None:
+    if not (isinstance(error, type) and issubclass(error, BaseException)):
+        raise UsageError(f"{name} has {error!r} as a key: give exception classes, as in {{ValueError: {value}}}.")
+
+
+def _error_class(value: Any, name: str) -> ErrorClass:
+    try:
+        return ErrorClass(value)
+    except ValueError:
+        raise UsageError(f"{name} has {value!r:.80}, which is no error class: {', '.join(ErrorClass)}.") from None
+
+
+def _classifier(given: object) -> Mapping[type[BaseException], ErrorClass] | Classifier:
+    if isinstance(given, Mapping):
+        for error in given:
+            _check_error(error, "classify", "ErrorClass.NON_RETRYABLE")
+        return {error: _error_class(value, "classify") for error, value in given.items()}
+    if isinstance(given, type) or not callable(given):
+        raise UsageError(
+            f"classify {given!r:.80} is no classifier: give a function of an error, or classes by type, as in "
+            "{LookupError: ErrorClass.NON_RETRYABLE}."
+        )
+    return given
+
+
+# 1, 2, 4 s and so on, up to a tenth more: the default.
+BRISK = Retry()
+# 2, 4, 8, 16, 32 s, each within a fifth; who asked us to slow down is left alone for 60, 120, 240 s.
+PATIENT = Retry(
+    backoff=Exponential("2s", jitter=WITHIN_A_FIFTH),
+    by_class={ErrorClass.RATE_LIMITED: Exponential("60s", jitter=WITHIN_A_FIFTH)},
+)
+PROFILES: Mapping[str, Retry] = {"brisk": BRISK, "patient": PATIENT}

@@ -7,8 +7,11 @@ Laws:
 """
 
 from enum import StrEnum
+from uuid import UUID
 
 from dutiful.core.errors import IllegalTransition
+from dutiful.core.ids import public
+from dutiful.core.transitions import State
 
 
 class ReviewState(StrEnum):
@@ -51,3 +54,17 @@ def check(state: ReviewState, act: ReviewAct, what: str) -> ReviewState:
 def from_states(act: ReviewAct) -> frozenset[ReviewState]:
     """The states in which `act` is allowed."""
     return frozenset(state for state, allowed in TABLE if allowed is act)
+
+
+BY_HAND = "by hand"  # the resolution of one that a person has mended
+
+
+def resolution(new_job_id: UUID, state: State | None) -> str:
+    """How a reprocessed dead letter came to be resolved: its new job ended in `state`; None: it is gone."""
+    match state:
+        case None:
+            return f"its new job {public(new_job_id)} is gone"
+        case State.FAILED:
+            return f"failed again as {public(new_job_id)}, which has a dead letter of its own"
+        case _:
+            return f"{state.value.replace('_', ' ')} as {public(new_job_id)}"

@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core import ids
-from dutiful.core.error_info import describe
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.error_info import class_of, describe, made
 from dutiful.core.outcome import (
     Cancelled,
     Done,
@@ -79,13 +80,11 @@ def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, unif
             return _move(held, Act.COMPLETE, State.COMPLETED, "done", result=result)
         case Partial(result, errors):
             return _move(held, Act.COMPLETE, State.COMPLETED_WITH_ERRORS, "partial", result=result, errors=errors)
-        case Failed(error, exception, retry_after, final, phase, more):
-            retry, attempt, limit = _counting(held, policy, max_attempts, phase)
-            delay = None if final else retry.delay_after(attempt, exception, uniform, retry_after, max_attempts=limit)
+        case Failed(error, _, _, _, phase, more):
+            delay = delay_after(outcome, *_counting(held, policy, max_attempts, phase), uniform)
             return _retry_or_fail(held, "failed", delay, (error, *more), phase)
         case TimedOut(_, error, phase):
-            retry, attempt, limit = _counting(held, policy, max_attempts, phase)
-            delay = retry.delay_after(attempt, TimeoutExceeded, uniform, max_attempts=limit)
+            delay = delay_after(outcome, *_counting(held, policy, max_attempts, phase), uniform)
             return _retry_or_fail(held, "timed_out", delay, (error,), phase)
         case Snoozed(delay):
             # A snooze is not a failure, so the attempt is handed back.
@@ -108,6 +107,20 @@ def decide_surely(held: Held, outcome: Outcome, policy: Policy, max_attempts: in
     except Exception as error:
         log.exception("the retry policy of kind %s failed; its job %s too", held.kind, ids.public(held.job_id))
         return decide(held, Failed(describe(error), final=True), Policy(), max_attempts, uniform)
+
+
+def delay_after(
+    outcome: Failed | TimedOut, retry: Retry, attempt: int, max_attempts: int, uniform: Uniform
+) -> timedelta | None:
+    """How long to wait before the next attempt by this policy; None if there is none."""
+    error_class = class_of(outcome.error)
+    if isinstance(outcome, TimedOut):
+        return retry.delay_after(attempt, TimeoutExceeded, uniform, error_class=error_class, max_attempts=max_attempts)
+    if outcome.final:
+        return None
+    return retry.delay_after(
+        attempt, outcome.exception, uniform, outcome.retry_after, error_class=error_class, max_attempts=max_attempts
+    )
 
 
 def _counting(held: Held, policy: Policy, max_attempts: int, phase: PhaseTry | None) -> tuple[Retry, int, int]:
@@ -134,7 +147,7 @@ def _lost(held: Held, policy: Policy) -> Change:
         return _move(held, Act.LOSE, State.READY, "lost", attempt=held.attempt - 1, crashes=crashes)
     times = "once" if crashes == 1 else f"{crashes} times"
     message = f"the worker running this job died {times}; it may be what kills it"
-    error = {"type": "WorkerLost", "message": message}
+    error = made("WorkerLost", message, ErrorClass.TRANSIENT)
     return _move(held, Act.LOSE, State.FAILED, "lost", crashes=crashes, errors=(error,))
 
 

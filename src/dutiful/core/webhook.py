@@ -7,7 +7,6 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ import msgspec
 from dutiful.core import ids
 from dutiful.core.errors import UsageError
 from dutiful.core.payload import clean
+from dutiful.core.retry_after import read_retry_after, wait_from
 from dutiful.core.transitions import FINAL, State
 
 PREFIX = "whsec_"
@@ -139,7 +139,7 @@ def judge(answer: Answer, attempts: int, now: datetime, uniform: Uniform) -> Ver
     told = _told(answer)
     if answer.status == _GONE:
         return Verdict(Fate.GONE, error=told)
-    return again(told, attempts, uniform, at_least=wait_asked_for(answer.retry_after, now))
+    return again(told, attempts, uniform, at_least=_at_least(answer.retry_after, now))
 
 
 def again(error: str, attempts: int, uniform: Uniform, at_least: timedelta = timedelta(0)) -> Verdict:
@@ -155,18 +155,9 @@ def give_up(error: str) -> Verdict:
     return Verdict(Fate.GIVEN_UP, error=clean(error, ERROR_LIMIT))
 
 
-def wait_asked_for(retry_after: str | None, now: datetime) -> timedelta:
-    """What a Retry-After header asks for, in seconds or as a date, as far as we go along with it."""
-    text = (retry_after or "").strip()
-    if text.isascii() and text.isdecimal():
-        return min(timedelta(seconds=min(int(text[:9]), 10**6)), LONGEST_WAIT)
-    try:
-        until = parsedate_to_datetime(text)
-    except ValueError:
-        return timedelta(0)
-    if until.tzinfo is None:
-        until = until.replace(tzinfo=UTC)
-    return min(max(until - now, timedelta(0)), LONGEST_WAIT)
+def _at_least(retry_after: str | None, now: datetime) -> timedelta:
+    """What a Retry-After header asks for, as far as we go along with it."""
+    return min(wait_from(now, read_retry_after(retry_after)) or timedelta(0), LONGEST_WAIT)
 
 
 def _told(answer: Answer) -> str:

@@ -11,6 +11,8 @@ import msgspec
 
 from dutiful.context import CURRENT
 from dutiful.core import ids
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.error_info import made
 from dutiful.core.errors import DutifulError, ItemsFailed
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Cancel, Done, Failed, Lost, Outcome, Partial, Snooze
@@ -44,6 +46,7 @@ class Attempts:
         processes: ProcessPool,
         resources: Mapping[str, Any],
         result_limit: int,
+        message_limit: int,
         locks: Locks,
         news: Callable[[], None],
     ) -> None:
@@ -52,9 +55,10 @@ class Attempts:
         self._processes = processes
         self._resources = resources
         self._result_limit = result_limit
+        self._message_limit = message_limit
         self._reporter = Reporter(store, news)
         self._ports = Ports(store, self._reporter, locks, result_limit)
-        self._phases = Phases(self._reporter, self._call, resources, result_limit)
+        self._phases = Phases(self._reporter, self._call, resources, result_limit, message_limit)
 
     def close(self) -> None:
         self._reporter.close()
@@ -65,6 +69,9 @@ class Attempts:
         context = AttemptContext(claim, slot, self._ports)
         outcome: Outcome
         try:
+            if kind.rules is not None:
+                # What comes by SQL, or from code of another day, has been checked by nobody.
+                claim = msgspec.structs.replace(claim, payload=kind.accept(claim.payload, claim.tenant))
             if kind.mode is Mode.LOOP:
                 own = contextvars.copy_context()
                 own.run(CURRENT.set, context)
@@ -81,7 +88,7 @@ class Attempts:
             if context.tracked is not None and kind.mode is not Mode.PHASES:
                 outcome = _with_items(outcome, context.tracked)
         except BaseException as error:  # an exit or an interrupt that a handler raises ends the job, not the worker
-            outcome = ended_by(error, slot)
+            outcome = ended_by(error, slot, kind.policy.retry, self._message_limit)
             if isinstance(error, ItemsFailed) and isinstance(outcome, Failed) and context.tracked is not None:
                 outcome = replace(outcome, more=tuple(item_failures(context.tracked.ledgers)))
         finally:
@@ -146,6 +153,6 @@ def _with_items(outcome: Outcome, track: Track) -> Outcome:
     try:
         errors = failures(track.ledgers)
     except ItemsFailed as error:
-        info = {"type": "ItemsFailed", "message": str(error)}
+        info = made("ItemsFailed", str(error), ErrorClass.RETRYABLE)
         return Failed(info, ItemsFailed, more=tuple(item_failures(track.ledgers)))
     return Partial(outcome.result, tuple(errors)) if errors else outcome

@@ -117,6 +117,10 @@ class AttemptContext:
         return payload
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        return msgspec.json.decode(self._claim.options) if self._claim.options else {}
+
+    @property
     def cancelled(self) -> bool:
         return self._slot.claim is not self._claim or self._slot.stop is not None
 

@@ -1,9 +1,12 @@
 """What it means how a handler ended."""
 
 import asyncio
+from datetime import UTC, datetime
 
+from dutiful.core.classify import classify
 from dutiful.core.duration import duration
-from dutiful.core.error_info import MESSAGE_LIMIT, describe
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.error_info import describe, made, storable
 from dutiful.core.errors import ClaimLost, JobCancelled, PayloadInvalid
 from dutiful.core.outcome import (
     Cancel,
@@ -13,25 +16,26 @@ from dutiful.core.outcome import (
     Lost,
     Outcome,
     Released,
-    RetryAfter,
     Snooze,
     Snoozed,
     TimedOut,
     TimeoutExceeded,
 )
-from dutiful.core.payload import clean
+from dutiful.core.retry import Retry
+from dutiful.core.retry_after import wait_from
 from dutiful.worker.slot import Slot, Stop
 
 
-def ended_by(error: BaseException, slot: Slot) -> Outcome:
+def ended_by(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:
     """The outcome of a handler that raised; raises again what is meant for the slot itself."""
     if not isinstance(error, asyncio.CancelledError):
-        return _raised(error, slot)
+        return _raised(error, slot, retry, message_limit)
     if slot.stop is not None:
         return stopped(slot)
     if slot.closing:
         raise error
-    return _raised(error, slot)  # its own doing: it cancelled its task, or something that it awaited
+    # Its own doing: it cancelled its task, or something that it awaited.
+    return _raised(error, slot, retry, message_limit)
 
 
 def stopped(slot: Slot) -> Outcome:
@@ -39,8 +43,8 @@ def stopped(slot: Slot) -> Outcome:
     match slot.stop:
         case Stop.TIMEOUT:
             allowed = slot.allowed or slot.ran
-            error = {"type": "TimeoutExceeded", "message": f"ran longer than its timeout of {allowed}"}
-            return TimedOut(allowed, error)
+            message = f"ran longer than its timeout of {allowed}"
+            return TimedOut(allowed, made("TimeoutExceeded", message, ErrorClass.TRANSIENT))
         case Stop.CANCEL:
             return Cancelled("cancelled while running")
         case Stop.SHUTDOWN:
@@ -49,26 +53,27 @@ def stopped(slot: Slot) -> Outcome:
             return Lost()
 
 
-def _raised(error: BaseException, slot: Slot) -> Outcome:
+def meant_by(error: BaseException, retry: Retry, message_limit: int) -> Snoozed | Cancelled | Failed:
+    """What an error that a handler raised asks for, in whatever process that was."""
     try:
-        return _meant(error, slot)
+        match error:
+            case Snooze():
+                return Snoozed(duration(error.delay))
+            case Cancel():
+                return Cancelled(storable(str(error.reason), message_limit))
     except BaseException:  # a subclass without what its base has, or one that cannot be written as text
-        return Failed(describe(error), type(error))
+        pass
+    final = isinstance(error, (Fail, PayloadInvalid))
+    known = classify(error) if final else retry.classified(error)
+    told = describe(error, error_class=known.error_class, message_limit=message_limit)
+    return Failed(told, type(error), wait_from(datetime.now(UTC), known.retry_after), final)
 
 
-def _meant(error: BaseException, slot: Slot) -> Outcome:
+def _raised(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:
     match error:
-        case Snooze():
-            return Snoozed(duration(error.delay))
-        case Cancel():
-            return Cancelled(clean(str(error.reason), MESSAGE_LIMIT))
-        case RetryAfter():
-            return Failed(describe(error), type(error), retry_after=duration(error.delay))
-        case Fail() | PayloadInvalid():
-            return Failed(describe(error), type(error), final=True)
         case TimeoutExceeded() | JobCancelled() | ClaimLost() if slot.stop is not None:
             return stopped(slot)
         case ClaimLost():
             return Lost()
         case _:
-            return Failed(describe(error), type(error))
+            return meant_by(error, retry, message_limit)

@@ -81,6 +81,7 @@ class Lane:
         *,
         lease: timedelta,
         prefetch: int,
+        tenants: Sequence[str] = (),
     ) -> None:
         self.name = settings.name
         self.settings = settings
@@ -98,6 +99,7 @@ class Lane:
         self._lease = lease
         self._lease_seconds = lease.total_seconds()
         self._prefetch = prefetch
+        self._tenants = tenants
         self._buffer: deque[Claim] = deque()
         self._buffered_at = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -191,7 +193,7 @@ class Lane:
         if not lines:
             return []
         seeks = free > 0 and self._suspects.seek(self)
-        ask = Ask(self._worker_id, self.name, lines, self._names, want, self._lease, int(seeks))
+        ask = Ask(self._worker_id, self.name, lines, self._names, want, self._lease, int(seeks), self._tenants)
         claims: list[Claim] = []
         try:
             with self._leases.claiming():

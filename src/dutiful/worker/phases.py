@@ -19,10 +19,10 @@ from dutiful.core.outcome import (
     PhaseTry,
     Snooze,
     TimedOut,
-    TimeoutExceeded,
 )
 from dutiful.core.payload import encode
 from dutiful.core.pipeline import PhaseState
+from dutiful.core.settle import delay_after
 from dutiful.kind import Phase
 from dutiful.pipeline import Pipeline
 from dutiful.tracking import PhaseMark
@@ -45,6 +45,7 @@ class Phases:
     call: Call
     resources: Mapping[str, Any]
     result_limit: int
+    message_limit: int
 
     async def run(self, claim: Claim, pipeline: Pipeline, context: AttemptContext, slot: Slot) -> Outcome:
         return await _Run(self, claim, pipeline, context, slot).run()
@@ -128,7 +129,8 @@ class _Run:
 
     def _failed(self, phase: Phase, attempt: int | None, error: BaseException) -> Outcome | None:
         """What becomes of the job; None if it goes on without this phase."""
-        outcome = ended_by(error, self._slot)
+        retry = phase.retry or self._pipeline.policy.retry
+        outcome = ended_by(error, self._slot, retry, self._worker.message_limit)
         if not isinstance(outcome, Failed) and not (isinstance(outcome, TimedOut) and self._slot.hurried):
             return outcome
         if phase.optional and self._slot.stop not in (None, Stop.TIMEOUT if self._slot.hurried else None):
@@ -236,10 +238,9 @@ def _passed(phase: Phase, record: PhaseRecord) -> bool:
 def _tried_again(outcome: Failed | TimedOut) -> bool:
     """Whether the phase's own policy gives it another try."""
     own = outcome.phase
-    if own is None or (isinstance(outcome, Failed) and outcome.final):
+    if own is None:
         return False
-    error = TimeoutExceeded if isinstance(outcome, TimedOut) else outcome.exception
-    return own.retry.delay_after(own.attempt, error, lambda low, high: low) is not None
+    return delay_after(outcome, own.retry, own.attempt, own.retry.max_attempts, lambda low, high: low) is not None
 
 
 def _brief(error: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,12 @@ from typing import Any
 
 import msgspec
 
-from dutiful.core.duration import duration
-from dutiful.core.error_info import MESSAGE_LIMIT, describe
-from dutiful.core.errors import PayloadInvalid
 from dutiful.core.job import Claim
-from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome, RetryAfter, Snooze, Snoozed
-from dutiful.core.payload import clean, encode
+from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome, Snooze, Snoozed
+from dutiful.core.payload import encode
+from dutiful.core.retry import Retry
 from dutiful.kind import Kind
+from dutiful.worker.ending import meant_by
 from dutiful.worker.slot import Slot
 
 BEGUN = b"begun"
@@ -37,6 +36,7 @@ class Request(msgspec.Struct):
     name: str
     payload: str
     result_limit: int
+    message_limit: int
 
 
 class Answer(msgspec.Struct):
@@ -44,17 +44,19 @@ class Answer(msgspec.Struct):
 
     word: str
     result: str | None = None
-    seconds: float = 0.0
+    seconds: float | None = None
     reason: str = ""
-    error: dict[str, Any] | None = None
+    error: dict[str, Any] = {}
     exception: tuple[str, str] | None = None  # the module and name of its class, for the retry policy
+    final: bool = False
 
 
 class ProcessPool:
     """Members are started when first needed, kept for the next job, and killed with a job that must stop."""
 
-    def __init__(self, size: int, result_limit: int) -> None:
+    def __init__(self, size: int, result_limit: int, message_limit: int) -> None:
         self._result_limit = result_limit
+        self._message_limit = message_limit
         self._free = asyncio.Semaphore(size)
         self._idle: deque[_Member] = deque()
         self._busy: set[_Member] = set()
@@ -66,7 +68,8 @@ class ProcessPool:
             self._busy.add(member)
             try:
                 slot.interrupted_by(lambda stop: member.kill())
-                request = Request(kind.__module__, kind.__qualname__, claim.payload, self._result_limit)
+                limits = self._result_limit, self._message_limit
+                request = Request(kind.__module__, kind.__qualname__, claim.payload, *limits)
                 answer = await member.ask(request, slot.count_from_now)
             except BaseException:
                 # Its answer would be taken for the next job's.
@@ -165,20 +168,16 @@ class _Member:
 
 
 def _outcome(answer: Answer) -> Outcome:
-    error = answer.error or {}
+    wait = None if answer.seconds is None else timedelta(seconds=answer.seconds)
     match answer.word:
         case "done":
             return Done(answer.result)
         case "snoozed":
-            return Snoozed(timedelta(seconds=answer.seconds))
+            return Snoozed(wait or timedelta(0))
         case "cancelled":
             return Cancelled(answer.reason)
-        case "retry_after":
-            return Failed(error, RetryAfter, retry_after=timedelta(seconds=answer.seconds))
-        case "final":
-            return Failed(error, Fail, final=True)
         case _:
-            return Failed(error, _found(*answer.exception) if answer.exception else None)
+            return Failed(answer.error, _found(*answer.exception) if answer.exception else None, wait, answer.final)
 
 
 def _found(module: str, name: str) -> Any:
@@ -213,17 +212,15 @@ def _die_with(parent: int) -> None:
 
 
 def _answer(request: Request, pipe: Connection) -> Answer:
-    try:
-        return Answer("done", _run(request, pipe))
-    except BaseException as error:
-        try:
-            return _meant(error)
-        except BaseException:  # a subclass without what its base has, or one that cannot be written as text
-            return _failed(error)
-
-
-def _run(request: Request, pipe: Connection) -> str | None:
     kind = _found(request.module, request.name)
+    try:
+        return Answer("done", _run(kind, request, pipe))
+    except BaseException as error:
+        retry = kind.policy.retry if isinstance(kind, Kind) else Retry()
+        return _told(meant_by(error, retry, request.message_limit))
+
+
+def _run(kind: Any, request: Request, pipe: Connection) -> str | None:
     if not isinstance(kind, Kind):
         raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
     # Only now: a young process has much to import, and a timeout that counts it could never be kept.
@@ -234,19 +231,13 @@ def _run(request: Request, pipe: Connection) -> str | None:
     return None if value is None else encode(value, what="result", limit=request.result_limit)
 
 
-def _meant(error: BaseException) -> Answer:
-    match error:
-        case Snooze():
-            return Answer("snoozed", seconds=duration(error.delay).total_seconds())
-        case Cancel():
-            return Answer("cancelled", reason=clean(str(error.reason), MESSAGE_LIMIT))
-        case RetryAfter():
-            return Answer("retry_after", seconds=duration(error.delay).total_seconds(), error=describe(error))
-        case Fail() | PayloadInvalid():
-            return Answer("final", error=describe(error))
-        case _:
-            return _failed(error)
-
-
-def _failed(error: BaseException) -> Answer:
-    return Answer("failed", error=describe(error), exception=(type(error).__module__, type(error).__qualname__))
+def _told(outcome: Snoozed | Cancelled | Failed) -> Answer:
+    match outcome:
+        case Snoozed(delay):
+            return Answer("snoozed", seconds=delay.total_seconds())
+        case Cancelled(reason):
+            return Answer("cancelled", reason=reason)
+        case Failed(error, exception, wait, final):
+            seconds = None if wait is None else wait.total_seconds()
+            address = None if exception is None else (exception.__module__, exception.__qualname__)
+            return Answer("failed", seconds=seconds, error=error, exception=address, final=final)

@@ -12,6 +12,8 @@ import msgspec
 
 from dutiful.core import ids
 from dutiful.core.duration import brief
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.error_info import class_of, made
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Claim, Lapsed
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
@@ -188,7 +190,8 @@ class Settler:
         """The database would not take this result: the attempt has failed, its neighbours have not."""
         claim = self._leases.claim(done.claim_id)
         if claim is not None:
-            info = {"type": "ResultRefused", "message": f"the job's result could not be stored: {error}"[:2000]}
+            message = f"the job's result could not be stored: {error}"
+            info = made("ResultRefused", message, ErrorClass.NON_RETRYABLE)
             await self._apply([(claim, self._decide(claim, Failed(info, final=True)))])
 
     async def _apply(self, changes: Sequence[tuple[Claim, Change]]) -> None:
@@ -201,7 +204,9 @@ class Settler:
                 await self._apply(changes[middle:])
                 return
             claim, change = changes[0]
-            info = {"type": "ErrorRefused", "message": "the job failed, and its error could not be stored"}
+            error_class = class_of(change.errors[0]) if change.errors else None
+            message = "the job failed, and its error could not be stored"
+            info = made("ErrorRefused", message, error_class or ErrorClass.RETRYABLE)
             storable = msgspec.structs.replace(change, result=None, errors=(info,))
             refused = await self._work.settle([storable], skip_locked=self._skip_locked)
         if locked := _of(refused, Verdict.LOCKED):

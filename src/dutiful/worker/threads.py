@@ -34,18 +34,32 @@ class Threads:
         call = _Call(function, arguments)
         own = contextvars.copy_context()
         own.run(CURRENT.set, context)
-        running = asyncio.wrap_future(self._daemons.submit(partial(own.run, call)))
+        running = asyncio.wrap_future(self._daemons.submit(partial(own.run, _caught, call)))
         slot.interrupted_by(call.interrupt)
         try:
-            return await asyncio.shield(running)
+            value, error = await asyncio.shield(running)
         except asyncio.CancelledError:
             # The slot is being closed; the thread cannot be, so at least it is told.
             call.interrupt(Stop.SHUTDOWN)
             running.cancel()  # nobody asks for its result any more, and it may come when the loop is long closed
             raise
+        if error is None:
+            return value
+        try:
+            raise error
+        finally:
+            del error  # its traceback leads here
 
     def close(self) -> None:
         self._daemons.close()
+
+
+def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """What it returned or raised; as the exception of a future, a TimeoutError would be replaced by an empty one."""
+    try:
+        return call(), None
+    except BaseException as error:
+        return None, error
 
 
 class _Call:

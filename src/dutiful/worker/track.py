@@ -6,13 +6,14 @@ from typing import Protocol
 
 import msgspec
 
-from dutiful.core.error_info import MESSAGE_LIMIT
 from dutiful.core.errors import UsageError
 from dutiful.core.items import ItemName, Ledger
 from dutiful.core.job import Claim
 from dutiful.core.payload import clean
 from dutiful.core.pipeline import check_percent, overall
 from dutiful.tracking import Report
+
+MESSAGE_LIMIT = 2_000
 
 
 class Notes(Protocol):

@@ -103,15 +103,14 @@ class Worker:
         async with AsyncExitStack() as stack:
             threads = Threads(sum(lane.slots for lane in self._settings.lanes))
             stack.callback(threads.close)
-            processes = ProcessPool(self._settings.cpu_processes, self._settings.result_limit)
+            limits = self._settings.result_limit, self._settings.error_message_limit
+            processes = ProcessPool(self._settings.cpu_processes, *limits)
             stack.callback(processes.close)
             resources = await open_resources(stack, self._makers, self._kinds.values())
             self._accord = Accord(self._store, self.id)
             locks = Locks(self._store, self._settings.lock_connections, self._accord)
             stack.push_async_callback(locks.close)
-            attempts = Attempts(
-                self._store, threads, processes, resources, self._settings.result_limit, locks, self._delivery.news
-            )
+            attempts = Attempts(self._store, threads, processes, resources, *limits, locks, self._delivery.news)
             stack.callback(attempts.close)
             self._settler = Settler(
                 self._store, self._kinds, self._leases, self._uniform, self._on_settled, self._on_ended
@@ -157,6 +156,7 @@ class Worker:
                 lambda job_id: self._tell(job_id, Stop.LOST),
                 lease=self._settings.lease,
                 prefetch=self._settings.prefetch,
+                tenants=self._settings.claim_tenants,
             )
             for lane in self._settings.lanes
         ]
@@ -361,8 +361,14 @@ class Worker:
         self._leases.drop([claim.claim_id])
 
     async def _beat(self) -> None:
+        tenants = {"tenants": list(self._settings.claim_tenants)} if self._settings.claim_tenants else {}
         lanes = {
-            lane.name: {"slots": lane.settings.slots, "queues": list(lane.settings.queues), "busy": lane.busy}
+            lane.name: {
+                "slots": lane.settings.slots,
+                "queues": list(lane.settings.queues),
+                "busy": lane.busy,
+                **tenants,
+            }
             for lane in self.lanes
         }
         host = socket.gethostname()

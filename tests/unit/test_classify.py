@@ -1,0 +1,290 @@
+import asyncio
+import errno
+import io
+import socket
+import sqlite3
+import urllib.error
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.message import Message
+from http import HTTPStatus
+from typing import Any
+
+import apsw
+import asyncpg
+import httpx2
+import psycopg
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dutiful import (
+    DataRefused,
+    ErrorClass,
+    Fail,
+    PayloadInvalid,
+    RateLimited,
+    Retryable,
+    RetryAfter,
+    StoreUnavailable,
+    TimeoutExceeded,
+    Transient,
+    UsageError,
+)
+from dutiful.core.classify import Classified, classify
+from dutiful.core.retry_after import LONGEST_WAIT, wait_from
+
+TRANSIENT, RETRYABLE = ErrorClass.TRANSIENT, ErrorClass.RETRYABLE
+NON_RETRYABLE, RATE_LIMITED = ErrorClass.NON_RETRYABLE, ErrorClass.RATE_LIMITED
+
+
+# --- the same answer as each HTTP client tells it
+
+
+def from_httpx(status: int, headers: dict[str, str]) -> Exception:
+    request = httpx2.Request("GET", "https://example.org")
+    return httpx2.HTTPStatusError("no", request=request, response=httpx2.Response(status, headers=headers))
+
+
+def from_requests(status: int, headers: dict[str, str]) -> Exception:
+    response = requests.Response()
+    response.status_code = status
+    response.headers.update(headers)
+    return requests.HTTPError("no", response=response)
+
+
+def from_urllib(status: int, headers: dict[str, str]) -> Exception:
+    message = Message()
+    for name, value in headers.items():
+        message[name] = value
+    return urllib.error.HTTPError("https://example.org", status, "no", message, io.BytesIO())
+
+
+class ClientResponseError(Exception):
+    """As aiohttp has it."""
+
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        self.status, self.headers = status, headers
+
+
+CLIENTS: list[Callable[[int, dict[str, str]], Exception]] = [
+    from_httpx,
+    from_requests,
+    from_urllib,
+    ClientResponseError,
+]
+every_client = pytest.mark.parametrize("client", CLIENTS)
+
+
+@every_client
+@pytest.mark.parametrize(
+    ("status", "error_class"),
+    [
+        (400, NON_RETRYABLE),
+        (401, NON_RETRYABLE),
+        (404, NON_RETRYABLE),
+        (408, TRANSIENT),
+        (422, NON_RETRYABLE),
+        (425, TRANSIENT),
+        (429, RATE_LIMITED),
+        (500, TRANSIENT),
+        (503, TRANSIENT),
+        (599, TRANSIENT),
+        (302, RETRYABLE),
+    ],
+)
+@pytest.mark.req("W56")
+def test_an_http_status_tells_the_class(
+    client: Callable[[int, dict[str, str]], Exception], status: int, error_class: ErrorClass
+) -> None:
+    assert classify(client(status, {})) == Classified(error_class)
+
+
+@every_client
+@pytest.mark.parametrize("status", [403, 429, 503])
+@pytest.mark.req("W62")
+def test_a_server_that_says_when_to_come_back_is_heeded(
+    client: Callable[[int, dict[str, str]], Exception], status: int
+) -> None:
+    assert classify(client(status, {"Retry-After": "90"})) == Classified(RATE_LIMITED, timedelta(seconds=90))
+
+
+@pytest.mark.req("W62")
+def test_a_wait_may_be_asked_for_as_a_date_and_is_bounded() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    soon = classify(from_httpx(503, {"Retry-After": "Tue, 01 Jan 2030 00:10:00 GMT"}))
+    assert soon == Classified(RATE_LIMITED, now + timedelta(minutes=10))
+    assert wait_from(now, soon.retry_after) == timedelta(minutes=10)
+    assert wait_from(now + timedelta(hours=1), soon.retry_after) is None
+    assert classify(from_httpx(429, {"Retry-After": "9" * 40})).retry_after == LONGEST_WAIT
+    late = classify(from_httpx(429, {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}))
+    assert wait_from(now, late.retry_after) == LONGEST_WAIT
+
+
+@pytest.mark.parametrize("asked", ["0", "-5", "soon", ""])
+def test_a_wait_that_is_none_leaves_the_delay_to_the_policy(asked: str) -> None:
+    assert classify(from_httpx(429, {"Retry-After": asked})) == Classified(RATE_LIMITED)
+    assert classify(from_httpx(503, {"Retry-After": asked})) == Classified(TRANSIENT)
+    assert classify(RateLimited(retry_after=asked)) == Classified(RATE_LIMITED)
+
+
+# --- what is known otherwise
+
+
+def os_error(number: int) -> OSError:
+    return OSError(number, "no")
+
+
+def urllib_met(error: OSError) -> Exception:
+    return urllib.error.URLError(error)
+
+
+def sqlite_busy() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class"),
+    [
+        (Transient("busy"), TRANSIENT),
+        (Retryable("again"), RETRYABLE),
+        (Fail("never"), NON_RETRYABLE),
+        (RateLimited(), RATE_LIMITED),
+        (RetryAfter("1m"), RETRYABLE),
+        (TimeoutExceeded(), TRANSIENT),
+        (PayloadInvalid("no"), NON_RETRYABLE),
+        (UsageError("no"), NON_RETRYABLE),
+        (DataRefused("no"), NON_RETRYABLE),
+        (StoreUnavailable("no"), TRANSIENT),
+        (TimeoutError(), TRANSIENT),
+        (ConnectionResetError(), TRANSIENT),
+        (BrokenPipeError(), TRANSIENT),
+        (socket.gaierror(-3, "try again"), TRANSIENT),
+        (os_error(errno.ENETUNREACH), TRANSIENT),
+        (os_error(errno.EHOSTUNREACH), TRANSIENT),
+        (os_error(errno.ENOSPC), RETRYABLE),
+        (FileNotFoundError("no"), RETRYABLE),
+        (urllib_met(ConnectionRefusedError(errno.ECONNREFUSED, "no")), TRANSIENT),
+        (httpx2.ConnectTimeout("no"), TRANSIENT),
+        (httpx2.ReadError("no"), TRANSIENT),
+        (httpx2.UnsupportedProtocol("no"), RETRYABLE),
+        (requests.ConnectionError("no"), TRANSIENT),
+        (requests.ReadTimeout("no"), TRANSIENT),
+        (requests.exceptions.InvalidURL("no"), RETRYABLE),
+        (asyncpg.ConnectionDoesNotExistError("no"), TRANSIENT),
+        (asyncpg.DeadlockDetectedError("no"), TRANSIENT),
+        (asyncpg.UniqueViolationError("no"), RETRYABLE),
+        (psycopg.OperationalError("no"), TRANSIENT),
+        (psycopg.errors.SerializationFailure("no"), TRANSIENT),
+        (psycopg.errors.UndefinedTable("no"), RETRYABLE),
+        (apsw.BusyError("no"), TRANSIENT),
+        (sqlite_busy(), TRANSIENT),
+        (sqlite3.OperationalError("no such table"), RETRYABLE),
+        (ValueError("no"), RETRYABLE),
+        (SystemExit(404), RETRYABLE),
+        (asyncio.CancelledError(), RETRYABLE),
+    ],
+    ids=repr,
+)
+@pytest.mark.req("W56")
+def test_an_error_is_known_by_what_it_is(error: BaseException, error_class: ErrorClass) -> None:
+    assert classify(error) == Classified(error_class, timedelta(minutes=1) if isinstance(error, RetryAfter) else None)
+
+
+class Mine(Exception): ...
+
+
+def raised_from(error: BaseException, cause: BaseException | None) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def test_an_error_that_is_not_known_has_the_class_of_what_it_was_raised_from() -> None:
+    limited = from_httpx(429, {"Retry-After": "5"})
+    assert classify(raised_from(Mine(), limited)) == Classified(RATE_LIMITED, timedelta(seconds=5))
+    assert classify(raised_from(Mine(), raised_from(Mine(), Fail("never")))) == Classified(NON_RETRYABLE)
+    assert classify(raised_from(Retryable(), from_httpx(404, {}))) == Classified(RETRYABLE)
+    beside = Mine()
+    beside.__context__ = Fail("while that was handled")
+    assert classify(beside) == Classified(RETRYABLE)
+
+
+def test_a_ring_of_causes_is_left() -> None:
+    one, other = Mine(), Mine()
+    assert classify(raised_from(one, raised_from(other, one))) == Classified(RETRYABLE)
+
+
+def test_a_group_is_what_all_its_errors_are() -> None:
+    asked = [from_httpx(429, {"Retry-After": text}) for text in ("5", "90")]
+    inner = ExceptionGroup("inside", [TimeoutError()])
+    assert classify(ExceptionGroup("all", [Transient(), inner])) == Classified(TRANSIENT)
+    assert classify(ExceptionGroup("all", asked)) == Classified(RATE_LIMITED, timedelta(seconds=90))
+    dated = from_httpx(429, {"Retry-After": "Tue, 01 Jan 2030 00:10:00 GMT"})
+    until = datetime(2030, 1, 1, 0, 10, tzinfo=UTC)
+    assert classify(ExceptionGroup("all", [*asked, dated])) == Classified(RATE_LIMITED, until)
+    assert classify(ExceptionGroup("some", [Fail(), TimeoutError()])) == Classified(RETRYABLE)
+
+
+class Prickly(Exception):
+    @property
+    def response(self) -> Any:
+        raise RuntimeError("no response was set")
+
+    @property
+    def status(self) -> Any:
+        raise LookupError
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"response": None},
+        {"code": lambda: 404},
+        {"code": True},
+        {"status": "404"},
+        {"status": 404.0},
+        {"code": 1006},
+        {"response": {"status_code": 404}},
+        {"error_class": "transient"},
+        {"sqlstate": 8},
+    ],
+)
+def test_attributes_that_only_look_alike_say_nothing(attributes: dict[str, Any]) -> None:
+    error = Mine()
+    vars(error).update(attributes)
+    assert classify(error) == Classified(RETRYABLE)
+    assert classify(Prickly()) == Classified(RETRYABLE)
+
+
+def test_headers_of_any_kind_do_no_harm() -> None:
+    assert classify(ClientResponseError(429, 5)) == Classified(RATE_LIMITED)  # type: ignore[arg-type]
+    assert classify(ClientResponseError(429, {"Retry-After": b"5"})) == Classified(RATE_LIMITED)  # type: ignore[dict-item]
+    assert classify(ClientResponseError(429, {"retry-after": "5"})).retry_after == timedelta(seconds=5)
+    assert classify(ClientResponseError(HTTPStatus.NOT_FOUND, {})) == Classified(NON_RETRYABLE)
+
+
+@pytest.mark.parametrize(
+    ("given", "wait"),
+    [
+        ("120", timedelta(minutes=2)),
+        ("1.5", timedelta(seconds=1.5)),
+        ("2m", timedelta(minutes=2)),
+        (30, timedelta(seconds=30)),
+        (timedelta(hours=3), timedelta(hours=3)),
+        (timedelta(days=400), LONGEST_WAIT),
+        (-1, None),
+        (None, None),
+    ],
+)
+@pytest.mark.req("W62")
+def test_rate_limited_takes_a_header_as_it_came(given: Any, wait: timedelta | None) -> None:
+    assert RateLimited(retry_after=given).retry_after == wait
+
+
+@given(st.text() | st.integers() | st.floats() | st.timedeltas())
+def test_no_wait_from_outside_breaks_the_error_that_tells_of_it(given: Any) -> None:
+    wait = RateLimited(retry_after=given).retry_after
+    assert wait is None or isinstance(wait, datetime) or timedelta(0) < wait <= LONGEST_WAIT
