@@ -1,5 +1,6 @@
 """The contract of API tokens: who may use the admin API."""
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
@@ -25,6 +26,11 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
 
     def valid(self, now: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
+
+def hash_of(secret: str) -> str:
+    """What is stored of a token's secret; a plain hash is enough, for it has 256 random bits."""
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
 class Access(Protocol):

@@ -144,6 +144,7 @@ class BulkStep(msgspec.Struct, frozen=True, kw_only=True):
     to: Place | None
     skipped: int = 0  # of the page, those that no Review was made for
     last: bool = False  # nothing is left beyond `to`
+    event: AuditEvent | None = None  # appended in the same transaction, if the step counts
 
 
 class Reviewing(Protocol):
@@ -177,8 +178,8 @@ class Reviewing(Protocol):
 
     async def bulk_run(self, run_id: UUID) -> BulkRun | None: ...
 
-    async def bulk_runs(self, *, running: bool = False, limit: int = 50) -> list[BulkRun]:
-        """The newest first; `running`: only those, the oldest first."""
+    async def bulk_runs(self, *, running: bool = False, tenant: str | None = None, limit: int = 50) -> list[BulkRun]:
+        """The newest first; `running`: only those, the oldest first; `tenant`: only those on its dead letters alone."""
         ...
 
     async def stop_bulk(self, run_id: UUID, *, now: datetime | None = None) -> bool:

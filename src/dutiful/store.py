@@ -10,7 +10,7 @@ Every store passes one conformance suite. What they all promise:
 - Times are aware, in UTC. JSON travels as text.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -26,6 +26,7 @@ from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.locking import Locking, LockMode
 from dutiful.outbox import Outbox
+from dutiful.payload_rule import PayloadRule
 from dutiful.reviewing import Reviewing
 from dutiful.tracking import Tracking
 from dutiful.watching import Watching
@@ -268,6 +269,11 @@ class Schema(Protocol):
         """All migrations as a script, for a DBA."""
         ...
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the database itself keeps tenants apart for us; then a batch holds the jobs of one tenant only."""
+        ...
+
     def for_tenant(self, tenant: str) -> "Store":
         """The same store, for calls on behalf of one tenant; where the database can, it lets them see nothing else.
 
@@ -403,7 +409,7 @@ class Duties(Protocol):
         stale_only: bool = False,
         now: datetime | None = None,
     ) -> Retained:
-        """Delete up to `limit` finished jobs with all that belongs to them; dead letters and webhook posts stay.
+        """Delete up to `limit` finished jobs with all that belongs to them; open dead letters and webhook posts stay.
 
         `stale_only`: only what is stale and has been told of.
         """
@@ -411,7 +417,7 @@ class Duties(Protocol):
 
     async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
         """As retain does by the way, delete what belongs to no job: expired unique keys, old tombstones, what the dead
-        have left, and ended webhook posts that are older; returns whether there may be more."""
+        have left, and ended webhook posts and closed dead letters that are older; returns whether there may be more."""
         ...
 
     async def mark_stale(
@@ -445,6 +451,10 @@ class Duties(Protocol):
 
     async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
         """Store what the code declares; `next_at` of a known, unchanged schedule is kept."""
+
+    async def put_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
+        """By kind, the rules for jobs that come by SQL; None: it has none any more. Where none can come so, this is
+        nothing to do."""
 
     async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
         """Enqueue a schedule's jobs and move its next_at on, or do nothing if somebody else has."""

@@ -10,6 +10,8 @@ from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.servers import PgBouncer
 from dutiful.testing.store_suite import (
+    AuditSuite,
+    BulkSuite,
     ClaimSuite,
     FenceSuite,
     InsertSuite,
@@ -20,6 +22,7 @@ from dutiful.testing.store_suite import (
     PhaseSuite,
     PostingSuite,
     RaceSuite,
+    ReviewSuite,
     SettleSuite,
     StirSuite,
     TrackingSuite,
@@ -93,3 +96,12 @@ class TestView(ViewSuite): ...
 
 
 class TestStir(StirSuite): ...
+
+
+class TestReview(ReviewSuite): ...
+
+
+class TestBulk(BulkSuite): ...
+
+
+class TestAudit(AuditSuite): ...

@@ -9,13 +9,18 @@ from databases import CleanDatabase, OwnTransaction
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.store_suite import (
+    AccessSuite,
     ActSuite,
+    AuditSuite,
+    BulkSuite,
     ClaimSuite,
+    DeadLetterSuite,
     DutySuite,
     FenceSuite,
     GateSuite,
     InsertSuite,
     LeaseSuite,
+    ListingSuite,
     LockingSuite,
     LockSessionSuite,
     OutboxSuite,
@@ -25,6 +30,7 @@ from dutiful.testing.store_suite import (
     ReaderSuite,
     RemovalSuite,
     RetentionSuite,
+    ReviewSuite,
     ScheduleSuite,
     SettleSuite,
     StaleSuite,
@@ -118,6 +124,10 @@ class TestAct(ActSuite): ...
 class TestReader(ReaderSuite): ...
 
 
+@pytest.mark.req("W51", "W67")
+class TestListing(ListingSuite): ...
+
+
 class TestTransaction(TransactionSuite): ...
 
 
@@ -183,3 +193,18 @@ class TestStale(StaleSuite): ...
 
 
 class TestRemoval(RemovalSuite): ...
+
+
+class TestDeadLetter(DeadLetterSuite): ...
+
+
+class TestReview(ReviewSuite): ...
+
+
+class TestBulk(BulkSuite): ...
+
+
+class TestAudit(AuditSuite): ...
+
+
+class TestAccess(AccessSuite): ...

@@ -1,13 +1,18 @@
 import pytest
 
 from dutiful.testing.store_suite import (
+    AccessSuite,
     ActSuite,
+    AuditSuite,
+    BulkSuite,
     ClaimSuite,
+    DeadLetterSuite,
     DutySuite,
     FenceSuite,
     GateSuite,
     InsertSuite,
     LeaseSuite,
+    ListingSuite,
     LockingSuite,
     OutboxSuite,
     PhaseSuite,
@@ -16,6 +21,7 @@ from dutiful.testing.store_suite import (
     ReaderSuite,
     RemovalSuite,
     RetentionSuite,
+    ReviewSuite,
     ScheduleSuite,
     SettleSuite,
     StaleSuite,
@@ -74,6 +80,10 @@ class TestAct(ActSuite): ...
 class TestReader(ReaderSuite): ...
 
 
+@pytest.mark.req("W51", "W67")
+class TestListing(ListingSuite): ...
+
+
 class TestTransaction(TransactionSuite): ...
 
 
@@ -102,3 +112,18 @@ class TestStale(StaleSuite): ...
 
 
 class TestRemoval(RemovalSuite): ...
+
+
+class TestDeadLetter(DeadLetterSuite): ...
+
+
+class TestReview(ReviewSuite): ...
+
+
+class TestBulk(BulkSuite): ...
+
+
+class TestAudit(AuditSuite): ...
+
+
+class TestAccess(AccessSuite): ...

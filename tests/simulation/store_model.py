@@ -6,8 +6,10 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob, OnConflict, Scope
+from dutiful.core.review import TABLE, ReviewAct, ReviewState
 from dutiful.core.settle import Change
 from dutiful.core.transitions import WAITING, State
+from dutiful.reviewing import DeadLetter, Reviewed
 from dutiful.store import Ask, PauseScope, Verdict
 from dutiful.testing.store_suite.builders import T0
 
@@ -45,11 +47,21 @@ class Taken:
     final: bool = False
 
 
+@dataclass(slots=True)
+class ModelLetter:
+    id: UUID
+    status: ReviewState = ReviewState.PENDING_REVIEW
+    new_job_id: UUID | None = None
+    reviewed_at: datetime | None = None
+    old: bool = False  # retention may delete it, and need not
+
+
 class Model:
     def __init__(self) -> None:
         self.now = T0
         self.jobs: dict[UUID, ModelJob] = {}
         self.gone: set[UUID] = set()
+        self.letters: dict[UUID, ModelLetter] = {}
         self.keys: dict[Key, tuple[UUID, Scope, datetime | None]] = {}
         self.paused: set[tuple[PauseScope, str]] = set()
         self.taken: list[Taken] = []
@@ -128,6 +140,7 @@ class Model:
             for job in self.standing(State.READY)
             if (job.asked.queue, job.asked.priority) in lines
             and job.asked.kind in ask.kinds
+            and (not ask.tenants or job.asked.tenant in ask.tenants)
             and not self.is_paused(PauseScope.KIND, job.asked.kind)
             and not self.is_paused(PauseScope.QUEUE, job.asked.queue)
         ]
@@ -215,6 +228,8 @@ class Model:
     def _finish(self, job: ModelJob, state: State) -> None:
         job.state, job.finished_at, job.claim_id, job.expires_at = state, self.now, None, None
         self._free(job, Scope.QUEUED, Scope.ACTIVE)
+        if state is State.FAILED:
+            self.letters[job.id] = ModelLetter(job.id)
 
     def _free(self, job: ModelJob, *scopes: Scope) -> None:
         self.keys = {k: v for k, v in self.keys.items() if not (v[0] == job.id and v[1] in scopes)}
@@ -281,7 +296,43 @@ class Model:
         for job_id in deleted:
             del self.jobs[job_id]
         self.gone |= deleted
+        for letter in self.letters.values():
+            closed = letter.status in (ReviewState.RESOLVED, ReviewState.DISCARDED)
+            if closed and letter.id in self.gone and letter.reviewed_at and letter.reviewed_at < cutoff:
+                letter.old = True
         return len(deleted)
+
+    # --- dead letters
+
+    def observe_letters(self, letters: Iterable[DeadLetter]) -> None:
+        shown = {letter.id: (letter.status, letter.new_job_id, letter.reviewed_at) for letter in letters}
+        missing = self.letters.keys() - shown.keys()
+        assert all(self.letters[job_id].old for job_id in missing)
+        for job_id in missing:
+            del self.letters[job_id]
+        assert shown == {one.id: (one.status, one.new_job_id, one.reviewed_at) for one in self.letters.values()}
+
+    def review(self, letter: ModelLetter, act: ReviewAct, job: NewJob | None) -> Reviewed:
+        to = TABLE.get((letter.status, act))
+        applied = to is not None and (job is None or self._insert(job, (self._event(),)).insertion is Insertion.MADE)
+        if applied:
+            assert to is not None
+            letter.status, letter.reviewed_at = to, self.now
+            letter.new_job_id = None if job is None else job.id
+        return Reviewed(id=letter.id, status=letter.status, applied=applied, new_job_id=letter.new_job_id)
+
+    def resolve(self) -> int:
+        """All whose new jobs have ended; returns how many."""
+        ended = [
+            letter
+            for letter in self.letters.values()
+            if letter.status is ReviewState.REPROCESSING
+            and letter.new_job_id is not None
+            and (letter.new_job_id in self.gone or self.jobs[letter.new_job_id].state.final)
+        ]
+        for letter in ended:
+            letter.status = ReviewState.RESOLVED
+        return len(ended)
 
     def _event(self) -> int:
         self._events += 1

@@ -19,8 +19,10 @@ from databases import CleanDatabase
 from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord, NewJob, OnConflict, Scope, Token, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
+from dutiful.core.review import ReviewAct
 from dutiful.core.settle import Change
 from dutiful.core.transitions import FINAL, State
+from dutiful.reviewing import DeadLetterFilter, Review
 from dutiful.store import Ask, Completion, JobFilter, Line, Pause, PauseScope, Refusal, Store, Verdict
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
@@ -63,6 +65,7 @@ LATER = st.sampled_from([None, None, None, timedelta(0), timedelta(seconds=5), t
 PICK = st.integers(0, 1000)
 PICKS = st.lists(PICK, min_size=1, max_size=3)
 WORKERS = st.sampled_from([ADA, BOB])
+TENANTS = [None, None, "acme", "globex"]
 GATES = [(PauseScope.KIND, "greet"), (PauseScope.QUEUE, "default"), (PauseScope.LANE, "fast")]
 OUTCOMES: list[Outcome] = [
     Done('{"n": 1}'),
@@ -93,6 +96,10 @@ CHOICES: list[str] = []
 
 def has(*states: State) -> When:
     return lambda machine: bool(machine.model.standing(*states or State))
+
+
+def has_letters(machine: "StoreMachine") -> bool:
+    return bool(machine.model.letters)
 
 
 def has_claimed(machine: "StoreMachine") -> bool:
@@ -137,9 +144,15 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.model.insert(jobs)
         assert self.run(self.store.insert(jobs, now=self.model.now)) == expected
 
-    @act(3, kind=st.sampled_from(KINDS), line=st.sampled_from(LINES), later=LATER, count=st.integers(1, 3))
-    def enqueue(self, kind: str, line: Line, later: timedelta | None, count: int) -> None:
-        self._insert(*(self._job(kind, line, delay=later, max_attempts=2) for _ in range(count)))
+    @act(
+        3,
+        kind=st.sampled_from(KINDS),
+        line=st.sampled_from(LINES),
+        later=LATER,
+        tenants=st.lists(st.sampled_from(TENANTS), min_size=1, max_size=3),
+    )
+    def enqueue(self, kind: str, line: Line, later: timedelta | None, tenants: list[str | None]) -> None:
+        self._insert(*(self._job(kind, line, delay=later, max_attempts=2, tenant=tenant) for tenant in tenants))
 
     @act(pick=PICK, when=has())
     def enqueue_again(self, pick: int) -> None:
@@ -156,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
         ),
         kind=st.sampled_from(KINDS),
         later=LATER,
-        tenant=st.sampled_from([None, "acme"]),
+        tenant=st.sampled_from(TENANTS),
     )
     def enqueue_unique(self, unique: Unique, kind: str, later: timedelta | None, tenant: str | None) -> None:
         if unique.scope is Scope.WINDOW:
@@ -186,6 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
         limit=st.sampled_from([10, 3, 1, 0]),
         suspects=st.sampled_from([10, 1, 0]),
         lease=LEASES,
+        tenants=st.sampled_from([[], [], ["acme"], ["globex", "acme"]]),
         when=has(State.READY),
     )
     def claim(self, **fields: Any) -> None:
@@ -315,6 +329,38 @@ class StoreMachine(RuleBasedStateMachine):
         left = {record.id for record in self._records()}
         assert retained.deleted == self.model.retain(older_than, left)
         self.ended = {job_id: record for job_id, record in self.ended.items() if job_id in left}
+        self._compare_letters()
+
+    # --- dead letters
+
+    @act(
+        6,
+        pick=PICK,
+        act=st.sampled_from([ReviewAct.REPROCESS, ReviewAct.REPROCESS, *ReviewAct]),
+        key=st.sampled_from([None, "a", "b"]),
+        on_conflict=st.sampled_from([OnConflict.REJECT, OnConflict.RETURN]),
+        when=has_letters,
+    )
+    def review(self, pick: int, act: ReviewAct, key: str | None, on_conflict: OnConflict) -> None:
+        letter = list(self.model.letters.values())[pick % len(self.model.letters)]
+        job = None
+        if act is ReviewAct.REPROCESS:
+            unique = None if key is None else Unique(key, Scope.ACTIVE, on_conflict)
+            job = self._job(KINDS[0], LINES[0], unique=unique, retry_of=letter.id)
+        asked = Review(id=letter.id, act=act, by="ada", job=job)
+        (answer,) = self.run(self.store.review([asked], now=self.model.now))
+        assert answer == self.model.review(letter, act, job)
+
+    @act(2, when=has_letters)
+    def resolve_reprocessed(self) -> None:
+        assert self.run(self.store.resolve_reprocessed(100, now=self.model.now)) == self.model.resolve()
+
+    @act(2, when=has_letters)
+    def look_up_dead_letters(self) -> None:
+        self._compare_letters()
+
+    def _compare_letters(self) -> None:
+        self.model.observe_letters(self.run(self.store.dead_letters(DeadLetterFilter(), limit=10_000)))
 
     # --- laws
 

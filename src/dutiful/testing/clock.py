@@ -48,6 +48,9 @@ class ClockedStore:
         found = getattr(self._store, name)
         return timed(found, self._clock) if name in _TIMED else found
 
+    def for_tenant(self, tenant: str) -> "ClockedStore":
+        return ClockedStore(self._store.for_tenant(tenant), self._clock)
+
     def keeper(self) -> Any:
         return _ClockedKeeper(self._store.keeper(), self._clock)
 

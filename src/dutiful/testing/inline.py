@@ -105,9 +105,10 @@ class _Runner:
         resources = {name: self._resource(kind, name) for name in kind.signature.resources.values()}
         context = contextvars.copy_context()
         context.run(CURRENT.set, attempt)
+        payload = kind.accept(job.payload, job.tenant)
         if kind.phases:
-            return self._through(kind, job.payload, attempt, resources), context
-        arguments = msgspec.structs.asdict(kind.signature.decode(job.payload))
+            return self._through(kind, payload, attempt, resources), context
+        arguments = msgspec.structs.asdict(kind.signature.decode(payload))
         if kind.signature.context is not None:
             arguments[kind.signature.context] = attempt
         for name, resource in kind.signature.resources.items():

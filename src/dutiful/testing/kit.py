@@ -119,8 +119,8 @@ class Kit(Assertions):
     async def _opened_attempts(self) -> Attempts:
         """Opened when first needed: by then every kind is registered."""
         if self._attempts is None:
-            limit = self.app.settings.result_limit
-            threads, processes = Threads(1), ProcessPool(1, limit)
+            limits = self.app.settings.result_limit, self.app.settings.error_message_limit
+            threads, processes = Threads(1), ProcessPool(1, *limits)
             self._stack.callback(threads.close)
             self._stack.callback(processes.close)
             makers = {**self.app.resources, **{name: _always(value) for name, value in self._resources.items()}}
@@ -128,7 +128,7 @@ class Kit(Assertions):
             locks = Locks(self.store, self.app.settings.lock_connections)
             self._stack.push_async_callback(locks.close)
             news = self.client.delivery.news
-            self._attempts = Attempts(self.store, threads, processes, opened, limit, locks, news)
+            self._attempts = Attempts(self.store, threads, processes, opened, *limits, locks, news)
             self._stack.callback(self._attempts.close)
             if self.clock is not None:
                 await self.store.put_schedules(self.app.schedule_records(self.clock.now()))

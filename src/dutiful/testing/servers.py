@@ -218,7 +218,10 @@ class PgBouncer(Server):
     # It has no state to save, and would wait for clients that were left connected.
     _stop_signals: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGTERM, "immediate": signal.SIGKILL}
 
-    def __init__(self, server: PostgresServer, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, server: PostgresServer, settings: Mapping[str, str] | None = None, user: str = "postgres"
+    ) -> None:
+        """`user` is who logs in to the server, whoever comes."""
         if reason := self.available():
             raise ServerError(reason)
         super().__init__("pgbouncer")
@@ -235,7 +238,7 @@ class PgBouncer(Server):
         }
         self._config = self._base / "pgbouncer.ini"
         self._config.write_text(
-            f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n[pgbouncer]\n"
+            f"[databases]\n* = host=127.0.0.1 port={server.port} user={user}\n[pgbouncer]\n"
             + "".join(f"{key} = {value}\n" for key, value in lines.items())
         )
         self._own(self._config)

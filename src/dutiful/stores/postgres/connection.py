@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -67,6 +67,11 @@ def translate(error: BaseException, url: str) -> DutifulError:
         return SchemaMismatch(f"the database {url} is not migrated ({what}); run `dutiful migrate`")
     if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
         return StoreUnavailable(f"the database {url} does not exist: create it, then run `dutiful migrate` ({what})")
+    if isinstance(error, asyncpg.exceptions.InsufficientPrivilegeError):
+        return DataRefused(
+            f"the database does not let this role do that ({what}); see which group it is in, and on whose behalf it "
+            "acts: `dutiful tenants status`"
+        )
     # What asyncpg itself cannot encode is an InterfaceError too, but a ValueError besides.
     if isinstance(error, _CONTENDED):
         return StoreUnavailable(f"the database {url} made this wait too long for somebody else ({what}); try again")
@@ -112,6 +117,7 @@ class Connections:
         self.dsn = dsn
         self.url = without_secrets(dsn)
         self.pooled = False
+        self.first: str | None = None  # what every transaction of ours says first, if anything
         self._size = size
         self._idle = idle
         self._pool: Pool | None = None
@@ -149,7 +155,9 @@ class Connections:
         for last in (False, True) if repeat else (True,):
             try:
                 async with self._ready().acquire() as connection:
-                    return list(await connection.fetch(statement, *args))
+                    if self.first is None:
+                        return list(await connection.fetch(statement, *args))
+                    return await fetch_after(connection, self.first, statement, args)
             except (*BROKEN, asyncpg.DeadlockDetectedError) as error:
                 if last:
                     raise translate(error, self.url) from error
@@ -163,6 +171,8 @@ class Connections:
         """A connection with a transaction open on it; driver errors of its own begin and commit are translated."""
         try:
             async with self._ready().acquire() as connection, connection.transaction():
+                if self.first is not None:
+                    await connection.execute(self.first)
                 yield connection
         except DutifulError:
             raise
@@ -172,11 +182,9 @@ class Connections:
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Any]:
         """The same for a handler: what its block raises, a missing file or a timeout, is its own and stays as it is."""
-        self._ready()
-        assert self._lent is not None
         async with AsyncExitStack() as stack:
             try:
-                connection = await stack.enter_async_context(self._lent.acquire())
+                connection = await stack.enter_async_context(self._lender().acquire())
                 transaction = connection.transaction()
                 await transaction.start()
             except DRIVER_ERRORS as error:
@@ -192,9 +200,63 @@ class Connections:
             except DRIVER_ERRORS as error:
                 raise translate(error, self.url) from error
 
+    def saying(self, first: str) -> "Connections":
+        """The same connections, for transactions that say something else first."""
+        return _Sharing(self, first)
+
+    def check_open(self) -> None:
+        """StoreUnavailable unless this process has opened it."""
+        self._ready()
+
+    def _lender(self) -> Pool:
+        self._ready()
+        assert self._lent is not None
+        return self._lent
+
     def _ready(self) -> Pool:
         if self._pool is None:
             raise StoreUnavailable("the store is not open; use `async with app:` or await app.open() first")
         if self._pid != os.getpid():
             raise StoreUnavailable("this process was forked after the store was opened; open it anew in the child")
         return self._pool
+
+
+class _Sharing(Connections):
+    """Another's pools, which close with it."""
+
+    def __init__(self, whole: Connections, first: str) -> None:
+        self.dsn = whole.dsn
+        self.url = whole.url
+        self.pooled = whole.pooled
+        self.first = first
+        self._whole = whole
+
+    async def open(self) -> None:
+        self._ready()
+
+    async def close(self) -> None:
+        pass
+
+    def _lender(self) -> Pool:
+        return self._whole._lender()
+
+    def _ready(self) -> Pool:
+        return self._whole._ready()
+
+
+async def fetch_after(
+    connection: Any, first: str, statement: str, args: Sequence[Any], timeout: float | None = None
+) -> list[Any]:
+    """In a transaction that begins and says `first` in one round trip."""
+    await connection.execute(f"begin; {first}", timeout=timeout)
+    try:
+        rows = list(await connection.fetch(statement, *args, timeout=timeout))
+    except (asyncio.CancelledError, TimeoutError):
+        connection.terminate()  # its answer may still be on the way
+        raise
+    except BaseException:
+        with suppress(*DRIVER_ERRORS):  # then it has ended, and the transaction with it
+            await connection.execute("rollback", timeout=timeout)
+        raise
+    await connection.execute("commit", timeout=timeout)
+    return rows

@@ -53,10 +53,11 @@ def hint(jobs: Sequence[NewJob]) -> str:
 
 def as_json(jobs: Sequence[NewJob]) -> str:
     """The argument of insert_jobs."""
-    return msgspec.json.encode([_object(j) for j in jobs]).decode()
+    return msgspec.json.encode([as_object(j) for j in jobs]).decode()
 
 
-def _object(job: NewJob) -> dict[str, Any]:
+def as_object(job: NewJob) -> dict[str, Any]:
+    """One element of it, not yet encoded."""
     unique = job.unique
     return {
         "id": job.id,

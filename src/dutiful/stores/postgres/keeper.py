@@ -7,16 +7,17 @@ from typing import Any, TypeVar
 
 from dutiful.core.job import Token
 from dutiful.store import Renewal
-from dutiful.stores.postgres.connection import DRIVER_ERRORS, connect, translate, without_secrets
+from dutiful.stores.postgres.connection import DRIVER_ERRORS, connect, fetch_after, translate, without_secrets
 from dutiful.stores.statements import Statements
 
 T = TypeVar("T")
 
 
 class PostgresKeeper:
-    def __init__(self, dsn: str, sql: Statements, *, pooled: bool) -> None:
+    def __init__(self, dsn: str, sql: Statements, *, pooled: bool, first: str | None = None) -> None:
         self._dsn = dsn
         self._sql = sql
+        self._first = first
         self._pooled = pooled
         self._runner: asyncio.Runner | None = None
         self._connection: Any = None
@@ -46,7 +47,9 @@ class PostgresKeeper:
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._dsn, pooled=self._pooled, timeout=5)
         # Bounded, for a renewal that hangs must not outlive the lease that it is for.
-        return list(await self._connection.fetch(statement, *args, timeout=10))
+        if self._first is None:
+            return list(await self._connection.fetch(statement, *args, timeout=10))
+        return await fetch_after(self._connection, self._first, statement, args, timeout=10)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._runner is None:

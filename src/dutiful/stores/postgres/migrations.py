@@ -32,7 +32,7 @@ def script(schema: str) -> str:
     """All of it as one script that a DBA can read and run with psql."""
     parts = [_prelude(schema)]
     parts += [f"-- {m.name}\n{render(m.sql, schema)}\n{_record(m, schema)}" for m in migrations()]
-    return "begin;\n\n" + "\n\n".join([*parts, _versions(schema)]) + "\n\ncommit;\n"
+    return "begin;\n\n" + "\n\n".join([*parts, _versions(schema), _guard(schema)]) + "\n\ncommit;\n"
 
 
 def render(sql: str, schema: str) -> str:
@@ -59,6 +59,8 @@ async def migrate(connection: Any, schema: str) -> list[str]:
                     "restore the release that applied it, or migrate into a fresh schema"
                 )
         await connection.execute(_versions(schema))
+        if applied:
+            await connection.execute(_guard(schema))
     return applied
 
 
@@ -83,6 +85,8 @@ async def check(connection: Any, schema: str) -> None:
 
 def _prelude(schema: str) -> str:
     return (
+        # For an owner whom row-level security keeps in bounds, too.
+        "set local dutiful.tenant = '*';\n"
         f"create schema if not exists {schema};\n"
         f"create table if not exists {schema}.migration (\n"
         "    name text primary key, checksum text not null, applied_at timestamptz not null default now()\n);"
@@ -94,6 +98,11 @@ def _record(migration: Migration, schema: str) -> str:
         f"insert into {schema}.migration (name, checksum) values ('{migration.name}', '{migration.checksum}') "
         "on conflict (name) do nothing;"
     )
+
+
+def _guard(schema: str) -> str:
+    """What a migration has added is guarded as the rest is."""
+    return f"select {schema}.tenants_on() where {schema}.tenants_enabled();"
 
 
 def _versions(schema: str) -> str:

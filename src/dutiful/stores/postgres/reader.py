@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
+import msgspec
+
 from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.transitions import State
 from dutiful.locking import LockMode
 from dutiful.store import (
     JobFilter,
@@ -17,34 +20,45 @@ from dutiful.store import (
     Stats,
     WorkerRecord,
 )
+from dutiful.stores.listing import Fetch, Lines, Request, Sift, Walk, listing, needle
 from dutiful.stores.postgres.part import PostgresPart, decoded, record
 
 
 class PostgresReader(PostgresPart):
     async def find(self, job_id: UUID) -> JobRecord | None:
-        rows = await self._db.fetch(self._sql["find"], job_id)
+        rows = await self._db.fetch(self._sql["records"], [job_id])
         return record(rows[0]) if rows else None
 
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
         return [record(row) for row in await self._db.fetch(self._sql["outcomes"], job_ids)]
 
     async def jobs(self, filter: JobFilter) -> JobPage:
-        args: list[Any] = [filter.limit]
-        conditions = ["true"]
-        for column in ("state", "kind", "queue", "tenant", "correlation_id"):
-            value = getattr(filter, column)
-            if value is not None:
-                args.append(str(value))
-                conditions.append(f"{column} = ${len(args)}")
-        if filter.before is not None:
-            args.append(filter.before)
-            conditions.append(f"id < ${len(args)}")
-        statement = self._sql["jobs"].replace("{where}", " and ".join(conditions))
-        async with self._db.transaction() as connection:
-            # Statistics taken while the tables were empty would make it compare every job with every place.
-            await connection.execute("set local enable_seqscan = off; set local enable_hashjoin = off")
-            found = [record(row) for row in await connection.fetch(statement, *args)]
-        return JobPage(found, found[-1].id if len(found) == filter.limit else None)
+        looking, answer = listing(filter), None
+        while True:
+            try:
+                request = looking.send(answer)
+            except StopIteration as found:
+                page: JobPage = found.value
+                return page
+            answer = await self._answer(request)
+
+    async def _answer(self, request: Request) -> Any:
+        fetch, sql = self._db.fetch, self._sql
+        match request:
+            case Lines(kinds, queue):
+                return await fetch(sql["lines"], kinds, queue)
+            case Walk(branches, low, high, each):
+                columns = zip(*((branch.index.value, branch.name, branch.queue) for branch in branches), strict=True)
+                return [row["ids"] for row in await fetch(sql["walk"], *columns, low, high, each)]
+            case Sift(ids, wanted):
+                rows = await fetch(sql["sift"], ids, wanted.state, wanted.kinds, wanted.queue, wanted.tenant,
+                                   _json(wanted.subject), wanted.error_class,
+                                   None if wanted.text is None else needle(wanted.text))  # fmt: skip
+                return [row[0] for row in rows]
+            case Fetch(ids):
+                return [record(row) for row in await fetch(sql["records"], ids)]
+            case _:
+                assert_never(request)
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         return [AttemptRecord(**decoded(row)) for row in await self._db.fetch(self._sql["attempts"], job_id)]
@@ -52,17 +66,16 @@ class PostgresReader(PostgresPart):
     async def dependencies(self, job_id: UUID) -> list[JobRecord]:
         return [record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
 
-    async def queues(self) -> list[QueueRecord]:
-        return [QueueRecord(**dict(row)) for row in await self._db.fetch(self._sql["queues"])]
+    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
+        return [QueueRecord(**dict(row)) for row in await self._db.fetch(self._sql["queues"], tenant)]
 
-    async def stats(self, since: timedelta, *, now: datetime | None = None) -> Stats:
+    async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats:
         start = (now or await self._clock()) - since
-        live = await self._db.fetch(self._sql["live_counts"])
-        ended = await self._db.fetch(self._sql["finished_counts"], start)
-        oldest, dead_letters, workers = (await self._db.fetch(self._sql["other_counts"], now))[0]
+        counts = {State(row[0]): row[1] for row in await self._db.fetch(self._sql["counts"], start, tenant)}
+        oldest, dead_letters, workers = (await self._db.fetch(self._sql["other_counts"], now, tenant))[0]
         return Stats(
-            live={r[0]: r[1] for r in live},
-            finished={r[0]: r[1] for r in ended},
+            live={state.value: count for state, count in counts.items() if not state.final},
+            finished={state.value: count for state, count in counts.items() if state.final},
             since=start,
             oldest_ready_at=oldest,
             dead_letters=dead_letters,
@@ -85,6 +98,10 @@ class PostgresReader(PostgresPart):
     async def health(self) -> dict[str, Any]:
         rows = await self._db.fetch(self._sql["health"], self._schema)
         return {**dict(rows[0]), "store": "postgres", "pooled": self._db.pooled}
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
 
 
 def _worker(locks: str | None, **fields: Any) -> WorkerRecord:

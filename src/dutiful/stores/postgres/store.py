@@ -1,7 +1,7 @@
 """The Postgres store: a thin caller of the functions in migrations/."""
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -16,6 +16,7 @@ from dutiful.core.errors import ClaimLost, DataRefused, StoreUnavailable, UsageE
 from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
+from dutiful.payload_rule import PayloadRule
 from dutiful.store import (
     Ask,
     CancelResult,
@@ -33,12 +34,15 @@ from dutiful.store import (
     WorkerRecord,
 )
 from dutiful.stores.postgres import encode, migrations, within
+from dutiful.stores.postgres.access import PostgresAccess
+from dutiful.stores.postgres.auditing import PostgresAuditing
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.keeper import PostgresKeeper
 from dutiful.stores.postgres.locking import PostgresLocking
 from dutiful.stores.postgres.outbox import PostgresOutbox
 from dutiful.stores.postgres.parting import PostgresParting
-from dutiful.stores.postgres.reader import PostgresReader
+from dutiful.stores.postgres.reviewing import PostgresReviewing
+from dutiful.stores.postgres.tenancy import PostgresTenancy
 from dutiful.stores.postgres.tracking import PostgresTracking
 from dutiful.stores.postgres.watching import PostgresWatching
 
@@ -62,7 +66,15 @@ class PostgresTransaction:
 
 
 class PostgresStore(
-    PostgresReader, PostgresTracking, PostgresLocking, PostgresOutbox, PostgresWatching, PostgresParting
+    PostgresTenancy,
+    PostgresTracking,
+    PostgresLocking,
+    PostgresOutbox,
+    PostgresWatching,
+    PostgresParting,
+    PostgresReviewing,
+    PostgresAuditing,
+    PostgresAccess,
 ):
     def __init__(
         self,
@@ -79,7 +91,7 @@ class PostgresStore(
         self.direct_dsn = direct_dsn or dsn
         self._direct_given = direct_dsn is not None
         self._lock_mode = None
-        self._insert_within = self._sql["insert_within"].replace("{notify}", str(notify_within).lower())
+        self._notify_within = str(notify_within).lower()
         self._run_floor = LONG_AGO
 
     @property
@@ -98,6 +110,7 @@ class PostgresStore(
         try:
             async with self._db.transaction() as connection:
                 await migrations.check(connection, self._schema)
+                await self._learn_tenancy(connection)
         except BaseException:
             await self._db.close()
             raise
@@ -152,15 +165,22 @@ class PostgresStore(
         try:
             # A key held by somebody's long transaction is not worth waiting for without end.
             await connection.execute("set local lock_timeout = '5s'")
-            return encode.inserted(await connection.fetch(self._sql["insert_jobs"], encode.as_json(jobs), now))
+            args = [encode.as_json(jobs), now]
+            if self._db.first is None:
+                return encode.inserted(await connection.fetch(self._sql["insert_jobs"], *args))
+            return encode.inserted(await connection.fetch(self._sql["insert_jobs_for"], *args, self._tenant))
         except asyncpg.ForeignKeyViolationError as error:
             raise _unknown_dependency(error) from error
 
     async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return encode.inserted(await within.fetch(connection, self._insert_within, [encode.as_json(jobs)]))
+        return encode.inserted(await within.fetch(connection, *self._inserting(jobs)))
 
     def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return encode.inserted(within.fetch_sync(connection, self._insert_within, [encode.as_json(jobs)]))
+        return encode.inserted(within.fetch_sync(connection, *self._inserting(jobs)))
+
+    def _inserting(self, jobs: Sequence[NewJob]) -> tuple[str, list[Any]]:
+        statement, args = self._on_users("insert_within", [encode.as_json(jobs)])
+        return statement.replace("{notify}", self._notify_within), args
 
     # --- work
 
@@ -181,6 +201,7 @@ class PostgresStore(
             ask.limit,
             ask.suspects,
             ask.lease,
+            ask.tenants or None,
             now,
             repeat=False,  # a lane that hears of the failure gives back what the lost reply had claimed
         )
@@ -229,7 +250,7 @@ class PostgresStore(
         return [Refusal(r[0], r[1], Verdict(r[2])) for r in rows]
 
     def keeper(self) -> PostgresKeeper:
-        return PostgresKeeper(self._db.dsn, self._sql, pooled=self._db.pooled)
+        return PostgresKeeper(self._db.dsn, self._sql, pooled=self._db.pooled, first=self._db.first)
 
     @asynccontextmanager
     async def transaction(
@@ -244,12 +265,12 @@ class PostgresStore(
                 raise translate(error, self.url) from error
 
     async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
-        args = _completing(token, result, errors)
-        _check_held(token, await within.fetch(connection, self._sql["complete_one"], args))
+        statement, args = self._on_users("complete_one", _completing(token, result, errors))
+        _check_held(token, await within.fetch(connection, statement, args))
 
     def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
-        args = _completing(token, result, errors)
-        _check_held(token, within.fetch_sync(connection, self._sql["complete_one"], args))
+        statement, args = self._on_users("complete_one", _completing(token, result, errors))
+        _check_held(token, within.fetch_sync(connection, statement, args))
 
     # --- duties
 
@@ -290,6 +311,11 @@ class PostgresStore(
             job = msgspec.json.encode(s.job).decode()
             args = (s.name, s.kind, s.expression, s.timezone, s.catch_up, job, s.next_at)
             await self._db.fetch(self._sql["put_schedule"], *args)
+
+    async def put_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
+        given = [rule for rule in rules.values() if rule is not None]
+        without = [kind for kind, rule in rules.items() if rule is None]
+        await self._db.fetch(self._sql["put_rules"], msgspec.json.encode(given).decode(), without)
 
     async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
         last = fired.jobs[-1].id if fired.jobs else None

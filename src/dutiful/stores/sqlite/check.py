@@ -32,6 +32,22 @@ def check_places(db: Connection) -> list[str]:
         f"job {_name(job_id)} failed without a dead letter" for (job_id,) in db.rows(SQL["failed_without_dead_letter"])
     ]
     breaches += [
+        f"one half of the dead letter of {_name(job_id)} is missing"
+        for (job_id,) in db.rows(SQL["dead_letters_without_body"])
+    ]
+    breaches += [
+        f"the dead letter of {_name(job_id)} is {status} {'with' if has_job else 'without'} a new job"
+        for job_id, status, has_job in db.rows(SQL["reprocessing_without_job"])
+    ]
+    breaches += [
+        f"job {_name(job_id)} stands for more than one dead letter" for (job_id,) in db.rows(SQL["reprocessed_twice"])
+    ]
+    breaches += [
+        f"audit event {uuid(id_)} is neither sealed nor waits for its seal, or both"
+        for (id_,) in db.rows(SQL["events_without_seal"])
+    ]
+    breaches += [f"the audit event of seal {seq} has been deleted" for (seq,) in db.rows(SQL["seals_without_event"])]
+    breaches += [
         f"attempts are kept of {_name(job_id)}, which is no job" for (job_id,) in db.rows(SQL["attempts_without_job"])
     ]
     breaches += [

@@ -131,6 +131,7 @@ def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
         # This library would plan a statement anew for each value that is bound to it, which takes ten times as long as
         # to run it.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        raw.create_scalar_function("dutiful_folded", cast(Any, folded), 1, deterministic=True)
     else:
         raw = sqlite3.connect(
             path,
@@ -139,7 +140,13 @@ def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
             check_same_thread=False,
             cached_statements=_STATEMENTS_CACHED,
         )
+        raw.create_function("dutiful_folded", 1, folded, deterministic=True)
     return Connection(raw)
+
+
+def folded(text: str | None) -> str | None:
+    """Without regard to case; SQLite itself knows only the cases of ASCII's letters."""
+    return None if text is None else text.casefold()
 
 
 def file_id(path: str) -> tuple[int, int] | None:

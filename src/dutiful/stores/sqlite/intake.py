@@ -34,6 +34,12 @@ def _insert_plain(db: Connection, jobs: Sequence[NewJob], paused: frozenset[str]
         results = _which_are_new(db, jobs)
         pairs = [pair for pair in zip(jobs, rows, results, strict=True) if pair[2].insertion is Insertion.MADE]
         jobs, rows = [job for job, _, _ in pairs], [row for _, row, _ in pairs]
+    if not paused and all(row[6] is None for row in rows):
+        # The common case: all are due now. What this saves a large batch, the index that lists are made from costs it.
+        places.line_up(
+            db, [(job.queue, job.priority, row[0], job.kind, job.tenant) for job, row in zip(jobs, rows, strict=True)]
+        )
+        return results
     placing = places.Placing(db, paused, now)
     for job, row in zip(jobs, rows, strict=True):
         placing.add(row[0], (job.queue, job.priority, job.kind, job.tenant), 0, 0, row[6])

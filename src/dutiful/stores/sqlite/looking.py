@@ -2,25 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from dutiful.core.job import AttemptRecord, JobRecord, Progress
 from dutiful.core.transitions import State
 from dutiful.locking import LockMode
-from dutiful.store import JobFilter, JobPage, Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
+from dutiful.store import Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
 from dutiful.stores.sqlite import liveness
 from dutiful.stores.sqlite.codec import from_json, maybe_moment, maybe_uuid, moment, span, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
 _EVERYWHERE = "dutiful_job j"
-_PLACES = {
-    State.SCHEDULED: "dutiful_scheduled",
-    State.READY: "dutiful_ready",
-    State.BLOCKED: "dutiful_blocked",
-    State.RUNNING: "dutiful_lease",
-}
 
 
 def find(db: Connection, job_id: UUID) -> JobRecord | None:
@@ -39,34 +32,6 @@ def outcomes(db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
     return [record(row) for row in found if row is not None]
 
 
-def jobs(db: Connection, wanted: JobFilter) -> JobPage:
-    """The page that `wanted` asks for, from the place of its state or, without one, from all jobs."""
-    source, id_column = _EVERYWHERE, "j.id"
-    tests: list[str] = []
-    bindings: dict[str, Any] = {"limit": wanted.limit}
-    if wanted.state is not None:
-        source, id_column = _from(_PLACES.get(wanted.state, "dutiful_finished")), "p.job_id"
-        if wanted.state.final:
-            tests.append("p.state = :state")
-            bindings["state"] = wanted.state.value
-            if wanted.state is not State.COMPLETED:
-                tests.append("p.state <> 'completed'")  # said so that the index of unhappy ends can be used
-    for column in ("kind", "queue", "tenant"):
-        if (value := getattr(wanted, column)) is not None:
-            tests.append(f"j.{column} = :{column}")
-            bindings[column] = value
-    if wanted.correlation_id is not None:
-        # A job that was given none is its own: its id stands for it.
-        tests.append("(j.correlation_id = :correlation OR (j.correlation_id IS NULL AND j.id = :own))")
-        bindings |= {"correlation": wanted.correlation_id, "own": _bytes_of(wanted.correlation_id)}
-    if wanted.before is not None:
-        tests.append(f"{id_column} < :before")
-        bindings["before"] = wanted.before.bytes
-    where = f" WHERE {' AND '.join(tests)}" if tests else ""
-    found = [record(row) for row in db.rows(f"{_jobs(source)}{where} ORDER BY {id_column} DESC LIMIT :limit", bindings)]
-    return JobPage(found, found[-1].id if len(found) == wanted.limit else None)
-
-
 def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:
     return [
         AttemptRecord(uuid(job), claim_id, attempt, outcome, maybe_uuid(worker_id), maybe_moment(claimed_at),
@@ -82,27 +47,26 @@ def dependencies(db: Connection, job_id: UUID) -> list[JobRecord]:
     return [job for job in found if job is not None]
 
 
-def queues(db: Connection) -> list[QueueRecord]:
+def queues(db: Connection, tenant: str | None) -> list[QueueRecord]:
     paused = {name for scope, name, *_ in db.rows(SQL["pauses"]) if scope == PauseScope.QUEUE}
-    oldest = _oldest(db)
+    oldest = _oldest(db, tenant)
     return [
         QueueRecord(
             queue=queue, scheduled=scheduled, ready=ready, blocked=blocked, running=running,
             oldest_ready_at=maybe_moment(oldest.get(queue)), paused=queue in paused,
         )
-        for queue, scheduled, ready, blocked, running in db.rows(SQL["count_by_queue"])
+        for queue, scheduled, ready, blocked, running in db.rows(SQL["count_by_queue"], {"tenant": tenant})
     ]  # fmt: skip
 
 
-def stats(db: Connection, span_back: timedelta, now: int) -> Stats:
+def stats(db: Connection, span_back: timedelta, tenant: str | None, now: int) -> Stats:
     since = now - span(span_back)
-    scheduled, ready, blocked, running, dead_letters = db.rows(SQL["count_live"])[0]
-    oldest = _oldest(db)
+    scheduled, ready, blocked, running, dead_letters = db.rows(SQL["count_live"], {"tenant": tenant})[0]
     return Stats(
         live={"scheduled": scheduled, "ready": ready, "blocked": blocked, "running": running},
-        finished=dict(db.rows(SQL["count_finished"], (since,))),
+        finished=dict(db.rows(SQL["count_finished"], {"since": since, "tenant": tenant})),
         since=moment(since),
-        oldest_ready_at=maybe_moment(min(oldest.values(), default=None)),
+        oldest_ready_at=maybe_moment(min(_oldest(db, tenant).values(), default=None)),
         dead_letters=dead_letters,
         workers=sum(worker.alive for worker in workers(db, now)),
     )
@@ -150,12 +114,13 @@ def lines(db: Connection) -> list[tuple[str, int]]:
     return found
 
 
-def _oldest(db: Connection) -> dict[str, int]:
+def _oldest(db: Connection, tenant: str | None) -> dict[str, int]:
     """Since when the first job of each queue has been due."""
     oldest: dict[str, int] = {}
     for queue, priority in lines(db):
-        first = db.value(SQL["first_in_line"], (queue, priority))
-        oldest[queue] = min(first, oldest.get(queue, first))
+        first = db.value(SQL["first_in_line"], {"queue": queue, "priority": priority, "tenant": tenant})
+        if first is not None:
+            oldest[queue] = min(first, oldest.get(queue, first))
     return oldest
 
 
@@ -166,13 +131,6 @@ def _jobs(source: str) -> str:
 def _from(place: str) -> str:
     # CROSS JOIN keeps the place as the outer loop, which is read backwards by its index on job_id.
     return f"{place} p CROSS JOIN dutiful_job j ON j.id = p.job_id"
-
-
-def _bytes_of(correlation_id: str) -> bytes | None:
-    try:
-        return UUID(correlation_id).bytes
-    except ValueError:
-        return None
 
 
 def record(row: Row) -> JobRecord:

@@ -67,7 +67,15 @@ def purge(db: Connection, cutoff: int, limit: int, now: int) -> bool:
     posts = db.change(SQL["delete_ended_posts"], (cutoff, limit))
     tombstones = db.change(SQL["delete_old_tombstones"], (now - _TOMBSTONE_STANDS, limit))
     locking.forget(db)
-    return max(keys, posts, tombstones) >= limit
+    return max(keys, posts, tombstones, _forget_closed(db, cutoff, limit)) >= limit
+
+
+def _forget_closed(db: Connection, cutoff: int, limit: int) -> int:
+    """Delete dead letters that people have closed long ago; says how many."""
+    closed = db.rows(SQL["closed_dead_letters"], (cutoff, limit))
+    for verb in ("delete_dead_letter", "delete_dead_letter_body"):
+        db.many(SQL[verb], closed)
+    return len(closed)
 
 
 def records(db: Connection, job_ids: Sequence[bytes]) -> list[JobRecord]:

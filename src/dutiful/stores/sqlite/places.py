@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from dutiful.core.transitions import WAITING, State
 from dutiful.stores.sqlite import outbox, tracking
-from dutiful.stores.sqlite.codec import errors_json, maybe_moment, maybe_uuid, to_json, uuid
+from dutiful.stores.sqlite.codec import errors_json
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
@@ -16,6 +14,16 @@ PAUSED, DEPENDENCY = "paused", "dependency"
 
 def paused_kinds(db: Connection) -> frozenset[str]:
     return frozenset(name for (name,) in db.rows(SQL["paused_kinds"]))
+
+
+def line_up(db: Connection, jobs: Sequence[tuple[str, int, bytes, str, str | None]]) -> None:
+    """Put new jobs, of each its queue, priority, id, kind and tenant, at the end of their lines."""
+    first = db.value(SQL["next_seq"], (len(jobs),)) - len(jobs) + 1
+    rows = [
+        (queue, priority, seq, job_id, 0, 0, kind, tenant)
+        for seq, (queue, priority, job_id, kind, tenant) in enumerate(jobs, first)
+    ]
+    db.many(SQL["insert_ready"], rows)
 
 
 class Placing:
@@ -99,35 +107,3 @@ def let_go(db: Connection, job_ids: Sequence[bytes]) -> None:
         db.many(SQL["free_queued_key"], ids)
     if db.value(SQL["any_dependency"]):
         db.many(SQL["delete_dependencies"], ids)
-
-
-def bury(db: Connection, job_id: bytes, errors: str | None, attempts: int, now: int) -> None:
-    """Write the dead letter of a failed job; its snapshot outlives the job."""
-    row = db.row(SQL["job_row"], (job_id,))
-    assert row is not None
-    db.run(SQL["insert_dead_letter"], (job_id, _snapshot(row), errors, attempts, now))
-
-
-def _snapshot(row: Row) -> str:
-    raw = msgspec.Raw
-    (id_, kind, queue, payload, priority, max_attempts, run_at, tenant, correlation_id, parent_id, retry_of, subject,
-     created_by, options, created_at) = row  # fmt: skip
-    return to_json(
-        {
-            "id": uuid(id_),
-            "kind": kind,
-            "queue": queue,
-            "payload": raw(payload.encode()),
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "run_at": maybe_moment(run_at),
-            "tenant": tenant,
-            "correlation_id": correlation_id,
-            "parent_id": maybe_uuid(parent_id),
-            "retry_of": maybe_uuid(retry_of),
-            "subject": None if subject is None else raw(subject.encode()),
-            "created_by": created_by,
-            "options": None if options is None else raw(options.encode()),
-            "created_at": maybe_moment(created_at),
-        }
-    )

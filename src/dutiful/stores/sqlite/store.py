@@ -12,6 +12,7 @@ from uuid import UUID
 from dutiful.core.errors import UsageError
 from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, NewJob, Token
 from dutiful.core.settle import Change
+from dutiful.core.tenant import check_tenant
 from dutiful.core.transitions import State
 from dutiful.store import (
     Ask,
@@ -31,12 +32,13 @@ from dutiful.store import (
     Transaction,
     WorkerRecord,
 )
-from dutiful.stores.sqlite import acts, check, health, intake, looking, schema, work
+from dutiful.stores.sqlite import acts, check, health, intake, listing, looking, schema, work
 from dutiful.stores.sqlite.driver import Driver
 from dutiful.stores.sqlite.keeper import SqliteKeeper
 from dutiful.stores.sqlite.store_duties import SqliteDuties
 from dutiful.stores.sqlite.store_following import SqliteFollowing
 from dutiful.stores.sqlite.store_outbox import SqliteOutbox
+from dutiful.stores.sqlite.store_review import SqliteReview
 from dutiful.stores.sqlite.threads import Threads
 from dutiful.stores.sqlite.transaction import BufferedTransaction, complete
 from dutiful.stores.sqlite.within import borrowed
@@ -44,7 +46,7 @@ from dutiful.stores.sqlite.within import borrowed
 Synchronous = Literal["FULL", "NORMAL", "EXTRA", "OFF"]
 
 
-class SqliteStore(SqliteDuties, SqliteOutbox, SqliteFollowing):
+class SqliteStore(SqliteDuties, SqliteOutbox, SqliteReview, SqliteFollowing):
     """Jobs in the file `path`, for any number of processes on one machine.
 
     `synchronous="NORMAL"` is faster, and after a power cut forgets the last commits; FULL keeps its word.
@@ -122,6 +124,15 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteFollowing):
 
     def migration_sql(self) -> str:
         return "\n".join(f"-- {migration.name}\n\n{migration.sql}" for migration in schema.migrations())
+
+    @property
+    def guarded(self) -> bool:
+        return False
+
+    def for_tenant(self, tenant: str) -> "SqliteStore":
+        """Itself: who can open the file can read all of it, so only what is asked for keeps tenants apart."""
+        check_tenant(tenant)
+        return self
 
     # Intake
 
@@ -231,7 +242,7 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteFollowing):
         return await self._read(lambda db: looking.outcomes(db, job_ids))
 
     async def jobs(self, filter: JobFilter) -> JobPage:
-        return await self._browse(lambda db: looking.jobs(db, filter))
+        return await self._browse(lambda db: listing.jobs(db, filter))
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         return await self._read(lambda db: looking.attempts(db, job_id))
@@ -239,11 +250,11 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteFollowing):
     async def dependencies(self, job_id: UUID) -> list[JobRecord]:
         return await self._read(lambda db: looking.dependencies(db, job_id))
 
-    async def queues(self) -> list[QueueRecord]:
-        return await self._browse(looking.queues)
+    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
+        return await self._browse(lambda db: looking.queues(db, tenant))
 
-    async def stats(self, since: timedelta, *, now: datetime | None = None) -> Stats:
-        return await self._browse(lambda db: looking.stats(db, since, self._clock(now)))
+    async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats:
+        return await self._browse(lambda db: looking.stats(db, since, tenant, self._clock(now)))
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._browse(lambda db: looking.workers(db, self._clock(None)))

@@ -1,6 +1,6 @@
 """The store's face to services: what they do for jobs that wait, that lost their worker, and that are long finished."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.job import JobRecord, Lapsed
+from dutiful.payload_rule import PayloadRule
 from dutiful.store import Fired, Parted, Promotion, Retained, ScheduleRecord, Survey, Tidings, WorkerRecord
 from dutiful.stores.sqlite import duties, gates, parting, survey, workers
 from dutiful.stores.sqlite.codec import maybe_moment, micros, span
@@ -126,6 +127,9 @@ class SqliteDuties(Threaded):
 
     async def put_schedules(self, schedules: Sequence[ScheduleRecord]) -> None:
         await self._write(lambda db: duties.put_schedules(db, schedules))
+
+    async def put_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
+        """Every job is stored by this code, which has checked it; those of other code are looked at before they run."""
 
     async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
         return await self._write(lambda db: duties.fire(db, fired, self._clock(now)))

@@ -42,7 +42,7 @@ def survey(db: Connection, leads: bool, led_at: int, swept: gates.Kinds, now: in
 
     `led_at` is when this process was last told so.
     """
-    next_run_at, next_fire_at, next_expiry, next_post_at, any_blocked = db.rows(SQL["survey"])[0]
+    next_run_at, next_fire_at, next_expiry, next_post_at, any_blocked, reviewing, unsealed = db.rows(SQL["survey"])[0]
     blocked = bool(any_blocked) or not gates.paused_kinds(db) <= swept
     due = (next_run_at, next_fire_at, next_expiry, next_post_at)
     overdue = any(at is not None and at < now - _STALLED for at in due)
@@ -56,4 +56,6 @@ def survey(db: Connection, leads: bool, led_at: int, swept: gates.Kinds, now: in
         lapsed=next_expiry is not None and next_expiry <= now,
         blocked=blocked,
         next_post_at=maybe_moment(next_post_at),
+        reviewing=bool(reviewing),
+        unsealed=bool(unsealed),
     )

@@ -10,7 +10,7 @@ from dutiful.core.pipeline import PhaseState
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.store import Ask, Completion, Line, PauseScope, Refusal, Renewal, Verdict
-from dutiful.stores.sqlite import outbox, places, tracking
+from dutiful.stores.sqlite import burial, outbox, places, tracking
 from dutiful.stores.sqlite.codec import (
     errors_json,
     maybe_checked,
@@ -71,14 +71,28 @@ def _pick(db: Connection, lines: Sequence[Line], kinds: str, ask: Ask) -> list[R
             break
         found = []
         if limit > 0:
-            found = db.rows(SQL["pick_line"], (line.queue, line.priority, line.seq, kinds, limit))
+            found = _unsuspected(db, line, kinds, ask.tenants, limit)
             limit -= len(found)
         if suspects > 0:
-            strange = db.rows(SQL["pick_suspects"], (line.queue, line.priority, kinds, suspects))
+            strange = _suspected(db, line, kinds, ask.tenants, suspects)
             suspects -= len(strange)
             found = sorted(found + strange, key=_seq) if strange else found
         picked += found
     return picked
+
+
+def _unsuspected(db: Connection, line: Line, kinds: str, tenants: Sequence[str], limit: int) -> list[Row]:
+    place = (line.queue, line.priority, line.seq, kinds, limit)
+    if not tenants:
+        return db.rows(SQL["pick_line"], place)
+    found = [row for tenant in {*tenants} for row in db.rows(SQL["pick_line_of_tenant"], (tenant, *place))]
+    return sorted(found, key=_seq)[:limit]
+
+
+def _suspected(db: Connection, line: Line, kinds: str, tenants: Sequence[str], limit: int) -> list[Row]:
+    whose = to_json(list(tenants)) if tenants else None
+    place = {"queue": line.queue, "priority": line.priority, "kinds": kinds, "tenants": whose, "limit": limit}
+    return db.rows(SQL["pick_suspects"], place)
 
 
 def _seq(row: Row) -> int:
@@ -148,7 +162,7 @@ def _finish(db: Connection, change: Change, held: Row, phased: bool, now: int) -
          maybe_checked(change.result), errors),
     )  # fmt: skip
     if change.to is State.FAILED:
-        places.bury(db, job_id, errors, change.attempt, now)
+        burial.bury(db, job_id, change.errors, change.attempt, now)
     tracking.stop_phases(db, change, phased, now)
     places.let_go(db, [job_id])
 

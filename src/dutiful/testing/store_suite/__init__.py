@@ -10,13 +10,18 @@ For a store of your own, with pytest-asyncio in auto mode:
     class TestClaim(ClaimSuite): ...
 """
 
+from dutiful.testing.store_suite.access import AccessSuite
 from dutiful.testing.store_suite.act import ActSuite
+from dutiful.testing.store_suite.audit import AuditSuite
+from dutiful.testing.store_suite.bulk import BulkSuite
 from dutiful.testing.store_suite.claim import ClaimSuite
+from dutiful.testing.store_suite.dead_letter import DeadLetterSuite
 from dutiful.testing.store_suite.duty import DutySuite
 from dutiful.testing.store_suite.fence import FenceSuite
 from dutiful.testing.store_suite.gate import GateSuite
 from dutiful.testing.store_suite.insert import InsertSuite
 from dutiful.testing.store_suite.lease import LeaseSuite
+from dutiful.testing.store_suite.listing import ListingSuite
 from dutiful.testing.store_suite.lock_session import LockSessionSuite
 from dutiful.testing.store_suite.locking import LockingSuite
 from dutiful.testing.store_suite.outbox import OutboxSuite
@@ -26,6 +31,7 @@ from dutiful.testing.store_suite.posting import PostingSuite
 from dutiful.testing.store_suite.race import RaceSuite
 from dutiful.testing.store_suite.reader import ReaderSuite
 from dutiful.testing.store_suite.retention import RetentionSuite
+from dutiful.testing.store_suite.review import ReviewSuite
 from dutiful.testing.store_suite.schedule import ScheduleSuite
 from dutiful.testing.store_suite.settle import SettleSuite
 from dutiful.testing.store_suite.tracking import TrackingSuite
@@ -35,13 +41,18 @@ from dutiful.testing.store_suite.view import ViewSuite
 from dutiful.testing.store_suite.watching import StirSuite
 
 __all__ = [
+    "AccessSuite",
     "ActSuite",
+    "AuditSuite",
+    "BulkSuite",
     "ClaimSuite",
+    "DeadLetterSuite",
     "DutySuite",
     "FenceSuite",
     "GateSuite",
     "InsertSuite",
     "LeaseSuite",
+    "ListingSuite",
     "LockSessionSuite",
     "LockingSuite",
     "OutboxSuite",
@@ -51,6 +62,7 @@ __all__ = [
     "ReaderSuite",
     "RemovalSuite",
     "RetentionSuite",
+    "ReviewSuite",
     "ScheduleSuite",
     "SettleSuite",
     "StaleSuite",

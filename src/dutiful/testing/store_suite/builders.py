@@ -11,11 +11,12 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.backoff import Fixed
 from dutiful.core.ids import from_parts
 from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Progress, Token
 from dutiful.core.outcome import Lost, Outcome
 from dutiful.core.pipeline import PhaseState
-from dutiful.core.retry import Fixed, Retry
+from dutiful.core.retry import Retry
 from dutiful.core.settle import Change, Held, Policy, decide
 from dutiful.core.transitions import State
 from dutiful.store import Ask, Completion, Line, Pause, PauseScope, Refusal, Renewal, Store, Verdict

@@ -188,6 +188,35 @@ class ClaimSuite:
         assert [c.crashes for c in claimed if c.job_id not in lost] == [0, 0]
         assert [c.seq for c in claimed] == sorted(c.seq for c in claimed)
 
+    @pytest.mark.req("W22")
+    async def test_a_claim_for_tenants_passes_over_the_jobs_of_others(self, store: Store) -> None:
+        await enqueue(store, *(new_job(tenant="globex") for _ in range(60)), nobodys := new_job())
+        acme = [new_job(tenant="acme"), new_job(tenant="acme", priority=200), new_job(tenant="acme")]
+        umbrella = new_job(tenant="umbrella")
+        await enqueue(store, acme[0], umbrella, *acme[1:])
+        lines = [DEFAULT, Line("default", 200)]
+
+        assert await claim(store, lines=lines, tenants=["nobody"]) == []
+        first = await claim(store, lines=lines, tenants=["acme", "umbrella"], limit=2)
+        rest = await claim(store, lines=lines, tenants=["acme"])
+
+        assert [c.job_id for c in first] == [acme[0].id, umbrella.id]
+        assert [c.job_id for c in rest] == [acme[2].id, acme[1].id]
+        left = await claim(store, lines=lines)
+        assert {c.tenant for c in left} == {"globex", None}
+        assert left[-1].job_id == nobodys.id
+
+    @pytest.mark.req("W22")
+    async def test_a_claim_for_tenants_takes_no_suspects_of_others(self, store: Store) -> None:
+        await enqueue(store, *(new_job(tenant=tenant) for tenant in ("globex", "acme", "globex")), new_job())
+        await claim(store)
+        now = await crash(store)
+
+        (suspect,) = await claim(store, tenants=["acme"], limit=0, suspects=5, now=now)
+
+        assert (suspect.tenant, suspect.crashes) == ("acme", 1)
+        assert len(await claim(store, limit=0, suspects=5, now=now)) == 3
+
     @pytest.mark.parametrize("suspects", [0, 1])
     async def test_suspects_do_not_hide_the_jobs_behind_them(self, store: Store, suspects: int) -> None:
         await enqueue(store, *(new_job() for _ in range(60)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -110,6 +111,19 @@ class InsertSuite:
 
         assert await store.insert([job, job], now=T0) == [*made(job), Inserted(job.id, Insertion.EXISTING)]
         assert len(await claim(store)) == 1
+
+    async def test_a_large_batch_that_is_partly_there_makes_what_is_missing(self, store: Store) -> None:
+        batch = [new_job() for _ in range(50)]
+        await enqueue(store, *batch[:3])
+        await warm(store)
+
+        answers = await asyncio.gather(*(store.insert([*batch, batch[-1]], now=T0) for _ in range(4)))
+
+        told = Counter((inserted.job_id, inserted.insertion) for answer in answers for inserted in answer)
+        assert {job_id for job_id, insertion in told if insertion is Insertion.MADE} == {job.id for job in batch[3:]}
+        assert {count for (_, insertion), count in told.items() if insertion is Insertion.MADE} == {1}
+        assert [claimed.job_id for claimed in await claim(store)][:3] == [job.id for job in batch[:3]]
+        assert await store.check_places() == []
 
     async def test_an_enqueue_repeated_after_the_job_is_final_does_not_run_it_again(self, store: Store) -> None:
         job_id = await finish_one(store)

@@ -66,7 +66,7 @@ class StirSuite:
         assert await look(299)
         await settle(store, first, Failed(OOPS), now=at(400))
         assert await look(399)
-        await store.promote(1, now=at(500))
+        await store.promote(10, now=at(500))
         second = await claim_one(store, now=at(500))
         assert await look(499)
         await complete(store, second, now=at(600))

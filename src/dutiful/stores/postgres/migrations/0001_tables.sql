@@ -24,6 +24,12 @@ create table {schema}.job (
     subject        jsonb,
     options        jsonb
 );
+-- For listing; the collation makes comparing cheap. Kinds and queues are few, so that a list by one of them is merged
+-- from its pairs with the other, and jobs without a tenant or correlation id pay for one index only. Every job has a kind:
+-- the condition is there so that only those who name it use the index, for it might be taken to look for an id, too.
+create index job_line on {schema}.job (kind collate "C", queue collate "C", id) where kind <> '';
+create index job_tenant on {schema}.job (tenant collate "C", id) where tenant is not null;
+create index job_correlation on {schema}.job (correlation_id collate "C", id) where correlation_id is not null;
 
 -- `seq` orders a line (queue, priority) by when its jobs became ready.
 create sequence {schema}.ready_seq;
@@ -48,6 +54,8 @@ create table {schema}.ready (
 );
 create index ready_job on {schema}.ready (job_id);
 create index ready_suspect on {schema}.ready (queue, priority, seq) where crashes > 0;
+-- For workers of some tenants only, so that they need not walk past everybody else's jobs.
+create index ready_tenant on {schema}.ready (tenant, queue, priority, seq) where tenant is not null;
 
 -- Waits for its time; a retry waits here too.
 create table {schema}.scheduled (
@@ -122,6 +130,8 @@ create table {schema}.finished (
 
 -- Nearly free, since rows come in order of time; serves counts of the last hour beside years of history.
 create index finished_time on {schema}.finished using brin (finished_at) with (autosummarize = on);
+-- For lists of what went wrong; a job that is simply done pays nothing for it.
+create index finished_unhappy on {schema}.finished (state collate "C", job_id) where state <> 'completed';
 
 -- Every claim that was not the final one. Append-only.
 create table {schema}.attempt (
@@ -186,16 +196,43 @@ create table {schema}.tombstone (
 create index tombstone_untold on {schema}.tombstone (deleted_at) where told_at is null;
 create index tombstone_told on {schema}.tombstone (told_at);
 
--- A job that failed for good and waits for a person; it keeps all it needs when its job is retained away.
+-- A job that failed for good and waits for a person; it keeps all it needs when its job is retained away. What is
+-- looked through is in columns, and its JSON is kept apart early, so that those stay close together.
 create table {schema}.dead_letter (
-    job_id  uuid primary key,
-    died_at timestamptz not null,
-    status  text  not null default 'pending_review',
-    job     jsonb not null,
-    errors  jsonb,
-    history jsonb
-);
-create index dead_letter_status on {schema}.dead_letter (status, died_at);
+    job_id         uuid primary key,
+    died_at        timestamptz not null,
+    created_at     timestamptz not null,      -- of the job
+    reviewed_at    timestamptz,
+    closed_at      timestamptz,               -- when it was resolved or discarded; retention goes by it
+    new_job_id     uuid,
+    attempt        int  not null,
+    max_attempts   int  not null,
+    status         text not null default 'pending_review'
+                   check (status in ('pending_review', 'acknowledged', 'reprocessing', 'resolved', 'discarded')),
+    kind           text not null,
+    queue          text not null,
+    tenant         text,
+    correlation_id text not null,
+    unique_key     text,
+    error_class    text,
+    error_type     text,
+    message        text,
+    fingerprint    text,
+    reviewed_by    text,
+    notes          text,
+    resolution     text,
+    job            jsonb not null,
+    errors         jsonb,
+    history        jsonb,
+    check (status <> 'reprocessing' or new_job_id is not null)
+) with (toast_tuple_target = 512);
+create index dead_letter_time on {schema}.dead_letter (died_at, job_id);
+create index dead_letter_status on {schema}.dead_letter (status, died_at, job_id);
+create index dead_letter_kind on {schema}.dead_letter (kind, died_at, job_id);
+create index dead_letter_fingerprint on {schema}.dead_letter (fingerprint, died_at, job_id);
+create index dead_letter_tenant on {schema}.dead_letter (tenant, died_at, job_id) where tenant is not null;
+create index dead_letter_reprocessing on {schema}.dead_letter (new_job_id) where status = 'reprocessing';
+create index dead_letter_closed on {schema}.dead_letter (closed_at) where closed_at is not null;
 
 create table {schema}.unique_key (
     tenant     text not null,                 -- '' for none

@@ -40,6 +40,30 @@ begin
     end if;
     if p_run_ats is null and p_delays is null and cardinality(v_paused) = 0 then
         -- The common case: everything is due now. One place to write to, and nothing to sort out.
+        if cardinality(p_ids) >= 20 then
+            -- A batch is taken to be new: that saves each of its rows a probe and a second WAL record, and is worth a
+            -- subtransaction. If one was there already, all begin again below.
+            begin
+                insert into {schema}.job
+                    (id, created_at, parent_id, retry_of, priority, max_attempts, kind, queue, tenant,
+                     correlation_id, created_by, payload, subject, options)
+                select a.id, v_now, a.parent_id, a.retry_of, coalesce(a.priority, p_priorities[1]),
+                       coalesce(a.max_attempts, p_max_attempts[1]), coalesce(a.kind, p_kinds[1]),
+                       coalesce(a.queue, p_queues[1]), a.tenant, a.correlation_id, a.created_by,
+                       a.payload::jsonb, a.subject::jsonb, a.options::jsonb
+                from unnest(p_ids, p_kinds, p_queues, p_payloads, p_priorities, p_max_attempts,
+                            p_tenants, p_correlation_ids, p_parent_ids, p_retry_ofs, p_subjects, p_created_bys,
+                            p_options)
+                  as a (id, kind, queue, payload, priority, max_attempts,
+                        tenant, correlation_id, parent_id, retry_of, subject, created_by, options);
+                insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
+                select nextval('{schema}.ready_seq'), a.id, coalesce(a.priority, p_priorities[1]), 0, 0,
+                       coalesce(a.queue, p_queues[1]), coalesce(a.kind, p_kinds[1]), a.tenant
+                from unnest(p_ids, p_kinds, p_queues, p_priorities, p_tenants) as a (id, kind, queue, priority, tenant);
+                return;
+            exception when unique_violation then
+            end;
+        end if;
         with made as (
             insert into {schema}.job
                 (id, created_at, parent_id, retry_of, priority, max_attempts, kind, queue, tenant,
@@ -178,6 +202,9 @@ declare
     v_lost   uuid;
     v_looks  int := 0;
 begin
+    if exists (select 1 from {schema}.payload_rule) then
+        p_jobs := {schema}.follow_rules(p_jobs);
+    end if;
     -- The job rows come first: a repeat of this call waits here until the first one has committed.
     with asked as (
         select distinct on (j.id) j.* from (
@@ -193,7 +220,11 @@ begin
                (v ->> 'parent_id')::uuid, (v ->> 'retry_of')::uuid, coalesce((v ->> 'priority')::int, 100),
                coalesce((v ->> 'max_attempts')::int, 5), v ->> 'kind', coalesce(v ->> 'queue', 'default'),
                v ->> 'tenant', v ->> 'correlation_id', v ->> 'created_by', coalesce(v -> 'payload', '{}'),
-               nullif(v -> 'subject', 'null'), nullif(v -> 'options', 'null')
+               nullif(v -> 'subject', 'null'),
+               -- A job keeps its key, which is free again one day, to be shown.
+               case when v #>> '{unique,key}' is null then nullif(v -> 'options', 'null')
+                    else coalesce(nullif(v -> 'options', 'null'), '{}')
+                         || jsonb_build_object('unique', v #>> '{unique,key}') end
         from asked a
         on conflict (id) do nothing
         returning id
@@ -377,10 +408,40 @@ begin
     ) f;
 end $$;
 
+-- Lock up to p_limit jobs of these tenants, in order of the lines. What several tenants have too many of stays locked
+-- until the end of the claim, and nobody waits for it.
+create function {schema}.lock_of_tenants(
+    p_tenants text[], p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[], p_limit int
+) returns tid[]
+language plpgsql volatile
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return array(
+        select r.tid
+        from unnest(p_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
+        cross join lateral (
+            select h.tid
+            from unnest(p_tenants) t (tenant)
+            cross join lateral (
+                select x.ctid as tid, x.seq from {schema}.ready x
+                where x.tenant = t.tenant and x.queue = l.queue and x.priority = l.priority and x.seq > l.floor
+                  and x.crashes = 0 and x.kind = any (p_kinds)
+                order by x.seq
+                limit p_limit
+                for update skip locked
+            ) h
+            order by h.seq
+            limit p_limit
+        ) r
+        limit p_limit);
+end $$;
+
 -- Take jobs from lines, in their order, each beyond its floor: dead index entries below it are never scanned.
+-- p_tenants: only jobs of these; null: anybody's, even nobody's.
 create function {schema}.claim(
     p_worker uuid, p_lane text, p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[],
-    p_limit int, p_suspects int, p_lease interval, p_now timestamptz
+    p_limit int, p_suspects int, p_lease interval, p_tenants text[], p_now timestamptz
 ) returns table (
     job_id uuid, claim_id bigint, attempt int, crashes int, seq bigint, kind text, queue text, payload jsonb,
     priority int, max_attempts int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb
@@ -407,7 +468,9 @@ begin
                           from unnest(p_queues) with ordinality u (q, o) order by o);
     end if;
 
-    if p_limit > 0 then
+    if p_tenants is not null then
+        v_tids := {schema}.lock_of_tenants(p_tenants, v_queues, p_priorities, p_floors, v_kinds, p_limit);
+    elsif p_limit > 0 then
         v_tids := array(
             select r.tid
             from unnest(v_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
@@ -429,6 +492,7 @@ begin
             cross join lateral (
                 select x.ctid as tid from {schema}.ready x
                 where x.queue = l.queue and x.priority = l.priority and x.crashes > 0 and x.kind = any (v_kinds)
+                  and (p_tenants is null or x.tenant = any (p_tenants))
                 order by x.seq
                 limit p_suspects
                 for update skip locked
@@ -630,8 +694,13 @@ begin
                m.tenant
         from moved m where m.place = 'blocked'
     ), died as (
-        insert into {schema}.dead_letter (job_id, died_at, job, errors, history)
-        select m.job_id, v_now, to_jsonb(j), m.errors,
+        insert into {schema}.dead_letter
+            (job_id, died_at, created_at, attempt, max_attempts, kind, queue, tenant, correlation_id, unique_key,
+             error_class, error_type, message, fingerprint, job, errors, history)
+        select m.job_id, v_now, j.created_at, m.attempt, j.max_attempts, j.kind, j.queue, j.tenant,
+               coalesce(j.correlation_id, j.id::text), j.options ->> 'unique',
+               m.errors #>> '{0,class}', m.errors #>> '{0,type}', m.errors #>> '{0,message}',
+               m.errors #>> '{0,fingerprint}', to_jsonb(j), m.errors,
                (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = m.job_id)
         from moved m join {schema}.job j on j.id = m.job_id where m.place = 'failed'
     )

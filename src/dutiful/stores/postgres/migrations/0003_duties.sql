@@ -4,7 +4,7 @@
 create function {schema}.survey(p_worker uuid, p_ttl interval, p_run_floor timestamptz, p_now timestamptz)
 returns table (
     leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, lapsed boolean,
-    blocked boolean, next_post_at timestamptz
+    blocked boolean, next_post_at timestamptz, reviewing boolean, unsealed boolean
 )
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -20,7 +20,8 @@ begin
         term = l.term + case when l.holder = p_worker then 0 else 1 end
     where l.holder = p_worker or l.expires_at <= v_now;
     if not found then
-        return query select false, v_now, null::timestamptz, null::timestamptz, false, false, null::timestamptz;
+        return query
+        select false, v_now, null::timestamptz, null::timestamptz, false, false, null::timestamptz, false, false;
         return;
     end if;
     return query
@@ -29,7 +30,10 @@ begin
            (select min(s.next_at) from {schema}.schedule s where s.enabled),
            exists (select 1 from {schema}.lease l where l.expires_at <= v_now),
            exists (select 1 from {schema}.blocked) or exists (select 1 from {schema}.pause where scope = 'kind'),
-           (select p.next_at from {schema}.webhook_post p where p.state = 'pending' order by p.next_at limit 1);
+           (select p.next_at from {schema}.webhook_post p where p.state = 'pending' order by p.next_at limit 1),
+           exists (select 1 from {schema}.bulk_run b where b.state = 'running')
+               or exists (select 1 from {schema}.dead_letter d where d.status = 'reprocessing'),
+           exists (select 1 from {schema}.audit_unsealed);
 end $$;
 
 -- Move due jobs to their lines, the longest due first. Below p_run_floor everything was moved before: dead entries

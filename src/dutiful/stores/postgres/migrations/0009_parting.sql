@@ -63,6 +63,7 @@ as $$
 declare
     v_posts bigint;
     v_tombs bigint;
+    v_dead  bigint;
 begin
     delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
     delete from {schema}.webhook_post p
@@ -73,8 +74,15 @@ begin
     where t.job_id = any (array(
         select x.job_id from {schema}.tombstone x where x.told_at < p_now - interval '1 hour' limit p_limit));
     get diagnostics v_tombs = row_count;
+    -- Closed dead letters only; each stays at least as long as its job.
+    delete from {schema}.dead_letter d
+    where d.job_id = any (array(
+        select x.job_id from {schema}.dead_letter x
+        where x.closed_at < p_cutoff and not exists (select 1 from {schema}.job j where j.id = x.job_id)
+        limit p_limit));
+    get diagnostics v_dead = row_count;
     if not p_end then
-        return greatest(v_posts, v_tombs) >= p_limit;
+        return greatest(v_posts, v_tombs, v_dead) >= p_limit;
     end if;
     delete from {schema}.unique_key u
     where u.ctid = any (array(
@@ -89,7 +97,7 @@ begin
         select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id);
     delete from {schema}.lock_wait w where not exists (
         select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id);
-    return greatest(v_posts, v_tombs) >= p_limit;
+    return greatest(v_posts, v_tombs, v_dead) >= p_limit;
 end $$;
 
 -- Delete finished jobs of old.

@@ -15,7 +15,7 @@ select job_id, insertion from {schema}.insert_jobs(cast($1 as jsonb), null, {not
 select queue, priority, seq from {schema}.peek($1);
 
 -- name: claim
-select * from {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+select * from {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: complete
 select job_id, claim_id, verdict from {schema}.complete($1, $2, $3, $4, $5, $6);

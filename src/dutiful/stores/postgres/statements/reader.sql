@@ -1,52 +1,47 @@
 -- name: clock
 select clock_timestamp();
 
--- name: find
-select * from {schema}.jobs where id = $1;
+-- name: records
+select * from {schema}.records($1);
 
 -- name: outcomes
-select * from {schema}.jobs
-where id = any (array(select job_id from {schema}.finished where job_id = any ($1)));
+select * from {schema}.records({schema}.ended($1));
 
--- name: jobs
--- {where}: the conditions that were asked for. Newest first, which is the order of the ids.
-select * from {schema}.jobs where {where} order by id desc limit $1;
+-- name: dependencies
+select * from {schema}.records({schema}.needs_of($1)) order by id;
+
+-- name: lines
+select kind, queue from {schema}.lines($1, $2);
+
+-- name: walk
+select ids from {schema}.walk($1, $2, $3, $4, $5, $6) order by branch;
+
+-- name: sift
+select id from {schema}.sift($1, $2, $3, $4, $5, $6, $7, lower($8)) as id;
 
 -- name: attempts
 select job_id, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, error
-from {schema}.attempt where job_id = $1 order by id;
-
--- name: dependencies
-select * from {schema}.jobs
-where id in (select needs_id from {schema}.dependency where job_id = $1)
-order by id;
+from {schema}.attempts_of($1);
 
 -- name: queues
-select h.queue, h.scheduled, h.ready, h.blocked, h.running,
-       (select min(j.created_at)
-        from (select r.job_id from {schema}.ready r where r.queue = h.queue order by r.priority, r.seq limit 1) f
-        join {schema}.job j on j.id = f.job_id) as oldest_ready_at,
-       exists (select 1 from {schema}.pause p where p.scope = 'queue' and p.name = h.queue) as paused
-from {schema}.queue_health h
+-- Those that are paused and empty too, but for a tenant only those where it has something.
+select d.queue, d.scheduled, d.ready, d.blocked, d.running, d.oldest_ready_at,
+       exists (select 1 from {schema}.pause p where p.scope = 'queue' and p.name = d.queue) as paused
+from {schema}.depths($1) d
 union all
 select p.name, 0, 0, 0, 0, null, true
 from {schema}.pause p
-where p.scope = 'queue' and not exists (select 1 from {schema}.queue_health h where h.queue = p.name)
+where p.scope = 'queue' and $1 is null and not exists (select 1 from {schema}.depths(null) d where d.queue = p.name)
 order by 1;
 
--- name: live_counts
-select 'scheduled' as state, count(*) from {schema}.scheduled
-union all select 'ready', count(*) from {schema}.ready
-union all select 'blocked', count(*) from {schema}.blocked
-union all select 'running', count(*) from {schema}.lease;
-
--- name: finished_counts
-select state, count(*) from {schema}.finished where finished_at >= $1 group by state;
+-- name: counts
+select state, jobs from {schema}.tally($1, $2);
 
 -- name: other_counts
-select (select min(j.created_at) from (select job_id from {schema}.ready order by seq limit 1) f
+select (select j.created_at from (select job_id from {schema}.ready where $2::text is null or tenant = $2
+                                  order by seq limit 1) f
         join {schema}.job j on j.id = f.job_id),
-       (select count(*) from {schema}.dead_letter where status = 'pending_review'),
+       (select count(*) from {schema}.dead_letter where status = 'pending_review' and ($2 is null or tenant = $2)),
        (select count(*) from {schema}.worker where expires_at > coalesce($1::timestamptz, clock_timestamp()));
 
 -- name: workers

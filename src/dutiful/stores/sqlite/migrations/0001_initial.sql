@@ -20,6 +20,8 @@ CREATE TABLE dutiful_job (
     created_at     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- For lists by kind, by queue and by both: a list by one of them is merged from its pairs with the other.
+CREATE INDEX dutiful_job_line ON dutiful_job (kind, queue, id);
 CREATE INDEX dutiful_job_correlation ON dutiful_job (correlation_id, id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX dutiful_job_tenant ON dutiful_job (tenant, id) WHERE tenant IS NOT NULL;
 CREATE INDEX dutiful_job_parent ON dutiful_job (parent_id) WHERE parent_id IS NOT NULL;
@@ -40,6 +42,7 @@ CREATE TABLE dutiful_ready (
 
 CREATE UNIQUE INDEX dutiful_ready_job ON dutiful_ready (job_id);
 CREATE INDEX dutiful_ready_suspect ON dutiful_ready (queue, priority, seq) WHERE crashes > 0;
+CREATE INDEX dutiful_ready_tenant ON dutiful_ready (tenant, queue, priority, seq) WHERE tenant IS NOT NULL;
 
 CREATE TABLE dutiful_scheduled (
     run_at   INTEGER NOT NULL,
@@ -126,14 +129,49 @@ CREATE TABLE dutiful_attempt (
 
 CREATE INDEX dutiful_attempt_job ON dutiful_attempt (job_id);
 
+-- A dead letter outlives its job. What is wide, and never changes, stands apart: people look through the rest.
 CREATE TABLE dutiful_dead_letter (
-    job_id   BLOB    NOT NULL PRIMARY KEY,
-    status   TEXT    NOT NULL DEFAULT 'pending_review',
-    job      TEXT    NOT NULL,
-    errors   TEXT,
-    attempts INTEGER NOT NULL,
-    died_at  INTEGER NOT NULL
+    job_id         BLOB    NOT NULL PRIMARY KEY,
+    status         TEXT    NOT NULL DEFAULT 'pending_review'
+                   CHECK (status IN ('pending_review', 'acknowledged', 'reprocessing', 'resolved', 'discarded')),
+    died_at        INTEGER NOT NULL,
+    kind           TEXT    NOT NULL,
+    queue          TEXT    NOT NULL,
+    tenant         TEXT,
+    correlation_id TEXT    NOT NULL,
+    unique_key     TEXT,
+    created_at     INTEGER NOT NULL,
+    attempt        INTEGER NOT NULL,
+    max_attempts   INTEGER NOT NULL,
+    error_class    TEXT,
+    error_type     TEXT,
+    fingerprint    TEXT,
+    message        TEXT,
+    reviewed_by    TEXT,
+    reviewed_at    INTEGER,
+    closed_at      INTEGER,
+    new_job_id     BLOB,
+    resolution     TEXT,
+    notes          TEXT
 ) STRICT;
+
+CREATE TABLE dutiful_dead_letter_body (
+    job_id  BLOB NOT NULL PRIMARY KEY,
+    job     TEXT NOT NULL,
+    errors  TEXT NOT NULL,
+    history TEXT NOT NULL
+) STRICT;
+
+-- One for each way in which people look through them, the newest first.
+CREATE INDEX dutiful_dead_letter_time ON dutiful_dead_letter (died_at, job_id);
+CREATE INDEX dutiful_dead_letter_status ON dutiful_dead_letter (status, died_at, job_id);
+CREATE INDEX dutiful_dead_letter_kind ON dutiful_dead_letter (kind, died_at, job_id);
+CREATE INDEX dutiful_dead_letter_tenant ON dutiful_dead_letter (tenant, died_at, job_id) WHERE tenant IS NOT NULL;
+CREATE INDEX dutiful_dead_letter_alike ON dutiful_dead_letter (fingerprint, died_at, job_id);
+CREATE INDEX dutiful_dead_letter_correlation ON dutiful_dead_letter (correlation_id, died_at, job_id);
+CREATE INDEX dutiful_dead_letter_reprocessing ON dutiful_dead_letter (new_job_id, job_id)
+    WHERE status = 'reprocessing';
+CREATE INDEX dutiful_dead_letter_closed ON dutiful_dead_letter (closed_at) WHERE closed_at IS NOT NULL;
 
 -- Around the jobs -----------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,39 @@ FROM dutiful_finished f
 LEFT JOIN dutiful_dead_letter d ON d.job_id = f.job_id
 WHERE f.state = 'failed' AND d.job_id IS NULL;
 
+-- name: dead_letters_without_body
+SELECT d.job_id
+FROM dutiful_dead_letter d
+LEFT JOIN dutiful_dead_letter_body b ON b.job_id = d.job_id
+WHERE b.job_id IS NULL
+UNION ALL
+SELECT b.job_id
+FROM dutiful_dead_letter_body b
+LEFT JOIN dutiful_dead_letter d ON d.job_id = b.job_id
+WHERE d.job_id IS NULL;
+
+-- name: reprocessing_without_job
+SELECT job_id, status, new_job_id IS NOT NULL
+FROM dutiful_dead_letter
+WHERE (status = 'reprocessing' AND new_job_id IS NULL)
+   OR (status IN ('pending_review', 'acknowledged', 'discarded') AND new_job_id IS NOT NULL);
+
+-- name: reprocessed_twice
+SELECT new_job_id FROM dutiful_dead_letter WHERE new_job_id IS NOT NULL GROUP BY new_job_id HAVING count(*) > 1;
+
+-- name: events_without_seal
+SELECT e.id
+FROM dutiful_audit_event e
+LEFT JOIN dutiful_audit_seal s ON s.event_id = e.id
+LEFT JOIN dutiful_audit_unsealed u ON u.event_id = e.id
+WHERE (s.event_id IS NULL) = (u.event_id IS NULL);
+
+-- name: seals_without_event
+SELECT s.seq
+FROM dutiful_audit_seal s
+LEFT JOIN dutiful_audit_event e ON e.id = s.event_id
+WHERE e.id IS NULL;
+
 -- name: attempts_without_job
 SELECT DISTINCT a.job_id FROM dutiful_attempt a LEFT JOIN dutiful_job j ON j.id = a.job_id WHERE j.id IS NULL;
 

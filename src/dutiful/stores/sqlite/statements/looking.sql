@@ -37,17 +37,22 @@ WHERE job_id = ?
 ORDER BY id;
 
 -- name: count_by_queue
+-- Those that are paused and empty too, but for a tenant only those where it has something.
 SELECT queue, sum(scheduled), sum(ready), sum(blocked), sum(running)
 FROM (
-    SELECT queue, count(*) AS scheduled, 0 AS ready, 0 AS blocked, 0 AS running FROM dutiful_scheduled GROUP BY queue
+    SELECT queue, count(*) AS scheduled, 0 AS ready, 0 AS blocked, 0 AS running
+    FROM dutiful_scheduled WHERE :tenant IS NULL OR tenant = :tenant GROUP BY queue
     UNION ALL
-    SELECT queue, 0, count(*), 0, 0 FROM dutiful_ready GROUP BY queue
+    SELECT queue, 0, count(*), 0, 0 FROM dutiful_ready WHERE :tenant IS NULL OR tenant = :tenant GROUP BY queue
     UNION ALL
-    SELECT queue, 0, 0, count(*), 0 FROM dutiful_blocked GROUP BY queue
+    SELECT queue, 0, 0, count(*), 0 FROM dutiful_blocked WHERE :tenant IS NULL OR tenant = :tenant GROUP BY queue
     UNION ALL
-    SELECT j.queue, 0, 0, 0, count(*) FROM dutiful_lease l CROSS JOIN dutiful_job j ON j.id = l.job_id GROUP BY j.queue
+    SELECT j.queue, 0, 0, 0, count(*)
+    FROM dutiful_lease l CROSS JOIN dutiful_job j ON j.id = l.job_id
+    WHERE :tenant IS NULL OR j.tenant = :tenant
+    GROUP BY j.queue
     UNION ALL
-    SELECT name, 0, 0, 0, 0 FROM dutiful_pause WHERE scope = 'queue'
+    SELECT name, 0, 0, 0, 0 FROM dutiful_pause WHERE scope = 'queue' AND :tenant IS NULL
 )
 GROUP BY queue
 ORDER BY queue;
@@ -56,19 +61,26 @@ ORDER BY queue;
 SELECT max(j.created_at, coalesce(j.run_at, 0))
 FROM dutiful_ready r
 CROSS JOIN dutiful_job j ON j.id = r.job_id
-WHERE r.queue = ? AND r.priority = ?
+WHERE r.queue = :queue AND r.priority = :priority AND (:tenant IS NULL OR r.tenant = :tenant)
 ORDER BY r.seq
 LIMIT 1;
 
 -- name: count_live
-SELECT (SELECT count(*) FROM dutiful_scheduled)   AS scheduled,
-       (SELECT count(*) FROM dutiful_ready)       AS ready,
-       (SELECT count(*) FROM dutiful_blocked)     AS blocked,
-       (SELECT count(*) FROM dutiful_lease)       AS running,
-       (SELECT count(*) FROM dutiful_dead_letter WHERE status = 'pending_review') AS dead_letters;
+SELECT (SELECT count(*) FROM dutiful_scheduled WHERE :tenant IS NULL OR tenant = :tenant) AS scheduled,
+       (SELECT count(*) FROM dutiful_ready WHERE :tenant IS NULL OR tenant = :tenant)     AS ready,
+       (SELECT count(*) FROM dutiful_blocked WHERE :tenant IS NULL OR tenant = :tenant)   AS blocked,
+       (SELECT count(*)
+        FROM dutiful_lease l CROSS JOIN dutiful_job j ON j.id = l.job_id
+        WHERE :tenant IS NULL OR j.tenant = :tenant)                                      AS running,
+       (SELECT count(*) FROM dutiful_dead_letter
+        WHERE status = 'pending_review' AND (:tenant IS NULL OR tenant = :tenant))        AS dead_letters;
 
 -- name: count_finished
-SELECT state, count(*) FROM dutiful_finished WHERE finished_at >= ? GROUP BY state;
+SELECT f.state, count(*)
+FROM dutiful_finished f
+WHERE f.finished_at >= :since
+  AND (:tenant IS NULL OR (SELECT j.tenant FROM dutiful_job j WHERE j.id = f.job_id) = :tenant)
+GROUP BY f.state;
 
 -- name: workers
 SELECT id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds, locks

@@ -28,18 +28,31 @@ WHERE r.queue = ? AND r.priority = ? AND r.seq > ? AND r.crashes = 0
 ORDER BY r.seq
 LIMIT ?;
 
+-- name: pick_line_of_tenant
+-- By an index of its own, so that the jobs of others before it, however many, are not walked over.
+SELECT r.queue, r.priority, r.seq, r.job_id, r.attempt, r.crashes,
+       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
+FROM dutiful_ready r INDEXED BY dutiful_ready_tenant
+CROSS JOIN dutiful_job j ON j.id = r.job_id
+WHERE r.tenant = ? AND r.queue = ? AND r.priority = ? AND r.seq > ? AND r.crashes = 0
+  AND r.kind IN (SELECT value FROM json_each(?))
+ORDER BY r.seq
+LIMIT ?;
+
 -- name: any_suspect
 SELECT 1 FROM dutiful_ready INDEXED BY dutiful_ready_suspect WHERE crashes > 0 LIMIT 1;
 
 -- name: pick_suspects
+-- :tenants: null for those of anybody.
 SELECT r.queue, r.priority, r.seq, r.job_id, r.attempt, r.crashes,
        j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
 FROM dutiful_ready r INDEXED BY dutiful_ready_suspect
 CROSS JOIN dutiful_job j ON j.id = r.job_id
-WHERE r.queue = ? AND r.priority = ? AND r.crashes > 0
-  AND r.kind IN (SELECT value FROM json_each(?))
+WHERE r.queue = :queue AND r.priority = :priority AND r.crashes > 0
+  AND r.kind IN (SELECT value FROM json_each(:kinds))
+  AND (:tenants IS NULL OR r.tenant IN (SELECT value FROM json_each(:tenants)))
 ORDER BY r.seq
-LIMIT ?;
+LIMIT :limit;
 
 -- name: take_ready
 DELETE FROM dutiful_ready WHERE queue = ? AND priority = ? AND seq = ?;
@@ -96,8 +109,15 @@ FROM dutiful_job
 WHERE id = ?;
 
 -- name: insert_dead_letter
-INSERT INTO dutiful_dead_letter (job_id, job, errors, attempts, died_at)
-VALUES                          (?,      ?,   ?,      ?,        ?)
+INSERT INTO dutiful_dead_letter
+       (job_id, died_at, kind, queue, tenant, correlation_id, unique_key, created_at, attempt, max_attempts,
+        error_class, error_type, fingerprint, message)
+VALUES (?,      ?,       ?,    ?,     ?,      ?,              ?,          ?,          ?,       ?,
+        ?,           ?,          ?,           ?)
+ON CONFLICT (job_id) DO NOTHING;
+
+-- name: insert_dead_letter_body
+INSERT INTO dutiful_dead_letter_body (job_id, job, errors, history) VALUES (?, ?, ?, ?)
 ON CONFLICT (job_id) DO NOTHING;
 
 -- name: finished_by

@@ -1,0 +1,175 @@
+-- Dead letters: what people decide about them, one by one or in bulk.
+
+-- One act on all dead letters that a filter finds. The cursor is the truth: whoever moves it on has done that step.
+create table {schema}.bulk_run (
+    id             uuid primary key,
+    created_at     timestamptz not null,
+    ended_at       timestamptz,
+    cursor_died_at timestamptz,
+    cursor_id      uuid,
+    total          bigint not null,
+    done           bigint not null,
+    skipped        bigint not null,
+    act            text   not null,
+    state          text   not null check (state in ('running', 'done', 'stopped')),
+    by             text   not null,
+    role           text,
+    origin         text   not null,
+    tenant         text,                      -- of its filter
+    reason         text,
+    filter         jsonb  not null
+);
+create index bulk_run_running on {schema}.bulk_run (id) where state = 'running';
+
+-- Apply reviews, in one transaction. p_reviews: [{id, act, by, notes, job, event}], `job` as insert_jobs takes it,
+-- `event` as append_audit does; p_moves: {act: {from: to}}, all that is legal; p_resolution: of those that a person
+-- resolves. p_step: {run_id, after, to, skipped, last, event}; with one that no longer counts nothing is done, and no
+-- row returned. Of several reviews of one dead letter only the first counts.
+create function {schema}.review(p_reviews json, p_moves jsonb, p_resolution text, p_step json, p_now timestamptz)
+returns table (ord bigint, id uuid, status text, applied boolean, new_job_id uuid)
+language plpgsql volatile
+set lock_timeout = '5s' set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_ids    uuid[];  -- those that may be acted on, in the order of the reviews, which are in v_asked
+    v_asked  json[];
+    v_jobs   jsonb;
+    v_new    uuid[];
+    v_taken  uuid[];  -- of the new jobs, those that could not be made: somebody has their key, or rules forbid them
+    v_done   uuid[];
+    v_events json;
+begin
+    if p_step is not null then
+        perform 1 from {schema}.bulk_run b
+        where b.id = (p_step ->> 'run_id')::uuid and b.state = 'running'
+          and b.cursor_died_at is not distinct from (p_step #>> '{after,died_at}')::timestamptz
+          and b.cursor_id is not distinct from (p_step #>> '{after,id}')::uuid
+        for update;
+        if not found then
+            return;
+        end if;
+    end if;
+
+    -- In order of their ids, so that two reviewers cannot wait for each other.
+    perform 1 from {schema}.dead_letter d
+    where d.job_id = any (array(select (r.value ->> 'id')::uuid from json_array_elements(p_reviews) r))
+    order by d.job_id
+    for update;
+
+    select array_agg(d.job_id order by r.ord), array_agg(r.v order by r.ord),
+           jsonb_agg((r.v -> 'job')::jsonb order by r.ord) filter (where json_typeof(r.v -> 'job') = 'object'),
+           array_agg((r.v #>> '{job,id}')::uuid order by r.ord) filter (where json_typeof(r.v -> 'job') = 'object')
+    into v_ids, v_asked, v_jobs, v_new
+    from (
+        select distinct on ((e.v ->> 'id')::uuid) (e.v ->> 'id')::uuid as id, e.v, e.ord
+        from json_array_elements(p_reviews) with ordinality e (v, ord)
+        order by (e.v ->> 'id')::uuid, e.ord
+    ) r
+    join {schema}.dead_letter d on d.job_id = r.id
+    where p_moves -> (r.v ->> 'act') ? d.status;
+
+    if v_jobs is not null then
+        begin
+            v_taken := array(
+                select v_new[i.ord] from {schema}.insert_jobs(v_jobs, v_now, true) i
+                where i.insertion not in ('made', 'replaced'));
+        exception when check_violation then
+            if p_step is null then
+                raise;
+            end if;
+            -- Payloads that break the rules of today must not hold up a run for ever: one by one, and without them.
+            v_taken := '{}';
+            for n in 1..cardinality(v_new) loop
+                begin
+                    perform 1 from {schema}.insert_jobs(jsonb_build_array(v_jobs -> (n - 1)), v_now, true) i
+                    where i.insertion in ('made', 'replaced');
+                    if not found then
+                        v_taken := v_taken || v_new[n];
+                    end if;
+                exception when check_violation then
+                    v_taken := v_taken || v_new[n];
+                end;
+            end loop;
+        end;
+    end if;
+
+    with asked as (
+        select a.id, a.v, a.v ->> 'act' as act, (a.v #>> '{job,id}')::uuid as new_job_id
+        from unnest(v_ids, v_asked) a (id, v)
+        where (a.v #>> '{job,id}')::uuid is null or (a.v #>> '{job,id}')::uuid <> all (v_taken)
+    ), moved as (
+        update {schema}.dead_letter d
+        set status = p_moves -> a.act ->> d.status,
+            reviewed_by = a.v ->> 'by', reviewed_at = v_now, notes = coalesce(a.v ->> 'notes', d.notes),
+            new_job_id = coalesce(a.new_job_id, d.new_job_id),
+            closed_at = case when p_moves -> a.act ->> d.status in ('resolved', 'discarded') then v_now end,
+            resolution = case when p_moves -> a.act ->> d.status = 'resolved' then p_resolution end
+        from asked a where d.job_id = a.id
+        returning d.job_id, a.v -> 'event' as event
+    )
+    select array_agg(m.job_id), json_agg(m.event) filter (where json_typeof(m.event) = 'object')
+    into v_done, v_events from moved m;
+    if v_events is not null then
+        perform {schema}.append_audit(v_events);
+    end if;
+
+    if p_step is not null then
+        update {schema}.bulk_run b
+        set cursor_died_at = coalesce((p_step #>> '{to,died_at}')::timestamptz, b.cursor_died_at),
+            cursor_id = coalesce((p_step #>> '{to,id}')::uuid, b.cursor_id),
+            done = b.done + coalesce(cardinality(v_done), 0),
+            skipped = b.skipped + (p_step ->> 'skipped')::bigint
+                      + json_array_length(p_reviews) - coalesce(cardinality(v_done), 0),
+            state = case when (p_step ->> 'last')::boolean then 'done' else b.state end,
+            ended_at = case when (p_step ->> 'last')::boolean then v_now end
+        where b.id = (p_step ->> 'run_id')::uuid;
+        if json_typeof(p_step -> 'event') = 'object' then
+            perform {schema}.append_audit(json_build_array(p_step -> 'event'));
+        end if;
+    end if;
+
+    return query
+    select r.ord, r.id, d.status,
+           -- With its event there already, it was applied by an earlier call, whose reply was lost.
+           r.nth = 1 and coalesce(r.id = any (v_done), false)
+               or exists (select 1 from {schema}.audit_event e where e.id = (r.v #>> '{event,id}')::uuid),
+           d.new_job_id
+    from (
+        select (e.v ->> 'id')::uuid as id, e.v, e.ord,
+               row_number() over (partition by e.v ->> 'id' order by e.ord) as nth
+        from json_array_elements(p_reviews) with ordinality e (v, ord)
+    ) r
+    left join {schema}.dead_letter d on d.job_id = r.id
+    order by r.ord;
+end $$;
+
+-- Of up to p_look that are reprocessing, in order of their new jobs beyond p_after: whose new job has ended, and how
+-- (null: it is gone)? The last row has no dead letter but the new job from which on to go on; null: at the start.
+create function {schema}.reprocessed(p_after uuid, p_look int)
+returns table (job_id uuid, new_job_id uuid, state text)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_ids uuid[];
+    v_new uuid[];
+begin
+    select array_agg(s.job_id), array_agg(s.new_job_id) into v_ids, v_new
+    from (
+        select d.job_id, d.new_job_id from {schema}.dead_letter d
+        where d.status = 'reprocessing' and d.new_job_id > p_after
+        order by d.new_job_id
+        limit p_look
+    ) s;
+    return query
+    select s.job_id, s.new_job_id, f.state
+    from unnest(v_ids, v_new) s (job_id, new_job_id)
+    left join lateral (select x.state from {schema}.finished x where x.job_id = s.new_job_id limit 1) f on true
+    left join lateral (select x.id from {schema}.job x where x.id = s.new_job_id limit 1) j on true
+    where f.state is not null or j.id is null;
+    return query
+    select null::uuid, case when cardinality(v_new) >= p_look then v_new[cardinality(v_new)] end, null::text;
+end $$;

@@ -1,0 +1,260 @@
+-- Lists of jobs, newest first: ids from the index that has them in that order, then the jobs of a page.
+--
+-- What the planner believes of the tables must not matter. A walk compares whole keys of its index and asks for their
+-- order, which no other index has, and may not sort; a look-up is by bitmap, which is made from a condition only, and
+-- what else is asked of the rows is asked after that. All run with the rights of the caller.
+
+-- The jobs with these ids that exist, newest first.
+create function {schema}.records(p_ids uuid[]) returns setof {schema}.jobs
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query select v.* from {schema}.jobs v where v.id = any (p_ids) order by v.id desc;
+end $$;
+
+-- Those of these jobs that are final.
+create function {schema}.ended(p_ids uuid[]) returns uuid[]
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return array(select f.job_id from {schema}.finished f where f.job_id = any (p_ids));
+end $$;
+
+-- The jobs that one depends on.
+create function {schema}.needs_of(p_job uuid) returns uuid[]
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return array(select d.needs_id from {schema}.dependency d where d.job_id = p_job);
+end $$;
+
+-- What came of the claims of a job, but for the final one.
+create function {schema}.attempts_of(p_job uuid) returns setof {schema}.attempt
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query select a.* from {schema}.attempt a where a.job_id = p_job order by a.id;
+end $$;
+
+-- Every pair of kind and queue that has jobs, of these kinds and this queue if they are given; with a queue, its pair
+-- with any kind. Stepped through from each to the one before it, by their newest jobs: the oldest may be dead rows.
+create function {schema}.lines(p_kinds text[], p_queue text)
+returns table (kind text, queue text)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_kinds text[] := p_kinds;
+    v_kind  text;
+    v_queue text;
+begin
+    if v_kinds is null then
+        v_kinds := '{}';
+        select j.kind into v_kind from {schema}.job j where j.kind <> ''
+        order by j.kind collate "C" desc, j.queue collate "C" desc, j.id desc limit 1;
+        while v_kind is not null loop
+            v_kinds := v_kinds || v_kind;
+            select (select j.kind from {schema}.job j where j.kind collate "C" < v_kind and j.kind <> ''
+                    order by j.kind collate "C" desc, j.queue collate "C" desc, j.id desc limit 1) into v_kind;
+        end loop;
+    end if;
+    if p_queue is not null then
+        return query select k, p_queue from unnest(v_kinds) k;
+        return;
+    end if;
+    foreach v_kind in array v_kinds loop
+        select (select j.queue from {schema}.job j where j.kind collate "C" = v_kind and j.kind <> ''
+                order by j.kind collate "C" desc, j.queue collate "C" desc, j.id desc limit 1) into v_queue;
+        while v_queue is not null loop
+            return query select v_kind, v_queue;
+            select (select j.queue from {schema}.job j
+                    where j.kind collate "C" = v_kind and j.queue collate "C" < v_queue and j.kind <> ''
+                    order by j.kind collate "C" desc, j.queue collate "C" desc, j.id desc limit 1) into v_queue;
+        end loop;
+    end loop;
+end $$;
+
+-- From each of these branches of an index, its p_each newest ids below p_high, down to p_low; in no order.
+create function {schema}.walk(
+    p_sources text[], p_names text[], p_queues text[], p_low uuid, p_high uuid, p_each int
+) returns table (branch int, ids uuid[])
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_name text;
+begin
+    for i in 1 .. cardinality(p_sources) loop
+        branch := i;
+        v_name := p_names[i];
+        case p_sources[i]
+        when 'job' then
+            ids := array(
+                select j.id from {schema}.job j
+                where j.id < p_high and j.id >= p_low
+                order by j.id desc limit p_each);
+        when 'own' then
+            -- A job that was given no correlation id has its own. As a range: an equal id would need no order.
+            ids := array(
+                select j.id from {schema}.job j
+                where j.id <= v_name::uuid and j.id >= v_name::uuid and j.id < p_high and j.id >= p_low
+                  and j.correlation_id is null
+                order by j.id desc limit 1);
+        when 'line' then
+            ids := array(
+                select j.id from {schema}.job j
+                where (j.kind collate "C", j.queue collate "C", j.id) < (v_name, p_queues[i], p_high)
+                  and (j.kind collate "C", j.queue collate "C", j.id) >= (v_name, p_queues[i], p_low)
+                  and j.kind <> ''
+                order by j.kind collate "C" desc, j.queue collate "C" desc, j.id desc limit p_each);
+        when 'tenant' then
+            ids := array(
+                select j.id from {schema}.job j
+                where (j.tenant collate "C", j.id) < (v_name, p_high) and (j.tenant collate "C", j.id) >= (v_name, p_low)
+                  and j.tenant is not null
+                order by j.tenant collate "C" desc, j.id desc limit p_each);
+        when 'correlation' then
+            ids := array(
+                select j.id from {schema}.job j
+                where (j.correlation_id collate "C", j.id) < (v_name, p_high)
+                  and (j.correlation_id collate "C", j.id) >= (v_name, p_low)
+                  and j.correlation_id is not null
+                order by j.correlation_id collate "C" desc, j.id desc limit p_each);
+        when 'unhappy' then
+            ids := array(
+                select f.job_id from {schema}.finished f
+                where (f.state collate "C", f.job_id) < (v_name, p_high)
+                  and (f.state collate "C", f.job_id) >= (v_name, p_low)
+                  and f.state <> 'completed'
+                order by f.state collate "C" desc, f.job_id desc limit p_each);
+        when 'finished' then
+            ids := array(
+                select p.job_id from {schema}.finished p
+                where p.job_id < p_high and p.job_id >= p_low
+                order by p.job_id desc limit p_each);
+        when 'scheduled' then
+            ids := array(
+                select p.job_id from {schema}.scheduled p
+                where p.job_id < p_high and p.job_id >= p_low
+                order by p.job_id desc limit p_each);
+        when 'ready' then
+            ids := array(
+                select p.job_id from {schema}.ready p
+                where p.job_id < p_high and p.job_id >= p_low
+                order by p.job_id desc limit p_each);
+        when 'blocked' then
+            ids := array(
+                select p.job_id from {schema}.blocked p
+                where p.job_id < p_high and p.job_id >= p_low
+                order by p.job_id desc limit p_each);
+        when 'running' then
+            ids := array(
+                select p.job_id from {schema}.lease p
+                where p.job_id < p_high and p.job_id >= p_low
+                order by p.job_id desc limit p_each);
+        end case;
+        return next;
+    end loop;
+end $$;
+
+-- Those of these jobs, newest first, that are as asked for; what is null is not asked. p_text is in lower case and
+-- spelt as within JSON.
+create function {schema}.sift(
+    p_ids uuid[], p_state text, p_kinds text[], p_queue text, p_tenant text, p_subject jsonb, p_error_class text,
+    p_text text
+) returns setof uuid
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    with candidate as materialized (
+        select j.id, j.kind, j.queue, j.tenant, j.payload, j.subject from {schema}.job j where j.id = any (p_ids)
+    )
+    select c.id
+    from candidate c
+    where (p_kinds is null or c.kind = any (p_kinds))
+      and (p_queue is null or c.queue = p_queue)
+      and (p_tenant is null or c.tenant = p_tenant)
+      and (p_state is null or p_state = case p_state
+               when 'scheduled' then (select 'scheduled' from {schema}.scheduled s where s.job_id = c.id)
+               when 'ready' then (select 'ready' from {schema}.ready r where r.job_id = c.id)
+               when 'blocked' then (select 'blocked' from {schema}.blocked b where b.job_id = c.id)
+               when 'running' then (select 'running' from {schema}.lease l where l.job_id = c.id)
+               else (select f.state from {schema}.finished f where f.job_id = c.id) end)
+      and (p_subject is null
+           or (select bool_and(coalesce(c.subject -> w.key = w.value, false)) from jsonb_each(p_subject) w))
+      and (p_error_class is null
+           or (select f.errors -> 0 ->> 'class' from {schema}.finished f where f.job_id = c.id) = p_error_class)
+      and (p_text is null
+           or strpos(lower(c.payload::text), p_text) > 0
+           or strpos(lower(c.subject::text), p_text) > 0
+           or strpos(lower((select f.errors::text from {schema}.finished f where f.job_id = c.id)), p_text) > 0)
+    order by c.id desc;
+end $$;
+
+-- How many jobs wait and run in each queue, and since when the first in line has; of one tenant, or of all.
+create function {schema}.depths(p_tenant text)
+returns table (queue text, scheduled bigint, ready bigint, blocked bigint, running bigint, oldest_ready_at timestamptz)
+language plpgsql stable
+set enable_hashjoin = off set enable_mergejoin = off set enable_indexscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    select q.queue, count(*) filter (where q.place = 'scheduled'), count(*) filter (where q.place = 'ready'),
+           count(*) filter (where q.place = 'blocked'), count(*) filter (where q.place = 'running'),
+           {schema}.first_ready(q.queue, p_tenant)
+    from (
+        select s.queue::text, 'scheduled' as place from {schema}.scheduled s where p_tenant is null or s.tenant = p_tenant
+        union all
+        select r.queue::text, 'ready' from {schema}.ready r where p_tenant is null or r.tenant = p_tenant
+        union all
+        select b.queue::text, 'blocked' from {schema}.blocked b where p_tenant is null or b.tenant = p_tenant
+        union all
+        select j.queue, 'running' from {schema}.lease l join {schema}.job j on j.id = l.job_id
+        where p_tenant is null or j.tenant = p_tenant
+    ) q
+    group by q.queue;
+end $$;
+
+-- When the job that is first in line was made.
+create function {schema}.first_ready(p_queue text, p_tenant text) returns timestamptz
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_first uuid;
+begin
+    select r.job_id into v_first from {schema}.ready r
+    where r.queue = p_queue and (p_tenant is null or r.tenant = p_tenant)
+    order by r.queue, r.priority, r.seq limit 1;
+    return (select j.created_at from {schema}.job j where j.id >= v_first and j.id <= v_first order by j.id limit 1);
+end $$;
+
+-- How many jobs stand in each state, of one tenant or of all; of the final states, those that ended since then.
+create function {schema}.tally(p_since timestamptz, p_tenant text) returns table (state text, jobs bigint)
+language plpgsql stable
+set enable_hashjoin = off set enable_mergejoin = off set enable_indexscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    select 'scheduled', count(*) from {schema}.scheduled s where p_tenant is null or s.tenant = p_tenant
+    union all
+    select 'ready', count(*) from {schema}.ready r where p_tenant is null or r.tenant = p_tenant
+    union all
+    select 'blocked', count(*) from {schema}.blocked b where p_tenant is null or b.tenant = p_tenant
+    union all
+    select 'running', count(*) from {schema}.lease l
+    where p_tenant is null or (select j.tenant from {schema}.job j where j.id = l.job_id) = p_tenant
+    union all
+    select f.state, count(*) from {schema}.finished f
+    where f.finished_at >= p_since
+      and (p_tenant is null or (select j.tenant from {schema}.job j where j.id = f.job_id) = p_tenant)
+    group by f.state;
+end $$;

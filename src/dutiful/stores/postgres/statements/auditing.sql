@@ -1,0 +1,33 @@
+-- name: append_audit
+select {schema}.append_audit($1);
+
+-- name: audit_events
+-- {where}: the conditions that were asked for. Newest first, which is the order of the ids.
+select id, act, at, principal, role, origin, action, outcome, target, tenant, reason, before, after, address
+from {schema}.audit_event where {where} order by id desc limit $1;
+
+-- name: audit_head
+select seq, event_id, hash from {schema}.audit_seal order by seq desc limit 1;
+
+-- name: audit_anchor
+select seq, hash, at from {schema}.audit_anchor;
+
+-- name: unsealed
+select e.id, e.act, e.at, e.principal, e.role, e.origin, e.action, e.outcome, e.target, e.tenant, e.reason, e.before,
+       e.after, e.address
+from {schema}.audit_unsealed u
+join {schema}.audit_event e on e.id = u.event_id
+order by u.event_id limit $1;
+
+-- name: seal_audit
+select {schema}.seal_audit($1, $2, $3);
+
+-- name: sealed
+select s.seq, s.event_id, s.hash, e.id, e.act, e.at, e.principal, e.role, e.origin, e.action, e.outcome, e.target,
+       e.tenant, e.reason, e.before, e.after, e.address
+from (select seq, event_id, hash from {schema}.audit_seal where seq > $1 order by seq limit $2) s
+left join {schema}.audit_event e on e.id = s.event_id
+order by s.seq;
+
+-- name: trim_audit
+select {schema}.trim_audit($1, $2);

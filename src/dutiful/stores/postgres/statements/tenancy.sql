@@ -1,0 +1,108 @@
+-- name: tenancy
+-- `everywhere`: our role sees all tenants anyway, so that nothing has to be said first.
+select {schema}.tenants_enabled() as enabled,
+       exists (select 1 from pg_roles r
+               where r.rolname = '{schema}_worker' and pg_has_role(current_user, r.oid, 'usage')) as everywhere;
+
+-- name: act_for
+-- {hex}: the tenant's name, which needs no quoting that way; so it can be sent together with a BEGIN.
+select set_config('dutiful.tenant', convert_from(decode('{hex}', 'hex'), 'UTF8'), true);
+
+-- name: insert_jobs_for
+select job_id, insertion from {schema}.insert_for($1::text::jsonb, $2, false, $3) order by ord;
+
+-- name: insert_within_for
+-- Parameters in their order: some drivers know no numbers.
+select job_id, insertion
+from {schema}.insert_for(cast($1 as jsonb), null, {notify}, cast($2 as text))
+order by ord;
+
+-- name: complete_one_for
+select complete_for
+from {schema}.complete_for(
+    cast($1 as uuid), cast($2 as bigint), cast($3 as text), cast($4 as text), cast($5 as text));
+
+-- name: tenant_groups
+-- Groups belong to the whole server: another database of it may have made them, or be about to.
+do $$
+declare
+    v_group text;
+begin
+    foreach v_group in array array['{schema}_application', '{schema}_worker', '{schema}_member'] loop
+        begin
+            if not exists (select 1 from pg_roles where rolname = v_group) then
+                execute format('create role %I nologin', v_group);
+            end if;
+        exception when duplicate_object or unique_violation then
+            null;
+        end;
+    end loop;
+end $$;
+
+-- name: tenants_on
+select {schema}.tenants_on();
+
+-- name: tenants_off
+select {schema}.tenants_off();
+
+-- name: bind_tenant
+select {schema}.bind_tenant($1, $2);
+
+-- name: unbind_tenant
+-- Of which tenants; $2 null: of all.
+delete from {schema}.tenant_role t
+where t.role = (select r.oid from pg_roles r where r.rolname = $1) and ($2::text is null or t.tenant = $2)
+returning t.tenant;
+
+-- name: tenant_status
+select {schema}.tenants_enabled() as enabled, current_user::text as role,
+       (select array_agg(r.name order by r.name)
+        from {schema}.tenant_rules() r
+        join pg_class c on c.relname = r.name and c.relnamespace = '{schema}'::regnamespace
+        where c.relrowsecurity) as guarded;
+
+-- name: tenant_members
+-- Who is in which group, through however many others, and which tenants a member is bound to.
+select m.rolname::text as role, substr(g.rolname, length('{schema}_') + 1) as group,
+       array(select t.tenant from {schema}.tenant_role t where t.role = m.oid order by t.tenant) as tenants
+from pg_roles g
+join pg_roles m on m.oid <> g.oid and not m.rolsuper
+     and (pg_has_role(m.oid, g.oid, 'usage') or pg_has_role(m.oid, g.oid, 'set'))
+where g.rolname in ('{schema}_application', '{schema}_worker', '{schema}_member') and m.rolname not like 'pg\_%'
+order by 1, 2;
+
+-- name: definers
+-- Functions that lend their owner's rights, and look names up wherever their caller says.
+select p.oid::regprocedure::text as what
+from pg_proc p
+where p.pronamespace = '{schema}'::regnamespace and p.prosecdef
+  and not exists (select 1 from unnest(p.proconfig) c where c like 'search\_path=%')
+order by 1;
+
+-- name: tenant_gaps
+-- Where the guard is missing, while tenants are on.
+select 'superuser' as gap, r.rolname::text as what
+from pg_roles r where r.rolname = current_user and (r.rolsuper or r.rolbypassrls)
+union all
+select 'table', t.name
+from {schema}.tenant_rules() t
+join pg_class c on c.relname = t.name and c.relnamespace = '{schema}'::regnamespace
+where t.rule <> 'fleet'
+  and (not c.relrowsecurity or not c.relforcerowsecurity
+       or (select count(*) from pg_policy p where p.polrelid = c.oid)
+          <> case when t.name = any ({schema}.member_tables()) then 3 else 2 end
+       or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'application')
+       or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'worker'))
+union all
+select 'view', c.relname::text
+from pg_class c
+where c.relnamespace = '{schema}'::regnamespace and c.relkind = 'v'
+  and not coalesce(c.reloptions, '{}') && array['security_invoker=true', 'security_invoker=on', 'security_invoker=1']
+union all
+select 'member', r.rolname::text
+from pg_roles r
+where exists (select 1 from {schema}.tenant_role t where t.role = r.oid)
+  and (r.rolsuper or r.rolbypassrls or exists (
+      select 1 from pg_roles g
+      where g.rolname in ('{schema}_application', '{schema}_worker') and pg_has_role(r.oid, g.oid, 'member')))
+order by 1, 2;

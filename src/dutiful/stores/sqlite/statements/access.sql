@@ -1,0 +1,21 @@
+-- name: insert_token
+INSERT INTO dutiful_api_token
+       (id, hash, name, role, tenant, created_at, created_by, expires_at, revoked_at, last_used_at)
+VALUES (?,  ?,    ?,    ?,    ?,      ?,          ?,          ?,          ?,          ?)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: token_of
+SELECT id, name, role, tenant, created_at, created_by, expires_at, revoked_at, last_used_at
+FROM dutiful_api_token
+WHERE hash = ?;
+
+-- name: tokens
+SELECT id, name, role, tenant, created_at, created_by, expires_at, revoked_at, last_used_at
+FROM dutiful_api_token
+ORDER BY created_at DESC, id DESC;
+
+-- name: revoke_token
+UPDATE dutiful_api_token SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL;
+
+-- name: touch_token
+UPDATE dutiful_api_token SET last_used_at = ?2 WHERE id = ?1 AND coalesce(last_used_at < ?2, TRUE);

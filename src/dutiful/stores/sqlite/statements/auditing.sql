@@ -1,0 +1,59 @@
+-- name: insert_audit_event
+-- One that is there already is left as it is, by a trigger.
+INSERT INTO dutiful_audit_event
+       (id, act, at, principal, role, origin, action, outcome, target, tenant, reason, before, after, address)
+VALUES (?,  ?,   ?,  ?,         ?,    ?,      ?,      ?,       ?,      ?,      ?,      ?,      ?,     ?);
+
+-- name: select_audit_events
+SELECT id, act, at, principal, role, origin, action, outcome, target, tenant, reason, before, after, address
+FROM dutiful_audit_event;
+
+-- name: unsealed_events
+SELECT e.id, e.act, e.at, e.principal, e.role, e.origin, e.action, e.outcome, e.target, e.tenant, e.reason, e.before,
+       e.after, e.address
+FROM dutiful_audit_unsealed u
+CROSS JOIN dutiful_audit_event e ON e.id = u.event_id
+ORDER BY u.event_id
+LIMIT ?;
+
+-- name: audit_head
+SELECT seq, event_id, hash FROM dutiful_audit_seal ORDER BY seq DESC LIMIT 1;
+
+-- name: audit_anchor
+SELECT seq, hash, at FROM dutiful_audit_anchor;
+
+-- name: seal_of_event
+SELECT 1 FROM dutiful_audit_seal WHERE event_id = ?;
+
+-- name: insert_seal
+INSERT INTO dutiful_audit_seal (seq, event_id, hash) VALUES (?, ?, ?);
+
+-- name: event_is_sealed
+DELETE FROM dutiful_audit_unsealed WHERE event_id = ?;
+
+-- name: sealed_events
+SELECT s.seq, s.event_id, s.hash, e.id, e.act, e.at, e.principal, e.role, e.origin, e.action, e.outcome, e.target,
+       e.tenant, e.reason, e.before, e.after, e.address
+FROM dutiful_audit_seal s
+LEFT JOIN dutiful_audit_event e ON e.id = s.event_id
+WHERE s.seq > ?
+ORDER BY s.seq
+LIMIT ?;
+
+-- name: oldest_sealed
+-- From the beginning of the chain; an event that somebody has deleted has no time, and is never old.
+SELECT s.seq, s.event_id, s.hash, e.at
+FROM dutiful_audit_seal s
+LEFT JOIN dutiful_audit_event e ON e.id = s.event_id
+ORDER BY s.seq
+LIMIT ?;
+
+-- name: put_anchor
+INSERT INTO dutiful_audit_anchor (one, seq, hash, at) VALUES (1, ?, ?, ?)
+ON CONFLICT (one) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, at = excluded.at;
+
+-- name: delete_audit_event
+DELETE FROM dutiful_audit_event WHERE id = ?;
+
+-- name: delete_seals
+DELETE FROM dutiful_audit_seal WHERE seq <= ?;

@@ -1,0 +1,82 @@
+-- Each walk names its index: without statistics SQLite might take one that has the order but not the condition.
+
+-- name: last_kind
+SELECT kind FROM dutiful_job INDEXED BY dutiful_job_line ORDER BY kind DESC LIMIT 1;
+
+-- name: kind_before
+SELECT kind FROM dutiful_job INDEXED BY dutiful_job_line WHERE kind < ? ORDER BY kind DESC LIMIT 1;
+
+-- name: last_queue
+SELECT queue FROM dutiful_job INDEXED BY dutiful_job_line WHERE kind = ? ORDER BY queue DESC LIMIT 1;
+
+-- name: queue_before
+SELECT queue FROM dutiful_job INDEXED BY dutiful_job_line WHERE kind = ? AND queue < ? ORDER BY queue DESC LIMIT 1;
+
+-- name: walk_job
+SELECT id FROM dutiful_job WHERE id < :high AND id >= :low ORDER BY id DESC LIMIT :each;
+
+-- name: walk_own
+-- A job that was given no correlation id has its own.
+SELECT id FROM dutiful_job WHERE id = :own AND id < :high AND id >= :low AND correlation_id IS NULL;
+
+-- name: walk_line
+SELECT id FROM dutiful_job INDEXED BY dutiful_job_line
+WHERE kind = :name AND queue = :queue AND id < :high AND id >= :low
+ORDER BY id DESC
+LIMIT :each;
+
+-- name: walk_tenant
+SELECT id FROM dutiful_job INDEXED BY dutiful_job_tenant
+WHERE tenant = :name AND id < :high AND id >= :low
+ORDER BY id DESC
+LIMIT :each;
+
+-- name: walk_correlation
+SELECT id FROM dutiful_job INDEXED BY dutiful_job_correlation
+WHERE correlation_id = :name AND id < :high AND id >= :low
+ORDER BY id DESC
+LIMIT :each;
+
+-- name: walk_scheduled
+SELECT job_id FROM dutiful_scheduled INDEXED BY dutiful_scheduled_job
+WHERE job_id < :high AND job_id >= :low
+ORDER BY job_id DESC
+LIMIT :each;
+
+-- name: walk_ready
+SELECT job_id FROM dutiful_ready INDEXED BY dutiful_ready_job
+WHERE job_id < :high AND job_id >= :low
+ORDER BY job_id DESC
+LIMIT :each;
+
+-- name: walk_blocked
+SELECT job_id FROM dutiful_blocked WHERE job_id < :high AND job_id >= :low ORDER BY job_id DESC LIMIT :each;
+
+-- name: walk_running
+SELECT job_id FROM dutiful_lease WHERE job_id < :high AND job_id >= :low ORDER BY job_id DESC LIMIT :each;
+
+-- name: walk_finished
+SELECT job_id FROM dutiful_finished WHERE job_id < :high AND job_id >= :low ORDER BY job_id DESC LIMIT :each;
+
+-- name: walk_unhappy
+SELECT job_id FROM dutiful_finished INDEXED BY dutiful_finished_unhappy
+WHERE state = :name AND state <> 'completed' AND job_id < :high AND job_id >= :low
+ORDER BY job_id DESC
+LIMIT :each;
+
+-- name: sift
+-- The row of a job that is as asked for, so far as can be told here; what is null is not asked. `texts`: with its texts.
+SELECT j.subject, CASE WHEN :texts THEN j.payload END, CASE WHEN :texts THEN f.errors END
+FROM dutiful_job j
+LEFT JOIN dutiful_finished f ON f.job_id = j.id
+WHERE j.id = :id
+  AND (:kinds IS NULL OR j.kind IN (SELECT value FROM json_each(:kinds)))
+  AND (:queue IS NULL OR j.queue = :queue)
+  AND (:tenant IS NULL OR j.tenant = :tenant)
+  AND (:state IS NULL OR :state = CASE :state
+          WHEN 'scheduled' THEN (SELECT 'scheduled' FROM dutiful_scheduled p WHERE p.job_id = j.id)
+          WHEN 'ready' THEN (SELECT 'ready' FROM dutiful_ready p WHERE p.job_id = j.id)
+          WHEN 'blocked' THEN (SELECT 'blocked' FROM dutiful_blocked p WHERE p.job_id = j.id)
+          WHEN 'running' THEN (SELECT 'running' FROM dutiful_lease p WHERE p.job_id = j.id)
+          ELSE f.state END)
+  AND (:error_class IS NULL OR json_extract(f.errors, '$[0].class') = :error_class);

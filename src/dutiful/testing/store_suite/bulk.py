@@ -1,0 +1,227 @@
+"""One act on many dead letters, in steps: whoever takes them, each dead letter is met once."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from dutiful.auditing import AuditFilter
+from dutiful.core.review import ReviewAct, ReviewState
+from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, DeadLetterFilter, Reviewed
+from dutiful.store import JobFilter, Store
+from dutiful.testing.store_suite.audit import event
+from dutiful.testing.store_suite.builders import ADA, T0, at, new_id, warm
+from dutiful.testing.store_suite.dead_letter import TIMED_OUT, act_on, applied, bury, found
+
+PENDING = ReviewState.PENDING_REVIEW
+
+
+def bulk_run(**fields: Any) -> BulkRun:
+    wanted = DeadLetterFilter(
+        status=[PENDING], kinds=["greet"], queue="default", tenant="acme", text="no answer", until=at(100)
+    )
+    usual: dict[str, Any] = {
+        "id": new_id(),
+        "act": ReviewAct.REPROCESS,
+        "filter": wanted,
+        "by": "ada",
+        "role": "manager",
+        "origin": "cli",
+        "reason": "the network is mended",
+        "created_at": at(100),
+        "total": 5,
+    }
+    return BulkRun(**usual | fields)
+
+
+async def start(store: Store, **fields: Any) -> BulkRun:
+    run = bulk_run(**fields)
+    await store.start_bulk(run, event(act=run.id))
+    return run
+
+
+async def the_run(store: Store, run_id: UUID) -> BulkRun:
+    run = await store.bulk_run(run_id)
+    assert run is not None
+    return run
+
+
+def same(left: BulkRun | None, right: BulkRun) -> bool:
+    """A list is as good as a tuple."""
+    return msgspec.json.encode(left) == msgspec.json.encode(right)
+
+
+def step_of(run: BulkRun, page: list[DeadLetter], **fields: Any) -> BulkStep:
+    to = page[-1].place if page else None
+    return BulkStep(**{"run_id": run.id, "after": run.cursor, "to": to} | fields)
+
+
+async def take_step(store: Store, run_id: UUID, size: int = 2) -> list[Reviewed]:
+    """What a stepper does: a page, an act on each of it, and what was seen of the run's cursor as the condition."""
+    run = await the_run(store, run_id)
+    page = await store.dead_letters(run.filter, after=run.cursor, limit=size)
+    reviews = [act_on(letter, run.act, event=event(act=run.id)) for letter in page]
+    return await store.review(reviews, step=step_of(run, page, last=len(page) < size), now=at(200))
+
+
+async def bury_some(store: Store, count: int) -> list[DeadLetter]:
+    return [await bury(store, TIMED_OUT, tenant="acme", now=at(n)) for n in range(count)]
+
+
+class BulkSuite:
+    async def test_a_run_is_kept_as_it_was_begun_with_its_event(self, store: Store) -> None:
+        run, told = bulk_run(), event()
+
+        for _ in range(2):
+            await store.start_bulk(run, told)
+
+        assert same(await store.bulk_run(run.id), run)
+        assert await store.audit_events(AuditFilter()) == [told]
+        assert await store.bulk_run(new_id()) is None
+
+    async def test_steps_meet_each_dead_letter_once_and_the_last_ends_the_run(self, store: Store) -> None:
+        letters = await bury_some(store, 5)
+        run = await start(store)
+
+        met = [[answer.id for answer in await take_step(store, run.id)] for _ in range(4)]
+
+        newest = [letter.id for letter in reversed(letters)]
+        assert met == [newest[:2], newest[2:4], newest[4:], []]
+        after = await the_run(store, run.id)
+        assert (after.done, after.skipped, after.state, after.ended_at) == (5, 0, BulkState.DONE, at(200))
+        assert after.cursor == letters[0].place
+        assert len(await store.jobs(JobFilter(queue="again"))) == 5
+        assert len(await store.audit_events(AuditFilter(act=run.id))) == 6
+
+    async def test_a_step_that_finds_nothing_ends_the_run_where_it_stands(self, store: Store) -> None:
+        letters = await bury_some(store, 2)
+        run = await start(store)
+        await take_step(store, run.id)
+
+        assert await take_step(store, run.id) == []
+
+        after = await the_run(store, run.id)
+        assert (after.done, after.state, after.cursor) == (2, BulkState.DONE, letters[0].place)
+
+    async def test_what_could_not_be_acted_on_is_skipped_and_counted(self, store: Store) -> None:
+        letters = await bury_some(store, 4)
+        run = await start(store, act=ReviewAct.DISCARD)
+        page = await store.dead_letters(run.filter)
+        await applied(store, act_on(letters[1], ReviewAct.RESOLVE))
+        reviews = [act_on(letter, ReviewAct.DISCARD) for letter in page[1:]]
+
+        step = step_of(run, page, skipped=1, last=True, event=(told := event(act=run.id)))
+        answers = await store.review(reviews, step=step, now=at(200))
+
+        assert [answer.applied for answer in answers] == [True, False, True]
+        after = await the_run(store, run.id)
+        assert (after.done, after.skipped) == (2, 2)
+        assert told in await store.audit_events(AuditFilter(act=run.id))
+
+    async def test_a_step_behind_the_cursor_does_nothing(self, store: Store) -> None:
+        letters = await bury_some(store, 3)
+        run = await start(store, act=ReviewAct.DISCARD)
+        await take_step(store, run.id)
+        before = await the_run(store, run.id)
+
+        for act_letter in letters:
+            late = step_of(run, [act_letter], last=True, event=event(act=run.id))
+            review = act_on(act_letter, ReviewAct.DISCARD, event=event(act=run.id))
+            assert await store.review([review], step=late, now=at(201)) == []
+
+        assert await the_run(store, run.id) == before
+        assert await found(store, status=[PENDING]) == [letters[0].id]
+        assert len(await store.audit_events(AuditFilter(act=run.id))) == 3
+
+    async def test_a_step_of_a_run_that_is_not_there_does_nothing(self, store: Store) -> None:
+        letters = await bury_some(store, 1)
+
+        step = step_of(bulk_run(), letters, event=event())
+        assert await store.review([act_on(letters[0], ReviewAct.DISCARD)], step=step, now=T0) == []
+
+        assert await found(store, status=[PENDING]) == [letters[0].id]
+        assert await store.audit_events(AuditFilter()) == []
+
+    async def test_steppers_at_once_meet_each_dead_letter_once(self, store: Store) -> None:
+        await warm(store)
+        letters = await bury_some(store, 12)
+        run = await start(store)
+
+        async def stepper() -> list[UUID]:
+            met: list[UUID] = []
+            while (await the_run(store, run.id)).state is BulkState.RUNNING:
+                met += [answer.id for answer in await take_step(store, run.id)]
+            return met
+
+        met = await asyncio.gather(*(stepper() for _ in range(4)))
+
+        assert sorted(id_ for some in met for id_ in some) == sorted(letter.id for letter in letters)
+        after = await the_run(store, run.id)
+        assert (after.done, after.skipped, after.state) == (12, 0, BulkState.DONE)
+        assert len(await store.jobs(JobFilter(queue="again"))) == 12
+        assert len(await store.audit_events(AuditFilter(act=run.id, limit=100))) == 13
+
+    async def test_a_run_that_was_stopped_stays_so(self, store: Store) -> None:
+        await bury_some(store, 3)
+        run = await start(store)
+        await take_step(store, run.id)
+
+        assert await store.stop_bulk(run.id, now=at(150))
+
+        assert await take_step(store, run.id) == []
+        after = await the_run(store, run.id)
+        assert (after.done, after.state, after.ended_at) == (2, BulkState.STOPPED, at(150))
+        assert not await store.stop_bulk(run.id, now=at(151))
+        assert not await store.stop_bulk(new_id(), now=at(151))
+        assert await the_run(store, run.id) == after
+
+    async def test_a_run_that_is_done_cannot_be_stopped(self, store: Store) -> None:
+        run = await start(store)
+        await take_step(store, run.id)
+
+        assert not await store.stop_bulk(run.id, now=at(300))
+
+        assert (await the_run(store, run.id)).state is BulkState.DONE
+
+    async def test_a_run_goes_on_where_it_was_when_the_store_is_opened_anew(self, store: Store) -> None:
+        letters = await bury_some(store, 3)
+        run = await start(store)
+        await take_step(store, run.id)
+        before = await the_run(store, run.id)
+
+        await store.close()
+        await store.open()
+
+        assert await the_run(store, run.id) == before
+        assert [answer.id for answer in await take_step(store, run.id)] == [letters[0].id]
+
+    async def test_runs_are_listed_the_newest_first_and_running_ones_the_oldest_first(self, store: Store) -> None:
+        old, stopped, new = [await start(store, created_at=at(n)) for n in (1, 2, 3)]
+        await store.stop_bulk(stopped.id, now=at(9))
+
+        assert [run.id for run in await store.bulk_runs()] == [new.id, stopped.id, old.id]
+        assert [run.id for run in await store.bulk_runs(limit=1)] == [new.id]
+        assert [run.id for run in await store.bulk_runs(running=True)] == [old.id, new.id]
+        assert [run.id for run in await store.bulk_runs(running=True, limit=1)] == [old.id]
+
+    async def test_runs_of_one_tenant_are_listed_without_others(self, store: Store) -> None:
+        await start(store, created_at=at(1), filter=DeadLetterFilter())
+        own = await start(store, created_at=at(2), filter=DeadLetterFilter(tenant="acme"))
+        await start(store, created_at=at(3), filter=DeadLetterFilter(tenant="globex"))
+
+        assert [run.id for run in await store.bulk_runs(tenant="acme", limit=1)] == [own.id]
+        assert [run.id for run in await store.bulk_runs(tenant="acme", running=True)] == [own.id]
+
+    async def test_a_survey_tells_whether_a_run_goes_on(self, store: Store) -> None:
+        async def reviewing() -> bool:
+            return (await store.survey(ADA, timedelta(seconds=30), now=T0)).reviewing
+
+        assert not await reviewing()
+        run = await start(store)
+        assert await reviewing()
+
+        await store.stop_bulk(run.id, now=at(9))
+
+        assert not await reviewing()

@@ -1,0 +1,230 @@
+"""Lists of jobs: every filter, page by page."""
+
+import random
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from itertools import combinations
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from dutiful.core.errors import UsageError
+from dutiful.core.ids import from_parts, time_of
+from dutiful.core.job import JobRecord, NewJob
+from dutiful.core.outcome import Cancelled, Failed, Outcome, Partial
+from dutiful.core.transitions import State
+from dutiful.store import JobFilter, JobPage, Line, Store
+from dutiful.stores import listing
+from dutiful.testing.store_suite.builders import (
+    KIND,
+    OOPS,
+    T0,
+    at,
+    change,
+    claim,
+    complete,
+    enqueue,
+    enqueue_one,
+    finish_one,
+    new_job,
+    start_one,
+)
+
+QUEUES = ("default", "mail", "ma%l")
+KINDS = (KIND, "send", "Send")
+ERRORS = (OOPS, OOPS | {"class": "transient"}, OOPS | {"class": "rate_limited"})
+OUTCOMES: tuple[Outcome, ...] = (
+    *(Failed(error, final=True) for error in ERRORS),
+    *(Partial(None, (error, OOPS | {"class": "transient"})) for error in ERRORS),
+    Cancelled("no use"),
+)
+MANY = 6_000  # more than one page looks at
+_MS = int(T0.timestamp() * 1000)
+
+
+def id_at(second: int, number: int = 0) -> UUID:
+    return from_parts(_MS + 1000 * second, number.to_bytes(10, "big"))
+
+
+async def jobs_of_all_sorts(store: Store, choose: random.Random, count: int) -> list[JobRecord]:
+    """Jobs in every state, made one a second, and each with something of what lists are filtered by."""
+    jobs: list[NewJob] = []
+    for number in range(count):
+        job_id = id_at(number)
+        fate = choose.choice(["wait", "wait", "later", "need", "run"])
+        jobs.append(
+            new_job(
+                id=job_id,
+                kind=choose.choice(KINDS),
+                queue=choose.choice(QUEUES),
+                tenant=choose.choice([None, "acme", "acme2", "a%"]),
+                correlation_id=None if number == 20 else choose.choice([None, "order-7", "order_7"]),
+                payload=choose.choice(['{"to": "Ada"}', '{"to": "50% off_now"}', '{"to": "500 of now"}', "{}"]),
+                subject=choose.choice([None, '{"order": 7, "paid": true}', '{"order": 1, "paid": false}']),
+                run_at=at(10**6) if fate == "later" else None,
+                depends_on=(jobs[0].id,) if fate == "need" and jobs else (),
+                priority=0 if fate == "run" else 100,
+            )
+        )
+    await enqueue(store, *jobs)
+    claims = await claim(store, lines=[Line(queue, 0) for queue in QUEUES], kinds=KINDS, limit=count)
+    claims += await claim(store, lines=[Line(queue, 100) for queue in QUEUES], kinds=KINDS, limit=count // 4)
+    for claimed in claims:
+        match choose.choice(["run", "done", "other", "other"]):
+            case "done":
+                await complete(store, claimed)
+            case "other":
+                await store.settle([change(claimed, choose.choice(OUTCOMES))], now=T0)
+    records = [await store.find(job.id) for job in jobs]
+    return [record for record in reversed(records) if record is not None]
+
+
+CHOICES: dict[str, list[Any]] = {
+    "state": list(State),
+    "kind": [*KINDS, "unknown"],
+    "kinds": [KINDS[1:], KINDS, ("unknown", KIND), ()],
+    "queue": [*QUEUES, "unknown"],
+    "tenant": ["acme", "acme2", "a%", "unknown"],
+    "correlation_id": ["order-7", "order_7", "unknown", str(id_at(20)), str(id_at(21)), str(id_at(21)).upper()],
+    "subject": [{"order": 7}, {"order": 1, "paid": False}, {"order": True}, {"paid": 1}, {"none": None}, {}],
+    "error_class": ["transient", "rate_limited", "unknown"],
+    "text": ["ADA", "0% off_", "0%off", "_", "order", "OOPS", "500 of"],
+    "since": [at(30), at(80.0005), at(10**7), datetime(1960, 1, 1, tzinfo=T0.tzinfo)],
+    "until": [at(90), at(40.0005), at(10**7), datetime(1960, 1, 1, tzinfo=T0.tzinfo)],
+}
+
+
+def matches(job: JobRecord, wanted: JobFilter) -> bool:
+    """What a list means, said once more and plainly."""
+    subject, error = job.subject or {}, (job.errors or [{}])[0]
+    texts = [msgspec.json.encode(value).decode().lower() for value in (job.payload, job.subject, job.errors)]
+    return all(
+        (
+            wanted.state in (None, job.state),
+            wanted.kind in (None, job.kind),
+            wanted.kinds is None or job.kind in wanted.kinds,
+            wanted.queue in (None, job.queue),
+            wanted.tenant in (None, job.tenant),
+            wanted.correlation_id in (None, job.correlation_id),
+            all(repr(subject.get(name, "none")) == repr(value) for name, value in (wanted.subject or {}).items()),
+            wanted.error_class in (None, error.get("class", "")),
+            wanted.text is None or any(wanted.text.lower() in text for text in texts),
+            wanted.since is None or time_of(job.id) >= wanted.since,
+            wanted.until is None or time_of(job.id) < wanted.until,
+        )
+    )
+
+
+async def pages(store: Store, wanted: JobFilter) -> AsyncIterator[JobPage]:
+    """Every page of a list, each after the one before it."""
+    while True:
+        page = await store.jobs(wanted)
+        yield page
+        if page.next is None:
+            return
+        wanted = msgspec.structs.replace(wanted, before=page.next)
+
+
+async def listed(store: Store, **wanted: Any) -> list[UUID]:
+    return [job.id async for page in pages(store, JobFilter(**wanted)) for job in page]
+
+
+class ListingSuite:
+    async def test_every_filter_alone_and_with_another_lists_what_it_says(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listing, "FIRST", 10)  # so that so few jobs take several stretches
+        choose = random.Random(7)
+        jobs = await jobs_of_all_sorts(store, choose, 120)
+        assert {job.state for job in jobs} == set(State)
+        filters = [{name: value} for name, values in CHOICES.items() for value in values]
+        for one, other in combinations(CHOICES, 2):
+            filters += [{one: choose.choice(CHOICES[one]), other: choose.choice(CHOICES[other])} for _ in range(3)]
+
+        for fields in ({}, *filters):
+            expected = [job for job in jobs if matches(job, JobFilter(**fields))]
+            found = [
+                job async for page in pages(store, JobFilter(**fields, limit=choose.randint(3, 60))) for job in page
+            ]
+            assert found == expected, fields
+
+    async def test_paging_neither_skips_nor_repeats_while_jobs_come_and_go(self, store: Store) -> None:
+        old = [await finish_one(store) for _ in range(4)]
+        kept = [await finish_one(store, now=at(60), queue=queue) for queue in ("default", "mail") * 4]
+        wanted = JobFilter(state=State.COMPLETED, kind=KIND, limit=3)
+
+        first = await store.jobs(wanted)
+        await finish_one(store, now=at(60))
+        await store.retain(timedelta(seconds=30), 100, None, now=at(61))
+        rest = [
+            job.id async for page in pages(store, msgspec.structs.replace(wanted, before=first.next)) for job in page
+        ]
+
+        assert [job.id for job in first] + rest == kept[::-1]
+        assert await store.find(old[0]) is None
+
+    async def test_a_full_page_that_is_the_last_says_so(self, store: Store) -> None:
+        made = [await enqueue_one(store) for _ in range(4)]
+
+        assert (await store.jobs(JobFilter(limit=4))).next is None
+        assert (await store.jobs(JobFilter(limit=3))).next == made[1]
+        assert (await store.jobs(JobFilter(limit=4, kind=KIND, queue="default"))).next is None
+
+    async def test_a_search_ends_in_time_and_tells_how_far_it_has_come(self, store: Store) -> None:
+        rare = new_job(id=id_at(0), subject='{"order": 1}', payload='{"to": "Ada"}', tenant="acme")
+        await enqueue(store, rare, *(new_job(id=id_at(number)) for number in range(1, MANY)))
+
+        for fields in ({"subject": {"order": 1}}, {"text": "ada"}, {"text": "ada", "state": State.READY}):
+            first, second = [page async for page in pages(store, JobFilter(**fields))]
+            assert (first.jobs, [job.id for job in second]) == ([], [rare.id])
+            assert first.next is not None
+            assert first.searched_since == time_of(first.next) > T0
+            assert (second.next, second.searched_since) == (None, None)
+        recent = await store.jobs(JobFilter(text="ada", since=at(MANY - 100)))
+        assert (recent.jobs, recent.next, recent.searched_since) == ([], None, at(MANY - 100))
+
+    async def test_of_two_filters_the_narrower_one_is_looked_through(self, store: Store) -> None:
+        rare = new_job(id=id_at(0), kind="rare", queue="mail", tenant="acme")
+        await enqueue(store, rare, *(new_job(id=id_at(n), tenant=f"t{n % 2}") for n in range(1, MANY)))
+
+        narrow: list[dict[str, Any]] = [{"kind": "rare"}, {"queue": "mail"}, {"tenant": "acme"}]
+        for fields in narrow:
+            page = await store.jobs(JobFilter(state=State.READY, **fields))
+            assert ([job.id for job in page], page.next) == ([rare.id], None)
+        page = await store.jobs(JobFilter(kind=KIND, tenant="acme"))
+        assert (page.jobs, page.next) == ([], None)
+
+    async def test_what_is_looked_for_may_hold_quotes_and_lines(self, store: Store) -> None:
+        payload = msgspec.json.encode({"said": 'He said "no\\way"\nand Größe'}).decode()
+        job_id = await enqueue_one(store, payload=payload)
+        await enqueue_one(store, payload='{"said": "no"}')
+
+        for text in ('"NO\\w', '"\nand', "Größe"):
+            assert await listed(store, text=text) == [job_id]
+
+    async def test_a_list_of_no_jobs_is_refused(self, store: Store) -> None:
+        with pytest.raises(UsageError, match="limit 0"):
+            await store.jobs(JobFilter(limit=0))
+
+    async def test_a_tenant_counts_its_own_only(self, store: Store) -> None:
+        for tenant in ("acme", "rival", None):
+            await finish_one(store, tenant=tenant)
+            await finish_one(store, Failed(OOPS, final=True), tenant=tenant)
+            running = await start_one(store, tenant=tenant)
+            await enqueue_one(store, tenant=tenant, queue="mail", now=at(9 if tenant == "acme" else 5))
+            await enqueue_one(store, tenant=tenant, run_at=at(60))
+            await enqueue_one(store, tenant=tenant, depends_on=(running.job_id,))
+        await enqueue_one(store, tenant="rival", queue="theirs", now=at(1))
+
+        queues = {record.queue: record for record in await store.queues(tenant="acme")}
+        stats = await store.stats(timedelta(hours=1), tenant="acme", now=at(60))
+
+        assert queues.keys() == {"default", "mail"}
+        assert [queues["default"].scheduled, queues["default"].blocked, queues["default"].running] == [1, 1, 1]
+        assert (queues["mail"].ready, queues["mail"].oldest_ready_at) == (1, at(9))
+        assert stats.live == {"scheduled": 1, "ready": 1, "blocked": 1, "running": 1}
+        assert stats.finished == {"completed": 1, "failed": 1}
+        assert (stats.oldest_ready_at, stats.dead_letters) == (at(9), 1)
+        assert (await store.stats(timedelta(hours=1), now=at(60))).live["ready"] == 4

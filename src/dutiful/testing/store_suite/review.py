@@ -1,0 +1,294 @@
+"""What people do with dead letters: each act once, by one of them, and a new job at most once."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from dutiful.auditing import AuditFilter
+from dutiful.core.errors import DataRefused
+from dutiful.core.job import OnConflict, Scope, Unique
+from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Partial
+from dutiful.core.review import BY_HAND, TABLE, ReviewAct, ReviewState, resolution
+from dutiful.core.transitions import State
+from dutiful.reviewing import DeadLetter, DeadLetterFilter, Reviewed
+from dutiful.store import JobFilter, Line, Store
+from dutiful.testing.store_suite.audit import event
+from dutiful.testing.store_suite.builders import (
+    ADA,
+    OOPS,
+    T0,
+    at,
+    claim,
+    claim_one,
+    complete,
+    enqueue_one,
+    new_id,
+    settle,
+    state,
+    warm,
+)
+from dutiful.testing.store_suite.dead_letter import ODD, act_on, another, applied, bury, found, the_letter
+from dutiful.testing.store_suite.retention import LATER, retain_all
+
+ACKNOWLEDGE, REPROCESS, RESOLVE, DISCARD = (
+    ReviewAct.ACKNOWLEDGE,
+    ReviewAct.REPROCESS,
+    ReviewAct.RESOLVE,
+    ReviewAct.DISCARD,
+)
+PENDING, REPROCESSING = ReviewState.PENDING_REVIEW, ReviewState.REPROCESSING
+LED_BY = {
+    ReviewState.ACKNOWLEDGED: ACKNOWLEDGE,
+    ReviewState.REPROCESSING: REPROCESS,
+    ReviewState.RESOLVED: RESOLVE,
+    ReviewState.DISCARDED: DISCARD,
+}
+AGAIN = Line("again", 100)
+
+
+async def bury_as(store: Store, status: ReviewState) -> DeadLetter:
+    """A dead letter that people have brought to `status`."""
+    letter = await bury(store)
+    if status is not PENDING:
+        await applied(store, act_on(letter, LED_BY[status]))
+    return await the_letter(store, letter.id)
+
+
+async def new_jobs(store: Store) -> int:
+    return len(await store.jobs(JobFilter(queue="again", limit=1000)))
+
+
+class ReviewSuite:
+    @pytest.mark.parametrize("status", list(ReviewState))
+    async def test_an_act_is_applied_in_the_states_that_allow_it_and_in_no_other(
+        self, store: Store, status: ReviewState
+    ) -> None:
+        for act in ReviewAct:
+            letter = await bury_as(store, status)
+            review = act_on(letter, act, by="bob", notes="seen", event=(told := event()))
+
+            (answer,) = await store.review([review], now=at(9))
+
+            to, after = TABLE.get((status, act)), await the_letter(store, letter.id)
+            reviewed = (after.status, after.reviewed_by, after.reviewed_at, after.notes)
+            events = [one.id for one in await store.audit_events(AuditFilter(act=told.act))]
+            if to is None:
+                assert answer == Reviewed(id=letter.id, status=status, applied=False, new_job_id=letter.new_job_id)
+                assert (after, events) == (letter, [])
+            else:
+                made = review.job.id if review.job else None
+                assert answer == Reviewed(id=letter.id, status=to, applied=True, new_job_id=made)
+                assert (reviewed, after.new_job_id) == ((to, "bob", at(9), "seen"), made)
+                assert after.resolution == (BY_HAND if act is RESOLVE else None)
+                assert events == [told.id]
+            kept = (after.payload, after.errors, after.history, after.job, after.died_at)
+            assert kept == (letter.payload, letter.errors, letter.history, letter.job, letter.died_at)
+
+    async def test_an_act_on_a_dead_letter_that_is_not_there_is_not_applied(self, store: Store) -> None:
+        letter = await bury(store)
+        strange = act_on(letter, REPROCESS, id=new_id(), event=event())
+
+        assert await store.review([strange], now=T0) == [Reviewed(id=strange.id, status=None, applied=False)]
+
+        assert await new_jobs(store) == 0
+        assert await store.audit_events(AuditFilter()) == []
+        assert await store.review([], now=T0) == []
+
+    async def test_notes_stay_until_there_are_others(self, store: Store) -> None:
+        letter = await bury(store)
+        await applied(store, act_on(letter, ACKNOWLEDGE, notes="who knows why"))
+
+        await applied(store, act_on(letter, DISCARD, by="bob"), now=at(5))
+
+        after = await the_letter(store, letter.id)
+        assert (after.notes, after.reviewed_by, after.reviewed_at) == ("who knows why", "bob", at(5))
+
+    @pytest.mark.req("W46")
+    async def test_a_reprocessed_job_can_be_claimed_and_has_all_that_it_was_given(self, store: Store) -> None:
+        letter = await bury(store, payload=ODD, tenant="acme", correlation_id="order-17")
+        job = another(letter, payload=ODD, tenant="acme", correlation_id="order-17", created_by="ada", max_attempts=3)
+
+        await applied(store, act_on(letter, REPROCESS, job=job), now=at(9))
+
+        record = await store.find(job.id)
+        assert record is not None
+        assert (record.payload, record.tenant, record.correlation_id) == (letter.payload, "acme", "order-17")
+        assert (record.retry_of, record.created_by, record.created_at) == (letter.id, "ada", at(9))
+        assert [c.job_id for c in await claim(store, lines=[AGAIN], now=at(9))] == [job.id]
+        assert await store.check_places() == []
+
+    @pytest.mark.req("W46")
+    async def test_a_second_reprocess_or_discard_is_refused(self, store: Store) -> None:
+        letter = await bury(store)
+        first = act_on(letter, REPROCESS)
+        await applied(store, first)
+        assert first.job is not None
+
+        answers = await store.review([first, act_on(letter, REPROCESS), act_on(letter, DISCARD)], now=at(1))
+
+        refused = Reviewed(id=letter.id, status=REPROCESSING, applied=False, new_job_id=first.job.id)
+        assert answers == [refused] * 3
+        assert await new_jobs(store) == 1
+
+    async def test_one_dead_letter_twice_in_a_call_is_reprocessed_once(self, store: Store) -> None:
+        letter = await bury(store)
+
+        answers = await store.review([act_on(letter, REPROCESS, event=event()) for _ in range(2)], now=T0)
+
+        assert sorted(answer.applied for answer in answers) == [False, True]
+        assert len({answer.new_job_id for answer in answers}) == 1
+        assert await new_jobs(store) == 1
+        assert len(await store.audit_events(AuditFilter())) == 1
+
+    async def test_of_many_reviewers_at_once_one_wins(self, store: Store) -> None:
+        await warm(store)
+        letter = await bury(store)
+        acts = [REPROCESS, DISCARD, RESOLVE] * 3
+
+        calls = [store.review([act_on(letter, act, event=event())], now=T0) for act in acts]
+        answers = [answer for (answer,) in await asyncio.gather(*calls)]
+
+        (won,) = [act for act, answer in zip(acts, answers, strict=True) if answer.applied]
+        after = await the_letter(store, letter.id)
+        assert after.status is TABLE[PENDING, won]
+        assert {answer.status for answer in answers} == {after.status}
+        assert await new_jobs(store) == (won is REPROCESS)
+        assert len(await store.audit_events(AuditFilter())) == 1
+
+    async def test_reviewers_of_the_same_in_another_order_do_not_lock_each_other_out(self, store: Store) -> None:
+        await warm(store)
+        letters = [await bury(store) for _ in range(10)]
+
+        answers = await asyncio.gather(
+            *(
+                store.review([act_on(letter, REPROCESS) for letter in some], now=T0)
+                for some in (letters, letters[::-1]) * 4
+            )
+        )
+
+        assert sum(one.applied for answer in answers for one in answer) == 10
+        assert await new_jobs(store) == 10
+
+    async def test_a_new_job_whose_key_is_taken_is_not_made_and_leaves_no_trace(self, store: Store) -> None:
+        holder = await enqueue_one(store, unique=Unique("fetch-17", Scope.FOREVER), queue="else")
+        letter, other = await bury(store), await bury(store)
+        for on_conflict in (OnConflict.REJECT, OnConflict.RETURN):
+            taken = another(letter, unique=Unique("fetch-17", Scope.FOREVER, on_conflict))
+            reviews = [act_on(letter, REPROCESS, job=taken, event=event()), act_on(other, ACKNOWLEDGE)]
+
+            refused, _ = await store.review(reviews, now=at(1))
+
+            assert refused == Reviewed(id=letter.id, status=PENDING, applied=False)
+            assert await store.find(taken.id) is None
+            assert await the_letter(store, letter.id) == letter
+        assert await store.audit_events(AuditFilter()) == []
+        assert (await the_letter(store, other.id)).status is ReviewState.ACKNOWLEDGED
+        assert await state(store, holder) is State.READY
+        assert await store.check_places() == []
+
+    async def test_new_jobs_that_want_the_same_key_are_made_once(self, store: Store) -> None:
+        letters = [await bury(store) for _ in range(3)]
+        unique = Unique("fetch-17", Scope.FOREVER, OnConflict.REJECT)
+
+        answers = await store.review(
+            [act_on(one, REPROCESS, job=another(one, unique=unique)) for one in letters], now=T0
+        )
+
+        assert sorted(answer.applied for answer in answers) == [False, False, True]
+        assert sorted(one.status for one in await store.dead_letters(DeadLetterFilter())) == [
+            PENDING, PENDING, REPROCESSING
+        ]  # fmt: skip
+        assert await new_jobs(store) == 1
+
+    async def test_a_call_that_cannot_be_stored_changes_nothing(self, store: Store) -> None:
+        letter, other = await bury(store), await bury(store)
+        broken = act_on(letter, REPROCESS, job=another(letter, payload="no json"), event=event())
+
+        with pytest.raises(DataRefused):
+            await store.review([act_on(other, DISCARD, event=event()), broken], now=T0)
+
+        assert await found(store, status=[PENDING]) == sorted([letter.id, other.id], reverse=True)
+        assert await store.audit_events(AuditFilter()) == []
+
+    @pytest.mark.parametrize(
+        ("end", "ended"),
+        [
+            (Done(), State.COMPLETED),
+            (Partial(None, (OOPS,)), State.COMPLETED_WITH_ERRORS),
+            (Failed(OOPS, final=True), State.FAILED),
+            (Cancelled("no use"), State.CANCELLED),
+        ],
+    )
+    async def test_the_end_of_its_new_job_resolves_a_dead_letter(
+        self, store: Store, end: Outcome, ended: State
+    ) -> None:
+        letter = await bury(store)
+        await applied(store, act_on(letter, REPROCESS, notes="try again"), now=at(1))
+        assert await store.resolve_reprocessed(10, now=at(2)) == 0
+        claimed = await claim_one(store, lines=[AGAIN], now=at(3))
+        assert await store.resolve_reprocessed(10, now=at(3)) == 0
+        await settle(store, claimed, end, now=at(4))
+
+        assert await store.resolve_reprocessed(10, now=at(5)) == 1
+
+        after = await the_letter(store, letter.id)
+        assert (after.status, after.new_job_id) == (ReviewState.RESOLVED, claimed.job_id)
+        assert after.resolution == resolution(claimed.job_id, ended)
+        assert (after.reviewed_by, after.reviewed_at, after.notes) == ("ada", at(1), "try again")
+        assert await store.resolve_reprocessed(10, now=at(6)) == 0
+
+    async def test_a_new_job_that_retention_has_removed_resolves_its_dead_letter(self, store: Store) -> None:
+        letter = await bury(store)
+        await applied(store, act_on(letter, REPROCESS))
+        claimed = await claim_one(store, lines=[AGAIN])
+        await complete(store, claimed)
+        await retain_all(store)
+        assert await store.find(claimed.job_id) is None
+
+        assert await store.resolve_reprocessed(10, now=LATER) == 1
+
+        after = await the_letter(store, letter.id)
+        assert (after.status, after.resolution) == (ReviewState.RESOLVED, resolution(claimed.job_id, None))
+
+    async def test_a_dead_letter_is_old_when_it_was_resolved_long_ago_not_when_it_was_reprocessed(
+        self, store: Store
+    ) -> None:
+        letter = await bury(store)
+        await applied(store, act_on(letter, REPROCESS))
+        await complete(store, await claim_one(store, lines=[AGAIN], now=LATER), now=LATER)
+        await store.resolve_reprocessed(10, now=LATER)
+
+        await retain_all(store)
+        await store.tidy(timedelta(days=7), 10, now=LATER)
+        assert await store.find(letter.id) is None
+        assert (await the_letter(store, letter.id)).status is ReviewState.RESOLVED
+
+        await store.tidy(timedelta(days=7), 10, now=LATER + timedelta(days=8))
+        assert await store.dead_letter(letter.id) is None
+
+    async def test_no_more_are_resolved_than_asked_for_and_those_that_run_are_left(self, store: Store) -> None:
+        letters = [await bury(store) for _ in range(5)]
+        await applied(store, *(act_on(letter, REPROCESS) for letter in letters))
+        running, *rest = await claim(store, lines=[AGAIN])
+        await complete(store, *rest)
+
+        resolved = [await store.resolve_reprocessed(3, now=at(1)) for _ in range(4)]
+
+        assert sorted(resolved) == [0, 0, 1, 3]
+        (left,) = await store.dead_letters(DeadLetterFilter(status=[REPROCESSING]))
+        assert left.new_job_id == running.job_id
+
+    async def test_a_survey_tells_whether_a_dead_letter_is_reprocessing(self, store: Store) -> None:
+        async def reviewing() -> bool:
+            return (await store.survey(ADA, timedelta(seconds=30), now=T0)).reviewing
+
+        letter = await bury(store)
+        assert not await reviewing()
+        await applied(store, act_on(letter, REPROCESS))
+        assert await reviewing()
+
+        await complete(store, await claim_one(store, lines=[AGAIN]))
+        await store.resolve_reprocessed(10, now=T0)
+
+        assert not await reviewing()

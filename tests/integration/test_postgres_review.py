@@ -1,0 +1,291 @@
+"""What only Postgres has: an audit trail that no role can change, lost replies, indexes that lists walk along."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import msgspec
+import pytest
+
+from databases import OwnTransaction
+from dutiful.auditing import AuditFilter
+from dutiful.core.audit import Anchor, seal
+from dutiful.core.errors import DataRefused
+from dutiful.core.review import ReviewAct, ReviewState
+from dutiful.reviewing import BulkState, DeadLetterFilter
+from dutiful.stores.postgres import PostgresStore, reviewing
+from dutiful.testing.store_suite.audit import append, check_chain, event, full_event, links, seal_all
+from dutiful.testing.store_suite.builders import at, claim, complete, token
+from dutiful.testing.store_suite.bulk import start, step_of
+from dutiful.testing.store_suite.dead_letter import act_on, applied, bury, the_letter
+from dutiful.testing.store_suite.review import AGAIN
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+async def store(pg18_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(pg18_url)
+    await store.open()
+    yield store
+    assert await store.check_places() == []
+    await store.close()
+
+
+@pytest.fixture
+async def owner(pg18_url: str) -> AsyncIterator[Any]:
+    """A connection of the one who owns the tables."""
+    connection = await asyncpg.connect(pg18_url)
+    yield connection
+    connection.terminate()
+
+
+@pytest.fixture
+async def clerk(owner: Any, pg18_url: str) -> AsyncIterator[Any]:
+    """A connection that acts as a role which may append to the audit trail and read it."""
+    role = f"dutiful_clerk_{uuid4().hex[:12]}"
+    tables = ", ".join(f"dutiful.audit_{name}" for name in ("event", "unsealed", "seal", "anchor"))
+    await owner.execute(
+        f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA dutiful TO {role};"
+        f"GRANT SELECT ON {tables} TO {role}; GRANT INSERT ON dutiful.audit_event TO {role}"
+    )
+    connection = await asyncpg.connect(pg18_url)
+    await connection.execute(f"SET ROLE {role}")
+    yield connection
+    connection.terminate()
+    await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+async def refused(connection: Any, *statements: str) -> None:
+    for statement in statements:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
+
+
+async def test_not_even_the_owner_changes_or_deletes_what_was_recorded(store: PostgresStore, owner: Any) -> None:
+    await append(store, 3)
+    await seal_all(store)
+    await append(store, 1)
+
+    await refused(
+        owner,
+        "UPDATE dutiful.audit_event SET principal = 'bob'",
+        "DELETE FROM dutiful.audit_event",
+        "TRUNCATE dutiful.audit_event",
+        "UPDATE dutiful.audit_seal SET hash = ''",
+        "DELETE FROM dutiful.audit_seal",
+        "TRUNCATE dutiful.audit_seal",
+        "INSERT INTO dutiful.audit_anchor (seq, hash, at) VALUES (3, 'made up', now())",
+    )
+
+    assert len(await store.audit_events(AuditFilter())) == 4
+    assert await check_chain(store) == 3
+
+
+async def test_an_anchor_moves_forward_only_and_covers_no_more_than_it_says(store: PostgresStore, owner: Any) -> None:
+    await append(store, 4)
+    seals = await seal_all(store)
+    assert await store.trim_audit(DAY, 1, now=at(200_000)) == 1
+    assert await store.audit_anchor() == Anchor(seq=1, hash=seals[0].hash, at=at(0))
+    move = "UPDATE dutiful.audit_anchor SET seq = {0.seq}, hash = '{0.hash}'"
+    await owner.execute(move.format(seals[1]))
+
+    await refused(
+        owner,
+        move.format(seals[0]),
+        move.format(seals[1]),
+        "UPDATE dutiful.audit_anchor SET hash = 'made up'",
+        "UPDATE dutiful.audit_anchor SET seq = 3",
+        "DELETE FROM dutiful.audit_anchor",
+        "TRUNCATE dutiful.audit_anchor",
+        f"DELETE FROM dutiful.audit_event WHERE id = '{seals[2].event_id}'",
+        "DELETE FROM dutiful.audit_seal WHERE seq = 3",
+    )
+
+    assert await check_chain(store) == 2
+
+
+async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, clerk: Any) -> None:
+    await append(store, 2)
+    await seal_all(store)
+    told = full_event()
+    text = msgspec.json.encode([told]).decode()
+    await clerk.execute("SELECT dutiful.append_audit($1)", text)
+    assert await store.unsealed(10) == [told]
+
+    await refused(
+        clerk,
+        "UPDATE dutiful.audit_event SET principal = 'bob'",
+        "DELETE FROM dutiful.audit_event",
+        "TRUNCATE dutiful.audit_event",
+        "DELETE FROM dutiful.audit_unsealed",
+        "INSERT INTO dutiful.audit_seal (seq, event_id, hash) SELECT 3, event_id, '' FROM dutiful.audit_unsealed",
+        "SELECT dutiful.seal_audit('{3}', array(SELECT event_id FROM dutiful.audit_unsealed), '{made up}')",
+        "SELECT dutiful.trim_audit(now(), 10)",
+    )
+
+    assert len(await store.audit_events(AuditFilter())) == 3
+    assert len(await seal_all(store)) == 1
+    assert await check_chain(store) == 3
+
+
+async def test_a_role_that_may_trim_deletes_no_more_than_what_is_old(
+    store: PostgresStore, owner: Any, clerk: Any
+) -> None:
+    await append(store, 2)
+    await append(store, 1, at=at(100_000))
+    await seal_all(store)
+    role = await clerk.fetchval("SELECT current_user")
+    await owner.execute(f"GRANT EXECUTE ON FUNCTION dutiful.trim_audit TO {role}")
+
+    assert await clerk.fetchval("SELECT dutiful.trim_audit($1, 10)", at(50_000)) == 2
+
+    assert len(await store.audit_events(AuditFilter())) == 1
+    assert await check_chain(store) == 1
+
+
+async def test_retention_does_not_cover_up_that_an_event_was_deleted(store: PostgresStore, owner: Any) -> None:
+    await append(store, 3)
+    seals = await seal_all(store)
+    await owner.execute("ALTER TABLE dutiful.audit_event DISABLE TRIGGER covered")
+    await owner.execute("DELETE FROM dutiful.audit_event WHERE id = $1", seals[1].event_id)
+
+    assert await store.trim_audit(DAY, 10, now=at(200_000)) == 1
+
+    assert [link.seal.seq for link in await store.sealed(0, 10)] == [2, 3]
+
+
+async def test_what_a_superuser_changes_behind_the_triggers_no_longer_fits_its_seal(
+    store: PostgresStore, owner: Any
+) -> None:
+    changed, deleted, _ = await append(store, 3)
+    await seal_all(store)
+    await owner.execute("SET session_replication_role = replica")
+    await owner.execute("UPDATE dutiful.audit_event SET principal = 'bob' WHERE id = $1", changed.id)
+    await owner.execute("DELETE FROM dutiful.audit_event WHERE id = $1", deleted.id)
+
+    first, second, _ = await store.sealed(0, 10)
+
+    assert first.event is not None and seal(first.event, None) != first.seal
+    assert second.event is None
+
+
+async def test_a_sealer_waits_for_another_and_is_too_late_then(store: PostgresStore, owner: Any, pg18_url: str) -> None:
+    events = await append(store, 2)
+    (first,) = links(events[:1])
+    async with owner.transaction():
+        await owner.execute("SELECT dutiful.seal_audit($1, $2, $3)", [first.seq], [first.event_id], [first.hash])
+        late = asyncio.create_task(store.seal_audit(links(events[1:])))
+        await OwnTransaction(store, pg18_url).somebody_waits()
+
+    assert await late is False
+    assert len(await seal_all(store)) == 1
+    assert await check_chain(store) == 2
+
+
+async def test_a_review_whose_reply_was_lost_says_so_when_it_is_repeated(store: PostgresStore) -> None:
+    letter, other = await bury(store), await bury(store)
+    reviews = [
+        act_on(letter, ReviewAct.REPROCESS, event=event()),
+        act_on(other, ReviewAct.DISCARD, event=event()),
+    ]
+    first = await store.review(reviews, now=at(1))
+
+    assert await store.review(reviews, now=at(2)) == first
+
+    assert [answer.applied for answer in first] == [True, True]
+    assert len(await claim(store, lines=[AGAIN], now=at(2))) == 1
+    assert len(await store.audit_events(AuditFilter())) == 2
+    assert (await the_letter(store, other.id)).reviewed_at == at(1)
+
+
+async def test_a_step_behind_the_cursor_does_nothing_though_all_have_died_at_once(store: PostgresStore) -> None:
+    letters = [await bury(store) for _ in range(3)]
+    run = await start(store, filter=DeadLetterFilter(), act=ReviewAct.DISCARD)
+    first = step_of(run, letters[2:])
+    second = msgspec.structs.replace(first, after=first.to, to=letters[1].place)
+    for step, letter in ((first, letters[2]), (second, letters[1])):
+        assert await store.review([act_on(letter, ReviewAct.DISCARD)], step=step, now=at(1))
+
+    assert await store.review([act_on(letters[0], ReviewAct.DISCARD)], step=second, now=at(2)) == []
+
+
+async def test_a_payload_that_breaks_the_rules_of_today_does_not_hold_up_a_run(
+    store: PostgresStore, owner: Any
+) -> None:
+    bad, good = await bury(store), await bury(store, payload='{"n": 1}')
+    await owner.execute(
+        "INSERT INTO dutiful.payload_rule (kind, size_limit, required, versions, version_field)"
+        " VALUES ($1, 10240, '{n}', '{}', 'payload_version')",
+        bad.kind,
+    )
+    run = await start(store, filter=DeadLetterFilter())
+    reviews = [act_on(letter, ReviewAct.REPROCESS, event=event(act=run.id)) for letter in (good, bad)]
+    with pytest.raises(DataRefused, match="lacks: n"):
+        await store.review(reviews, now=at(1))
+
+    answers = await store.review(reviews, step=step_of(run, [good, bad], last=True), now=at(1))
+
+    assert [answer.applied for answer in answers] == [True, False]
+    after = await store.bulk_run(run.id)
+    assert after is not None and (after.done, after.skipped, after.state) == (1, 1, BulkState.DONE)
+    assert len(await claim(store, lines=[AGAIN], now=at(1))) == 1
+    assert (await the_letter(store, bad.id)) == bad
+
+
+async def test_many_that_still_run_do_not_hide_one_that_has_ended(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviewing, "LOOK", 2)
+    letters = [await bury(store) for _ in range(6)]
+    await applied(store, *(act_on(letter, ReviewAct.REPROCESS) for letter in letters))
+    *_, last = sorted(await claim(store, lines=[AGAIN]), key=lambda claimed: claimed.job_id)
+    await complete(store, last)
+
+    resolved = [await store.resolve_reprocessed(1, now=at(1)) for _ in range(3)]
+
+    assert resolved == [0, 0, 1]
+
+
+async def test_a_job_completed_by_a_user_resolves_its_dead_letter_with_the_commit(
+    store: PostgresStore, owner: Any
+) -> None:
+    await applied(store, act_on(await bury(store), ReviewAct.REPROCESS))
+    (claimed,) = await claim(store, lines=[AGAIN])
+    async with owner.transaction():
+        await store.complete_within(owner, token(claimed), None)
+        assert await store.resolve_reprocessed(10) == 0
+
+    assert await store.resolve_reprocessed(10) == 1
+
+
+FILL = """
+INSERT INTO dutiful.dead_letter
+    (job_id, died_at, created_at, attempt, max_attempts, status, kind, queue, tenant, correlation_id, fingerprint, job)
+SELECT dutiful.new_id(), now() - n * interval '1 second', now(), 1, 1,
+       CASE WHEN n % 10 = 1 THEN 'acknowledged' ELSE 'pending_review' END, 'kind' || n % 10, 'default',
+       'tenant' || n % 10, n, md5((n % 10)::text), '{"payload": {}}'
+FROM generate_series(1, 3000) n
+"""
+
+
+async def test_pages_are_read_along_an_index(store: PostgresStore, owner: Any) -> None:
+    # No jobs belong to these, so that checking all places stays right.
+    await owner.execute(FILL)
+    await owner.execute("ANALYZE dutiful.dead_letter")
+    (letter,) = await store.dead_letters(DeadLetterFilter(), limit=1)
+
+    for wanted in (
+        DeadLetterFilter(),
+        DeadLetterFilter(status=[ReviewState.ACKNOWLEDGED]),
+        DeadLetterFilter(kinds=[letter.kind]),
+        DeadLetterFilter(tenant=letter.tenant),
+        DeadLetterFilter(fingerprint=letter.fingerprint),
+    ):
+        where, args = reviewing._where(wanted, 50)
+        statement = store._sql["dead_letters"].replace("{where}", where)
+        plan = "\n".join(row[0] for row in await owner.fetch(f"EXPLAIN {statement}", *args))
+        assert "Index Scan Backward" in plan and "Sort" not in plan and "Filter" not in plan, plan

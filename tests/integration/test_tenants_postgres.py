@@ -1,0 +1,254 @@
+"""Row-level security: what ordinary roles of the database see and can change, table by table."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from dutiful.core.transitions import State
+from dutiful.testing.store_suite.builders import state
+from tenanted import FLEET, World, guarded
+
+pytestmark = pytest.mark.req("W67")
+
+MEMBER_FUNCTIONS = {"own_tenants", "tenant_enqueue", "tenant_cancel"}
+
+
+@dataclass
+class Session:
+    """Somebody who has logged in."""
+
+    connection: Any
+    world: World
+
+    async def run(self, statement: str, *args: Any) -> list[Any]:
+        return list(await self.connection.fetch(statement.replace("{schema}", self.world.schema), *args))
+
+    async def sees(self) -> dict[str, set[str]]:
+        """Of every table that may be read, where the rows are that are seen."""
+        seen = {}
+        for name in self.world.rules:
+            if await self.connection.fetchval(f"SELECT has_table_privilege('{self.world.schema}.{name}', 'SELECT')"):
+                seen[name] = {row[0] for row in await self.run(f"SELECT ctid::text FROM {{schema}}.{name}")}
+        return seen
+
+    async def refused(self, statement: str, *args: Any) -> str:
+        """Why the database does not let it."""
+        transaction = self.connection.transaction()
+        await transaction.start()
+        try:
+            await self.run(statement, *args)
+        except asyncpg.InsufficientPrivilegeError as error:
+            return str(error)
+        finally:
+            await transaction.rollback()
+        raise AssertionError(f"not refused: {statement}")
+
+
+@asynccontextmanager
+async def login(world: World, role: str, tenant: str | None = None) -> AsyncIterator[Session]:
+    connection = await asyncpg.connect(world.roles.url(role))
+    try:
+        if tenant is not None:
+            await connection.execute(f"SET dutiful.tenant = '{tenant}'")
+        yield Session(connection, world)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(scope="module", params=[("postgres18", "owner"), ("postgres16", None)], ids=["owned", "superusers"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Once with an ordinary owner, and once with one to whom row-level security does not apply."""
+    server, owner = request.param
+    with guarded(request.getfixturevalue(server), "dutiful_tenants_sql", owner=owner) as found:
+        yield found
+
+
+# --- members
+
+
+@pytest.mark.parametrize("claimed", [None, "globex", "*"])
+@pytest.mark.parametrize(("role", "tenants"), [("acme", ["acme"]), ("both", ["acme", "globex"]), ("none", [])])
+async def test_a_member_sees_its_tenants_rows_and_no_others_whatever_it_sets(
+    world: World, role: str, tenants: list[str], claimed: str | None
+) -> None:
+    async with login(world, role, claimed) as member:
+        seen = await member.sees()
+
+    assert seen == {name: rows for name, rows in world.expected(*tenants).items() if name in seen}
+    assert {"job", "ready", "finished", "attempt", "dead_letter"} <= set(seen)
+    assert not {"api_token", "audit_event", "unique_key", "schedule", "tombstone"} & set(seen)
+
+
+async def test_views_show_a_member_what_the_tables_do(world: World) -> None:
+    async with login(world, "acme") as member:
+        seen = {row["id"]: row["state"] for row in await member.run("SELECT id, state FROM {schema}.jobs")}
+        queues = {row[0] for row in await member.run("SELECT queue FROM {schema}.queue_health")}
+        ended = await member.run("SELECT sum(jobs)::int FROM {schema}.job_metrics")
+
+        assert "permission denied" in await member.refused("SELECT * FROM {schema}.misplaced")
+    assert set(world.jobs["acme"].values()) <= set(seen)
+    assert not {*world.jobs["globex"].values(), *world.jobs[None].values()} & set(seen)
+    assert queues == {"of_acme"}
+    assert ended[0][0] == len(world.rows["finished"]["acme"])
+
+
+async def test_a_member_can_change_no_table_and_not_even_read_the_fleets(world: World) -> None:
+    async with login(world, "both") as member:
+        for name in [*world.rules, *FLEET]:
+            for statement in (
+                f"DELETE FROM {{schema}}.{name}",
+                f"INSERT INTO {{schema}}.{name} DEFAULT VALUES",
+                f"TRUNCATE {{schema}}.{name}",
+                f"ALTER TABLE {{schema}}.{name} DISABLE ROW LEVEL SECURITY",
+                f"CREATE POLICY more ON {{schema}}.{name} USING (true)",
+            ):
+                assert await member.refused(statement)
+        for name in FLEET:
+            assert "permission denied" in await member.refused(f"SELECT FROM {{schema}}.{name}")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await member.connection.copy_records_to_table("job", schema_name=world.schema, records=[])
+
+
+async def test_a_member_copies_out_its_own_rows_only(world: World) -> None:
+    copied = bytearray()
+
+    async def keep(data: bytes) -> None:
+        copied.extend(data)
+
+    async with login(world, "acme", "*") as member:
+        await member.connection.copy_from_table("job", schema_name=world.schema, columns=["id"], output=keep)
+
+    assert len(copied.split()) == len(world.rows["job"]["acme"])
+
+
+async def test_a_member_cannot_become_somebody_else_or_pass_by_the_guard(world: World) -> None:
+    async with login(world, "acme", "*") as member:
+        for statement in (
+            "SET ROLE {schema}_application",
+            "SET ROLE {schema}_worker",
+            f"SET ROLE {world.roles.name('owner')}",
+            "SET SESSION AUTHORIZATION postgres",
+            f"SET SESSION AUTHORIZATION {world.roles.name('application')}",
+            "GRANT {schema}_worker TO CURRENT_USER",
+            "INSERT INTO {schema}.tenant_role SELECT oid, 'globex' FROM pg_roles WHERE rolname = session_user",
+            "CREATE FUNCTION {schema}.own_tenants(int) RETURNS text LANGUAGE sql AS 'select null'",
+        ):
+            assert await member.refused(statement)
+        await member.run("SET row_security = off")
+        assert "row-level security" in await member.refused("SELECT FROM {schema}.job")
+        # A function of one's own in a place that is looked at first is not called.
+        await member.run("CREATE FUNCTION pg_temp.session_user() RETURNS name LANGUAGE sql AS 'select null::name'")
+        await member.run("SET search_path = pg_temp, {schema}, public")
+        await member.run("SET row_security = on")
+        assert (await member.sees())["job"] == world.rows["job"]["acme"]
+
+
+async def test_of_the_functions_a_member_may_call_those_that_are_made_for_it(world: World) -> None:
+    async with login(world, "acme") as member:
+        callable_ = await member.run(
+            "SELECT DISTINCT proname::text FROM pg_proc"
+            " WHERE pronamespace = '{schema}'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
+        )
+
+    assert {row[0] for row in callable_} == MEMBER_FUNCTIONS
+
+
+async def test_a_member_enqueues_for_its_tenants_and_for_no_other(world: World) -> None:
+    enqueue = "SELECT {schema}.tenant_enqueue($1, 'greet', '{\"name\": \"Ada\"}', p_queue => 'from_sql')"
+    async with login(world, "acme", "globex") as member:
+        transaction = member.connection.transaction()
+        await transaction.start()
+        [(job_id,)] = await member.run(enqueue, "acme")
+        found = await member.run("SELECT tenant, state, created_by FROM {schema}.jobs WHERE id = $1", job_id)
+        left = await member.run("SELECT current_setting('dutiful.tenant')")
+        await transaction.rollback()
+        for tenant in ("globex", "", "*", None):
+            assert "is not bound to the tenant" in await member.refused(enqueue, tenant)
+
+    assert [tuple(row) for row in found] == [("acme", "ready", world.roles.name("acme"))]
+    assert left == [("globex",)]
+    async with login(world, "none") as nobody:
+        assert "is not bound to the tenant" in await nobody.refused(enqueue, "acme")
+
+
+async def test_a_member_cancels_its_own_jobs_and_finds_no_others(world: World) -> None:
+    cancel = "SELECT state, changed FROM {schema}.tenant_cancel($1, 'not needed')"
+    async with login(world, "acme", "*") as member:
+        transaction = member.connection.transaction()
+        await transaction.start()
+        own = await member.run(cancel, world.jobs["acme"][State.READY])
+        other = await member.run(cancel, world.jobs["globex"][State.READY])
+        nobodys = await member.run(cancel, world.jobs[None][State.READY])
+        await transaction.rollback()
+
+    assert (own, other, nobodys) == ([("cancelled", True)], [], [])
+    async with world.store("worker") as store:
+        assert await state(store, world.jobs["globex"][State.READY]) is State.READY
+
+
+# --- applications
+
+
+@pytest.mark.parametrize(
+    ("setting", "tenants"),
+    [(None, []), ("", []), ("acme", ["acme"]), ("nobody", []), ("*", ["acme", "globex", None])],
+)
+async def test_an_application_sees_the_tenant_that_it_names(
+    world: World, setting: str | None, tenants: list[str | None]
+) -> None:
+    async with login(world, "application", setting) as application:
+        assert await application.sees() == world.expected(*tenants)
+
+
+@pytest.mark.parametrize("world", [("postgres18", "owner")], indirect=True, ids=["owned"])
+async def test_an_owner_who_names_no_tenant_sees_nothing_either(world: World) -> None:
+    async with login(world, "owner") as owner:
+        assert await owner.sees() == world.expected()
+    async with login(world, "owner", "*") as owner:
+        assert await owner.sees() == world.expected("acme", "globex", None)
+
+
+async def test_a_tenant_named_for_a_transaction_is_forgotten_with_it(world: World) -> None:
+    async with login(world, "application") as application:
+        async with application.connection.transaction():
+            await application.run("SELECT set_config('dutiful.tenant', 'acme', true)")
+            assert (await application.sees())["job"] == world.rows["job"]["acme"]
+
+        assert (await application.sees())["job"] == set()
+
+
+async def test_an_application_changes_the_rows_of_the_tenant_that_it_names(world: World) -> None:
+    async with login(world, "application", "acme") as application:
+        for name in world.rules:
+            if name == "audit_event":
+                assert "permission denied" in await application.refused("DELETE FROM {schema}.audit_event")
+                assert "permission denied" in await application.refused("UPDATE {schema}.audit_event SET reason = ''")
+                continue
+            transaction = application.connection.transaction()
+            await transaction.start()
+            gone = {row[0] for row in await application.run(f"DELETE FROM {{schema}}.{name} RETURNING ctid::text")}
+            await transaction.rollback()
+            assert gone == world.rows[name]["acme"], name
+
+
+async def test_an_application_writes_nothing_into_another_tenant(world: World) -> None:
+    async with login(world, "application", "acme") as application:
+        for name in [name for name, rule in world.rules.items() if rule == "column"]:
+            moved = f'SELECT (jsonb_populate_record(t, \'{{"tenant": "globex"}}\')).* FROM {{schema}}.{name} t'
+            assert "row-level security" in await application.refused(f"INSERT INTO {{schema}}.{name} {moved}")
+            if name != "audit_event":
+                update = f"UPDATE {{schema}}.{name} SET tenant = 'globex'"
+                assert "row-level security" in await application.refused(update)
+        other = world.jobs["globex"][State.READY]
+        for statement in (
+            "INSERT INTO {schema}.stale (job_id, stale_at) VALUES ($1, now())",
+            "INSERT INTO {schema}.dependency (job_id, needs_id) VALUES ($1, $1)",
+            "INSERT INTO {schema}.progress (job_id, updated_at) VALUES ($1, now())",
+        ):
+            assert "row-level security" in await application.refused(statement, other)
+        enqueue = "SELECT {schema}.enqueue('greet', p_tenant => 'globex')"
+        assert "row-level security" in await application.refused(enqueue)

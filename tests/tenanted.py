@@ -1,0 +1,235 @@
+"""Ordinary login roles of a database that keeps tenants apart."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import sql
+
+from databases import Postgres
+from dutiful.core.job import Unique
+from dutiful.core.outcome import Failed, Snoozed
+from dutiful.core.pipeline import PhaseState
+from dutiful.core.transitions import State
+from dutiful.locking import LockName
+from dutiful.reviewing import DeadLetterFilter
+from dutiful.store import ScheduleRecord, Store
+from dutiful.stores.postgres import PostgresStore
+from dutiful.testing.store_suite.access import api_token
+from dutiful.testing.store_suite.audit import event
+from dutiful.testing.store_suite.builders import (
+    OOPS,
+    PIPELINE,
+    T0,
+    at,
+    enqueue,
+    finish_one,
+    mark,
+    new_job,
+    progress,
+    settle,
+    start_one,
+    token,
+    track,
+)
+from dutiful.testing.store_suite.bulk import start
+from dutiful.testing.store_suite.outbox import webhook
+
+PASSWORD = "not-a-secret"
+GROUPS = ("application", "worker", "member")
+# Rows of nobody in particular; whoever adds a table says here that no tenant's data is in it.
+FLEET = {
+    "audit_anchor",
+    "audit_seal",
+    "audit_unsealed",
+    "leader",
+    "listener",
+    "meta",
+    "migration",
+    "pause",
+    "payload_rule",
+    "tenant_role",
+    "webhook",
+    "worker",
+}
+WHOSE = {
+    "column": "nullif(t.tenant, '')",
+    "json": "t.job ->> 'tenant'",
+    "job": "(select j.tenant from {schema}.job j where j.id = t.job_id)",
+}
+LOGINS = {"owner": None, "application": "application", "worker": "worker", "acme": None, "both": None, "none": "member"}
+
+
+def new_schema() -> str:
+    """A name of its own, for the groups are called after it."""
+    return f"tenants_{uuid4().hex[:8]}"
+
+
+class LoginRoles:
+    """Roles that can log in and nothing else, called after the schema; `url` logs one of them in."""
+
+    def __init__(self, superuser_url: str, schema: str) -> None:
+        self.superuser_url = superuser_url
+        self.schema = schema
+
+    def name(self, role: str) -> str:
+        return f"{self.schema}_{role}_user"
+
+    def url(self, role: str) -> str:
+        parts = urlsplit(self.superuser_url)
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=f"{self.name(role)}:{PASSWORD}@{host}"))
+
+    def create(self, role: str, *, group: str | None = None, rights: str = "") -> None:
+        self.run(f"CREATE ROLE {{}} LOGIN {rights} PASSWORD {{}}", self.name(role), sql.Literal(PASSWORD))
+        if group is not None:
+            self.run("GRANT {} TO {}", f"{self.schema}_{group}", self.name(role))
+
+    def run(self, statement: str, *names: str | sql.Composable) -> list[tuple[Any, ...]]:
+        """As superuser; names are quoted."""
+        parts = [name if isinstance(name, sql.Composable) else sql.Identifier(name) for name in names]
+        with psycopg.connect(self.superuser_url, autocommit=True) as connection:
+            cursor = connection.execute(sql.SQL(statement).format(*parts))
+            return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def dropped_after(server: Postgres, database: str, schema: str, roles: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        server.drop_database(database)
+        # The groups first: memberships hang on whoever has granted them.
+        names = [f"{schema}_{group}" for group in GROUPS] + [f"{schema}_{role}_user" for role in roles]
+        with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+            for name in names:
+                connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
+
+
+@asynccontextmanager
+async def opened(url: str, schema: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, schema=schema)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def fill(store: Store, *tenants: str | None) -> dict[str | None, dict[str, UUID]]:
+    """Something of each tenant in every table that can hold it; returns their jobs, by where they stand."""
+    for tenant in tenants:
+        await finish_one(store, tenant=tenant)
+    await store.remove(timedelta(0), 10, None, stale_only=False, told=True, now=at(1))
+    await store.put_webhooks([webhook()])
+    jobs = {tenant: await _make_jobs(store, tenant) for tenant in tenants}
+    await store.mark_stale(timedelta(0), 100, None, told=True, now=at(1))
+    for tenant in tenants:
+        await store.append_audit([event(tenant=tenant)])
+        await start(store, filter=DeadLetterFilter(tenant=tenant))
+        await store.put_token(api_token(tenant=tenant), f"hash of {tenant}")
+        schedule = ScheduleRecord(
+            name=f"schedule of {tenant}",
+            kind="greet",
+            expression="0 * * * *",
+            timezone="UTC",
+            catch_up="once",
+            job={"tenant": tenant, "payload": {}},
+            next_at=at(3600),
+        )
+        await store.put_schedules([schedule])
+    return jobs
+
+
+async def _make_jobs(store: Store, tenant: str | None) -> dict[str, UUID]:
+    whose: dict[str, Any] = {"tenant": tenant, "queue": f"of_{tenant}"}
+    done = await finish_one(store, **whose)
+    retried = await start_one(store, **whose)
+    await settle(store, retried, Snoozed(timedelta(hours=1)))
+    failed = await finish_one(store, Failed(OOPS, final=True), **whose)
+    running = await start_one(store, **whose, options=PIPELINE)
+    await track(store, mark(running, "download", PhaseState.COMPLETED), progress(running, percent=50.0))
+    waiting = await start_one(store, **whose)
+    for claimed in (running, waiting):
+        await store.try_lock(token(claimed), LockName("edition", tenant or "none"), now=T0)
+    ready = new_job(**whose, unique=Unique("key"))
+    blocked = new_job(**whose, depends_on=(ready.id,))
+    await enqueue(store, ready, blocked)
+    return {
+        State.COMPLETED: done,
+        State.SCHEDULED: retried.job_id,
+        State.FAILED: failed,
+        State.RUNNING: running.job_id,
+        State.READY: ready.id,
+        State.BLOCKED: blocked.id,
+    }
+
+
+@dataclass
+class World:
+    """A guarded database with something of acme, of globex and of nobody in every table."""
+
+    roles: LoginRoles
+    jobs: dict[str | None, dict[str, UUID]] = field(default_factory=dict)
+    rules: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, dict[str | None, set[str]]] = field(default_factory=dict)  # table -> tenant -> where they are
+
+    @property
+    def schema(self) -> str:
+        return self.roles.schema
+
+    def expected(self, *tenants: str | None) -> dict[str, set[str]]:
+        return {name: set().union(*(whose[t] for t in tenants)) for name, whose in self.rows.items()}
+
+    def store(self, role: str) -> AbstractAsyncContextManager[PostgresStore]:
+        return opened(self.roles.url(role), self.schema)
+
+
+@contextmanager
+def guarded(server: Postgres, database: str, *, owner: str | None = "owner") -> Iterator[World]:
+    """`owner` None: the schema belongs to a superuser, to whom row-level security does not apply."""
+    server.drop_database(database)
+    schema = new_schema()
+    with dropped_after(server, database, schema, list(LOGINS)):
+        roles = LoginRoles(server.create_database(database), schema)
+        for role in LOGINS:
+            roles.create(role, rights="CREATEROLE" if role == "owner" else "")
+        roles.run("GRANT CREATE ON DATABASE {} TO {}", database, roles.name("owner"))
+        asyncio.run(_guard(roles, roles.superuser_url if owner is None else roles.url(owner)))
+        for role, group in LOGINS.items():
+            if group is not None:
+                roles.run("GRANT {} TO {}", f"{schema}_{group}", roles.name(role))
+        found = World(roles)
+        asyncio.run(_fill(found))
+        yield found
+
+
+async def _guard(roles: LoginRoles, owner_url: str) -> None:
+    await PostgresStore(owner_url, schema=roles.schema).migrate()
+    async with opened(owner_url, roles.schema) as owner:
+        await owner.enable_tenants()
+        assert await owner.bind_tenant(roles.name("acme"), "acme")
+        assert not await owner.bind_tenant(roles.name("acme"), "acme")
+        for tenant in ("acme", "globex"):
+            await owner.bind_tenant(roles.name("both"), tenant)
+
+
+async def _fill(world: World) -> None:
+    async with world.store("worker") as store:
+        world.jobs = await fill(store, "acme", "globex", None)
+    rules = dict(world.roles.run("SELECT * FROM {}.tenant_rules()", world.schema))
+    world.rules = {name: rule for name, rule in rules.items() if rule != "fleet"}
+    assert set(rules) - set(world.rules) <= FLEET
+    for name, rule in world.rules.items():
+        whose = WHOSE[rule].replace("{schema}", world.schema)
+        world.rows[name] = {"acme": set(), "globex": set(), None: set()}
+        table = sql.Identifier(world.schema, name)
+        for place, tenant in world.roles.run(f"SELECT t.ctid::text, {whose} FROM {{}} t", table):
+            world.rows[name][tenant].add(place)
+        assert all(world.rows[name].values()), f"nothing to see in {name}"
