@@ -15,8 +15,10 @@ from dutiful.client import Client, JobHandle, checked
 from dutiful.clients import Clients
 from dutiful.core import ids
 from dutiful.core.duration import Duration
+from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
+from dutiful.core.principal import Principal
 from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
 from dutiful.kind import Handle, SyncHandle
@@ -25,10 +27,12 @@ from dutiful.registry import Registry
 from dutiful.settings import Settings, load
 from dutiful.store import JobFilter, JobPage, Store
 from dutiful.sync import Portal, SyncJobHandle
+from dutiful.tenant import Tenant
 from dutiful.watcher import EventStream, Snapshot, Wanted
 
 if TYPE_CHECKING:
     from dutiful.embedded import Embedded
+    from dutiful.operator import Operator
     from dutiful.worker.worker import Worker
 
 JobRef = UUID | str | Handle[Any] | SyncHandle[Any]
@@ -125,16 +129,31 @@ class Dutiful(Registry):
         queue: str | None = None,
         tenant: str | None = None,
         correlation_id: str | None = None,
+        kinds: Iterable[str] | None = None,
+        subject: Mapping[str, Any] | None = None,
+        error_class: ErrorClass | str | None = None,
+        text: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         before: UUID | str | None = None,
         limit: int = 50,
     ) -> JobPage:
-        """Jobs, newest first; `before` is the id of the last one of the page before."""
+        """Jobs, newest first; `before` is the `next` of the page before.
+
+        A page may hold fewer than `limit`, even none, and not be the last: that is one whose `next` is None.
+        """
         wanted = JobFilter(
             state=None if state is None else _state(state),
             kind=kind,
             queue=queue,
             tenant=tenant,
             correlation_id=correlation_id,
+            kinds=None if kinds is None else list(kinds),
+            subject=None if subject is None else dict(subject),
+            error_class=None if error_class is None else _error_class(error_class),
+            text=text,
+            since=_aware(since, "since"),
+            until=_aware(until, "until"),
             before=None if before is None else _id(before),
             limit=limit,
         )
@@ -142,6 +161,16 @@ class Dutiful(Registry):
 
     async def cancel(self, job_id: UUID | str, reason: str = "cancelled") -> bool:
         return (await (await self.client()).cancel(_id(job_id), reason)).changed
+
+    async def operator(self, principal: Principal | str | None = None) -> "Operator":
+        """What people look at and do, as one of them; by default the user of this process."""
+        from dutiful.operator import Operator
+
+        return Operator(await self.client(), principal, self.kinds)
+
+    def tenant(self, name: str) -> Tenant:
+        """This app as one tenant sees it: nothing of another one exists there."""
+        return Tenant(self, name)
 
     @asynccontextmanager
     async def events(
@@ -242,6 +271,19 @@ def _state(name: State | str) -> State:
         return State(name)
     except ValueError:
         raise UsageError(f"there is no state {name!r}; there are: {', '.join(State)}") from None
+
+
+def _error_class(name: ErrorClass | str) -> str:
+    try:
+        return ErrorClass(name).value
+    except ValueError:
+        raise UsageError(f"there is no error class {name!r}; there are: {', '.join(ErrorClass)}") from None
+
+
+def _aware(moment: datetime | None, name: str) -> datetime | None:
+    if moment is not None and moment.tzinfo is None:
+        raise UsageError(f"{name} {moment.isoformat()} has no time zone: give it one, as in datetime.now(UTC)")
+    return moment
 
 
 def _refs(job: JobRefs) -> frozenset[UUID] | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -28,6 +28,7 @@ from dutiful.watcher import Watcher
 
 log = logging.getLogger("dutiful.client")
 R = TypeVar("R")
+Asked = list[tuple[NewJob, "asyncio.Future[Inserted]"]]
 BATCH = 1_000
 REASON_LIMIT = 2_000
 FIRST_LOOK, LONGEST_LOOK = 0.02, 0.5
@@ -158,7 +159,7 @@ class _Intake:
     def __init__(self, store: Store, delivery: Delivery) -> None:
         self._store = store
         self._delivery = delivery
-        self._pending: list[tuple[NewJob, asyncio.Future[Inserted]]] = []
+        self._pending: Asked = []
         self._flushing: asyncio.Task[None] | None = None
 
     async def add(self, job: NewJob) -> Inserted:
@@ -169,12 +170,13 @@ class _Intake:
         return await future
 
     async def _flush(self) -> None:
-        batch: list[tuple[NewJob, asyncio.Future[Inserted]]] = []
+        batch: Asked = []
         try:
             while self._pending:
                 batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
                 try:
-                    await self._insert(batch)
+                    for store, part in self._parts(batch):
+                        await self._insert(store, part)
                 except Exception as error:
                     log.exception("the intake met an error and goes on")
                     _fail(batch, error)
@@ -185,12 +187,21 @@ class _Intake:
         finally:
             self._flushing = None
 
-    async def _insert(self, batch: list[tuple[NewJob, "asyncio.Future[Inserted]"]]) -> None:
+    def _parts(self, batch: Asked) -> Iterable[tuple[Store, Asked]]:
+        """Where the database keeps tenants apart, each one's jobs are stored on its own behalf."""
+        if not self._store.guarded:
+            return [(self._store, batch)]
+        parts: dict[str | None, Asked] = {}
+        for job, future in batch:
+            parts.setdefault(job.tenant, []).append((job, future))
+        return [(self._store if t is None else self._store.for_tenant(t), part) for t, part in parts.items()]
+
+    async def _insert(self, store: Store, batch: Asked) -> None:
         """A caller that gave up is still stored: it may not know that it was too late to take its job back."""
         jobs = [job for job, _ in batch]
         try:
             along = self._delivery.rides()
-            results = await self._store.insert(jobs, hint=along)
+            results = await store.insert(jobs, hint=along)
         except Exception as error:
             whole = isinstance(error, DutifulError) and not isinstance(error, DataRefused)
             if whole or len(batch) == 1:
@@ -198,8 +209,8 @@ class _Intake:
                 return
             # One bad job must not fail its neighbours: one that the database refuses, or that cannot even be written.
             middle = len(batch) // 2
-            await self._insert(batch[:middle])
-            await self._insert(batch[middle:])
+            await self._insert(store, batch[:middle])
+            await self._insert(store, batch[middle:])
             return
         for (_, future), result in zip(batch, results, strict=True):
             if not future.done():
@@ -212,7 +223,7 @@ class _Intake:
             await asyncio.gather(self._flushing, return_exceptions=True)
 
 
-def _fail(batch: list[tuple[NewJob, "asyncio.Future[Inserted]"]], error: BaseException) -> None:
+def _fail(batch: Asked, error: BaseException) -> None:
     for _, future in batch:
         if not future.done():
             if isinstance(error, asyncio.CancelledError):

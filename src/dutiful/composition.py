@@ -72,8 +72,10 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     from dutiful.services.gates import Gates
     from dutiful.services.promoter import Promoter
     from dutiful.services.rescuer import Rescuer
+    from dutiful.services.reviewer import Reviewer
     from dutiful.services.runner import Runner
     from dutiful.services.scheduler import Scheduler
+    from dutiful.services.sealer import Sealer
     from dutiful.services.webhooks import Poster
     from dutiful.worker.worker import Worker
 
@@ -83,8 +85,9 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     duties: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id)]
     declared = [spec.record for spec in app.webhooks.values()]
     poster = Poster(store, declared, lambda: _make_http(settings), app.webhook_secrets, settings.webhook_timeout, news)
-    slow: list[Service] = [make_retention(app, client), poster]
-    runner = Runner(store, duties, slow, client.delivery, app.schedule_records, rescuer, poster)
+    reviewer = Reviewer(store, app.kinds, client.delivery.hint)
+    slow: list[Service] = [make_retention(app, client), poster, reviewer, Sealer(store, settings.audit_retention)]
+    runner = Runner(store, duties, slow, client.delivery, app.schedule_records, rescuer, poster, app.payload_rules())
     worker = Worker(
         store,
         client.delivery,

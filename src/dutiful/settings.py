@@ -40,6 +40,8 @@ class Settings:
     lock_connections: int = 10  # for named locks, besides the pool; open only while they are needed
     lanes: tuple[LaneSettings, ...] = DEFAULT_LANES
     kinds: tuple[str, ...] = ()  # of those registered, the ones that a worker takes; none named: all
+    claim_tenants: tuple[str, ...] = ()  # whose jobs a worker takes; none named: anybody's
+    tenants: bool = False  # every job has a tenant: one without is refused
     lease: timedelta = timedelta(seconds=30)
     grace: timedelta = timedelta(seconds=25)
     poll: timedelta = timedelta(seconds=2)
@@ -49,8 +51,10 @@ class Settings:
     cpu_processes: int = field(default_factory=lambda: max(1, (os.cpu_count() or 2) - 1))
     payload_limit: int = 256 * 1024
     result_limit: int = 1024 * 1024
+    error_message_limit: int = 500  # characters kept of an error's message; its traceback is kept apart
     retention: timedelta | None = timedelta(days=7)  # how long a finished job is kept
     stale_after: timedelta | None = None  # mark finished jobs stale first; then only those are deleted
+    audit_retention: timedelta | None = None  # how long audit events are kept; None: for good
     notify_in_transaction: bool = True
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # messages are signed with each; newest first
     webhook_networks: tuple[Network, ...] = ()  # not public, and may be posted to all the same
@@ -125,15 +129,33 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 _NAMES = tuple(f.name for f in fields(Settings))
-_DURATIONS = ("lease", "grace", "poll", "heartbeat", "watchdog", "retention", "stale_after", "webhook_timeout")
+_DURATIONS = (
+    "lease",
+    "grace",
+    "poll",
+    "heartbeat",
+    "watchdog",
+    "retention",
+    "stale_after",
+    "audit_retention",
+    "webhook_timeout",
+)
 _TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_NUMBERS = ("pool_size", "lock_connections", "prefetch", "cpu_processes", "payload_limit", "result_limit")
+_NUMBERS = (
+    "pool_size",
+    "lock_connections",
+    "prefetch",
+    "cpu_processes",
+    "payload_limit",
+    "result_limit",
+    "error_message_limit",
+)
 
 
 def _read(name: str, value: Any, source: str) -> Any:
     if name not in _NAMES:
         raise UsageError(f"there is no setting {name!r} ({source}); there are: {', '.join(_NAMES)}")
-    if name in ("retention", "stale_after") and value in ("never", "off"):
+    if name in ("retention", "stale_after", "audit_retention") and value in ("never", "off"):
         return None
     if name in _DURATIONS:
         return duration(value, name)
@@ -143,11 +165,11 @@ def _read(name: str, value: Any, source: str) -> Any:
         raise UsageError(f"setting {name} is {value!r} ({source}): it must be a whole number")
     if name == "lanes":
         return _lanes(value)
-    if name in ("kinds", "webhook_secrets", "webhook_networks"):
+    if name in ("kinds", "claim_tenants", "webhook_secrets", "webhook_networks"):
         listed = value.split(",") if isinstance(value, str) else value
         texts = tuple(str(text).strip() for text in listed if str(text).strip())
         return tuple(map(read_network, texts)) if name == "webhook_networks" else texts
-    if name == "notify_in_transaction":
+    if name in ("notify_in_transaction", "tenants"):
         word = str(value).lower()
         if word not in _TRUTHS:
             raise UsageError(f"setting {name} is {value!r} ({source}): it must be true or false")

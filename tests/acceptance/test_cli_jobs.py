@@ -5,12 +5,24 @@ from pathlib import Path
 
 import pytest
 from command_line import Project
+from uuid_utils.compat import uuid7
 
 from dutiful.core import ids
+from dutiful.core.ids import from_parts
 from dutiful.core.outcome import Failed
 from dutiful.core.transitions import State
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, new_id, settle, start_one, state
+from dutiful.stores.listing import SEARCHED
+from dutiful.testing.store_suite.builders import (
+    OOPS,
+    enqueue_one,
+    finish_one,
+    new_id,
+    new_job,
+    settle,
+    start_one,
+    state,
+)
 
 
 @pytest.fixture
@@ -37,6 +49,48 @@ async def test_jobs_are_listed_by_filter_and_page_by_page(project: Project, stor
     assert len(table.out.splitlines()) == 5
     assert ids.public(made[0]) in table.out
     assert "\x1b" not in table.out
+
+
+@pytest.mark.req("W51")
+async def test_jobs_are_searched_by_time_error_subject_and_text(project: Project, store: Store) -> None:
+    error = OOPS | {"message": "gateway 50% down", "class": "transient"}
+    old = from_parts(int(now().timestamp() * 1000) - 7_200_000, bytes(10))
+    about = {"id": old, "subject": '{"order": 7, "shop": "berlin"}', "now": now()}
+    await finish_one(store, Failed(error, final=True), **about)
+    await enqueue_one(store, id=uuid7(), payload='{"name": "50 down"}', now=now())
+
+    error_and_text = ("--error-class", "transient", "--text", "50% DOWN")
+    mine = ("--subject", "order=7", "--subject", "shop=berlin", "--since", "3h", "--until", "1h", *error_and_text)
+    assert [job["uuid"] for job in project.run("jobs", "list", *mine, "--json").json["jobs"]] == [str(old)]
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--since", "yesterday", "length of time"),
+        ("--error-class", "bad", "rate_limited"),
+        ("--subject", "x", "order=17"),
+    ],
+)
+async def test_a_filter_that_cannot_be_read_is_refused(project: Project, option: str, value: str, words: str) -> None:
+    refused = project.run("jobs", "list", option, value)
+
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert option in refused.err and words in refused.err
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+async def test_a_search_that_is_not_over_says_how_to_go_on(project: Project, store: Store) -> None:
+    rare = await enqueue_one(store, payload='{"name": "Ada"}', now=now())
+    await store.insert([new_job() for _ in range(SEARCHED + 10)])
+
+    first = project.run("jobs", "list", "--text", "ada")
+    assert "no jobs so far" in first.out + first.err
+    assert "looked back to 2024-01-01 12:00:00 UTC" in first.err
+    cursor = first.err.split("--before ")[1].split()[0]
+
+    assert ids.public(rare) in project.run("jobs", "list", "--text", "ada", "--before", cursor).out
 
 
 async def test_a_job_is_shown_with_all_its_attempts(project: Project, store: Store) -> None:

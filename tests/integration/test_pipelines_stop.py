@@ -11,6 +11,7 @@ from working import eventually, final, working
 
 from dutiful import Cancel, Context, Dutiful, Fixed, Retry, ShutdownTimeout, State
 from dutiful.core.event import EventType
+from dutiful.core.fingerprint import fingerprint
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
 from dutiful.pipeline import Pipeline
@@ -201,6 +202,8 @@ async def test_a_phase_has_a_timeout_of_its_own(app: Dutiful, where: str) -> Non
     assert record.errors is not None and record.errors[0] == {
         "type": "TimeoutExceeded",
         "message": "ran longer than its timeout of 0:00:00.100000",
+        "class": "transient",
+        "fingerprint": fingerprint("TimeoutExceeded", "ran longer than its timeout of #"),
         "phase": "needed",
     }
 

@@ -16,6 +16,8 @@ from test_progress import progress_of
 from working import eventually, final, working
 
 from dutiful import Cancel, Context, Dutiful, Fixed, Items, Progress, Retry, Skip, State, UsageError
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.error_info import made
 from dutiful.core.job import Claim
 from dutiful.testing import app_on
 from dutiful.worker.items import TrackedItems
@@ -82,7 +84,7 @@ async def test_a_job_whose_items_all_failed_has_failed(app: Dutiful) -> None:
         record = await final(app, await editions.enqueue())
     assert (record.state, record.attempt) == (State.FAILED, 2)
     assert record.errors is not None and len(record.errors) == 101
-    assert record.errors[0] == {"type": "ItemsFailed", "message": "every item has failed, 150 in all"}
+    assert record.errors[0] == made("ItemsFailed", "every item has failed, 150 in all", ErrorClass.RETRYABLE)
     assert {error["item"] for error in record.errors[1:]} <= set(range(150))
 
 

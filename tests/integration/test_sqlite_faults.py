@@ -314,7 +314,8 @@ async def test_check_places_tells_in_words_what_is_broken(sqlite_path: Path) -> 
         db.execute("INSERT INTO dutiful_unique_key VALUES ('', 'greet', 'k', 'active', ?, NULL)", (twice.id.bytes,))
         db.execute("INSERT INTO dutiful_dependency VALUES (?, ?)", (twice.id.bytes, gone.id.bytes))
         db.execute(
-            "INSERT INTO dutiful_dead_letter (job_id, job, attempts, died_at) VALUES (?, '{}', 1, 0)",
+            "INSERT INTO dutiful_dead_letter (job_id, status, died_at, kind, queue, correlation_id, created_at,"
+            " attempt, max_attempts) VALUES (?, 'reprocessing', 0, 'k', 'q', 'c', 0, 1, 1)",
             (nowhere.id.bytes,),
         )
         db.close()
@@ -323,7 +324,7 @@ async def test_check_places_tells_in_words_what_is_broken(sqlite_path: Path) -> 
 
     for words in (
         "stands in no place", "stands in ready and finished", "which is no job", "the unique key 'k'",
-        "does not wait for any", "which is not final", "failed without a dead letter",
+        "does not wait for any", "which is not final", "failed without a dead letter", "without a new job",
     ):  # fmt: skip
         assert words in breaches
 

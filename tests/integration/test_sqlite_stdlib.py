@@ -6,8 +6,12 @@ import pytest
 
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.store_suite import (
+    AccessSuite,
     ActSuite,
+    AuditSuite,
+    BulkSuite,
     ClaimSuite,
+    DeadLetterSuite,
     DutySuite,
     GateSuite,
     InsertSuite,
@@ -20,6 +24,7 @@ from dutiful.testing.store_suite import (
     ReaderSuite,
     RemovalSuite,
     RetentionSuite,
+    ReviewSuite,
     ScheduleSuite,
     SettleSuite,
     StaleSuite,
@@ -102,3 +107,18 @@ class TestStale(StaleSuite): ...
 
 
 class TestRemoval(RemovalSuite): ...
+
+
+class TestDeadLetter(DeadLetterSuite): ...
+
+
+class TestReview(ReviewSuite): ...
+
+
+class TestBulk(BulkSuite): ...
+
+
+class TestAudit(AuditSuite): ...
+
+
+class TestAccess(AccessSuite): ...

@@ -12,12 +12,16 @@ from dutiful.cli.target import Target
 VERBS = {
     "init": "project",
     "worker": "worker",
+    "server": "server",
     "demo": "demo",
     "migrate": "migrate",
     "doctor": "doctor",
+    "tenants": "tenants",
     "enqueue": "enqueue",
     "jobs": "jobs",
     "events": "events",
+    "dlq": "dead_letters",
+    "bulk": "bulk",
     "queues": "fleet",
     "workers": "fleet",
     "stats": "fleet",
@@ -25,6 +29,8 @@ VERBS = {
     "resume": "pauses",
     "schedules": "schedules",
     "webhooks": "webhooks",
+    "audit": "audit",
+    "token": "tokens",
 }
 
 

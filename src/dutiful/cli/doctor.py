@@ -106,7 +106,7 @@ async def _look(client: Client, report: Report) -> None:
     health = await store.health()
     fleet = Fleet.of(await store.workers(), await store.pauses())
     queues, moment = await store.queues(), now()
-    report.facts = {name: _fact(value) for name, value in health.items() if name != "worries"}
+    report.facts = {name: _fact(value) for name, value in health.items() if name not in ("worries", "problems")}
     report.facts["workers_alive"] = len(fleet.workers)
     report.findings += [
         *_database(health),
@@ -135,6 +135,8 @@ def _fact(value: Any) -> Any:
 
 
 def _database(health: dict[str, Any]) -> Iterator[Finding]:
+    for what, remedy in health.get("problems", []):
+        yield Finding(Level.PROBLEM, what, remedy)
     for worry in health.get("worries", []):
         what, _, remedy = worry.rpartition(": ")
         yield Finding(Level.WARNING, what or worry, remedy)

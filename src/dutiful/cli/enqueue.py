@@ -1,21 +1,19 @@
 """`enqueue`: store a job from the command line."""
 
 import asyncio
-import sys
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from dutiful.app import Dutiful
 from dutiful.cli import FAILURE
 from dutiful.cli.output import AsJson, job_json, note, print_json
+from dutiful.cli.payload import read_payload
 from dutiful.cli.target import target
 from dutiful.client import JobHandle
 from dutiful.core.duration import duration
-from dutiful.core.errors import JobCancelled, JobFailed, PayloadInvalid, ResultTimeout, UsageError
+from dutiful.core.errors import JobCancelled, JobFailed, ResultTimeout, UsageError
 from dutiful.kind import Kind
 from dutiful.operator import os_user
 
@@ -68,7 +66,7 @@ def enqueue(
     app = target(ctx).app()
     chosen = app.kind(kind)
     limit = None if timeout is None else duration(timeout, "--timeout")
-    body = _payload(chosen, app, pairs or [], payload)
+    body = _payload(chosen, pairs or [], payload)
     options: dict[str, Any] = {
         "queue": queue,
         "priority": priority,
@@ -111,35 +109,15 @@ async def _ended(handle: JobHandle[Any], limit: Any) -> bool:
     return True
 
 
-def _payload(kind: Kind[Any, Any], app: Dutiful, pairs: list[str], whole: str | None) -> dict[str, Any]:
+def _payload(kind: Kind[Any, Any], pairs: list[str], whole: str | None) -> dict[str, Any]:
     if whole is None:
-        return _from_pairs(kind, app.settings.payload_limit, pairs)
+        return _from_pairs(kind, pairs)
     if pairs:
         raise UsageError("give the payload as key=value pairs or with --payload, not both")
-    where, text = _read(whole)
-    try:
-        payload = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise UsageError(
-            f'the payload ({where}) is not JSON: {error}; it has to be an object like {{"n": 1}}'
-        ) from error
-    if not isinstance(payload, dict):
-        raise UsageError(f'the payload ({where}) is not an object; write it like {{"n": 1}}')
-    return payload
+    return read_payload(whole)
 
 
-def _read(whole: str) -> tuple[str, bytes]:
-    if whole == "-":
-        return "from stdin", sys.stdin.buffer.read()
-    if not whole.startswith("@"):
-        return "from --payload", whole.encode("utf-8", "surrogateescape")
-    try:
-        return f"from {whole[1:]}", Path(whole[1:]).read_bytes()
-    except OSError as error:
-        raise UsageError(f"--payload {whole}: the file cannot be read: {error.strerror}") from error
-
-
-def _from_pairs(kind: Kind[Any, Any], limit: int, pairs: list[str]) -> dict[str, Any]:
+def _from_pairs(kind: Kind[Any, Any], pairs: list[str]) -> dict[str, Any]:
     texts: dict[str, str] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -150,17 +128,17 @@ def _from_pairs(kind: Kind[Any, Any], limit: int, pairs: list[str]) -> dict[str,
         texts[name] = text
     payload = {name: _value(text) for name, text in texts.items()}
     for _ in texts:
-        try:
-            kind.signature.encode(payload, limit)
-        except PayloadInvalid as error:
-            # phone=12345 is a number to JSON, and a text to a kind that asks for one.
-            field = error.field or ""
-            if field not in texts or "Expected `str" not in str(error):
-                raise
-            payload[field] = texts[field]
-        else:
+        # phone=12345 is a number to JSON, and a text to a kind that asks for one.
+        numbers = [error.field for error in kind.problems(payload) if not isinstance(payload.get(error.field, ""), str)]
+        fixed = [field for field in numbers if _fits(kind, {**payload, field: texts[field]}, field)]
+        if not fixed:
             break
+        payload[fixed[0]] = texts[fixed[0]]
     return payload
+
+
+def _fits(kind: Kind[Any, Any], payload: dict[str, Any], field: str) -> bool:
+    return all(error.field != field for error in kind.problems(payload))
 
 
 def _value(text: str) -> Any:

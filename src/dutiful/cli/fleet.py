@@ -5,8 +5,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from dutiful.cli.output import AsJson, ago, print_json, print_table, show
-from dutiful.cli.target import run
+from dutiful.cli.output import AsJson, Tenant, ago, print_json, print_table, show
+from dutiful.cli.target import operate
 from dutiful.core.duration import brief, duration
 from dutiful.store import WorkerRecord
 
@@ -16,9 +16,9 @@ def register(cli: typer.Typer) -> None:
         cli.command(rich_help_panel="Operate")(command)
 
 
-def queues(ctx: typer.Context, as_json: AsJson = False) -> None:
+def queues(ctx: typer.Context, tenant: Tenant = None, as_json: AsJson = False) -> None:
     """List the queues that have jobs, and how many wait where."""
-    found = run(ctx, lambda client: client.store.queues())
+    found = operate(ctx, lambda operator: operator.queues(), tenant)
     if as_json:
         print_json({"queues": found})
         return
@@ -42,7 +42,7 @@ def queues(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 def workers(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the worker processes, their lanes and what they know."""
-    found = run(ctx, lambda client: client.store.workers())
+    found = operate(ctx, lambda operator: operator.workers())
     if as_json:
         print_json({"workers": found})
         return
@@ -59,6 +59,7 @@ def workers(ctx: typer.Context, as_json: AsJson = False) -> None:
 def stats(
     ctx: typer.Context,
     since: Annotated[str, typer.Option(metavar="TIME", help="Count jobs that ended within this time.")] = "1h",
+    tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Count jobs by state: those that live, and those that ended lately.
@@ -68,7 +69,7 @@ def stats(
       dutiful stats --since 24h
     """
     length = duration(since, "--since")
-    found = run(ctx, lambda client: client.store.stats(length))
+    found = operate(ctx, lambda operator: operator.stats(length), tenant)
     if as_json:
         print_json(msgspec.structs.asdict(found))
         return

@@ -7,10 +7,9 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.cli.output import STYLES, both_ids, job_json, plain, print_table, show, when
+from dutiful.cli.output import STYLES, both_ids, job_json, plain, print_facts, print_table, show, when
 from dutiful.cli.progress import print_phases, print_progress
 from dutiful.cli.webhooks import post_json, print_posts
-from dutiful.client import Client
 from dutiful.core import ids
 from dutiful.core.duration import brief
 from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord
@@ -47,9 +46,9 @@ class JobPage:
     def print(self, *, full: bool) -> None:
         self._print_head()
         self._print_facts()
-        _print_value("Payload", self.job.payload, full)
+        print_value("Payload", self.job.payload, full)
         if self.job.result is not None:
-            _print_value("Result", self.job.result, full)
+            print_value("Result", self.job.result, full)
         if self.job.progress is not None:
             print_progress(self.job.progress, full=full)
         print_phases(self.phases)
@@ -73,12 +72,7 @@ class JobPage:
         show("")
 
     def _print_facts(self) -> None:
-        from rich.table import Table
-
         job = self.job
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(overflow="fold")
         facts = {
             "uuid": str(job.id),
             "kind": job.kind,
@@ -98,10 +92,7 @@ class JobPage:
             "ended": when(job.finished_at),
             "worker": self.worker,
         }
-        for name, value in facts.items():
-            if value is not None:
-                grid.add_row(name, plain(value))
-        show(grid)
+        print_facts(facts)
 
     def _print_attempts(self) -> None:
         if self.attempts:
@@ -123,21 +114,21 @@ class JobPage:
                 show(f"\nError: {plain(_message(error) or '')}")
 
 
-async def job_page(client: Client, job_id: UUID) -> JobPage:
-    job = await client.get(job_id)
-    names = {worker.id: worker.name for worker in await client.store.workers()}
-    attempts = [*await client.store.attempts(job_id), *_last_attempt(job)]
+async def job_page(operator: Operator, job_id: UUID) -> JobPage:
+    job = await operator.job(job_id)
+    names = {} if operator.tenant is not None else {worker.id: worker.name for worker in await operator.workers()}
+    attempts = [*await operator.attempts(job_id), *_last_attempt(job)]
     return JobPage(
         job=job,
-        why=await Operator(client).explain(job_id),
+        why=await operator.explain(job_id),
         attempts=tuple(
             Try(a.attempt, a.outcome, a.worker_id, _name(a.worker_id, names), a.claimed_at, a.ended_at, a.error)
             for a in attempts
         ),
-        needs=tuple(await client.store.dependencies(job_id)),
+        needs=tuple(await operator.needs(job_id)),
         worker=_name(job.worker_id, names),
-        phases=tuple(await client.store.phases(job_id)),
-        posts=tuple(await client.store.posts(job_id=job_id)),
+        phases=tuple(await operator.phases(job_id)),
+        posts=tuple(await operator.posts_of(job_id)),
     )
 
 
@@ -185,7 +176,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _print_value(title: str, value: Any, full: bool) -> None:
+def print_value(title: str, value: Any, full: bool) -> None:
     text = plain(msgspec.json.format(_json(value), indent=2))
     if len(text) > CUT and not full:
         text = f"{text[:CUT]}\n… ({len(text):,} characters in all: --full)"

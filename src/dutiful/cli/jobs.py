@@ -1,17 +1,19 @@
 """`jobs`: list, show, cancel and retry them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 import typer
 
 from dutiful.cli import FAILURE
 from dutiful.cli.job_page import job_page, page_json
-from dutiful.cli.output import AsJson, Reason, ago, both_ids, job_json, note, print_json, print_table
-from dutiful.cli.target import run
-from dutiful.client import Client
+from dutiful.cli.moment import moment
+from dutiful.cli.output import AsJson, Reason, Tenant, ago, both_ids, job_json, note, print_json, print_table, when
+from dutiful.cli.target import operate
 from dutiful.core import ids
-from dutiful.core.errors import JobNotFound
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.errors import JobNotFound, UsageError
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
@@ -34,17 +36,31 @@ def list_jobs(
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only jobs of this tenant.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="Only jobs that belong to this.")] = None,
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only jobs about this; the value is JSON or plain text."),
+    ] = None,
+    error_class: Annotated[str | None, typer.Option(help="Only jobs that ended with an error of this class.")] = None,
+    text: Annotated[str | None, typer.Option(help="Only jobs with this in payload, subject or errors.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Only jobs made since then: a time, or how long ago, as in 2h.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Only jobs made before then.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST, help="How many at most.")] = 50,
     before: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only jobs older than this one: the last of the page before.")
+        str | None, typer.Option(metavar="ID", help="Go on from here: what the page before has told.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first.
 
+    What no index serves, such as a text, is looked for among some thousand jobs at a time; then the page says how far
+    it has come, and how to go on.
+
     \b
     Examples:
-      dutiful jobs list --state failed
+      dutiful jobs list --state failed --since 2h
+      dutiful jobs list --subject order=17 --text timeout
       dutiful jobs list --kind send_email --limit 10 --json
     """
     wanted = JobFilter(
@@ -53,22 +69,48 @@ def list_jobs(
         queue=queue,
         tenant=tenant,
         correlation_id=correlation_id,
+        subject=_subject(subject or []),
+        error_class=None if error_class is None else _error_class(error_class),
+        text=text,
+        since=moment(since, "--since"),
+        until=moment(until, "--until"),
         before=None if before is None else ids.parse_any(before),
         limit=limit,
     )
-    found = run(ctx, lambda client: client.store.jobs(wanted))
+    found = operate(ctx, lambda operator: operator.jobs(wanted))
     if as_json:
-        # A full page may have been the last one: then the next one is empty.
-        following = both_ids("id", found[-1].id)["id"] if len(found) == limit else None
-        print_json({"jobs": [job_json(job) for job in found], "next_before": following})
+        following = both_ids("id", found.next)["id"]
+        listed = [job_json(job) for job in found]
+        print_json({"jobs": listed, "next_before": following, "searched_since": found.searched_since})
         return
     print_table(
         ("id", "kind", "queue", "state", "tries#", "made", "due or ended"),
         ((ids.public(j.id), j.kind, j.queue, j.state.value, _tries(j), ago(j.created_at), _moment(j)) for j in found),
-        empty="no jobs",
+        empty="no jobs" if found.next is None else "no jobs so far",
     )
-    if len(found) == limit:
-        note(f"there may be more: --before {ids.public(found[-1].id)}")
+    if found.next is not None:
+        looked = "" if len(found) == limit else f"looked back to {when(found.searched_since)}; "
+        note(f"{looked}there may be more: --before {ids.public(found.next)}")
+
+
+def _subject(pairs: list[str]) -> dict[str, Any] | None:
+    fields: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--subject {pair!r} is not a key=value pair, as in order=17")
+        try:
+            fields[name] = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            fields[name] = text
+    return fields or None
+
+
+def _error_class(name: str) -> str:
+    try:
+        return ErrorClass(name).value
+    except ValueError:
+        raise UsageError(f"--error-class {name!r} is not one of {', '.join(ErrorClass)}") from None
 
 
 @jobs.command()
@@ -76,6 +118,7 @@ def show(
     ctx: typer.Context,
     job_id: JobId,
     full: Annotated[bool, typer.Option("--full", help="With tracebacks, and nothing cut.")] = False,
+    tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell everything about one job, and why it is not running if it is not.
@@ -85,7 +128,8 @@ def show(
       dutiful jobs show 01JCPZ5-…
       dutiful jobs show 0193a1b2-… --full
     """
-    page = run(ctx, lambda client: job_page(client, ids.parse_any(job_id)))
+    wanted = ids.parse_any(job_id)
+    page = operate(ctx, lambda operator: job_page(operator, wanted), tenant)
     if as_json:
         print_json(page_json(page))
     else:
@@ -97,6 +141,7 @@ def cancel(
     ctx: typer.Context,
     job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids, in either spelling.")],
     reason: Reason = None,
+    tenant: Tenant = None,
 ) -> None:
     """Cancel jobs that wait; ask those that run to stop.
 
@@ -105,7 +150,7 @@ def cancel(
       dutiful jobs cancel 01JCPZ5-… --reason "sent by hand"
     """
     wanted = [ids.parse_any(job_id) for job_id in job_ids]
-    results = run(ctx, lambda client: _cancel_all(client, wanted, reason))
+    results = operate(ctx, lambda operator: _cancel_all(operator, wanted, reason), tenant)
     for job_id, result in results:
         typer.echo(f"{ids.public(job_id)}  {_cancelled(result)}")
     if any(result is None for _, result in results):
@@ -113,9 +158,8 @@ def cancel(
 
 
 async def _cancel_all(
-    client: Client, job_ids: list[UUID], reason: str | None
+    operator: Operator, job_ids: list[UUID], reason: str | None
 ) -> list[tuple[UUID, CancelResult | None]]:
-    operator = Operator(client)
     results: list[tuple[UUID, CancelResult | None]] = []
     for job_id in job_ids:
         try:
@@ -134,17 +178,18 @@ def _cancelled(result: CancelResult | None) -> str:
 
 
 @jobs.command()
-def retry(ctx: typer.Context, job_id: JobId, reason: Reason = None) -> None:
+def retry(ctx: typer.Context, job_id: JobId, reason: Reason = None, tenant: Tenant = None) -> None:
     """Run a finished job again as a new one, or make a scheduled one due now.
 
-    The new job has the payload, queue, priority, tenant and correlation id of the old one, and points back to it.
+    The new job has the payload, queue, priority, tenant and correlation id of the old one, and points back to it. The
+    dead letter of one that failed for good is told of it, as by `dutiful dlq reprocess`.
 
     \b
     Examples:
       dutiful jobs retry 01JCPZ5-…
     """
     wanted = ids.parse_any(job_id)
-    retried = run(ctx, lambda client: Operator(client).retry(wanted, reason))
+    retried = operate(ctx, lambda operator: operator.retry(wanted, reason), tenant)
     typer.echo(ids.public(retried.job_id))
     if retried.made:
         note(f"a new job, {retried.state}; it is a retry of {ids.public(wanted)}")

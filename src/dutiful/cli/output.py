@@ -1,7 +1,7 @@
 """How the command line prints: tables for people, one JSON document for programs."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; it is kept with the act.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="As this tenant: nothing of another one exists.")]
 STYLES = {
     "completed": "green",
     "completed_with_errors": "yellow",
@@ -102,6 +103,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     for row in listed:
         table.add_row(*(cell(value) for value in row))
     show(table)
+
+
+def print_facts(facts: Mapping[str, str | None]) -> None:
+    """Names and what they stand for, one a line; what is None is left out."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            grid.add_row(name, plain(value))
+    show(grid)
 
 
 def cell(value: Any) -> "Text":

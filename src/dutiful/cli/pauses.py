@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from dutiful.cli.output import Reason, note, now
-from dutiful.cli.target import run
-from dutiful.client import Client
+from dutiful.cli.target import operate
 from dutiful.explanation import Fleet, paused_words
 from dutiful.operator import Operator
 from dutiful.store import PauseScope
@@ -31,7 +30,7 @@ def pause(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -
       dutiful pause kind send_email
       dutiful pause lane general
     """
-    typer.echo(run(ctx, lambda client: _pause(client, scope, name, reason)))
+    typer.echo(operate(ctx, lambda operator: _pause(operator, scope, name, reason)))
 
 
 def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -> None:
@@ -41,31 +40,31 @@ def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) 
     Examples:
       dutiful resume queue fast
     """
-    typer.echo(run(ctx, lambda client: _resume(client, scope, name, reason)))
+    typer.echo(operate(ctx, lambda operator: _resume(operator, scope, name, reason)))
 
 
-async def _pause(client: Client, scope: PauseScope, name: str, reason: str | None) -> str:
-    if await Operator(client).pause(scope, name, reason):
-        known = await _known(client, scope)
+async def _pause(operator: Operator, scope: PauseScope, name: str, reason: str | None) -> str:
+    if await operator.pause(scope, name, reason):
+        known = await _known(operator, scope)
         if name not in known and "*" not in known:
             note(f"note: no live worker or waiting job has a {scope} {name!r}; check its spelling")
         return f"{scope} {name} is paused"
-    held = Fleet.of([], await client.store.pauses()).paused(scope, name)
+    held = Fleet.of([], await operator.pauses()).paused(scope, name)
     return (
         f"{scope} {name} was {paused_words(held, now())}" if held else f"{scope} {name} was paused, and resumed since"
     )
 
 
-async def _resume(client: Client, scope: PauseScope, name: str, reason: str | None) -> str:
-    if await Operator(client).resume(scope, name, reason):
+async def _resume(operator: Operator, scope: PauseScope, name: str, reason: str | None) -> str:
+    if await operator.resume(scope, name, reason):
         return f"{scope} {name} goes on"
-    others = ", ".join(f"{p.scope} {p.name}" for p in await client.store.pauses()) or "nothing"
+    others = ", ".join(f"{p.scope} {p.name}" for p in await operator.pauses()) or "nothing"
     return f"{scope} {name} was not paused; paused is: {others}"
 
 
-async def _known(client: Client, scope: PauseScope) -> set[str]:
+async def _known(operator: Operator, scope: PauseScope) -> set[str]:
     """The names that anybody uses now; "*" stands for any."""
-    workers = [worker for worker in await client.store.workers() if worker.alive]
+    workers = [worker for worker in await operator.workers() if worker.alive]
     match scope:
         case PauseScope.KIND:
             return {kind for worker in workers for kind in worker.kinds}
@@ -73,4 +72,4 @@ async def _known(client: Client, scope: PauseScope) -> set[str]:
             return {lane for worker in workers for lane in worker.lanes}
         case PauseScope.QUEUE:
             lanes = {queue for worker in workers for lane in worker.lanes.values() for queue in lane["queues"]}
-            return lanes | {q.queue for q in await client.store.queues() if q.ready or q.scheduled or q.running}
+            return lanes | {q.queue for q in await operator.queues() if q.ready or q.scheduled or q.running}

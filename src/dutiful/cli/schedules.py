@@ -6,10 +6,9 @@ import msgspec
 import typer
 
 from dutiful.cli.output import AsJson, Reason, both_ids, note, print_json, print_table, when
-from dutiful.cli.target import run, target
+from dutiful.cli.target import operate, target
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError, UsageError
-from dutiful.operator import Operator
 from dutiful.store import ScheduleRecord
 
 schedules = typer.Typer(help="List schedules, pause and resume them.", invoke_without_command=True)
@@ -35,7 +34,7 @@ def default(ctx: typer.Context, as_json: AsJson = False) -> None:
 @schedules.command("list")
 def list_schedules(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the schedules, and when each fires next."""
-    found = run(ctx, lambda client: client.store.schedules())
+    found = operate(ctx, lambda operator: operator.schedules())
     if as_json:
         print_json({"schedules": [_json(schedule) for schedule in found]})
         return
@@ -80,17 +79,17 @@ def remove(ctx: typer.Context, name: str, reason: Reason = None) -> None:
     """Forget a schedule that the code no longer declares; until then it goes on firing."""
     if name in target(ctx).any_app().schedules:
         raise UsageError(f"schedule {name!r} is declared in the code, so a worker would store it again; pause it")
-    _check_known(ctx, name, run(ctx, lambda client: Operator(client).remove_schedule(name, reason)))
+    _check_known(ctx, name, operate(ctx, lambda operator: operator.remove_schedule(name, reason)))
     typer.echo(f"schedule {name} is removed")
 
 
 def _enable(ctx: typer.Context, name: str, enabled: bool, reason: str | None) -> None:
-    _check_known(ctx, name, run(ctx, lambda client: Operator(client).enable_schedule(name, enabled, reason)))
+    _check_known(ctx, name, operate(ctx, lambda operator: operator.enable_schedule(name, enabled, reason)))
 
 
 def _check_known(ctx: typer.Context, name: str, known: bool) -> None:
     if not known:
-        names = ", ".join(s.name for s in run(ctx, lambda client: client.store.schedules())) or "none"
+        names = ", ".join(s.name for s in operate(ctx, lambda operator: operator.schedules())) or "none"
         raise DutifulError(f"there is no schedule {name!r}; there are: {names}")
 
 

@@ -15,6 +15,8 @@ import typer
 from dutiful.app import Dutiful
 from dutiful.client import Client
 from dutiful.core.errors import StoreUnavailable, UsageError
+from dutiful.core.principal import Origin, Principal
+from dutiful.operator import Operator, os_user
 from dutiful.settings import load
 from dutiful.store import Store
 
@@ -54,8 +56,17 @@ def target(ctx: typer.Context) -> Target:
 
 def run(ctx: typer.Context, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     """Do `work` with an open client on the chosen database, which has to be there already."""
-    app = target(ctx).any_app()
+    return _open(target(ctx).any_app(), work)
 
+
+def operate(ctx: typer.Context, work: Callable[[Operator], Coroutine[Any, Any, T]], tenant: str | None = None) -> T:
+    """Do `work` as the user of this process; with a `tenant`, nothing of another one exists."""
+    app = target(ctx).any_app()
+    who = Principal(name=os_user(), tenant=tenant, origin=Origin.CLI)
+    return _open(app, lambda client: work(Operator(client, who, app.kinds)))
+
+
+def _open(app: Dutiful, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     async def session() -> T:
         check_file(app.make_store())
         async with app.opened() as client:

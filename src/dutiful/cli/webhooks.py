@@ -9,8 +9,7 @@ import msgspec
 import typer
 
 from dutiful.cli.output import AsJson, Reason, both_ids, note, print_json, print_table, when
-from dutiful.cli.target import run, target
-from dutiful.client import Client
+from dutiful.cli.target import operate, target
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.webhook import new_secret
@@ -30,7 +29,7 @@ def register(cli: typer.Typer) -> None:
 @webhooks.command("list")
 def list_webhooks(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the webhooks that the code declares, and whether they are enabled."""
-    found = run(ctx, lambda client: client.store.webhooks())
+    found = operate(ctx, lambda operator: operator.webhooks())
     if as_json:
         print_json({"webhooks": found})
         return
@@ -72,7 +71,7 @@ def posts(
       dutiful webhooks posts --state failed
     """
     job_id = None if job is None else ids.parse_any(job)
-    found = run(ctx, lambda client: client.store.posts(job_id=job_id, state=state, limit=limit))
+    found = operate(ctx, lambda operator: operator.posts(job_id=job_id, state=state, limit=limit))
     if as_json:
         print_json({"posts": [post_json(post) for post in found]})
         return
@@ -92,7 +91,7 @@ def redeliver(
       dutiful webhooks redeliver 0193f2c8-5d0e-7c4e-9d0a-3f1b2c4d5e6f --reason "the receiver lost it"
     """
     post_id = _post_id(post)
-    if not run(ctx, lambda client: Operator(client).redeliver(post_id, reason)):
+    if not operate(ctx, lambda operator: operator.redeliver(post_id, reason)):
         raise DutifulError(f"there is no message {post_id} that has ended; see `dutiful webhooks posts`")
     typer.echo(f"message {post_id} is posted again")
 
@@ -100,13 +99,13 @@ def redeliver(
 @webhooks.command()
 def enable(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     """Let a disabled webhook hear of jobs again: of those that end from now on."""
-    typer.echo(run(ctx, lambda client: _enable(client, name, True, reason)))
+    typer.echo(operate(ctx, lambda operator: _enable(operator, name, True, reason)))
 
 
 @webhooks.command()
 def disable(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     """Let a webhook hear of no more jobs, and give up the messages that wait for it."""
-    typer.echo(run(ctx, lambda client: _enable(client, name, False, reason)))
+    typer.echo(operate(ctx, lambda operator: _enable(operator, name, False, reason)))
 
 
 @webhooks.command()
@@ -114,8 +113,8 @@ def remove(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     """Forget a webhook that the code no longer declares, and give up the messages that wait for it."""
     if name in target(ctx).any_app().webhooks:
         raise UsageError(f"webhook {name!r} is declared in the code, so a worker would store it again; disable it")
-    if not run(ctx, lambda client: Operator(client).remove_webhook(name, reason)):
-        known = ", ".join(w.name for w in run(ctx, lambda client: client.store.webhooks())) or "none"
+    if not operate(ctx, lambda operator: operator.remove_webhook(name, reason)):
+        known = ", ".join(w.name for w in operate(ctx, lambda operator: operator.webhooks())) or "none"
         raise DutifulError(f"there is no webhook {name!r}; there are: {known}")
     typer.echo(f"webhook {name} is removed")
 
@@ -156,11 +155,11 @@ def post_json(post: WebhookPost) -> dict[str, Any]:
     return {**msgspec.structs.asdict(post), **both_ids("job_id", post.job_id)}
 
 
-async def _enable(client: Client, name: str, enabled: bool, reason: str | None) -> str:
-    known = {webhook.name: webhook for webhook in await client.store.webhooks()}
+async def _enable(operator: Operator, name: str, enabled: bool, reason: str | None) -> str:
+    known = {webhook.name: webhook for webhook in await operator.webhooks()}
     if name not in known:
         raise DutifulError(f"there is no webhook {name!r}; there are: {', '.join(known) or 'none'}")
-    changed = await Operator(client).enable_webhook(name, enabled, reason)
+    changed = await operator.enable_webhook(name, enabled, reason)
     return f"webhook {name} {'is' if changed else 'was'} {'enabled' if enabled else 'disabled'}"
 
 

@@ -41,6 +41,9 @@ def worker(
         list[str] | None, typer.Option(help='A lane of your own, as in "reports=2:reports,exports"; may be repeated.')
     ] = None,
     kinds: Annotated[str | None, typer.Option(help="Only these kinds, separated by commas.")] = None,
+    tenant: Annotated[
+        list[str] | None, typer.Option(help="Only jobs of this tenant; may be repeated.", metavar="TENANT")
+    ] = None,
     lease: Annotated[str | None, typer.Option(help="How long a claim holds unless renewed, as in 30s.")] = None,
     grace: Annotated[str | None, typer.Option(help="How long running jobs may take to finish at a stop.")] = None,
     poll: Annotated[str | None, typer.Option(help="How often to look for jobs that no hint told of.")] = None,
@@ -52,10 +55,16 @@ def worker(
 
     A second INT interrupts running jobs (exit code 1), QUIT ends at once, TTIN prints the stacks of all threads.
     """
-    logging.basicConfig(level=_level(log_level), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(level=level(log_level), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     app = chosen(ctx).app(app_name)
     app.configure(
-        lanes=_lanes(app, fast, general, lane), kinds=kinds, lease=lease, grace=grace, poll=poll, prefetch=prefetch
+        lanes=_lanes(app, fast, general, lane),
+        kinds=kinds,
+        claim_tenants=tenant or None,
+        lease=lease,
+        grace=grace,
+        poll=poll,
+        prefetch=prefetch,
     )
     if not app.kinds:
         raise UsageError("the app has no kinds; import the modules that define them where the app is made")
@@ -88,7 +97,8 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
         worker = app.make_worker(client, services=services, worker_id=UUID(given) if given else None)
         _heed_signals(worker)
         lanes = ", ".join(f"{lane.name} {lane.slots}" for lane in app.settings.lanes)
-        log.info("worker %s on %s: lanes %s; %d kinds", os.getpid(), client.store.url, lanes, len(app.kinds))
+        whose = f"; of {', '.join(app.settings.claim_tenants)} only" if app.settings.claim_tenants else ""
+        log.info("worker %s on %s: lanes %s; %d kinds%s", os.getpid(), client.store.url, lanes, len(app.kinds), whose)
         try:
             await worker.run()
         except ShutdownTimeout as error:
@@ -169,8 +179,8 @@ def _lanes(
     return tuple(lane for lane in lanes if lane.slots > 0)
 
 
-def _level(name: str) -> int:
-    level = logging.getLevelNamesMapping().get(name.upper())
-    if level is None:
+def level(name: str) -> int:
+    found = logging.getLevelNamesMapping().get(name.upper())
+    if found is None:
         raise UsageError(f"log level {name!r} must be one of: debug, info, warning, error")
-    return level
+    return found

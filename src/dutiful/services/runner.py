@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Delivery, Lines
+from dutiful.payload_rule import PayloadRule
 from dutiful.service import Closing, Service
 from dutiful.services.rescuer import Rescuer
 from dutiful.services.webhooks import Poster
@@ -35,6 +36,7 @@ class Runner:
         schedules: Callable[[datetime], Sequence[ScheduleRecord]],
         rescuer: Rescuer,
         poster: Poster,
+        rules: Mapping[str, PayloadRule | None],
     ) -> None:
         self._duties = duties
         self._services = services
@@ -43,6 +45,7 @@ class Runner:
         self._schedules = schedules
         self._rescuer = rescuer
         self._poster = poster
+        self._rules = rules
         self._tasks: dict[str, asyncio.Task[Lines | None]] = {}
         self._wake = asyncio.Event()
         self._expected: float | None = None  # when a job of ours is due, on the monotonic clock
@@ -54,6 +57,7 @@ class Runner:
 
     async def recover(self) -> None:
         await self._poster.declare()
+        await self._duties.put_rules(self._rules)
         await self._rescuer.recover()
 
     async def close(self, patience: float) -> None:

@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.cron import CatchUp, due
-from dutiful.core.errors import UsageError
-from dutiful.core.job import NewJob
+from dutiful.core.errors import DataRefused, UsageError
+from dutiful.core.job import NewJob, Unique
 from dutiful.delivery import Lines
 from dutiful.schedule import when_of
 from dutiful.store import Duties, Fired, Reader, ScheduleRecord, Survey
@@ -37,7 +37,7 @@ class Scheduler:
             if record.enabled and record.next_at <= survey.now:
                 try:
                     lines |= await self._fire(record, survey.now)
-                except UsageError as error:
+                except (UsageError, DataRefused) as error:
                     log.error("schedule %s cannot fire: %s", record.name, error)
         return frozenset(lines) or None
 
@@ -49,15 +49,24 @@ class Scheduler:
         return frozenset()  # somebody else was first
 
     def _job(self, record: ScheduleRecord, at: datetime) -> NewJob:
-        job = record.job
+        job, options = record.job, {**record.job.get("options", {}), "scheduled_for": at}
+        payload, unique = job["payload"], None
+        if "unique" in job:
+            # Each firing is a job of its own, so it has a key of its own.
+            unique = msgspec.convert(job["unique"], Unique)
+            unique = msgspec.structs.replace(unique, key=f"{unique.key}_{at:%Y%m%dT%H%M%S.%f}")
+            payload = {**payload, job["unique"]["field"]: unique.key}
+            options |= {"unique": unique.key, "unique_field": job["unique"]["field"]}
         return NewJob(
             id=self._new_id(),
             kind=record.kind,
             queue=job["queue"],
-            payload=msgspec.json.encode(job["payload"]).decode(),
+            payload=msgspec.json.encode(payload).decode(),
             priority=job["priority"],
             max_attempts=job["max_attempts"],
             tenant=job.get("tenant"),
+            correlation_id=job.get("correlation_id"),
             created_by=f"schedule {record.name}",
-            options=msgspec.json.encode({**job.get("options", {}), "scheduled_for": at}).decode(),
+            options=msgspec.json.encode(options).decode(),
+            unique=unique,
         )

@@ -1,0 +1,194 @@
+"""Jobs, as a principal looks at them and acts on them."""
+
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
+from uuid import UUID
+
+import msgspec
+import uuid_utils.compat
+
+from dutiful.core import ids
+from dutiful.core.errors import IllegalTransition, JobNotFound
+from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, Unique
+from dutiful.core.review import OPEN, ReviewState
+from dutiful.core.transitions import State
+from dutiful.explanation import Explanation, Fleet, finished, gate, in_line, later, running, unserved
+from dutiful.operator.dead_letters import DeadLetters
+from dutiful.operator.door import Act
+from dutiful.outbox import WebhookPost
+from dutiful.reprocessing import json_text
+from dutiful.store import CancelResult, JobFilter, JobPage, QueueRecord, Stats
+
+COUNTED = 200  # ready jobs of a queue up to which those ahead are counted one by one
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """The job that will run now: a new one (`made`), or one that waited and is due now."""
+
+    job_id: UUID
+    state: State
+    made: bool
+
+
+class Jobs(DeadLetters):
+    # --- reads
+
+    async def job(self, job_id: UUID) -> JobRecord:
+        return _there(await self._found(job_id), job_id)
+
+    async def jobs(self, filter: JobFilter) -> JobPage:
+        return await self._store.jobs(msgspec.structs.replace(filter, tenant=self._scope(filter.tenant)))
+
+    async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
+        await self.job(job_id)
+        return await self._store.attempts(job_id)
+
+    async def phases(self, job_id: UUID) -> list[PhaseRecord]:
+        await self.job(job_id)
+        return await self._store.phases(job_id)
+
+    async def needs(self, job_id: UUID) -> list[JobRecord]:
+        """The jobs that it depends on."""
+        await self.job(job_id)
+        return [need for need in await self._store.dependencies(job_id) if self._ours(need.tenant)]
+
+    async def posts_of(self, job_id: UUID) -> list[WebhookPost]:
+        """The messages to webhooks about it."""
+        await self.job(job_id)
+        return await self._store.posts(job_id=job_id)
+
+    async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
+        return await self._store.queues(tenant=self._scope(tenant))
+
+    async def stats(self, since: timedelta, tenant: str | None = None) -> Stats:
+        return await self._store.stats(since, tenant=self._scope(tenant))
+
+    async def explain(self, job_id: UUID) -> Explanation:
+        """Why it is not running, or what it is doing."""
+        record, now = await self.job(job_id), datetime.now(UTC)
+        match record.state:
+            case State.RUNNING:
+                return running(record, now)
+            case State.SCHEDULED if record.run_at is not None and record.run_at > now:
+                return later(record, record.run_at, await self._store.attempts(job_id), now)
+            case State.SCHEDULED | State.READY | State.BLOCKED:
+                fleet = Fleet.of(await self._store.workers(), await self._store.pauses())
+                needs = await self.needs(job_id) if record.gate == "dependency" else []
+                if record.state is State.BLOCKED and (held := gate(record, needs, fleet, now)):
+                    return held
+                if found := unserved(record, fleet, now):
+                    return found
+                ahead, exact = await self._ahead(record)
+                return in_line(record, fleet, ahead, exact=exact)
+            case State.COMPLETED | State.COMPLETED_WITH_ERRORS | State.FAILED | State.CANCELLED:
+                return finished(record, now)
+            case _:
+                assert_never(record.state)
+
+    async def _ahead(self, record: JobRecord) -> tuple[int, bool]:
+        """How many start before it, by priority and age; with False, only how many more its queue has.
+
+        Of the principal's own, if they have a tenant: how busy others are is not theirs to know.
+        """
+        ready = next((q.ready for q in await self.queues() if q.queue == record.queue), 0)
+        if ready > COUNTED:
+            return ready - 1, False
+        waiting = await self.jobs(JobFilter(state=State.READY, queue=record.queue, limit=COUNTED))
+        return sum((job.priority, job.id) < (record.priority, record.id) for job in waiting), True
+
+    # --- acts
+
+    async def cancel(self, job_id: UUID, reason: str | None = None) -> CancelResult:
+        """Cancel it if it waits, ask it to stop if it runs."""
+        found = await self._found(job_id)
+        async with self._acting("job.cancel", job_id, found, reason) as act:
+            _there(found, job_id)
+            result = await self._client.cancel(job_id, reason or f"cancelled by {self.principal.name}")
+            act.after = {"state": result.state, "changed": result.changed, "requested": result.requested}
+        return result
+
+    async def retry(self, job_id: UUID, reason: str | None = None) -> Retried:
+        """Run a finished job again as a new one, or make a scheduled one due now; any other is left alone.
+
+        A job that failed for good is reprocessed, so that its dead letter knows of the new one.
+        """
+        letter = await self._store.dead_letter(job_id)
+        if letter is not None and self._ours(letter.tenant):
+            if letter.status in OPEN:
+                new = (await self.reprocess(job_id, reason)).new_job_id
+                return Retried(new, (await self.job(new)).state, made=True)
+            if letter.status is ReviewState.REPROCESSING and letter.new_job_id is not None:
+                new_job = await self._store.find(letter.new_job_id)
+                if new_job is not None and not new_job.state.final:
+                    return Retried(new_job.id, new_job.state, made=False)
+        found = await self._found(job_id)
+        async with self._acting("job.retry", job_id, found, reason) as act:
+            retried = await self._retry(_there(found, job_id))
+            act.after = {"job": ids.public(retried.job_id), "state": retried.state, "made": retried.made}
+        return retried
+
+    async def _found(self, job_id: UUID) -> JobRecord | None:
+        record = await self._store.find(job_id)
+        return record if record is not None and self._ours(record.tenant) else None
+
+    def _acting(
+        self, action: str, job_id: UUID, record: JobRecord | None, reason: str | None
+    ) -> AbstractAsyncContextManager[Act]:
+        return self._act(
+            action,
+            ids.public(job_id),
+            reason,
+            tenant=None if record is None else record.tenant,
+            before=None if record is None else {"state": record.state},
+        )
+
+    async def _retry(self, record: JobRecord) -> Retried:
+        match record.state:
+            case State.SCHEDULED:
+                return await self._expedite(record)
+            case State.COMPLETED | State.COMPLETED_WITH_ERRORS | State.FAILED | State.CANCELLED:
+                return await self._again(record)
+            case State.READY | State.BLOCKED | State.RUNNING:
+                why = await self.explain(record.id)
+                raise IllegalTransition(f"job {ids.public(record.id)} is {record.state} already: it {why.sentence}")
+            case _:
+                assert_never(record.state)
+
+    async def _expedite(self, record: JobRecord) -> Retried:
+        state = await self._store.expedite(record.id)
+        if state is None:
+            raise JobNotFound(f"there is no job {ids.public(record.id)} any more")
+        self._client.delivery.hint(frozenset({(record.queue, record.priority)}))
+        return Retried(record.id, state, made=False)
+
+    async def _again(self, record: JobRecord) -> Retried:
+        # Two people, or one double click, must not run it twice at the same time; its own key is still the old job's.
+        unique = Unique(f"retry of {record.id}")
+        kept = {name: value for name, value in (record.options or {}).items() if name != "unique_field"}
+        job = NewJob(
+            id=uuid_utils.compat.uuid7(),
+            kind=record.kind,
+            queue=record.queue,
+            payload=json_text(record.payload) or "{}",
+            priority=record.priority,
+            max_attempts=record.max_attempts,
+            tenant=record.tenant,
+            correlation_id=record.correlation_id,
+            parent_id=record.parent_id,
+            retry_of=record.id,
+            subject=json_text(record.subject),
+            created_by=self.principal.name,
+            options=json_text({**kept, "unique": unique.key}),
+            unique=unique,
+        )
+        inserted = await self._client.submit(job)
+        made = inserted.insertion is Insertion.MADE
+        return Retried(inserted.job_id, (await self.job(inserted.job_id)).state, made)
+
+
+def _there(record: JobRecord | None, job_id: UUID) -> JobRecord:
+    """The same words for another tenant's: whoever asks must not learn that it is there."""
+    if record is None:
+        raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
+    return record

@@ -1,0 +1,52 @@
+"""Operators, dead letters and the trail they leave: short words for tests of what people do."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from dutiful.auditing import AuditFilter
+from dutiful.client import Client
+from dutiful.core import ids
+from dutiful.core.audit import AuditEvent
+from dutiful.core.outcome import Failed
+from dutiful.core.principal import Principal, Role
+from dutiful.deliveries.in_process import InProcess
+from dutiful.operator import Operator
+from dutiful.reprocessing import Kinds
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import finish_one
+
+BROKEN = {
+    "type": "SMTPError",
+    "message": "mailbox 7 is full",
+    "traceback": "…",
+    "class": "retryable",
+    "fingerprint": "f1",
+}
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def operator(store: Store, name: str = "ada", kinds: Kinds | None = None, **fields: Any) -> Operator:
+    return Operator(Client(store, InProcess()), Principal(name=name, **fields), kinds)
+
+
+def of_acme(store: Store, role: Role = Role.ADMIN) -> Operator:
+    return operator(store, "ann of acme", tenant="acme", role=role)
+
+
+async def dead_letter(store: Store, **fields: Any) -> UUID:
+    """A job that failed for good just now."""
+    return await finish_one(store, Failed(fields.pop("error", BROKEN), final=True), now=now(), **fields)
+
+
+async def trail(store: Store, **filter: Any) -> list[AuditEvent]:
+    """What was recorded, the oldest first."""
+    return (await store.audit_events(AuditFilter(**{"limit": 1_000, **filter})))[::-1]
+
+
+async def told(store: Store, target: UUID) -> list[str]:
+    """What was done to one job or dead letter, in short."""
+    return [f"{event.action} {event.outcome}" for event in await trail(store, target=ids.public(target))]

@@ -1,0 +1,144 @@
+"""The audit trail: sealed by the services, verified by whoever doubts it, on both stores."""
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from meddler import meddle
+from operating import now, operator, trail
+from uuid_utils.compat import uuid7
+from working import eventually, working
+
+from dutiful import Dutiful
+from dutiful.core.audit import AuditEvent, AuditOutcome, Seal
+from dutiful.core.principal import Origin
+from dutiful.operator import Operator
+from dutiful.services.sealer import Sealer
+from dutiful.store import PauseScope, Store, Survey
+from dutiful.testing.store_suite.builders import enqueue_one
+
+BUSY = Survey(leading=True, now=now(), unsealed=True)
+
+
+@pytest.fixture
+def url(backend: str, request: pytest.FixtureRequest) -> str:
+    return "" if backend == "sqlite" else str(request.getfixturevalue("pg18_url"))
+
+
+async def cancelled(store: Store, count: int = 3) -> Operator:
+    """So many acts, two events each, all sealed."""
+    ada = operator(store)
+    for _ in range(count):
+        await ada.cancel(await enqueue_one(store, now=now()), "why not")
+    await Sealer(store).tick(BUSY)
+    return ada
+
+
+async def test_events_are_sealed_and_the_chain_is_whole(store: Store) -> None:
+    ada = await cancelled(store)
+    await ada.pause(PauseScope.QUEUE, "mail")
+
+    found = await ada.verify_audit()
+
+    assert (found.broken, found.checked, found.unsealed, found.anchor) == (None, 6, 2, None)
+    assert found.head is not None
+    assert found.head.seq == 6
+    assert found.oldest_unsealed_at == (await trail(store))[6].at
+
+
+CHANGES = {
+    "UPDATE {event} SET principal = 'eve' WHERE id = (SELECT event_id FROM {seal} WHERE seq = 3)": "changed",
+    "UPDATE {event} SET reason = NULL WHERE id = (SELECT event_id FROM {seal} WHERE seq = 3)": "changed",
+    "UPDATE {seal} SET hash = (SELECT hash FROM {seal} WHERE seq = 1) WHERE seq = 3": "changed",
+    "DELETE FROM {event} WHERE id = (SELECT event_id FROM {seal} WHERE seq = 3)": "deleted",
+    "DELETE FROM {seal} WHERE seq = 3": "missing",
+}
+
+
+@pytest.mark.parametrize("statement", CHANGES)
+async def test_the_first_break_is_found(store: Store, url: str, statement: str) -> None:
+    ada = await cancelled(store)
+    (third,) = (await store.sealed(2, 1))[:1]
+
+    meddle(store, url, statement)
+    broken = (await ada.verify_audit()).broken
+
+    assert broken is not None
+    assert broken.seq == 3
+    assert CHANGES[statement] in broken.problem
+    assert broken.event_id == (None if "missing" in broken.problem else third.seal.event_id)
+
+
+async def test_an_end_that_was_cut_off_is_found_by_a_head_that_was_kept(store: Store, url: str) -> None:
+    ada = await cancelled(store)
+    head = (await ada.verify_audit()).head
+    assert isinstance(head, Seal)
+    assert (await ada.verify_audit(head)).broken is None
+
+    meddle(store, url, "DELETE FROM {seal} WHERE seq > 4")
+
+    assert (await ada.verify_audit()).broken is None
+    broken = (await ada.verify_audit(head)).broken
+    assert broken is not None
+    assert (broken.seq, "cut off" in broken.problem) == (6, True)
+    # Sealed anew, the chain goes on; the one that was kept is not in it.
+    await cancelled(store, 2)
+    again = (await ada.verify_audit(head)).broken
+    assert again is not None
+    assert (again.seq, "expected" in again.problem) == (6, True)
+
+
+async def test_two_who_seal_at_once_make_one_chain(store: Store) -> None:
+    await store.append_audit([_event() for _ in range(1_200)])
+
+    async def lead() -> None:
+        sealer = Sealer(store)
+        while await store.unsealed(1):
+            await sealer.seal_some()
+
+    await asyncio.gather(lead(), lead(), lead())
+
+    found = await operator(store).verify_audit()
+    assert (found.broken, found.checked, found.unsealed) == (None, 1_200, 0)
+
+
+async def test_what_is_past_its_time_is_deleted_and_the_rest_can_be_verified(store: Store) -> None:
+    await store.append_audit([_event(days=40) for _ in range(700)])
+    ada = await cancelled(store)
+
+    await Sealer(store, timedelta(days=30)).tick(BUSY)
+
+    found = await ada.verify_audit()
+    assert found.anchor is not None
+    assert (found.anchor.seq, found.checked, found.broken) == (700, 6, None)
+    assert len(await trail(store)) == 6
+
+
+async def test_a_worker_seals_what_people_did(app: Dutiful) -> None:
+    @app.job
+    async def idle() -> None: ...
+
+    async with working(app):
+        ada = Operator(await app.client(), "ada")
+        await ada.pause(PauseScope.QUEUE, "mail", "incident 12")
+
+        async def sealed() -> bool:
+            found = await ada.verify_audit()
+            return (found.checked, found.unsealed, found.broken) == (2, 0, None)
+
+        await eventually(sealed)
+
+
+def _event(days: int = 0) -> AuditEvent:
+    event_id: UUID = uuid7()
+    at = now() - timedelta(days=days)
+    return AuditEvent(
+        id=event_id,
+        act=event_id,
+        at=at,
+        principal="ada",
+        origin=Origin.CLI,
+        action="job.cancel",
+        outcome=AuditOutcome.SUCCEEDED,
+    )

@@ -1,0 +1,266 @@
+"""One act on many dead letters: by hand, by the services, and by whoever is left when one is killed; on both stores."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+from operating import BROKEN, dead_letter, now, of_acme, operator, told, trail
+from working import eventually, working
+
+from dutiful import Dutiful, Retry
+from dutiful.auditing import AuditFilter
+from dutiful.core import ids
+from dutiful.core.audit import AuditEvent, AuditOutcome
+from dutiful.core.errors import IllegalTransition, UsageError
+from dutiful.core.outcome import Failed
+from dutiful.core.review import ReviewAct, ReviewState
+from dutiful.operator import Operator
+from dutiful.reviewing import BulkRun, BulkState, DeadLetter, DeadLetterFilter, Place
+from dutiful.services.reviewer import Reviewer
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import change, claim, new_job
+
+EVERYTHING = DeadLetterFilter()
+MANY = 2_000
+
+
+async def bury(store: Store, count: int, **fields: object) -> None:
+    """So many dead letters, quickly."""
+    for start in range(0, count, 1_000):
+        batch = [new_job(**fields) for _ in range(min(1_000, count - start))]
+        await store.insert(batch, now=now())
+        left = len(batch)
+        while left:
+            claimed = await claim(store, now=now(), limit=left)
+            await store.settle([change(one, Failed(BROKEN, final=True)) for one in claimed], now=now())
+            left -= len(claimed)
+
+
+async def finished(ada: Operator, run: BulkRun) -> BulkRun:
+    while run.state is BulkState.RUNNING:
+        run = await ada.step_bulk(run.id)
+    return run
+
+
+async def letters(store: Store) -> AsyncIterator[DeadLetter]:
+    after: Place | None = None
+    while page := await store.dead_letters(EVERYTHING, after=after, limit=1_000):
+        for letter in page:
+            yield letter
+        after = page[-1].place
+
+
+async def events_of(store: Store, run_id: UUID) -> AsyncIterator[AuditEvent]:
+    before: UUID | None = None
+    while page := await store.audit_events(AuditFilter(act=run_id, before=before, limit=1_000)):
+        for event in page:
+            yield event
+        before = page[-1].id
+
+
+async def check_each_once(store: Store, run: BulkRun, count: int) -> None:
+    """Every dead letter was reprocessed by the run, none twice, and all of it is on record."""
+    assert (run.state, run.done, run.skipped, run.total) == (BulkState.DONE, count, 0, count)
+    seen = [letter async for letter in letters(store)]
+    new_jobs = {letter.new_job_id for letter in seen}
+    assert {letter.status for letter in seen} == {ReviewState.REPROCESSING}
+    assert (len(seen), len(new_jobs)) == (count, count)
+    (queue,) = await store.queues()
+    assert queue.ready == count  # no job but those
+    events = [event async for event in events_of(store, run.id)]
+    assert Counter(f"{event.action} {event.outcome}" for event in events) == {
+        "dead_letter.bulk requested": 1,
+        "dead_letter.bulk succeeded": 1,
+        "dead_letter.reprocess succeeded": count,
+        "dead_letter.bulk_done succeeded": 1,
+    }
+    targets = {event.target for event in events if event.action == "dead_letter.reprocess"}
+    assert targets == {ids.public(letter.id) for letter in seen}
+    assert await store.check_places() == []
+
+
+async def test_a_preview_tells_how_many_and_which_and_changes_nothing(store: Store) -> None:
+    await bury(store, 12, kind="greet")
+    other = await dead_letter(store, error={**BROKEN, "type": "Timeout", "fingerprint": "f2"})
+    closed = await dead_letter(store)
+    ada = operator(store)
+    await ada.discard(closed)
+
+    preview = await ada.preview(ReviewAct.REPROCESS, EVERYTHING)
+
+    assert (preview.count, len(preview.sample), preview.sample[0].id) == (13, 10, other)
+    assert [(group.fingerprint, group.count) for group in preview.groups] == [("f1", 12), ("f2", 1)]
+    assert await store.dead_letter_count(DeadLetterFilter(status=[ReviewState.PENDING_REVIEW])) == 13
+
+
+async def test_a_run_acts_on_what_it_found_and_nothing_else(store: Store) -> None:
+    await bury(store, 3, tenant="acme")
+    theirs = await dead_letter(store, tenant="globex")
+    ann = of_acme(store)
+
+    run = await ann.start_bulk(ReviewAct.DISCARD, EVERYTHING, "an incident")
+    later = await dead_letter(store, tenant="acme")
+    run = await finished(ann, run)
+
+    assert (run.done, run.total, run.filter.tenant) == (3, 3, "acme")
+    for other in (theirs, later):
+        letter = await store.dead_letter(other)
+        assert letter is not None
+        assert letter.status is ReviewState.PENDING_REVIEW
+    seen = [letter async for letter in letters(store) if letter.status is ReviewState.DISCARDED]
+    assert {(letter.reviewed_by, letter.notes) for letter in seen} == {("ann of acme", "an incident")}
+    assert all(event.tenant == "acme" for event in await trail(store))
+
+
+async def test_dead_letters_that_share_a_key_are_each_reprocessed(store: Store) -> None:
+    await bury(store, 20, options='{"unique": "k"}')
+    ada = operator(store)
+
+    run = await finished(ada, await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING))
+
+    await check_each_once(store, run, 20)
+
+
+async def test_one_that_somebody_else_has_decided_is_skipped(store: Store) -> None:
+    await bury(store, 2)
+    first = await dead_letter(store)
+    ada = operator(store)
+    run = await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING)
+    await ada.discard(first)
+
+    run = await finished(ada, run)
+
+    assert (run.total, run.done) == (3, 2)
+    assert await told(store, first) == ["dead_letter.discard requested", "dead_letter.discard succeeded"]
+
+
+async def test_a_stopped_run_takes_no_more_steps(store: Store) -> None:
+    await bury(store, 2)
+    ada = operator(store)
+    run = await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING)
+
+    stopped = await ada.stop_bulk(run.id, "wrong filter")
+    after = await ada.step_bulk(run.id)
+
+    assert (stopped.state, after.state, after.done) == (BulkState.STOPPED, BulkState.STOPPED, 0)
+    with pytest.raises(IllegalTransition, match="stopped"):
+        await ada.stop_bulk(run.id)
+    assert await store.dead_letter_count(DeadLetterFilter(status=[ReviewState.PENDING_REVIEW])) == 2
+
+
+async def test_a_filter_that_leaves_nothing_to_act_on_is_refused(store: Store) -> None:
+    with pytest.raises(UsageError, match="pending_review"):
+        await operator(store).start_bulk(ReviewAct.REPROCESS, DeadLetterFilter(status=[ReviewState.DISCARDED]))
+
+    assert await store.bulk_runs() == []
+    assert [event.outcome for event in await trail(store)] == [AuditOutcome.REQUESTED, AuditOutcome.REFUSED]
+
+
+async def test_two_leaders_share_a_run_and_neither_repeats_the_other(store: Store) -> None:
+    await bury(store, 1_200)
+    ada = operator(store)
+    run = await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING)
+
+    async def lead() -> None:
+        reviewer = Reviewer(store, {}, lambda lines: None)
+        while await reviewer.step_all():
+            pass
+
+    await asyncio.gather(lead(), lead())
+
+    await check_each_once(store, await ada.bulk_run(run.id), 1_200)
+
+
+async def test_a_worker_takes_a_run_to_its_end_and_resolves_what_has_ended(app: Dutiful) -> None:
+    broken = True
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def send(n: int) -> None:
+        if broken:
+            raise ValueError("oops")
+
+    async with working(app):
+        ada = Operator(await app.client(), "ada")
+
+        async def standing(status: str) -> bool:
+            return (await ada.dead_letter_counts(EVERYTHING)).by_status == {status: 5}
+
+        handles = await send.enqueue_many([{"n": n} for n in range(5)])
+        await eventually(lambda: standing("pending_review"))
+        broken = False
+        run = await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING, "mended")
+        await eventually(lambda: standing("resolved"))
+
+        assert (await ada.bulk_run(run.id)).state is BulkState.DONE
+        for handle in handles:
+            letter = await ada.dead_letter(handle.id)
+            assert letter.new_job_id is not None
+            assert letter.resolution == f"completed as {ids.public(letter.new_job_id)}"
+
+
+def resumed(url: str, run_id: UUID) -> "subprocess.Popen[bytes]":
+    """A process of its own that takes the run to its end."""
+    command = [sys.executable, "-m", "dutiful.cli", "bulk", "resume", str(run_id), "--database-url", url]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+async def killed_in_the_middle(ada: Operator, url: str, run: BulkRun) -> BulkRun:
+    """As far as a process has come that took at least one step, and was killed."""
+    process = resumed(url, run.id)
+
+    async def moved() -> bool:
+        return (await ada.bulk_run(run.id)).done > run.done or process.poll() is not None
+
+    try:
+        await eventually(moved)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
+    return await ada.bulk_run(run.id)
+
+
+@pytest.mark.req("W46", "W48")
+async def test_a_run_whose_stepper_is_killed_is_ended_by_another_and_acts_once_on_each(
+    store: Store, backend: str, request: pytest.FixtureRequest
+) -> None:
+    url = store.url if backend == "sqlite" else request.getfixturevalue("pg18_url")
+    await bury(store, MANY)
+    ada = operator(store)
+    run = await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING, "the mail server is back")
+
+    left = await killed_in_the_middle(ada, url, run)
+    assert left.state is BulkState.RUNNING
+    last = resumed(url, run.id)
+    out, err = await asyncio.to_thread(last.communicate)
+
+    assert last.returncode == 0, err
+    assert b"2,000 of 2,000" in out
+    await check_each_once(store, await ada.bulk_run(run.id), MANY)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
+async def test_a_hundred_thousand_are_reprocessed_in_memory_that_stays_flat(store: Store) -> None:
+    count = int(os.environ.get("DUTIFUL_SOAK_LETTERS", "100000"))
+    await bury(store, count)
+    ada = operator(store)
+    run = await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING)
+    tracemalloc.start()
+    peaks: list[int] = []
+    while run.state is BulkState.RUNNING:
+        run = await ada.step_bulk(run.id)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.reset_peak()
+    tracemalloc.stop()
+
+    early, late = max(peaks[:10]), max(peaks[-10:])
+    assert late < 1.5 * early + 1_000_000, f"a step took {early:,} bytes at first, and {late:,} in the end"
+    await check_each_once(store, run, count)

@@ -1,0 +1,259 @@
+"""Dead letters, as people review them one by one, on both stores."""
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from operating import BROKEN, dead_letter, now, operator, told, trail
+
+from dutiful import Dutiful, Rules, Unique
+from dutiful.core import ids
+from dutiful.core.errors import IllegalTransition, PayloadInvalid, UniqueConflict
+from dutiful.core.job import JobRecord, OnConflict, Scope
+from dutiful.core.outcome import Failed
+from dutiful.core.review import ReviewState
+from dutiful.core.transitions import State
+from dutiful.operator import Operator
+from dutiful.reprocessing import changed_fields, retry_key
+from dutiful.reviewing import DeadLetter
+from dutiful.store import JobFilter, Store
+from dutiful.testing.store_suite.builders import claim, settle
+
+KEYED = '{"unique": "welcome-7", "unique_field": "key", "webhook": null}'
+
+
+async def found(store: Store, job_id: UUID) -> JobRecord:
+    record = await store.find(job_id)
+    assert record is not None
+    return record
+
+
+async def letter_of(store: Store, job_id: UUID) -> DeadLetter:
+    letter = await store.dead_letter(job_id)
+    assert letter is not None
+    return letter
+
+
+@pytest.mark.req("W43", "W44", "W45", "W46", "W66")
+async def test_a_reprocessed_job_differs_from_the_dead_one_by_its_key_only(store: Store) -> None:
+    job_id = await dead_letter(
+        store,
+        tenant="acme",
+        queue="mail",
+        priority=7,
+        max_attempts=3,
+        correlation_id="order-1",
+        subject='{"order": 1}',
+        payload='{"key": "welcome-7", "to": "ada", "n": 1.50}',
+        options=KEYED,
+    )
+    before, old = await letter_of(store, job_id), await found(store, job_id)
+
+    made = await operator(store).reprocess(job_id, "the mail server is back")
+
+    new, after = await found(store, made.new_job_id), await letter_of(store, job_id)
+    key = made.new_unique_key
+    assert key is not None
+    assert re.fullmatch(r"welcome-7_retry_\d{10}\.\d{3}", key)
+    assert new.payload == {**old.payload, "key": key}
+    assert new.options == {"unique": key, "unique_field": "key", "webhook": None}
+    for same in ("kind", "queue", "priority", "max_attempts", "tenant", "correlation_id", "subject", "parent_id"):
+        assert getattr(new, same) == getattr(old, same), same
+    assert (new.state, new.retry_of, new.created_by) == (State.READY, job_id, "ada")
+    # Of the dead letter only the review has changed.
+    assert (after.status, after.new_job_id) == (ReviewState.REPROCESSING, new.id)
+    assert (after.reviewed_by, after.notes) == ("ada", "the mail server is back")
+    for kept in ("payload", "errors", "history", "unique_key", "died_at", "created_at", "attempt", "message"):
+        assert getattr(after, kept) == getattr(before, kept), kept
+
+
+@pytest.mark.req("W47", "W48", "W66")
+async def test_reprocessing_is_on_record_when_it_is_asked_for_and_once_the_new_job_exists(store: Store) -> None:
+    job_id = await dead_letter(store, tenant="acme")
+
+    made = await operator(store).reprocess(job_id, "back")
+
+    asked, done = await trail(store, target=ids.public(job_id))
+    assert [asked.outcome, done.outcome] == ["requested", "succeeded"]
+    assert (done.action, done.tenant, done.reason) == ("dead_letter.reprocess", "acme", "back")
+    assert (done.before, done.act) == ({"status": "pending_review"}, asked.act)
+    assert done.after == {"status": "reprocessing", "new_job": ids.public(made.new_job_id)}
+
+
+@pytest.mark.req("W46", "W49")
+@pytest.mark.parametrize("first", ["reprocess", "resolve", "discard"])
+async def test_a_second_decision_is_refused_and_changes_nothing(store: Store, first: str) -> None:
+    job_id = await dead_letter(store)
+    ada = operator(store)
+    await getattr(ada, first)(job_id, "mine")
+    decided = await letter_of(store, job_id)
+
+    for second in ("reprocess", "resolve", "discard", "acknowledge"):
+        with pytest.raises(IllegalTransition, match="closed"):
+            await getattr(ada, second)(job_id, "no, mine")
+
+    assert await letter_of(store, job_id) == decided
+    assert len(await store_jobs(store)) == (2 if first == "reprocess" else 1)
+    assert (await told(store, job_id))[2:] == [
+        f"dead_letter.{act} {outcome}"
+        for act in ("reprocess", "resolve", "discard", "acknowledge")
+        for outcome in ("requested", "refused")
+    ]
+
+
+async def store_jobs(store: Store) -> list[JobRecord]:
+    return list(await store.jobs(JobFilter(limit=100)))
+
+
+async def test_an_acknowledged_one_stays_open(store: Store) -> None:
+    job_id = await dead_letter(store)
+    ada = operator(store)
+
+    seen = await ada.acknowledge(job_id, "looking")
+    closed = await ada.discard(job_id, "a duplicate")
+
+    assert (seen.status, seen.notes) == (ReviewState.ACKNOWLEDGED, "looking")
+    assert (closed.status, closed.notes, closed.reviewed_by) == (ReviewState.DISCARDED, "a duplicate", "ada")
+
+
+@pytest.mark.req("W46")
+async def test_of_many_who_reprocess_at_once_one_makes_a_job(store: Store) -> None:
+    job_id = await dead_letter(store, options='{"unique": "k"}')
+
+    answers = await asyncio.gather(
+        *(operator(store, f"p{n}").reprocess(job_id, f"by {n}") for n in range(8)), return_exceptions=True
+    )
+
+    (made,) = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert all(isinstance(answer, IllegalTransition) for answer in answers if answer is not made)
+    assert {job.id for job in await store_jobs(store)} == {job_id, made.new_job_id}
+    outcomes = [event.outcome.value for event in await trail(store)]
+    assert sorted(outcomes) == sorted(["requested"] * 8 + ["succeeded"] + ["refused"] * 7)
+
+
+async def test_a_reprocessed_job_that_dies_has_a_dead_letter_of_its_own(store: Store) -> None:
+    job_id = await dead_letter(store, options='{"unique": "k"}')
+    ada = operator(store)
+    first = await ada.reprocess(job_id)
+    (claimed,) = await claim(store, now=now())
+    await settle(store, claimed, Failed(BROKEN, final=True), now=now())
+    assert await store.resolve_reprocessed(10) == 1
+
+    second = await ada.reprocess(first.new_job_id)
+
+    assert (await letter_of(store, job_id)).status is ReviewState.RESOLVED
+    assert second.new_unique_key is not None
+    assert second.new_unique_key.startswith(f"{first.new_unique_key}_retry_")
+
+
+# --- an edited payload
+
+RULES = Rules(
+    required={"n": int},
+    tenant="tenant_id",
+    correlation_id="correlation_id",
+    unique=Unique("idempotency_key", scope=Scope.FOREVER, on_conflict=OnConflict.REJECT, across_kinds=True),
+)
+PAYLOAD = {"tenant_id": 7, "correlation_id": "c-1", "idempotency_key": "k", "n": 1}
+
+
+async def fetched(app: Dutiful) -> tuple[Operator, UUID]:
+    """A dead letter of a kind with rules, and an operator who knows the kind."""
+    app.category("ingestion", RULES)
+
+    @app.job(category="ingestion")
+    async def fetch(n: int) -> None: ...
+
+    await app.enqueue("fetch", PAYLOAD)
+    client = await app.client()
+    (claimed,) = await claim(client.store, now=now(), kinds=["fetch"])
+    await settle(client.store, claimed, Failed(BROKEN, final=True), now=now())
+    return Operator(client, "ada", app.kinds), claimed.job_id
+
+
+@pytest.mark.req("W25", "W45", "W46")
+async def test_the_new_key_stands_where_the_rules_take_it_from(app: Dutiful) -> None:
+    ada, job_id = await fetched(app)
+
+    made = await ada.reprocess(job_id)
+
+    new = await ada.job(made.new_job_id)
+    assert new.payload == {**PAYLOAD, "idempotency_key": made.new_unique_key}
+    assert (new.tenant, new.correlation_id) == ("7", "c-1")
+    # It is held as the kind holds its keys: for good, and among all kinds of the tenant.
+    with pytest.raises(UniqueConflict):
+        await app.enqueue("fetch", new.payload)
+
+
+async def test_an_edited_payload_is_checked_and_its_values_stay_out_of_the_trail(app: Dutiful) -> None:
+    ada, job_id = await fetched(app)
+    store = (await app.client()).store
+
+    for wrong, field in (
+        ({**PAYLOAD, "n": "many"}, "n"),
+        ({**PAYLOAD, "tenant_id": 8}, "tenant"),
+        ({**PAYLOAD, "password": "hunter2"}, "password"),
+    ):
+        with pytest.raises(PayloadInvalid, match=field):
+            await ada.reprocess(job_id, "mended", wrong)
+    made = await ada.reprocess(job_id, "mended", {**PAYLOAD, "n": 424242})
+
+    new, letter = await ada.job(made.new_job_id), await ada.dead_letter(job_id)
+    assert new.payload == {**PAYLOAD, "n": 424242, "idempotency_key": made.new_unique_key}
+    assert letter.payload == PAYLOAD
+    events = await trail(store, target=ids.public(job_id))
+    assert [event.outcome.value for event in events] == ["requested", "refused"] * 3 + ["requested", "succeeded"]
+    assert events[-1].after["changed"] == ["payload.idempotency_key", "payload.n"]
+    assert "424242" not in msgspec.json.encode(events).decode()
+    assert "hunter2" not in msgspec.json.encode(events).decode()
+
+
+async def test_an_edited_payload_of_an_unknown_kind_is_an_object_within_the_limit(store: Store) -> None:
+    job_id = await dead_letter(store, payload='{"n": 1}')
+    ada = operator(store)
+
+    for wrong in ([1], {"n": "x" * 300_000}):
+        with pytest.raises(PayloadInvalid):
+            await ada.reprocess(job_id, None, wrong)  # type: ignore[arg-type]
+    made = await ada.reprocess(job_id, None, {"n": 2})
+
+    assert (await found(store, made.new_job_id)).payload == {"n": 2}
+
+
+# --- small parts
+
+
+def test_a_key_gets_the_time_to_the_millisecond_and_never_the_same_twice() -> None:
+    at = datetime(2026, 1, 1, microsecond=123_456, tzinfo=UTC)
+
+    first = retry_key("k", at)
+
+    assert first == "k_retry_1767225600.123"
+    assert retry_key("k", at, {first}) == "k_retry_1767225600.124"
+
+
+def test_a_key_that_has_been_tried_many_times_over_stays_within_its_limit() -> None:
+    key, at = "k" * 400, datetime(2026, 1, 1, tzinfo=UTC)
+
+    for _ in range(20):
+        key = retry_key(key, at)
+
+    assert len(key) <= 500
+    assert key.startswith("k" * 400 + "_retry_")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ({"a": 1, "b": {"c": [1], "d": 2}}, {"a": 1, "b": {"c": [1, 2], "d": 2}}, ["payload.b.c"]),
+        ({"a": 1}, {"b": 1}, ["payload.a", "payload.b"]),
+        ({"a": 1}, {"a": True}, ["payload.a"]),
+        ({"a": None}, {"a": None}, []),
+    ],
+)
+def test_where_two_payloads_differ_is_told_by_path(old: Any, new: Any, changed: list[str]) -> None:
+    assert changed_fields(old, new) == changed

@@ -1,0 +1,104 @@
+"""Reads find what they look for, even if the planner believes that there is nothing."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import msgspec
+import pytest
+import pytest_asyncio
+
+from databases import Postgres
+from dutiful.core.outcome import Failed
+from dutiful.stores.listing import Index
+from dutiful.stores.postgres import PostgresStore
+from dutiful.stores.postgres.sql import statements
+from dutiful.testing.store_suite.builders import KIND, OOPS, change, claim, complete, enqueue_one, new_job
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TABLES = ("job", "ready", "scheduled", "blocked", "lease", "finished", "dependency", "attempt", "progress", "stale")
+JOBS = 20_000
+ASKED = 100
+LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
+SQL = statements("dutiful")
+
+
+class Deceived:
+    """A store whose statistics were taken while its tables were empty, and one session with it."""
+
+    def __init__(self, store: PostgresStore, connection: Any, finished: list[UUID], dependent: UUID) -> None:
+        self.store = store
+        self.connection = connection
+        self.finished = finished
+        self.dependent = dependent
+
+    async def buffers(self, name: str, *args: Any) -> int:
+        """How many pages this statement touches, besides those that only its first call in a session does."""
+        await self.connection.fetch(SQL[name], *args)
+        explained = await self.connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL[name]}", *args)
+        plan = msgspec.json.decode(explained)[0]["Plan"]
+        return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["postgres18", "postgres16"])
+async def deceived(request: pytest.FixtureRequest) -> AsyncIterator[Deceived]:
+    server: Postgres = request.getfixturevalue(request.param)
+    url = server.create_database("deceived")
+    store = PostgresStore(url)
+    await store.migrate()
+    await store.open()
+    connection = await asyncpg.connect(url)
+    await store.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(1_000)])
+    await finish(store, 500)
+    for table in TABLES:
+        await connection.execute(f"DELETE FROM dutiful.{table}")
+    for table in TABLES:
+        await connection.execute(f"VACUUM (TRUNCATE OFF, ANALYZE) dutiful.{table}")
+    await store.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(JOBS)])
+    finished = await finish(store, 1_000)
+    dependent = await enqueue_one(store, depends_on=tuple(finished[:3]))
+    yield Deceived(store, connection, finished, dependent)
+    await connection.close()
+    await store.close()
+    server.drop_database("deceived")
+
+
+async def finish(store: PostgresStore, count: int) -> list[UUID]:
+    """Let that many jobs be done, and as many fail."""
+    done, failed = await claim(store, limit=count), await claim(store, limit=count)
+    await complete(store, *done)
+    await store.settle([change(claimed, Failed(OOPS, final=True)) for claimed in failed])
+    return [claimed.job_id for claimed in done + failed]
+
+
+async def test_looking_jobs_up_touches_a_few_pages_for_each(deceived: Deceived) -> None:
+    asked = deceived.finished[:: len(deceived.finished) // ASKED][:ASKED]
+    everything = (asked, "completed", [KIND], "default", "acme", '{"order": 7}', "transient", "text")
+
+    assert await deceived.buffers("records", asked) < 40 * ASKED
+    assert await deceived.buffers("outcomes", asked) < 40 * ASKED
+    assert await deceived.buffers("sift", *everything) < 20 * ASKED
+    assert await deceived.buffers("dependencies", deceived.dependent) < 200
+    assert await deceived.buffers("attempts", asked[0]) < 20
+
+
+@pytest.mark.parametrize("index", Index)
+async def test_a_page_of_ids_is_walked_along_its_own_index(deceived: Deceived, index: Index) -> None:
+    name = {
+        Index.LINE: KIND,
+        Index.TENANT: "acme",
+        Index.CORRELATION: "order-7",
+        Index.OWN: str(uuid4()),
+        Index.UNHAPPY: "failed",
+    }.get(index, "")
+
+    middle = deceived.finished[len(deceived.finished) // 2]
+    for high in (HIGHEST, middle):
+        assert await deceived.buffers("walk", [index.value], [name], ["default"], LOWEST, high, 50) < 150
+
+
+async def test_the_kinds_and_queues_there_are_cost_what_they_are_not_what_they_hold(deceived: Deceived) -> None:
+    assert await deceived.buffers("lines", None, None) < 50
+    assert await deceived.buffers("lines", [KIND], None) < 50
