@@ -23,6 +23,7 @@ NAMES = ("job", "kind", "queue", "tenant", "correlation_id", "type", "since")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
 Allow = Callable[[Message], "Wanted | Awaitable[Wanted | None] | None"]
 
 
@@ -78,8 +79,7 @@ class EventsEndpoint:
         except StoreUnavailable as error:
             await _refuse(send, HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"retry-after": "2"})
         else:
-            async with aclosing(chunks):
-                await _until_gone(receive, _send_all(first, chunks, send))
+            await send_stream(first, chunks, _encoded(HEADERS), receive, send)
 
     def _chunks(self, scope: Message, limit: Wanted) -> AsyncGenerator[bytes, None]:
         asked = _asked(scope.get("query_string", b""))
@@ -109,10 +109,18 @@ class EventsEndpoint:
         )
 
 
-async def _send_all(first: bytes, chunks: AsyncGenerator[bytes, None], send: Send) -> None:
+async def send_stream(
+    first: bytes, chunks: AsyncGenerator[bytes, None], headers: Headers, receive: Receive, send: Send
+) -> None:
+    """A whole response, whose first piece is known, until it ends or the client has gone."""
+    async with aclosing(chunks):
+        await _until_gone(receive, _send_all(first, chunks, headers, send))
+
+
+async def _send_all(first: bytes, chunks: AsyncGenerator[bytes, None], headers: Headers, send: Send) -> None:
     """A client that takes too long, and a store that is away, end the response; the client comes back."""
     try:
-        await send({"type": "http.response.start", "status": 200, "headers": _encoded(HEADERS)})
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _send_piece(send, first)
         async for chunk in chunks:
             await _send_piece(send, chunk)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ async def event_stream(
     ping: float = PING,
     last_event_id: str | None = None,
     since: datetime | None = None,
+    encoded: "Encoded | None" = None,
     **filters: Any,
 ) -> AsyncGenerator[bytes, None]:
     """The body of a response, piece by piece, for what `app.events` takes; its errors come before the first piece.
@@ -57,12 +58,14 @@ async def event_stream(
                 return
             if stream.since is not None:
                 bookmark = bookmark or Bookmark(stream.since)
-            for piece in _pieces(items, stream, bookmark):
+            for piece in _pieces(items, stream, bookmark, encoded or ENCODED):
                 yield piece
                 await asyncio.sleep(0)  # a socket that takes everything at once must not keep others from their turn
 
 
-def _pieces(items: Sequence[Item], stream: EventStream, bookmark: Bookmark | None) -> Iterator[bytes]:
+def _pieces(
+    items: Sequence[Item], stream: EventStream, bookmark: Bookmark | None, encoded: "Encoded"
+) -> Iterator[bytes]:
     """Their frames, without what the reader had before; each has its id, for the reader may be cut anywhere."""
     piece = bytearray()
     for item in items:
@@ -71,7 +74,7 @@ def _pieces(items: Sequence[Item], stream: EventStream, bookmark: Bookmark | Non
                 continue
             bookmark.move(stream.since, item)
             piece += f"id: {bookmark}\n".encode()
-        piece += ENCODED.frame(item)
+        piece += encoded.frame(item)
         if len(piece) > PIECE_BYTES:
             yield bytes(piece)
             piece.clear()
@@ -82,7 +85,13 @@ def _pieces(items: Sequence[Item], stream: EventStream, bookmark: Bookmark | Non
 class Encoded:
     """Frames as they are sent, each made once however many streams it goes to; the last few megabytes of them."""
 
-    def __init__(self, limit: int = 4 * 1024 * 1024, largest: int = 16 * 1024) -> None:
+    def __init__(
+        self,
+        shown: Callable[[Item], dict[str, Any]] = plain,
+        limit: int = 4 * 1024 * 1024,
+        largest: int = 16 * 1024,
+    ) -> None:
+        self._shown = shown
         self._limit = limit
         self._largest = largest
         self._size = 0
@@ -92,7 +101,7 @@ class Encoded:
         known = self._frames.get(id(item))
         if known is not None:
             return known[1]
-        frame = _frame(item.type, plain(item))
+        frame = _frame(item.type, self._shown(item))
         if len(frame) <= self._largest:
             self._frames[id(item)] = (item, frame)
             self._size += len(frame)

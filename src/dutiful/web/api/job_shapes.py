@@ -1,0 +1,225 @@
+"""Jobs as the admin API tells of them, in the words that its users have for them."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from pydantic import Field
+
+from dutiful.app import Dutiful
+from dutiful.core.error_class import ErrorClass
+from dutiful.core.job import JobRecord
+from dutiful.core.pipeline import PhaseState
+from dutiful.core.transitions import State
+from dutiful.outbox import PostState
+from dutiful.store import JobFilter
+from dutiful.web.catalog import category_of, kinds_of
+from dutiful.web.shapes import Ask, Cursor, JsonObject, Limit, Moment, PublicId, Shape, Text
+
+
+class QueueQuery(Ask):
+    """Which jobs: those that fit all that is given."""
+
+    status: State | None = None
+    category: Text | None = None
+    job_type: Text | None = None
+    queue: Text | None = None
+    correlation_id: Text | None = None
+    tenant: Text | None = None
+    subject: JsonObject | None = Field(
+        default=None, description="Jobs whose subject has all these fields.", examples=['{"order": 7}']
+    )
+    error_class: ErrorClass | None = None
+    text: Text | None = Field(default=None, description="Looked for in payload, subject and errors, whatever its case.")
+    since: Moment | None = Field(default=None, description="Asked for then or later.")
+    until: Moment | None = Field(default=None, description="Asked for before.")
+    cursor: Cursor | None = Field(default=None, description="next_cursor of the page before.")
+    limit: Limit = 50
+
+    def read(self, app: Dutiful, before: UUID | None) -> JobFilter:
+        return JobFilter(
+            state=self.status,
+            kinds=kinds_of(app, self.category, self.job_type) or None,
+            queue=self.queue,
+            correlation_id=self.correlation_id,
+            tenant=self.tenant,
+            subject=None if self.subject is None else msgspec.json.decode(self.subject),
+            error_class=self.error_class,
+            text=self.text,
+            since=self.since,
+            until=self.until,
+            before=before,
+            limit=self.limit,
+        )
+
+
+class JobItem(Shape):
+    job_id: PublicId
+    category: str | None
+    job_type: str
+    status: State
+    queue: str
+    priority: int
+    tenant: str | None
+    idempotency_key: str | None
+    correlation_id: str
+    attempt_count: int
+    max_attempts: int
+    error_class: str | None
+    error_message: str | None
+    created_at: datetime
+    scheduled_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class Window(Shape):
+    """How far this page has looked: not every filter has an index, so a page may end before it is full."""
+
+    since: datetime | None = Field(description="None: to the very beginning.")
+    until: datetime | None
+
+
+class QueuePage(Shape):
+    jobs: list[JobItem]
+    next_cursor: str | None
+    window: Window
+
+
+class Attempt(Shape):
+    attempt: int
+    outcome: str
+    worker_id: UUID | None
+    claimed_at: datetime | None
+    ended_at: datetime | None
+    error: dict[str, Any] | None
+
+
+class Phase(Shape):
+    name: str
+    position: int
+    state: PhaseState
+    attempt: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    result: Any
+    error: dict[str, Any] | None
+
+
+class Progress(Shape):
+    phase: str | None
+    percent: float | None
+    overall: int | None
+    message: str | None
+    items: dict[str, Any] | None
+    updated_at: datetime
+
+
+class Need(Shape):
+    job_id: PublicId
+    job_type: str
+    status: State
+
+
+class Why(Shape):
+    """Why it stands where it stands: `sentence` completes "It …"."""
+
+    code: str
+    sentence: str
+    remedy: str | None
+
+
+class Post(Shape):
+    id: UUID
+    job_id: PublicId
+    webhook: str | None
+    url: str
+    event: str
+    state: PostState
+    attempts: int
+    created_at: datetime
+    next_at: datetime | None
+    ended_at: datetime | None
+    status: int | None
+    error: str | None
+
+
+class JobDetail(JobItem):
+    payload: Any
+    payload_version: str | None
+    subject: dict[str, Any] | None
+    created_by: str | None
+    worker_id: UUID | None
+    parent_id: PublicId | None
+    retry_of: PublicId | None
+    cancel_requested_at: datetime | None
+    lease_ends_at: datetime | None
+    result: Any
+    errors: list[dict[str, Any]]
+    progress: Progress | None
+    why: Why
+    attempts: list[Attempt] = Field(description="Those before the running or the final one.")
+    phases: list[Phase]
+    depends_on: list[Need]
+    webhooks: list[Post]
+
+
+class CancelAnswer(Shape):
+    job_id: PublicId
+    status: State
+    changed: bool
+    requested: bool = Field(description="It runs, and was asked to stop.")
+
+
+class RetryAnswer(Shape):
+    job_id: PublicId = Field(description="The job that runs now; a new one if `made`.")
+    status: State
+    made: bool
+
+
+def item(job: JobRecord, app: Dutiful) -> JobItem:
+    return JobItem(**_item(job, app))
+
+
+def detail(job: JobRecord, app: Dutiful, **more: Any) -> JobDetail:
+    version = job.payload.get("payload_version") if isinstance(job.payload, dict) else None
+    return JobDetail(
+        **_item(job, app),
+        payload=job.payload,
+        payload_version=None if version is None else str(version),
+        subject=job.subject,
+        created_by=job.created_by,
+        worker_id=job.worker_id,
+        parent_id=job.parent_id,
+        retry_of=job.retry_of,
+        cancel_requested_at=job.cancel_requested_at,
+        lease_ends_at=job.expires_at,
+        result=job.result,
+        errors=job.errors or [],
+        progress=None if job.progress is None else Progress.model_validate(job.progress),
+        **more,
+    )
+
+
+def _item(job: JobRecord, app: Dutiful) -> dict[str, Any]:
+    error = job.errors[0] if job.errors else {}
+    return {
+        "job_id": job.id,
+        "category": category_of(app, job.kind),
+        "job_type": job.kind,
+        "status": job.state,
+        "queue": job.queue,
+        "priority": job.priority,
+        "tenant": job.tenant,
+        "idempotency_key": (job.options or {}).get("unique"),
+        "correlation_id": job.correlation_id,
+        "attempt_count": job.attempt,
+        "max_attempts": job.max_attempts,
+        "error_class": error.get("class"),
+        "error_message": error.get("message"),
+        "created_at": job.created_at,
+        "scheduled_at": job.run_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+    }

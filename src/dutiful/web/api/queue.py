@@ -1,0 +1,76 @@
+"""The queue over HTTP: list jobs by what is known of them, and count them."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import Field
+
+from dutiful.web import cursor
+from dutiful.web.api import job_shapes as shapes
+from dutiful.web.gates import TheApp, TheOperator
+from dutiful.web.operations import Operations
+from dutiful.web.problems import field_problem
+from dutiful.web.shapes import Ask, Shape, Text
+
+LIST = "queue"
+queue = Operations("Queue", "/admin/queue")
+
+
+class StatisticsQuery(Ask):
+    tenant: Text | None = None
+    hours: int = Field(default=1, ge=1, le=744, description="Count jobs that ended within this time.")
+
+
+class QueueItem(Shape):
+    queue: str
+    scheduled: int
+    ready: int
+    blocked: int
+    running: int
+    oldest_ready_at: datetime | None
+    paused: bool
+
+
+class QueueStatistics(Shape):
+    live: dict[str, int] = Field(description="Jobs that wait or run, by status.")
+    finished: dict[str, int] = Field(description="Jobs that ended since, by status.")
+    since: datetime
+    oldest_ready_at: datetime | None
+    dead_letters: int
+    queues: list[QueueItem]
+
+
+@queue.read("/")
+async def list_queue(
+    operator: TheOperator, app: TheApp, query: Annotated[shapes.QueueQuery, Query()]
+) -> shapes.QueuePage:
+    """List jobs, the newest first.
+
+    A page may hold fewer than asked for, even none, and not be the last: go on as long as there is a next_cursor.
+    """
+    try:
+        before = None if query.cursor is None else cursor.read_id(LIST, query.cursor)
+    except cursor.BadCursor as error:
+        raise field_problem("cursor", str(error)) from None
+    page = await operator.jobs(query.read(app, before))
+    return shapes.QueuePage(
+        jobs=[shapes.item(job, app) for job in page],
+        next_cursor=None if page.next is None else cursor.of_id(LIST, page.next),
+        window=shapes.Window(since=page.searched_since or query.since, until=query.until),
+    )
+
+
+@queue.read("/statistics/")
+async def queue_statistics(operator: TheOperator, query: Annotated[StatisticsQuery, Query()]) -> QueueStatistics:
+    """Count jobs by status and by queue: those that live, and those that ended lately."""
+    stats = await operator.stats(timedelta(hours=query.hours), query.tenant)
+    queues = await operator.queues(query.tenant)
+    return QueueStatistics(
+        live=stats.live,
+        finished=stats.finished,
+        since=stats.since,
+        oldest_ready_at=stats.oldest_ready_at,
+        dead_letters=stats.dead_letters,
+        queues=[QueueItem.model_validate(one) for one in queues],
+    )

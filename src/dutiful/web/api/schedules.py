@@ -1,0 +1,59 @@
+"""Schedules over HTTP: what is enqueued again and again, and when."""
+
+from datetime import datetime
+
+from dutiful.operator import Operator
+from dutiful.web.gates import TheOperator
+from dutiful.web.operations import Operations
+from dutiful.web.problems import Problem
+from dutiful.web.shapes import NO_REASON, PublicId, Reason, Shape, Text
+
+schedules = Operations("Schedules", "/admin/schedules", fleetwide=True)
+
+
+class Schedule(Shape):
+    name: str
+    kind: str
+    expression: str
+    timezone: str
+    catch_up: str
+    next_at: datetime
+    last_at: datetime | None
+    last_job_id: PublicId | None
+    enabled: bool
+
+
+class Schedules(Shape):
+    schedules: list[Schedule]
+
+
+class ScheduleAnswer(Shape):
+    name: str
+    enabled: bool
+
+
+@schedules.read("/")
+async def list_schedules(operator: TheOperator) -> Schedules:
+    """List the schedules, and when each fires next."""
+    return Schedules(schedules=[Schedule.model_validate(one) for one in await operator.schedules()])
+
+
+@schedules.act("/{name:path}/enable/", "schedule.enable", target="name")
+async def enable_schedule(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> ScheduleAnswer:
+    """Let a schedule fire again."""
+    await _check_known(operator, name)
+    await operator.enable_schedule(name, True, ask.reason)
+    return ScheduleAnswer(name=name, enabled=True)
+
+
+@schedules.act("/{name:path}/disable/", "schedule.disable", target="name")
+async def disable_schedule(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> ScheduleAnswer:
+    """Let a schedule not fire any more, until it is enabled."""
+    await _check_known(operator, name)
+    await operator.enable_schedule(name, False, ask.reason)
+    return ScheduleAnswer(name=name, enabled=False)
+
+
+async def _check_known(operator: Operator, name: str) -> None:
+    if name not in (schedule.name for schedule in await operator.schedules()):
+        raise Problem(404, f"there is no schedule {name!r}")

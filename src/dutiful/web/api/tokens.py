@@ -1,0 +1,68 @@
+"""Tokens over HTTP: made, listed and revoked by an administrator."""
+
+from datetime import datetime
+
+import msgspec
+from pydantic import Field
+
+from dutiful.core.principal import Role
+from dutiful.web.gates import TheOperator
+from dutiful.web.operations import Operations
+from dutiful.web.problems import Problem
+from dutiful.web.shapes import NO_REASON, Ask, JobId, LongText, Moment, PublicId, Reason, Shape, Text
+
+tokens = Operations("Tokens", "/admin/tokens", role=Role.ADMIN, fleetwide=True)
+
+
+class Token(Shape):
+    id: PublicId
+    name: str
+    role: Role
+    tenant: str | None
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None = Field(description="Exact to about a minute.")
+
+
+class Tokens(Shape):
+    tokens: list[Token]
+
+
+class TokenAsk(Ask):
+    name: Text = Field(description="Who or what uses it: the principal of what is done with it.", examples=["ada"])
+    role: Role
+    tenant: Text | None = None
+    expires_at: Moment | None = None
+    reason: LongText | None = None
+
+
+class NewToken(Token):
+    token: str = Field(description="The secret; it is told only now, for just a hash of it is kept.")
+
+
+class RevokeAnswer(Shape):
+    id: PublicId
+    changed: bool = Field(description="False: it was revoked before.")
+
+
+@tokens.read("/")
+async def list_tokens(operator: TheOperator) -> Tokens:
+    """List the tokens, without their secrets."""
+    return Tokens(tokens=[Token.model_validate(one) for one in await operator.tokens()])
+
+
+@tokens.act("/", "token.create", status=201)
+async def create_token(operator: TheOperator, ask: TokenAsk) -> NewToken:
+    """Make a token; its secret is told here and nowhere else."""
+    made, secret = await operator.create_token(ask.name, ask.role, ask.tenant, ask.expires_at, ask.reason)
+    return NewToken(**msgspec.structs.asdict(made), token=secret)
+
+
+@tokens.act("/{token_id}/revoke/", "token.revoke", target="token_id")
+async def revoke_token(operator: TheOperator, token_id: JobId, ask: Reason = NO_REASON) -> RevokeAnswer:
+    """Let a token open no door any more."""
+    if token_id not in (token.id for token in await operator.tokens()):
+        raise Problem(404, "there is no such token")
+    return RevokeAnswer(id=token_id, changed=await operator.revoke_token(token_id, ask.reason))

@@ -1,0 +1,93 @@
+"""Webhooks over HTTP: who hears of jobs that have ended, and what came of each message."""
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Query
+
+from dutiful.core.errors import IllegalTransition
+from dutiful.operator import Operator
+from dutiful.outbox import PostState
+from dutiful.web.api.job_shapes import Post
+from dutiful.web.gates import TheOperator
+from dutiful.web.operations import Operations
+from dutiful.web.problems import Problem
+from dutiful.web.shapes import NO_REASON, Ask, JobId, Limit, Reason, Shape, Text
+
+webhooks = Operations("Webhooks", "/admin/webhooks", fleetwide=True)
+
+
+class Webhook(Shape):
+    name: str
+    url: str
+    kinds: list[str] | None
+    states: list[str]
+    enabled: bool
+    disabled_at: datetime | None
+    reason: str | None
+
+
+class Webhooks(Shape):
+    webhooks: list[Webhook]
+
+
+class WebhookAnswer(Shape):
+    name: str
+    enabled: bool
+    changed: bool
+
+
+class PostsQuery(Ask):
+    job_id: JobId | None = None
+    state: PostState | None = None
+    limit: Limit = 50
+
+
+class Posts(Shape):
+    posts: list[Post]
+
+
+class RedeliverAnswer(Shape):
+    id: UUID
+    message: str
+
+
+@webhooks.read("/")
+async def list_webhooks(operator: TheOperator) -> Webhooks:
+    """List the webhooks that the code declares, and whether they are enabled."""
+    return Webhooks(webhooks=[Webhook.model_validate(one) for one in await operator.webhooks()])
+
+
+@webhooks.read("/posts/")
+async def list_webhook_posts(operator: TheOperator, query: Annotated[PostsQuery, Query()]) -> Posts:
+    """List messages to webhooks, the newest first, and what came of them."""
+    found = await operator.posts(job_id=query.job_id, state=query.state, limit=query.limit)
+    return Posts(posts=[Post.model_validate(one) for one in found])
+
+
+@webhooks.act("/posts/{post_id}/redeliver/", "webhook.redeliver", target="post_id")
+async def redeliver_webhook_post(operator: TheOperator, post_id: UUID, ask: Reason = NO_REASON) -> RedeliverAnswer:
+    """Post a message again that was delivered or given up; its id stays the same."""
+    if not await operator.redeliver(post_id, ask.reason):
+        raise IllegalTransition(f"there is no message {post_id} that has ended; one that waits is posted anyway")
+    return RedeliverAnswer(id=post_id, message="it is posted again")
+
+
+@webhooks.act("/{name:path}/enable/", "webhook.enable", target="name")
+async def enable_webhook(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> WebhookAnswer:
+    """Let a disabled webhook hear of jobs again: of those that end from now on."""
+    return await _enable(operator, name, True, ask)
+
+
+@webhooks.act("/{name:path}/disable/", "webhook.disable", target="name")
+async def disable_webhook(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> WebhookAnswer:
+    """Let a webhook hear of no more jobs, and give up the messages that wait for it."""
+    return await _enable(operator, name, False, ask)
+
+
+async def _enable(operator: Operator, name: str, enabled: bool, ask: Reason) -> WebhookAnswer:
+    if name not in (webhook.name for webhook in await operator.webhooks()):
+        raise Problem(404, f"there is no webhook {name!r}")
+    changed = await operator.enable_webhook(name, enabled, ask.reason)
+    return WebhookAnswer(name=name, enabled=enabled, changed=changed)

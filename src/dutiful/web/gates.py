@@ -1,0 +1,174 @@
+"""What stands before every operation: who asks, whether they may, and whether what they send can be read."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+from fastapi import Depends
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message
+
+from dutiful.app import Dutiful
+from dutiful.core.endpoint import Network
+from dutiful.core.errors import DutifulError
+from dutiful.core.principal import Origin, Principal, Role
+from dutiful.operator import Operator
+from dutiful.web.auth import CHALLENGE, Authentication, check_same_site
+from dutiful.web.limits import BODY, Failures, address_of, bucket_of, read_body
+from dutiful.web.operations import Operation
+from dutiful.web.problems import HEADERS, FieldProblem, Problem, of_error
+
+Handle = Callable[[Request], Awaitable[Response]]
+log = logging.getLogger("dutiful.web")
+# What is wrong before an operation has begun; what goes wrong later, the operator puts on record itself.
+BEFORE = (Problem, RequestValidationError, HTTPException)
+
+
+class Gates:
+    """The same for every operation, so that none is forgotten."""
+
+    def __init__(
+        self,
+        app: Dutiful,
+        authentication: Authentication,
+        *,
+        trusted_proxies: tuple[Network, ...] = (),
+        public_status: bool = False,
+    ) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._failures = Failures()
+        self._trusted = trusted_proxies
+        self._public_status = public_status
+
+    async def answer(self, operation: Operation, handle: Handle, request: Request) -> Response:
+        """Problems are answered here, not by the host's handlers, so that they read the same wherever it is mounted."""
+        try:
+            response = await self._admit(operation, handle, request)
+        except Exception as error:
+            problem = of_error(error)
+            if problem is None:
+                log.exception("%s %s failed", request.method, request.url.path)
+                problem = Problem(500, "something went wrong here; the server's log tells what")
+            response = problem.response(request)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    async def _admit(self, operation: Operation, handle: Handle, request: Request) -> Response:
+        client = await self._app.client()
+        address = address_of(request, self._trusted)
+        principal = await self._authentication.principal(request, client.store, address)
+        if principal is None:
+            principal = self._stranger(operation, address)
+        operator = Operator(client, principal, self._app.kinds)
+        try:
+            _check_role(operation, principal)
+            _check_query(operation, request)
+            if operation.method != "GET":
+                check_same_site(request)
+                request = await self._with_body(request)
+            request.state.operator = operator
+            request.state.app = self._app
+            return await handle(request)
+        except BEFORE as error:
+            if operation.action is not None:
+                await _record(operator, operation, request, error)
+            raise
+
+    def _stranger(self, operation: Operation, address: str) -> Principal:
+        """Somebody without a name may look at a job whose id they know, where that is allowed."""
+        if self._public_status and operation.role is Role.VIEWER:
+            return Principal(name="public", role=Role.VIEWER, origin=Origin.API, address=address)
+        bucket = bucket_of(address)
+        wait = self._failures.wait(bucket)
+        if wait:
+            told = {"retry-after": str(int(wait) + 1)}
+            raise Problem(429, "too many requests without a valid token came from your address", headers=told)
+        self._failures.add(bucket)
+        raise Problem(
+            401,
+            "give a valid token, as in Authorization: Bearer dtf_…; `dutiful token create` makes one",
+            headers={"www-authenticate": CHALLENGE},
+        )
+
+    async def _with_body(self, request: Request) -> Request:
+        """The same request with its body read and known to be JSON, or empty."""
+        body = await read_body(request, BODY + self._app.settings.payload_limit)
+        if body:
+            _check_media_type(request.headers.get("content-type", ""))
+            _check_json(body)
+        told = False
+
+        async def receive() -> Message:
+            nonlocal told
+            if told:
+                return await request.receive()
+            told = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return Request(request.scope, receive)
+
+
+def _check_role(operation: Operation, principal: Principal) -> None:
+    """Staff, then a manager, then an admin, as far as the operation asks; that they are somebody was the first gate."""
+    for role, detail in (
+        (Role.STAFF, "this is for staff only"),
+        (Role.MANAGER, "this needs the role manager or higher"),
+        (Role.ADMIN, "this needs the role admin"),
+    ):
+        if operation.role.reaches(role) and not principal.role.reaches(role):
+            raise Problem(403, detail)
+    if operation.fleetwide and principal.tenant is not None:
+        raise Problem(403, "this is about all tenants, so it is for a principal without one")
+
+
+def _check_query(operation: Operation, request: Request) -> None:
+    unknown = [name for name in request.query_params if name not in operation.query]
+    if unknown:
+        known = ", ".join(sorted(operation.query)) or "none"
+        told = [FieldProblem(name[:100], "there is no such parameter") for name in unknown[:10]]
+        raise Problem(422, f"there is no parameter {unknown[0][:100]!r}; there are: {known}", told)
+
+
+def _check_media_type(given: str) -> None:
+    if given.partition(";")[0].strip().lower() != "application/json":
+        raise Problem(
+            415, "send JSON, with the header Content-Type: application/json", headers={"accept": "application/json"}
+        )
+
+
+def _check_json(body: bytes) -> None:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(400, f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise Problem(400, "the body is nested too deeply") from None
+
+
+async def _record(operator: Operator, operation: Operation, request: Request, error: Exception) -> None:
+    problem = of_error(error)
+    target = request.path_params.get(operation.target) if operation.target else None
+    try:
+        await operator.refuse(operation.action or "", target, problem.detail if problem else str(error))
+    except DutifulError as failure:
+        log.error("%s was refused, but that could not be recorded: %s", operation.action, failure)
+
+
+def _operator(request: Request) -> Operator:
+    operator: Operator = request.state.operator
+    return operator
+
+
+def _app(request: Request) -> Dutiful:
+    app: Dutiful = request.state.app
+    return app
+
+
+TheOperator = Annotated[Operator, Depends(_operator)]
+TheApp = Annotated[Dutiful, Depends(_app)]

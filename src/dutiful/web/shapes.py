@@ -1,0 +1,105 @@
+"""What goes over the wire: the types of fields that many operations share."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from dutiful.core import ids
+from dutiful.core.errors import MalformedId
+from dutiful.core.payload import REPLACED
+
+EXAMPLE_ID = ids.public(UUID("0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"))
+MOST = 200
+
+
+class Shape(BaseModel):
+    """Something we tell; read from whatever has such attributes."""
+
+    model_config = ConfigDict(from_attributes=True, frozen=True)
+
+
+class Ask(BaseModel):
+    """Something we are told; a field that we do not know is a mistake of whoever sent it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _storable(text: str) -> str:
+    """A database cannot keep a NUL, and nobody can read a lone surrogate."""
+    if "\0" in text:
+        raise ValueError("it has a NUL character in it; remove it")
+    if text.encode("utf-8", "replace").decode() != text:
+        raise ValueError(f"it has a lone surrogate in it; write {REPLACED} instead")
+    return text
+
+
+def _moment(moment: datetime) -> datetime:
+    if not 1970 <= moment.year <= 2999:
+        raise ValueError("its year should be from 1970 to 2999")
+    return moment.astimezone(UTC)
+
+
+def _job_id(parse: Callable[[str], UUID]) -> Callable[[Any], UUID]:
+    def read(given: Any) -> UUID:
+        if isinstance(given, UUID):
+            return given
+        try:
+            return parse(str(given))
+        except MalformedId as error:
+            raise ValueError(str(error)) from None
+
+    return read
+
+
+def _json_object(text: str) -> str:
+    try:
+        msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        raise ValueError('it should be a JSON object, as in {"order": 7}') from None
+    return text
+
+
+_ID_SCHEMA = {"type": "string", "examples": [EXAMPLE_ID], "description": "A job's public id."}
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable)]
+LongText = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_storable)]
+JsonObject = Annotated[
+    str, StringConstraints(max_length=2_000), AfterValidator(_storable), AfterValidator(_json_object)
+]
+Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
+Limit = Annotated[int, Field(ge=1, le=MOST)]
+Cursor = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+# In either spelling; and where strangers ask, only in the public one.
+JobId = Annotated[UUID, BeforeValidator(_job_id(ids.parse_any)), WithJsonSchema(_ID_SCHEMA)]
+ExactJobId = Annotated[UUID, BeforeValidator(_job_id(ids.parse)), WithJsonSchema(_ID_SCHEMA)]
+PublicId = Annotated[UUID, PlainSerializer(ids.public, return_type=str), WithJsonSchema(_ID_SCHEMA)]
+
+
+class Notes(Ask):
+    """Why; it is kept with the act."""
+
+    notes: LongText | None = Field(default=None, examples=["Fixed validation issue in source data, safe to reprocess"])
+
+
+class Reason(Ask):
+    """Why; it is kept with the act."""
+
+    reason: LongText | None = Field(default=None, examples=["the mail server is down"])
+
+
+# An act may come without a body.
+NO_NOTES, NO_REASON = Notes(), Reason()

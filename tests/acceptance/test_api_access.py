@@ -1,0 +1,159 @@
+"""How one gets in: tokens, the host's own authentication, and what happens to those who guess."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from api import House, eventually, house_of, public
+from fastapi import FastAPI, Request
+
+from dutiful import Dutiful
+from dutiful.operator import Operator
+from dutiful.web import Principal, Role, router
+from dutiful.web.limits import Failures, bucket_of
+
+SQLITE = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def house(app: Dutiful) -> AsyncIterator[House]:
+    async with house_of(app, trusted_proxies=["127.0.0.0/8"]) as house:
+        yield house
+
+
+@SQLITE
+async def test_guessing_is_slowed_down_by_address_and_a_valid_token_still_opens(house: House) -> None:
+    async def guess(by: str) -> httpx2.Response:
+        return await house.get("/admin/dlq/", "guess", headers={"x-forwarded-for": by})
+
+    for _ in range(20):
+        assert (await guess("10.1.1.1")).status_code == 401
+    limited = await guess("10.1.1.1")
+    assert limited.status_code == 429 and 0 < int(limited.headers["retry-after"]) < 10
+    assert (await guess("10.1.1.2")).status_code == 401, "another address"
+    assert (await guess("10.1.1.1, 10.1.1.3")).status_code == 401, "what a client writes itself is not believed"
+    assert (await guess("10.1.1.3, 10.1.1.1")).status_code == 429
+    assert (await house.get("/admin/dlq/", headers={"x-forwarded-for": "10.1.1.1"})).status_code == 200
+    assert await house.audit(principal="guess") == []
+
+
+def test_failures_leak_with_time_and_are_forgotten_beyond_a_number() -> None:
+    now = [0.0]
+    failures = Failures(burst=3, per_second=0.5, most=2, clock=lambda: now[0])
+    for _ in range(3):
+        assert failures.wait("a") == 0
+        failures.add("a")
+    assert failures.wait("a") == 2
+    now[0] = 2.0
+    assert failures.wait("a") == 0
+    failures.add("b")
+    failures.add("c")
+    assert len(failures) == 2 and failures.wait("a") == 0
+    assert bucket_of("2001:db8::1") == bucket_of("2001:db8::2") != bucket_of("2001:db8:0:1::1")
+
+
+@SQLITE
+async def test_a_token_is_made_used_seen_and_revoked_and_its_secret_is_told_once(house: House) -> None:
+    made = await house.post("/admin/tokens/", {"name": "script", "role": "manager", "tenant": "acme"}, "admin")
+    token = made.json()
+    assert made.status_code == 201 and token["token"].startswith("dtf_")
+    assert (await house.get("/admin/dlq/", token["token"])).json()["total_count"] == 2
+
+    async def seen() -> Any:
+        listed = (await house.get("/admin/tokens/", "admin")).json()["tokens"]
+        return next(one["last_used_at"] for one in listed if one["id"] == token["id"])
+
+    await eventually(seen)
+    assert token["token"] not in (await house.get("/admin/tokens/", "admin")).text
+    assert token["token"] not in str(await house.audit(action="token."))
+    path = f"/admin/tokens/{token['id']}/revoke/"
+    assert (await house.post(path, {"reason": "lost"}, "admin")).json() == {"id": token["id"], "changed": True}
+    assert (await house.post(path, {}, "admin")).json()["changed"] is False
+    assert (await house.get("/admin/dlq/", token["token"])).status_code == 401
+
+
+@SQLITE
+async def test_what_is_done_with_a_token_is_on_record_with_its_name_role_and_address(house: House) -> None:
+    path = f"/admin/dlq/{public(house.dead['acme'][0])}/acknowledge/"
+    assert (await house.post(path, who="acme manager", headers={"x-forwarded-for": "10.9.9.9"})).status_code == 200
+    event = (await house.audit(action="dead_letter.acknowledge"))[0]
+    assert (event.principal, event.role, event.tenant) == ("acme manager", Role.MANAGER, "acme")
+    assert (event.origin, event.address) == ("api", "10.9.9.9")
+
+
+@SQLITE
+async def test_answers_are_not_kept_by_anybody_and_are_what_they_say(house: House) -> None:
+    for path, who in (("/admin/dlq/", "manager"), ("/admin/dlq/", None), ("/admin/nothing/", None)):
+        headers = (await house.get(path, who)).headers
+        assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+        assert "access-control-allow-origin" not in headers
+
+
+@SQLITE
+async def test_a_hosts_own_users_come_in_by_its_authentication_and_only_from_its_own_pages(house: House) -> None:
+    async def authenticate(request: Request) -> Principal | None:
+        name = request.cookies.get("user")
+        return Principal(name=name, role=Role.MANAGER, tenant="acme") if name else None
+
+    host = FastAPI()
+    host.include_router(router(house.app, prefix="/shop/jobs", authenticate=authenticate))
+    transport = httpx2.ASGITransport(app=host, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://shop", cookies={"user": "ada"}) as http:
+        assert (await http.get("/shop/jobs/admin/dlq/")).json()["total_count"] == 2
+        path = f"/shop/jobs/admin/dlq/{public(house.dead['acme'][0])}/acknowledge/"
+        for theirs in ({"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "http://evil"}):
+            assert (await http.post(path, headers=theirs)).status_code == 403
+        own = await http.post(path, headers={"sec-fetch-site": "same-origin", "origin": "http://shop"})
+        assert own.status_code == 200
+        assert (await house.audit(action="dead_letter.acknowledge"))[0].principal == "ada"
+        http.cookies.clear()
+        assert (await http.get("/shop/jobs/admin/dlq")).status_code == 401
+        bearer = {"authorization": f"Bearer {house.tokens['globex manager']}"}
+        assert (await http.get("/shop/jobs/admin/dlq/", headers=bearer)).json()["total_count"] == 2
+
+
+@SQLITE
+async def test_a_database_that_is_away_is_told_as_such(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dutiful.core.errors import StoreUnavailable
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("connection to 10.0.0.5:5432 refused")
+
+    assert (await house.http.get("/livez")).json() == (await house.http.get("/readyz")).json() == {"status": "ok"}
+    monkeypatch.setattr(house.client.store, "pauses", away)
+    monkeypatch.setattr(house.client.store, "dead_letters", away)
+    for answer in (await house.http.get("/readyz"), await house.get("/admin/dlq/")):
+        assert answer.status_code == 503 and answer.headers["retry-after"] == "2"
+        assert "10.0.0.5" not in answer.text
+    assert (await house.http.get("/livez")).status_code == 200
+
+
+@SQLITE
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read(house: House) -> None:
+    pulled = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal pulled
+        while True:
+            pulled += 1
+            yield b" " * 65_536
+
+    path = f"/admin/dlq/{public(house.dead['acme'][0])}/discard/"
+    told = {"content-type": "application/json"}
+    assert (await house.post(path, content=endless(), headers=told)).status_code == 413
+    assert 1 < pulled < 12, "it stopped at the limit"
+    pulled = 0
+    large = told | {"content-length": "1000000000000"}
+    assert (await house.post(path, content=endless(), headers=large)).status_code == 413
+    assert pulled == 0, "its own word was enough"
+
+
+@SQLITE
+async def test_what_nobody_expected_is_told_without_its_insides(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the password is hunter2")
+
+    monkeypatch.setattr(Operator, "dead_letters", broken)
+    answer = await house.get("/admin/dlq/")
+    assert answer.status_code == 500 and "hunter2" not in answer.text

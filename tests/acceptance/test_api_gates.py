@@ -1,0 +1,234 @@
+"""Who may do what over HTTP: every operation is asked as everybody, with nothing left out.
+
+The operations are those that the application really serves; one that has no sample here fails the test.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from api import TENANTS, House, house_of, public
+from uuid_utils.compat import uuid7
+
+from dutiful import Dutiful
+from dutiful.core.audit import AuditOutcome
+from dutiful.core.review import ReviewAct
+from dutiful.operator import Operator
+from dutiful.reviewing import DeadLetterFilter
+from dutiful.web import Role
+from dutiful.web.api import status
+from dutiful.web.app import OPERATIONS, create_app
+from dutiful.web.operations import Operation
+
+ACTS = [operation for operation in OPERATIONS if operation.action is not None]
+ADMIN = [operation for operation in OPERATIONS if operation.path.startswith("/admin/")]
+BODIES: dict[str, Any] = {
+    "preview_bulk": {"act": "discard", "filter": {}},
+    "start_bulk": {"act": "acknowledge", "filter": {"job_type": "nothing"}},
+    "pause": {"scope": "queue", "name": "mail"},
+    "resume": {"scope": "queue", "name": "mail"},
+    "create_token": {"name": "eve", "role": "viewer"},
+}
+PARAMETERS = {"dlq_id", "job_id", "run_id", "name", "post_id", "token_id"}
+
+
+@pytest.fixture
+async def house(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    monkeypatch.setattr(status, "LIFE", -1.0)  # a stream ends after its snapshot
+    async with house_of(app, trusted_proxies=["127.0.0.1"]) as house:
+        for tenant in TENANTS:
+            none = DeadLetterFilter(tenant=tenant, kinds=["nothing"])
+            run = await Operator(house.client, "root").start_bulk(ReviewAct.DISCARD, none)
+            house.runs[tenant] = run.id
+        yield house
+
+
+def sample(house: House, operation: Operation, tenant: str) -> tuple[str, str]:
+    """Method and path of one request, about something of the tenant."""
+    name = operation.endpoint.__name__
+    dead, other = house.dead.get(tenant, [uuid7(), uuid7()])
+    values = {
+        "dlq_id": public(dead),
+        "job_id": public(other if "status" in name else house.waiting.get(tenant, other)),
+        "run_id": public(house.runs.get(tenant, other)),
+        "name": "shop" if "webhook" in name else "reports%2Fnightly",
+        "post_id": str(uuid4()),
+        "token_id": public(uuid7()),
+    }
+    assert set(values) == PARAMETERS
+    query = f"?job={public(dead)}" if name == "follow_events" else ""
+    return operation.method, operation.template.format(**values) + query
+
+
+async def ask(house: House, operation: Operation, who: str | None, tenant: str = "acme", **more: Any) -> Any:
+    method, path = sample(house, operation, tenant)
+    if method == "POST" and not more:
+        more = {"json": BODIES.get(operation.endpoint.__name__, {})}
+    return await house.ask(method, path, who, **more)
+
+
+def test_every_route_that_is_served_is_an_operation_with_its_gates() -> None:
+    paths = create_app(Dutiful("sqlite:///nowhere.db")).openapi()["paths"]
+    served = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    known = {(operation.method, f"/api/jobs{operation.template}") for operation in OPERATIONS}
+    assert served == known | {("GET", "/livez"), ("GET", "/readyz")}
+    assert all(operation.role.reaches(Role.MANAGER) for operation in ADMIN)
+    assert all(
+        operation.method == "GET" or operation.action for operation in OPERATIONS if "preview" not in operation.path
+    )
+
+
+@pytest.mark.req("W53", "W54", "W55")
+async def test_each_gate_stands_before_each_operation(house: House) -> None:
+    """Who is nobody is asked to say who they are; who is not staff, not a manager, not an admin is refused."""
+    before = await house.facts()
+    refused = 0
+    for number, operation in enumerate(OPERATIONS):
+        name = operation.endpoint.__name__
+        for who in (None, "wrong", "expired", "revoked", "Basic 1", ""):
+            strange = {"x-forwarded-for": f"10.0.0.{number}"}  # or else their number would be held against them
+            answer = await ask(house, operation, who, headers=strange, content=b"{}")
+            assert answer.status_code == 401, (name, who)
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        for role in Role:
+            if role.reaches(operation.role):
+                continue
+            answer = await ask(house, operation, role.value)
+            assert answer.status_code == 403, (name, role)
+            problem = answer.json()
+            assert problem["detail"].startswith("this is for staff" if role is Role.VIEWER else "this needs"), problem
+            refused += operation.action is not None
+            for tenant in TENANTS:
+                assert (await ask(house, operation, f"{tenant} {role}")).status_code == 403
+                refused += operation.action is not None
+    assert await house.facts() == before, "nothing was changed"
+    assert len(await house.audit(AuditOutcome.REFUSED)) == refused, "one event each, none for a stranger"
+    assert await house.audit(AuditOutcome.REQUESTED, principal="viewer") == []
+
+    for operation in OPERATIONS:
+        for role in Role:
+            if role.reaches(operation.role):
+                answer = await ask(house, operation, role.value)
+                assert answer.status_code < 300 or answer.status_code in (404, 409), (operation.path, answer.text)
+
+
+@pytest.mark.req("W67")
+async def test_nothing_of_another_tenant_exists_for_a_tenants_manager(house: House) -> None:
+    before = await house.facts()
+    theirs = [public(one) for one in (*house.dead["globex"], house.done["globex"], house.waiting["globex"])]
+    for operation in OPERATIONS:
+        name = operation.endpoint.__name__
+        who = "acme admin" if operation.role is Role.ADMIN else "acme manager"
+        answer = await ask(house, operation, who, "globex")
+        if operation.fleetwide:
+            assert answer.status_code == 403, name
+        elif "{" in operation.path or name == "follow_events":
+            assert answer.status_code == 404, (name, answer.text)
+            assert told(answer) == told(await ask(house, operation, who, "unknown")), "no telling whether it is there"
+        elif name not in ("list_audit", "start_bulk"):  # which tell what acme itself asked for, and act on its own
+            assert answer.status_code == 200, (name, answer.text)
+            assert "globex" not in answer.text and not any(one in answer.text for one in theirs), name
+        if "tenant" in operation.query:
+            beyond = await house.get(f"{operation.path}?tenant=globex", who)
+            assert beyond.status_code in (403, 422), name
+    after = await house.facts()
+    assert len(after.pop("runs")) == len(before.pop("runs")) + 1, "acme's own"
+    assert after == before
+
+
+def told(answer: Any) -> str:
+    """What it says, whichever id it is about."""
+    return re.sub(r"\w{7}(-\w{7}){3}", "ID", answer.text)
+
+
+@pytest.mark.req("W67")
+async def test_the_trail_of_a_refusal_does_not_tell_a_tenant_what_others_have(house: House) -> None:
+    for act in ("jobs/{}/cancel", "jobs/{}/retry", "dlq/{}/discard", "dlq/{}/reprocess", "dlq/bulk/{}/stop"):
+        theirs = house.runs["globex"] if "bulk" in act else house.dead["globex"][0]
+        for target in (theirs, uuid7()):
+            assert (await house.post(f"/admin/{act.format(public(target))}/", {}, "acme manager")).status_code == 404
+    trail = (await house.get("/admin/audit/?principal=acme%20manager", "acme manager")).json()["events"]
+    seen = {(event["action"], event["outcome"], event["tenant"], str(event["before"])) for event in trail}
+    assert (len(trail), len(seen)) == (20, 10), f"what exists reads like what does not: {sorted(seen)}"
+    assert (await house.get("/admin/audit/?principal=acme%20manager", "globex manager")).json()["events"] == []
+
+
+@pytest.mark.req("W55")
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_bad_input_changes_nothing_and_leaves_one_event(house: House) -> None:
+    before = await house.facts()
+    huge = b'{"notes": "' + b"x" * (1024 * 1024) + b'"}'
+    for operation in ACTS:
+        valid = BODIES.get(operation.endpoint.__name__, {})
+        for content, media_type, expected in (
+            (b'{"notes": ', "application/json", 400),
+            (b"\xff\xfe", "application/json", 400),
+            (b"[" * 100_000, "application/json", 400),
+            (b'{"reason": NaN}', "application/json", 400),
+            (b"notes=x", "application/x-www-form-urlencoded", 415),
+            (b"{}", "text/plain", 415),
+            (huge, "application/json", 413),
+            (b"[]", "application/json", 422),
+            (b"null", "application/json", 422),
+            (json.dumps({**valid, "nots": "x"}).encode(), "application/json", 422),
+            (json.dumps({**valid, "notes": 5, "reason": [], "name": {}}).encode(), "application/json", 422),
+            (json.dumps({**valid, "notes": "\0", "reason": "\0"}).encode(), "application/json", 422),
+        ):
+            await _refused_once(house, operation, expected, content=content, headers={"content-type": media_type})
+    for operation in ACTS:
+        if operation.target not in (None, "name"):
+            path = operation.path.format(**{operation.target: "01K-nonsense"})
+            assert (await house.ask("POST", path, "admin")).status_code == 422
+    assert await house.facts() == before
+
+
+async def _refused_once(house: House, operation: Operation, expected: int, **more: Any) -> None:
+    known = {event.id for event in await house.audit()}
+    answer = await ask(house, operation, "admin", **more)
+    name = operation.endpoint.__name__
+    assert answer.status_code == expected, (name, more["content"][:60], answer.text)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == expected and answer.json()["detail"]
+    new = [event for event in await house.audit() if event.id not in known]
+    assert [(event.outcome, event.action, event.principal) for event in new] == [
+        (AuditOutcome.REFUSED, operation.action, "admin")
+    ], name
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_questions_that_cannot_be_understood_are_told_what_is_wrong(house: House) -> None:
+    for operation in OPERATIONS:
+        if operation.method == "GET":
+            method, path = sample(house, operation, "acme")
+            answer = await house.ask(method, f"{path.partition('?')[0]}?nonsense=1", "admin")
+            assert answer.status_code == 422 and "nonsense" in answer.json()["detail"], path
+    cursor = (await house.get("/admin/dlq/?limit=1")).json()["next_cursor"]
+    for query, field in (
+        ("limit=0", "limit"),
+        ("limit=201", "limit"),
+        ("limit=x", "limit"),
+        ("cursor=AAAA", "cursor"),
+        (f"cursor={cursor[:-2]}AA", "cursor"),
+        (f"cursor={cursor}%3D", "cursor"),
+        ("status=dead", "status.0"),
+        ("since=yesterday", "since"),
+        ("since=2030-01-01T00:00:00", "since"),
+        ("since=0001-01-01T00:00:00Z", "since"),
+        ("category=nothing", "category"),
+        ("category=ingestion&job_type=greet", "job_type"),
+        ("text=%00", "text"),
+        ("tenant=", "tenant"),
+    ):
+        answer = await house.get(f"/admin/dlq/?{query}")
+        assert answer.status_code == 422, (query, answer.text)
+        assert [one["field"] for one in answer.json()["errors"]] == [field], answer.text
+    assert (await house.get(f"/admin/audit/?cursor={cursor}")).status_code == 422, "it is of another list"
+    for path, status_code in (("/admin/nothing/", 404), ("/nothing/at/all/", 404)):
+        answer = await house.get(path)
+        assert (answer.status_code, answer.json()["status"]) == (status_code, status_code)
+    answer = await house.ask("DELETE", "/admin/dlq/")
+    assert answer.status_code == 405 and answer.headers["allow"] == "GET"
+    assert answer.headers["content-type"] == "application/problem+json"
