@@ -22,6 +22,7 @@ from dutiful.core import errors
 from dutiful.core.duration import brief
 from dutiful.core.transitions import FINAL, TABLE, State
 from dutiful.settings import LaneSettings, Settings
+from dutiful.web.app import OPERATIONS
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -40,6 +41,8 @@ SETTINGS = {
     "[locks](../guides/locks.md#how-it-is-kept).",
     "lanes": 'A worker\'s slots and the queues they serve, as in `"fast=3:fast; general=5:*"`.',
     "kinds": "Of the app's kinds, those that a worker takes, separated by commas. None named: all.",
+    "claim_tenants": "Whose jobs a worker takes, separated by commas. None named: anybody's, and nobody's.",
+    "tenants": "Whether every job has a tenant: one that is enqueued without is refused.",
     "lease": "How long a claim holds unless it is renewed. At least 1s.",
     "grace": "How long running jobs may take to finish when a worker is told to stop.",
     "poll": "How often a worker looks for jobs that no hint told it of. At least 50ms.",
@@ -49,8 +52,10 @@ SETTINGS = {
     "cpu_processes": "How many processes run `process=True` handlers, for each worker.",
     "payload_limit": "The largest payload, in bytes of JSON.",
     "result_limit": "The largest result, in bytes of JSON.",
+    "error_message_limit": "How many characters of an error's message are kept; its traceback is kept apart.",
     "retention": "How long finished jobs are kept; `never` keeps them for good.",
     "stale_after": "Mark finished jobs stale after this time, and delete only those that are; `never` marks none.",
+    "audit_retention": "How long [audit events](../guides/audit.md) are kept; `never` keeps them for good.",
     "webhook_secrets": (
         "What [webhooks](../guides/webhooks.md) are signed with, separated by commas, the newest first; "
         "`dutiful webhooks secret` makes one."
@@ -143,6 +148,17 @@ def commands() -> Iterator[str]:
             yield f"```sh\n{inspect.cleandoc(examples)}\n```\n"
 
 
+def operations() -> Iterator[str]:
+    """Every operation of the admin API, and who may."""
+    yield "| operation | role | parameters | what it does |"
+    yield "|---|---|---|---|"
+    for one in OPERATIONS:
+        may = f"{one.role}, all tenants" if one.fleetwide else one.role.value
+        asked = ", ".join(f"`{name}`" for name in sorted(one.query))
+        first = inspect.cleandoc(one.endpoint.__doc__ or "").partition("\n")[0]
+        yield f"| `{one.method} {one.template}` | {may} | {asked} | {_cell(first)} |"
+
+
 def _verbs(cli: typer.Typer, path: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     for command in cli.registered_commands:
         assert command.callback is not None
@@ -192,6 +208,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "transitions": transitions,
     "errors": error_classes,
     "commands": commands,
+    "operations": operations,
 }
 
 
