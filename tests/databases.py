@@ -50,10 +50,11 @@ class GivenPostgres:
 class CleanDatabase:
     """One migrated database, set back to how the migrations left it before each test."""
 
-    def __init__(self, server: Postgres) -> None:
-        server.drop_database(DATABASE)
-        self.url = server.create_database(DATABASE)
-        asyncio.run(PostgresStore(self.url).migrate())
+    def __init__(self, server: Postgres, name: str = DATABASE, schema: str = "dutiful") -> None:
+        server.drop_database(name)
+        self.url = server.create_database(name)
+        self._schema = schema
+        asyncio.run(PostgresStore(self.url, schema=schema).migrate())
         self._connection = psycopg.connect(self.url, autocommit=True)
         self._reset = self._reset_statement()
 
@@ -73,10 +74,11 @@ class CleanDatabase:
     def _reset_statement(self) -> sql.Composed:
         """Empty every table, and fill those again that the migrations filled."""
         self._connection.execute("CREATE SCHEMA pristine")
-        rows = self._connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'dutiful'").fetchall()
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+        rows = self._connection.execute(tables, [self._schema]).fetchall()
         deletes, inserts = [], []
         for (name,) in rows:
-            table, copy = sql.Identifier("dutiful", name), sql.Identifier("pristine", name)
+            table, copy = sql.Identifier(self._schema, name), sql.Identifier("pristine", name)
             deletes.append(sql.SQL("DELETE FROM {};").format(table))
             if self._connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table)).fetchone() is not None:
                 self._connection.execute(sql.SQL("CREATE TABLE {} AS TABLE {}").format(copy, table))

@@ -1,18 +1,26 @@
 """Durable background jobs on the database you already have."""
 
 from dutiful.app import Dutiful
+from dutiful.auditing import AuditFilter
 from dutiful.context import Context, Inject, Items
+from dutiful.core.backoff import Exponential, Fixed, Jitter, Linear
 from dutiful.core.cron import CatchUp
+from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import (
+    BulkRunNotFound,
     ClaimLost,
     DataRefused,
+    DeadLetterNotFound,
     DutifulError,
+    FieldError,
+    IllegalTransition,
     ItemsFailed,
     JobCancelled,
     JobFailed,
     JobNotFound,
     LockLost,
     MalformedId,
+    NotAllowed,
     PayloadInvalid,
     ResultTimeout,
     SchemaMismatch,
@@ -26,31 +34,53 @@ from dutiful.core.errors import (
 from dutiful.core.event import Event, EventType
 from dutiful.core.guard import is_stale
 from dutiful.core.job import JobRecord, OnConflict, PhaseRecord, Progress, Scope, Unique
-from dutiful.core.outcome import Cancel, Fail, RetryAfter, Skip, Snooze, TimeoutExceeded
+from dutiful.core.outcome import (
+    Cancel,
+    Fail,
+    RateLimited,
+    Retryable,
+    RetryAfter,
+    Skip,
+    Snooze,
+    TimeoutExceeded,
+    Transient,
+)
 from dutiful.core.pipeline import PhaseState
-from dutiful.core.retry import Exponential, Fixed, Jitter, Linear, Retry
+from dutiful.core.principal import Principal, Role
+from dutiful.core.retry import Retry
+from dutiful.core.review import ReviewAct, ReviewState
+from dutiful.core.rules import Rules
 from dutiful.core.transitions import State
 from dutiful.pipeline import Phase, Pipeline
+from dutiful.reviewing import DeadLetter, DeadLetterFilter
 from dutiful.settings import LaneSettings, Settings
 from dutiful.watcher import EventStream, Gap, Snapshot
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuditFilter",
+    "BulkRunNotFound",
     "Cancel",
     "CatchUp",
     "ClaimLost",
     "Context",
     "DataRefused",
+    "DeadLetter",
+    "DeadLetterFilter",
+    "DeadLetterNotFound",
     "Dutiful",
     "DutifulError",
+    "ErrorClass",
     "Event",
     "EventStream",
     "EventType",
     "Exponential",
     "Fail",
+    "FieldError",
     "Fixed",
     "Gap",
+    "IllegalTransition",
     "Inject",
     "Items",
     "ItemsFailed",
@@ -63,16 +93,24 @@ __all__ = [
     "Linear",
     "LockLost",
     "MalformedId",
+    "NotAllowed",
     "OnConflict",
     "PayloadInvalid",
     "Phase",
     "PhaseRecord",
     "PhaseState",
     "Pipeline",
+    "Principal",
     "Progress",
+    "RateLimited",
     "ResultTimeout",
     "Retry",
     "RetryAfter",
+    "Retryable",
+    "ReviewAct",
+    "ReviewState",
+    "Role",
+    "Rules",
     "SchemaMismatch",
     "Scope",
     "Settings",
@@ -84,6 +122,7 @@ __all__ = [
     "StoreUnavailable",
     "StreamOverflow",
     "TimeoutExceeded",
+    "Transient",
     "Unique",
     "UniqueConflict",
     "UnknownKind",

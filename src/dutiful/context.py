@@ -97,6 +97,11 @@ class Context(Protocol):
     def payload(self) -> Mapping[str, Any]: ...
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """What was stored with the job beside its payload: `scheduled_for`, `unique`, `webhook` …"""
+        ...
+
+    @property
     def cancelled(self) -> bool:
         """Whether the job is to stop: cancelled, past its timeout, or its claim is lost. For loops in threads."""
         ...

@@ -35,6 +35,7 @@ class Why(StrEnum):
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     KIND_UNKNOWN = "kind_unknown"
+    TENANT_UNSERVED = "tenant_unserved"
     SUSPECT = "suspect"
     IN_LINE = "in_line"
     NEXT = "next"
@@ -69,9 +70,17 @@ class Fleet:
                 if queue in lane["queues"] or "*" in lane["queues"]:
                     yield worker, name, lane
 
+    def taking(self, record: JobRecord) -> list[tuple[WorkerRecord, str, dict[str, Any]]]:
+        """Those of them that also take its tenant's jobs, and know its kind."""
+        return [
+            (worker, name, lane)
+            for worker, name, lane in self.serving(record.queue)
+            if record.kind in worker.kinds and (not lane.get("tenants") or record.tenant in lane["tenants"])
+        ]
+
     def slots(self, record: JobRecord) -> tuple[int, int]:
         """All slots that could run the job, and how many of them are busy."""
-        lanes = [lane for worker, _, lane in self.serving(record.queue) if record.kind in worker.kinds]
+        lanes = [lane for _, _, lane in self.taking(record)]
         return sum(lane["slots"] for lane in lanes), sum(lane.get("busy", 0) for lane in lanes)
 
 
@@ -153,8 +162,13 @@ def unserved(record: JobRecord, fleet: Fleet, now: datetime) -> Explanation | No
         remedy = "deploy the code that has this kind to a worker that serves the queue"
         sentence = f"waits because no live worker that serves its queue {queue!r} knows its kind {kind!r}"
         return Explanation(Why.KIND_UNKNOWN, sentence, remedy)
-    lane = knowing[0][1]
-    if all(fleet.paused(PauseScope.LANE, name) for _, name in knowing):
+    taking = fleet.taking(record)
+    if not taking:
+        own = "it has none" if record.tenant is None else f"not of its own, {record.tenant!r}"
+        sentence = f"waits because the live workers that could run it take jobs of certain tenants only, and {own}"
+        return Explanation(Why.TENANT_UNSERVED, sentence, "start a worker without --tenant, or with this one")
+    lane = taking[0][1]
+    if all(fleet.paused(PauseScope.LANE, name) for _, name, _ in taking):
         return _paused(PauseScope.LANE, lane, fleet, now)
     return None
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from dutiful.core.cron import CatchUp, Cron, Every, Schedule
 from dutiful.core.errors import UsageError
 from dutiful.kind import Kind
@@ -48,6 +50,13 @@ class ScheduleSpec:
             "max_attempts": options.max_attempts or kind.policy.retry.max_attempts,
             "tenant": options.tenant,
         }
+        said = kind.check(self.payload)
+        if said.tenant is not None:
+            job["tenant"] = said.tenant
+        if said.correlation_id is not None:
+            job["correlation_id"] = said.correlation_id
+        if said.unique is not None and kind.rules is not None:
+            job["unique"] = {**msgspec.to_builtins(said.unique), "field": kind.rules.unique_field}
         if details := kind.details(options):
             job["options"] = details
         return ScheduleRecord(
