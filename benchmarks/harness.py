@@ -43,12 +43,13 @@ class Sizes:
     pin_s: float = 300.0
     phased_jobs: int = 1_000
     listeners: int = 200
+    listed_jobs: int = 1_000_000
 
     @classmethod
     def quick(cls) -> Sizes:
         return cls(
             drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=10.0,
-            phased_jobs=50, listeners=20,
+            phased_jobs=50, listeners=20, listed_jobs=5_000,
         )  # fmt: skip
 
 

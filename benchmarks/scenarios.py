@@ -11,6 +11,7 @@ import asyncpg
 
 from benchmarks.harness import Bench, Metrics
 from benchmarks.listeners import LISTENER_SCENARIOS
+from benchmarks.listing import LISTING_SCENARIOS
 from benchmarks.peer import Lane, Peer, payload
 from benchmarks.phases import PHASE_SCENARIOS
 from benchmarks.scenario import ALONE, RATE, RATIO, Metric, Scenario
@@ -181,4 +182,5 @@ SCENARIOS = (
     Scenario("unpinned", "The same without the snapshot", unpinned, _SPAN, repeats=1, by_default=False),
     *PHASE_SCENARIOS,
     *LISTENER_SCENARIOS,
+    *LISTING_SCENARIOS,
 )

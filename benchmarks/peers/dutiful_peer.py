@@ -20,7 +20,7 @@ _BULK = 1_000
 _ALL = frozenset(
     {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
     | {"backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
-    | {"phases", "listeners", "listeners-inside"}
+    | {"phases", "listeners", "listeners-inside", "listing"}
 )
 
 
@@ -98,5 +98,7 @@ SQLITE = DutifulPeer(
     "dutiful-sqlite",
     "sqlite",
     100_000,
-    frozenset({"drain1", "enqueue-single", "enqueue-bulk", "latency"} | {"phases", "listeners", "listeners-inside"}),
+    frozenset(
+        {"drain1", "enqueue-single", "enqueue-bulk", "latency"} | {"phases", "listeners", "listeners-inside", "listing"}
+    ),
 )

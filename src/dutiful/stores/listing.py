@@ -123,7 +123,7 @@ def listing(wanted: JobFilter) -> Looking:
     jobs: list[JobRecord] = (yield Fetch(found[: wanted.limit])) if found else []
     following = found[wanted.limit - 1] if len(found) > wanted.limit else stretch.edge
     return JobPage(
-        # Each was looked up when it had been found to be in this state.
+        # One that has moved on since it was found is left out.
         [job for job in jobs if wanted.state is None or job.state is wanted.state],
         following,
         wanted.since if following is None else _time(following),
