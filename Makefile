@@ -4,13 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo example test check bench soak release clean
+.PHONY: demo example practice test check bench soak release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
 
 example: $(READY)
 	$(BIN)/python -m examples.media_pipeline $(EXAMPLE)
+
+practice: $(READY)
+	$(BIN)/python -m examples.practice $(PRACTICE)
 
 test: check
 	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile

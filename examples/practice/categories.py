@@ -1,0 +1,43 @@
+"""The eight categories of jobs, what each is about, and the job types in it."""
+
+from uuid import UUID
+
+from dutiful import OnConflict, Rules, Scope, Unique
+
+PAYLOAD_VERSION = "1.0"
+PAYLOAD_LIMIT = 10_240  # bytes
+MAX_ATTEMPTS = 5
+NORMAL = 2  # priority; lower runs first
+
+JOB_TYPES: dict[str, tuple[str, ...]] = {
+    "ingestion": ("email_ingestion_fetch", "email_ingestion_parse"),
+    "sync": ("calendar_sync_pull", "calendar_sync_push"),
+    "recurrence": ("recurrence_period_generate", "recurrence_work_create"),
+    "orchestration": ("orchestration_step_execute",),
+    "documents": ("document_scan", "document_classify"),
+    "notifications": ("notification_email_send", "notification_inapp_create"),
+    "export": ("firm_export", "firm_purge"),
+    "maintenance": ("session_expire", "data_archival"),
+}
+# The id of the object that every job of the category is about.
+REFERENCES = {
+    "ingestion": "connection_id",
+    "sync": "calendar_id",
+    "recurrence": "engagement_id",
+    "orchestration": "execution_id",
+    "documents": "document_id",
+    "notifications": "notification_id",
+    "export": "export_id",
+    "maintenance": "run_id",
+}
+
+EVERY_PAYLOAD = Rules(
+    required={"tenant_id": int, "correlation_id": UUID, "idempotency_key": str},
+    tenant="tenant_id",
+    correlation_id="correlation_id",
+    # Once for each firm and key, ever, whatever the job type.
+    unique=Unique("idempotency_key", scope=Scope.FOREVER, on_conflict=OnConflict.REJECT, across_kinds=True),
+    versions=[PAYLOAD_VERSION],
+    limit=PAYLOAD_LIMIT,
+)
+CATEGORIES = {name: EVERY_PAYLOAD.plus(Rules(references=[reference])) for name, reference in REFERENCES.items()}

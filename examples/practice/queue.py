@@ -1,0 +1,51 @@
+"""JobQueue: the jobs of one firm; nothing of another firm exists here."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from dutiful import Dutiful, UniqueConflict
+from examples.practice.payload_validator import PayloadValidator
+from examples.practice.record import QueueRecord
+
+
+class JobQueue:
+    def __init__(self, app: Dutiful, firm_id: int) -> None:
+        self.firm_id = firm_id
+        self._tenant = app.tenant(str(firm_id))
+
+    async def create(
+        self,
+        job_type: str,
+        payload: dict[str, Any],
+        *,
+        priority: int | None = None,
+        scheduled_at: datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> QueueRecord:
+        """PayloadInvalid with everything that is wrong, UniqueConflict if the firm has used the key before."""
+        job = await self._tenant.enqueue(
+            job_type, payload, priority=priority, run_at=scheduled_at, max_attempts=max_attempts
+        )
+        return QueueRecord.of(await job.record())
+
+    async def follow_up(self, job_type: str, correlation_id: UUID | str, idempotency_key: str, **refs: Any) -> bool:
+        """The next job in a chain; False if an earlier attempt of the one before has asked for it already."""
+        payload = PayloadValidator.create_payload(self.firm_id, correlation_id, idempotency_key, **refs)
+        try:
+            await self._tenant.enqueue(job_type, payload)
+        except UniqueConflict:
+            return False
+        return True
+
+    async def get(self, job_id: UUID | str) -> QueueRecord | None:
+        job = await self._tenant.find(job_id)
+        return None if job is None else QueueRecord.of(job)
+
+    async def list(self, **filters: Any) -> list[QueueRecord]:
+        """The newest first; by the filters of `Tenant.jobs`."""
+        return [QueueRecord.of(job) for job in await self._tenant.jobs(**filters)]
+
+    async def result(self, job_id: UUID | str, timeout: str) -> Any:
+        """Wait until it has ended; JobFailed if it failed for good."""
+        return await self._tenant.result(job_id, timeout)
