@@ -55,7 +55,6 @@ SETTINGS = {
     "error_message_limit": "How many characters of an error's message are kept; its traceback is kept apart.",
     "retention": "How long finished jobs are kept; `never` keeps them for good.",
     "stale_after": "Mark finished jobs stale after this time, and delete only those that are; `never` marks none.",
-    "audit_retention": "How long [audit events](../guides/audit.md) are kept; `never` keeps them for good.",
     "webhook_secrets": (
         "What [webhooks](../guides/webhooks.md) are signed with, separated by commas, the newest first; "
         "`dutiful webhooks secret` makes one."

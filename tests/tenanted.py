@@ -46,6 +46,7 @@ GROUPS = ("application", "worker", "member")
 # Rows of nobody in particular; whoever adds a table says here that no tenant's data is in it.
 FLEET = {
     "audit_anchor",
+    "audit_policy",
     "audit_seal",
     "audit_unsealed",
     "leader",

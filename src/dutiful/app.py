@@ -21,7 +21,7 @@ from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
 from dutiful.core.principal import Principal
 from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
-from dutiful.kind import Handle, SyncHandle
+from dutiful.kind import Handle, Kind, SyncHandle
 from dutiful.options import read_options
 from dutiful.registry import Registry
 from dutiful.settings import Settings, load
@@ -29,6 +29,7 @@ from dutiful.store import JobFilter, JobPage, Store
 from dutiful.sync import Portal, SyncJobHandle
 from dutiful.tenant import Tenant
 from dutiful.watcher import EventStream, Snapshot, Wanted
+from dutiful.watcher.items import name_of
 
 if TYPE_CHECKING:
     from dutiful.embedded import Embedded
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 JobRef = UUID | str | Handle[Any] | SyncHandle[Any]
 JobRefs = JobRef | Iterable[JobRef] | None
+LARGEST_PAGE = 10_000
 opening = logging.getLogger("dutiful.opening")
 
 
@@ -125,11 +127,11 @@ class Dutiful(Registry):
         self,
         *,
         state: State | str | None = None,
-        kind: str | None = None,
+        kind: str | Kind[Any, Any] | None = None,
         queue: str | None = None,
         tenant: str | None = None,
         correlation_id: str | None = None,
-        kinds: Iterable[str] | None = None,
+        kinds: Iterable[str | Kind[Any, Any]] | None = None,
         subject: Mapping[str, Any] | None = None,
         error_class: ErrorClass | str | None = None,
         text: str | None = None,
@@ -144,18 +146,18 @@ class Dutiful(Registry):
         """
         wanted = JobFilter(
             state=None if state is None else _state(state),
-            kind=kind,
+            kind=None if kind is None else name_of(kind),
             queue=queue,
             tenant=tenant,
             correlation_id=correlation_id,
-            kinds=None if kinds is None else list(kinds),
+            kinds=None if kinds is None else [name_of(one) for one in kinds],
             subject=None if subject is None else dict(subject),
             error_class=None if error_class is None else _error_class(error_class),
             text=text,
             since=_aware(since, "since"),
             until=_aware(until, "until"),
             before=None if before is None else _id(before),
-            limit=limit,
+            limit=_page(limit),
         )
         return await (await self.client()).store.jobs(wanted)
 
@@ -177,7 +179,7 @@ class Dutiful(Registry):
         self,
         job: JobRefs = None,
         *,
-        kinds: Iterable[str] | None = None,
+        kinds: Iterable[str | Kind[Any, Any]] | None = None,
         queues: Iterable[str] | None = None,
         tenant: str | None = None,
         correlation_id: str | None = None,
@@ -286,17 +288,27 @@ def _aware(moment: datetime | None, name: str) -> datetime | None:
     return moment
 
 
+def _page(limit: int) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+        raise UsageError(f"limit {limit!r:.80} must be a whole number from 1 to {LARGEST_PAGE:,}; `before` leads on")
+    return limit
+
+
 def _refs(job: JobRefs) -> frozenset[UUID] | None:
     """The jobs that are meant, whichever way they are named."""
     match job:
         case None:
             return None
         case UUID() | str():
-            return frozenset({_id(job)})
+            return frozenset({_ref(job)})
         case Iterable():
-            return frozenset(job_id for one in job for job_id in _refs(one) or ())
+            return frozenset(_ref(one) for one in job)
         case _:
-            return frozenset({job.id})
+            return frozenset({_ref(job)})
+
+
+def _ref(job: Any) -> UUID:
+    return _id(getattr(job, "id", job))
 
 
 __all__ = ["Dutiful"]

@@ -32,6 +32,13 @@ class Sealed(msgspec.Struct, frozen=True):
     event: AuditEvent | None
 
 
+class Stray(msgspec.Struct, frozen=True):
+    """What neither the chain nor the line of those that wait for it accounts for."""
+
+    event_id: UUID
+    deleted: bool  # it was to be sealed, and is gone; otherwise it is there, and was never to be sealed
+
+
 class Auditing(Protocol):
     async def append_audit(self, events: Sequence[AuditEvent]) -> None:
         """One whose id is there already is left as it is, so that it may be repeated."""
@@ -56,6 +63,20 @@ class Auditing(Protocol):
         """The chain beyond seq `after`, in order."""
         ...
 
-    async def trim_audit(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> int:
-        """Delete up to `limit` sealed events from the beginning of the chain, and leave an anchor; says how many."""
+    async def audit_strays(self, limit: int) -> list[Stray]:
+        """Of a trail that nobody has meddled with: none."""
         ...
+
+    async def trim_audit(self, limit: int, *, now: datetime | None = None) -> int:
+        """Delete up to `limit` sealed events from the beginning of the chain, and leave an anchor; says how many.
+
+        Only what is older than events are kept, by the store's own clock where others than its owner may trim.
+        """
+        ...
+
+    async def audit_keep(self) -> timedelta | None:
+        """How long events are kept; None: for good."""
+        ...
+
+    async def keep_audit(self, span: timedelta | None) -> None:
+        """Say so, for the whole store; UsageError for a role that may not."""

@@ -1,25 +1,33 @@
 """One step of a bulk run, for whoever takes it: a service, or a person who does not want to wait for one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Protocol
 from uuid import UUID
 
 import uuid_utils.compat
 
+from dutiful.auditing import Auditing
 from dutiful.core import ids
 from dutiful.core.audit import AuditEvent, AuditOutcome
-from dutiful.core.errors import UsageError
+from dutiful.core.errors import DataRefused, UsageError
+from dutiful.core.payload import clean
 from dutiful.core.principal import Origin, Role
-from dutiful.core.review import TABLE, ReviewAct
+from dutiful.core.review import OPEN, TABLE, ReviewAct
 from dutiful.delivery import EVERYWHERE, Lines
 from dutiful.reprocessing import Kinds, new_job
-from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, Review, Reviewing
+from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, Review, Reviewed, Reviewing
 
 PAGE = 500
+REASON_LIMIT = 500
+
+
+class Reviewable(Reviewing, Auditing, Protocol):
+    """What a step needs of a store."""
 
 
 async def step(
-    store: Reviewing, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID] = uuid_utils.compat.uuid7
+    store: Reviewable, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID] = uuid_utils.compat.uuid7
 ) -> tuple[BulkRun | None, Lines]:
     """Take the run one page further; returns how it stands then, and the lines that got jobs.
 
@@ -29,28 +37,53 @@ async def step(
     """
     if run.state is not BulkState.RUNNING:
         return run, EVERYWHERE
-    page = await store.dead_letters(run.filter, after=run.cursor, limit=PAGE)
+    limit, refused = PAGE, None
+    while True:
+        try:
+            return await _step(store, run, kinds, new_id, limit, refused)
+        except DataRefused as error:
+            # The database takes all of a step or nothing: by smaller ones, the others get past the one it refuses.
+            if refused is not None:
+                raise
+            if limit == 1:
+                refused = str(error)
+            limit = max(1, limit // 2)
+
+
+async def _step(
+    store: Reviewable, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID], limit: int, refused: str | None
+) -> tuple[BulkRun | None, Lines]:
+    page = await store.dead_letters(run.filter, after=run.cursor, limit=limit)
     now = datetime.now(UTC)
     reviews: list[Review] = []
+    skipped: dict[UUID, str] = {}
     taken: set[str] = set()
     for letter in page:
         try:
             review = _review(run, letter, now, kinds, taken, new_id)
-        except UsageError:  # it cannot be made a job again; the trail of a run is what it did
+        except UsageError as error:  # it cannot be made a job again
+            skipped[letter.id] = str(error)
+            continue
+        if refused is not None:
+            skipped[letter.id] = refused
             continue
         if review.job is not None and review.job.unique is not None:
             taken.add(review.job.unique.key)
         reviews.append(review)
-    last = len(page) < PAGE
+    last = len(page) < limit
     taken_step = BulkStep(
         run_id=run.id,
         after=run.cursor,
         to=page[-1].place if page else run.cursor,
-        skipped=len(page) - len(reviews),
+        skipped=len(skipped),
         last=last,
         event=_ended(run, now) if last else None,
     )
     reviewed = await store.review(reviews, step=taken_step)
+    if reviewed or not reviews:  # or else the step did not count
+        skipped |= {one.id: _why(one) for one in reviewed if not one.applied}
+        passed_over = [_passed_over(run, letter, now, skipped[letter.id]) for letter in page if letter.id in skipped]
+        await store.append_audit(passed_over)
     applied = {one.id for one in reviewed if one.applied}
     lines = frozenset((r.job.queue, r.job.priority) for r in reviews if r.job is not None and r.id in applied)
     return await store.bulk_run(run.id), lines
@@ -65,25 +98,41 @@ def _review(
     after: dict[str, object] = {"status": TABLE.get((letter.status, run.act), letter.status)}
     if job is not None:
         after["new_job"] = ids.public(job.id)
-    event = AuditEvent(
-        id=uuid_utils.compat.uuid7(),
-        act=run.id,
-        at=now,
-        principal=run.by,
-        role=None if run.role is None else Role(run.role),
-        origin=Origin(run.origin),
-        action=f"dead_letter.{run.act}",
-        outcome=AuditOutcome.SUCCEEDED,
-        target=ids.public(letter.id),
-        tenant=letter.tenant,
-        reason=run.reason,
-        before={"status": letter.status},
-        after=after,
-    )
-    return Review(id=letter.id, act=run.act, by=run.by, notes=run.reason, job=job, event=event)
+    event = _event(run, letter.id, letter.tenant, now, AuditOutcome.SUCCEEDED, after, {"status": letter.status})
+    notes = letter.notes_for(run.by, run.reason)
+    return Review(id=letter.id, act=run.act, by=run.by, notes=notes, job=job, event=event)
+
+
+def _why(reviewed: Reviewed) -> str:
+    match reviewed.status:
+        case None:
+            return "it is gone"
+        case status if status in OPEN:
+            return "another job holds the unique key of its new one"
+        case status:
+            return f"somebody else was faster: it is {status}"
+
+
+def _passed_over(run: BulkRun, letter: DeadLetter, now: datetime, why: str) -> AuditEvent:
+    told = {"error": clean(why, REASON_LIMIT)}
+    return _event(run, letter.id, letter.tenant, now, AuditOutcome.REFUSED, told, {"status": letter.status})
 
 
 def _ended(run: BulkRun, now: datetime) -> AuditEvent:
+    state = {"act": run.act, "state": BulkState.DONE}
+    return _event(run, run.id, run.filter.tenant, now, AuditOutcome.SUCCEEDED, state)
+
+
+def _event(
+    run: BulkRun,
+    target: UUID,
+    tenant: str | None,
+    now: datetime,
+    outcome: AuditOutcome,
+    after: Mapping[str, object],
+    before: Mapping[str, object] | None = None,
+) -> AuditEvent:
+    """What it did to one dead letter, or that the run itself has come to its end."""
     return AuditEvent(
         id=uuid_utils.compat.uuid7(),
         act=run.id,
@@ -91,10 +140,11 @@ def _ended(run: BulkRun, now: datetime) -> AuditEvent:
         principal=run.by,
         role=None if run.role is None else Role(run.role),
         origin=Origin(run.origin),
-        action="dead_letter.bulk_done",
-        outcome=AuditOutcome.SUCCEEDED,
-        target=ids.public(run.id),
-        tenant=run.filter.tenant,
+        action="dead_letter.bulk_done" if target == run.id else f"dead_letter.{run.act}",
+        outcome=outcome,
+        target=ids.public(target),
+        tenant=tenant,
         reason=run.reason,
-        after={"act": run.act, "state": BulkState.DONE},
+        before=before,
+        after=after,
     )

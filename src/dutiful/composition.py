@@ -86,7 +86,7 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     declared = [spec.record for spec in app.webhooks.values()]
     poster = Poster(store, declared, lambda: _make_http(settings), app.webhook_secrets, settings.webhook_timeout, news)
     reviewer = Reviewer(store, app.kinds, client.delivery.hint)
-    slow: list[Service] = [make_retention(app, client), poster, reviewer, Sealer(store, settings.audit_retention)]
+    slow: list[Service] = [make_retention(app, client), poster, reviewer, Sealer(store)]
     runner = Runner(store, duties, slow, client.delivery, app.schedule_records, rescuer, poster, app.payload_rules())
     worker = Worker(
         store,

@@ -16,9 +16,9 @@ class Daemons:
         self._size = size
         self._name = name
         self._line: SimpleQueue[Task | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._threads = 0
+        self._spare = 0  # threads that are idle, less what waits in line
         self._closed = False
 
     def submit(self, function: Callable[[], Any]) -> "Future[Any]":
@@ -27,7 +27,9 @@ class Daemons:
             if self._closed:
                 raise RuntimeError(f"the threads of {self._name} are closed")
             self._line.put((future, function))
-            if not self._idle.acquire(blocking=False) and self._threads < self._size:
+            self._spare -= 1
+            if self._spare < 0 and self._threads < self._size:
+                self._spare += 1
                 self._threads += 1
                 threading.Thread(target=self._run, name=f"{self._name} {self._threads}", daemon=True).start()
         return future
@@ -48,15 +50,13 @@ class Daemons:
 
     def _run(self) -> None:
         while True:
-            try:
-                task = self._line.get_nowait()
-            except Empty:
-                self._idle.release()
-                task = self._line.get()
+            task = self._line.get()
             if task is None:
                 return
             _fulfil(*task)
             del task  # while this thread is idle, it keeps nothing alive
+            with self._lock:
+                self._spare += 1
 
 
 def _fulfil(future: "Future[Any]", function: Callable[[], Any]) -> None:
@@ -64,6 +64,11 @@ def _fulfil(future: "Future[Any]", function: Callable[[], Any]) -> None:
         return
     try:
         result = function()
+    except StopIteration as error:
+        # No future that is awaited can carry it; in a coroutine it turns into this, too.
+        stopped = RuntimeError("it raised StopIteration")
+        stopped.__cause__ = error
+        future.set_exception(stopped)
     except BaseException as error:
         future.set_exception(error)
     else:

@@ -69,7 +69,9 @@ class Embedded:
                 running.result()
         except BaseException:
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await _ended(running)
+            if not running.cancelled():
+                running.exception()  # it matters less than what we raise
             raise
         finally:
             started.cancel()

@@ -51,14 +51,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The workers that are alive, and what is paused."""
+    """The workers that are alive, and what is paused; `house`: who asks may know who has paused it, and why."""
 
     workers: tuple[WorkerRecord, ...]
     pauses: tuple[Pause, ...]
+    house: bool = True
 
     @classmethod
-    def of(cls, workers: list[WorkerRecord], pauses: list[Pause]) -> "Fleet":
-        return cls(tuple(w for w in workers if w.alive), tuple(pauses))
+    def of(cls, workers: list[WorkerRecord], pauses: list[Pause], *, house: bool = True) -> "Fleet":
+        return cls(tuple(w for w in workers if w.alive), tuple(pauses), house)
 
     def paused(self, scope: PauseScope, name: str) -> Pause | None:
         return next((p for p in self.pauses if p.scope is scope and p.name == name), None)
@@ -142,8 +143,10 @@ def _paused(scope: PauseScope, name: str, fleet: Fleet, now: datetime) -> Explan
     if pause is None:
         return None
     code = {"kind": Why.KIND_PAUSED, "queue": Why.QUEUE_PAUSED, "lane": Why.LANE_PAUSED}[scope]
-    sentence = f"waits because its {scope} {name!r} is {paused_words(pause, now)}"
-    return Explanation(code, sentence, f"`dutiful resume {scope} {name}`")
+    sentence = f"waits because its {scope} {name!r} is"
+    if not fleet.house:
+        return Explanation(code, f"{sentence} paused")
+    return Explanation(code, f"{sentence} {paused_words(pause, now)}", f"`dutiful resume {scope} {name}`")
 
 
 def unserved(record: JobRecord, fleet: Fleet, now: datetime) -> Explanation | None:

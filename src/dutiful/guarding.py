@@ -33,6 +33,9 @@ class Guarding(Protocol):
     async def disable_tenants(self) -> None:
         """Take the guard away, and members' rights with it."""
 
+    async def relearn_tenants(self) -> None:
+        """Go by the guard as it is now: somebody may have switched it since this store was opened."""
+
     async def bind_tenant(self, role: str, tenant: str) -> bool:
         """Let a login role see a tenant; False if it could before."""
         ...

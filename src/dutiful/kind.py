@@ -19,7 +19,7 @@ from dutiful.core.settle import Policy
 from dutiful.core.webhook import check_secrets
 from dutiful.handle import Enqueuer, Handle, SyncHandle
 from dutiful.options import Options, check_priority, read_options
-from dutiful.ruling import Checked, Ruling, Upgrade
+from dutiful.ruling import Accepted, Checked, Ruling, Upgrade
 from dutiful.signature import Schema, Signature
 
 P = ParamSpec("P")
@@ -142,9 +142,9 @@ class Kind(Generic[P, R]):
             return list(error.errors)
         return []
 
-    def accept(self, payload: str, tenant: str | None) -> str:
+    def accept(self, payload: str, tenant: str | None) -> Accepted:
         """What the handler gets of a stored payload; PayloadInvalid if that breaks the kind's rules."""
-        return payload if self._ruling is None else self._ruling.accept(payload, tenant)
+        return Accepted(payload, payload) if self._ruling is None else self._ruling.accept(payload, tenant)
 
     def prepare(self, options: Options, payload: Mapping[str, Any]) -> NewJob:
         """A checked job, ready to be stored."""
@@ -190,11 +190,17 @@ class Kind(Generic[P, R]):
         """With what the payload says of its job; it must not contradict what the caller says."""
         unique = checked.unique
         for name, given, said in (
-            ("tenant", options.tenant, checked.tenant),
+            ("tenant", job.tenant, checked.tenant),
             ("correlation_id", options.correlation_id, checked.correlation_id),
-            ("unique", options.unique and options.unique.key, unique and unique.key),
+            ("unique", options.unique, unique),
         ):
             if given is not None and said is not None and given != said:
+                if name == "tenant" and options.tenant is None:
+                    raise PayloadInvalid(
+                        f"{self.name}: the payload names another tenant than that of the job that enqueues it; if that "
+                        "is meant, say so with .options(tenant=…)",
+                        name,
+                    )
                 raise PayloadInvalid(
                     f"{self.name}: option {name} is not what the payload says; leave the option out, it is taken from "
                     "the payload",

@@ -263,6 +263,11 @@ class Registry(Enqueuer):
                 f"schedule {name or kind.name}: option tenant is missing, and every job of this app has one (setting "
                 'tenants); give it here, as in tenant="acme"'
             )
+        if chosen.tenant is not None and checked.tenant is not None and chosen.tenant != checked.tenant:
+            raise UsageError(
+                f"schedule {name or kind.name}: option tenant is not what the payload says; leave the option out, it "
+                "is taken from the payload"
+            )
         spec = ScheduleSpec(name or kind.name, kind, when, policy, msgspec.json.decode(checked.text), chosen)
         if spec.name in self.schedules:
             raise UsageError(f"there is a schedule {spec.name!r} already; give one of them another name=…")

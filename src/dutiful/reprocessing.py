@@ -10,13 +10,14 @@ import msgspec
 
 from dutiful.core.errors import PayloadInvalid
 from dutiful.core.job import NewJob, OnConflict, Unique
-from dutiful.core.payload import encode
+from dutiful.core.readable import check_whole
+from dutiful.core.rules import Rules
 from dutiful.kind import Kind
-from dutiful.options import Options
 from dutiful.reviewing import DeadLetter
+from dutiful.ruling import Checked, problems
 
 KEY_LIMIT = 500
-PAYLOAD_LIMIT = 256 * 1024  # of an edited payload whose kind is not known here
+NO_RULES = Rules()
 _EARLIER = re.compile(r"(?:_retry_\d+\.\d{3})+$", re.ASCII)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -46,8 +47,14 @@ def new_job(
         unique = _unique(kind, key)
         options["unique"] = key
         body = _rekeyed(body, kind, options, key)
-    if payload is not None:
-        body = _checked(letter, body, kind)
+    checked = _checked(letter, body, kind, edited=payload is not None)
+    if checked is not None:
+        if payload is not None:
+            body = msgspec.json.decode(checked.text)
+        if unique is None and checked.unique is not None:
+            # It died before its kind had rules, and is held by them now.
+            unique = msgspec.structs.replace(checked.unique, on_conflict=OnConflict.REJECT)
+            options["unique"] = unique.key
     return NewJob(
         id=id,
         kind=letter.kind,
@@ -68,13 +75,17 @@ def new_job(
 
 def retry_key(key: str, at: datetime, taken: Collection[str] = ()) -> str:
     """The old key and the time, to the millisecond; a later one if that was given already."""
-    while (new := f"{key}_retry_{at.timestamp():.3f}") in taken:
+    while (new := _timed(key, at)) in taken:
         at += _MILLISECOND
-    if len(new) <= KEY_LIMIT:
-        return new
-    # One that has been tried many times over keeps its beginning, and its last time only.
-    suffix = new[len(key) :]
-    return _EARLIER.sub("", key)[: KEY_LIMIT - len(suffix)] + suffix
+    return new
+
+
+def _timed(key: str, at: datetime) -> str:
+    suffix = f"_retry_{at.timestamp():.3f}"
+    if len(key) + len(suffix) > KEY_LIMIT:
+        # One that has been tried many times over keeps its beginning, and its last time only.
+        key = _EARLIER.sub("", key)[: KEY_LIMIT - len(suffix)]
+    return key + suffix
 
 
 def changed_fields(old: Any, new: Any, path: str = "payload") -> list[str]:
@@ -94,7 +105,7 @@ def changed_fields(old: Any, new: Any, path: str = "payload") -> list[str]:
 
 
 def json_text(value: Any) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode()
+    return None if value is None else check_whole(msgspec.json.encode(value).decode(), "job")
 
 
 def _unique(kind: Kind[Any, Any] | None, key: str) -> Unique:
@@ -113,16 +124,38 @@ def _rekeyed(payload: Any, kind: Kind[Any, Any] | None, options: Mapping[str, An
     return {**payload, field: key} if isinstance(payload, Mapping) and field in payload else payload
 
 
-def _checked(letter: DeadLetter, payload: Any, kind: Kind[Any, Any] | None) -> Any:
-    """An edited payload, as the kind would have taken it at first; of an unknown kind, as any object."""
+def _checked(letter: DeadLetter, payload: Any, kind: Kind[Any, Any] | None, *, edited: bool) -> Checked | None:
+    """As the kind would take it at first; None for one that died so, if no rules say anything of it."""
+    if not edited and (kind is None or kind.rules is None):
+        return None
     if not isinstance(payload, Mapping):
         raise PayloadInvalid('the payload must be an object, like {"n": 1}', "payload")
     if kind is None:
-        return msgspec.json.decode(encode(payload, what="payload", limit=PAYLOAD_LIMIT))
-    prepared = kind.prepare(Options(tenant=letter.tenant, correlation_id=letter.correlation_id), payload)
-    if prepared.tenant != letter.tenant:
-        raise PayloadInvalid("the payload names a tenant, and its job has none; leave that field as it was", "tenant")
-    return msgspec.json.decode(prepared.payload)
+        raise PayloadInvalid(
+            f"the kind {letter.kind} is not known here, so another payload for it cannot be checked: give the app that "
+            "has it, as in --app jobs:app",
+            "payload",
+        )
+    checked = kind.check(payload)
+    if edited and kind.rules is None:
+        _check_nothing_sensitive(letter, payload)
+    told = [("tenant", checked.tenant, letter.tenant)]
+    if edited:
+        told.append(("correlation_id", checked.correlation_id, letter.correlation_id))
+    for name, said, own in told:
+        if said is not None and said != own:
+            field = (kind.rules and getattr(kind.rules, name)) or name
+            raise PayloadInvalid(
+                f"{letter.kind}: {field} is another {name} than that of the job that died; leave it as it was", field
+            )
+    return checked
+
+
+def _check_nothing_sensitive(letter: DeadLetter, payload: Mapping[str, Any]) -> None:
+    """Whatever a kind without rules has in its payloads, nobody is to put in a secret by hand."""
+    known = {error.field for error in problems(NO_RULES, letter.payload)}
+    if found := [e for e in problems(NO_RULES, payload) if e.field not in known | {"payload"}]:
+        raise PayloadInvalid(f"{letter.kind}: {'; '.join(map(str, found))}", found[0].field, found)
 
 
 def _uuid(value: Any) -> UUID | None:

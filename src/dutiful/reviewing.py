@@ -46,11 +46,17 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     reviewed_at: datetime | None = None
     notes: str | None = None
     new_job_id: UUID | None = None
-    resolution: str | None = None  # how it came to be resolved
+    resolution: str | None = None  # how it came to be resolved, or is to be reviewed again
 
     @property
     def place(self) -> Place:
         return Place(self.died_at, self.id)
+
+    def notes_for(self, by: str, notes: str | None) -> str | None:
+        """The notes of an act by `by`; those of somebody else, which stay if it has none, bear their name."""
+        if notes is not None or self.notes is None or self.reviewed_by in (by, None):
+            return notes
+        return f"{self.reviewed_by}: {self.notes}"
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,5 +193,8 @@ class Reviewing(Protocol):
         ...
 
     async def resolve_reprocessed(self, limit: int, *, now: datetime | None = None) -> int:
-        """Resolve up to `limit` that are reprocessing and whose new job is final, or gone; says how many."""
+        """Take up to `limit` that are reprocessing, and whose new job has ended or is gone, where core.review says.
+
+        Returns how many. One that is to be reviewed again has no new job any more.
+        """
         ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,10 +10,13 @@ from dutiful.core import breaches
 from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
 from dutiful.core.job import Unique
 from dutiful.core.payload import encode
+from dutiful.core.place import safe_name
 from dutiful.core.rules import Rules
 from dutiful.signature import Schema
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+NO_OBJECT = FieldError("payload", 'must be an object, like {"n": 1}')
+MOST = 100  # unknown fields that are told of one payload
 UNBOUNDED = 1 << 40  # the size is one breach among others, so that all are told
 
 
@@ -25,6 +28,13 @@ class Checked:
     tenant: str | None = None
     correlation_id: str | None = None
     unique: Unique | None = None
+
+
+class Accepted(NamedTuple):
+    """A stored payload as a job gets it."""
+
+    arguments: str  # what the handler asks for
+    payload: str  # the whole, in its current version
 
 
 class Ruling:
@@ -48,27 +58,28 @@ class Ruling:
 
     def check(self, payload: Mapping[str, Any]) -> Checked:
         """A payload that is to be stored; PayloadInvalid tells everything that is wrong with it."""
-        stored = self._stamped(_builtin(payload))
+        stored = self._stamped(self._builtin(payload))
         text = encode(stored, what="payload", limit=UNBOUNDED)
         errors, ready = self._judge(stored, len(text.encode()))
         if errors:
             raise self._invalid(errors)
         return Checked(text, *self._columns(ready))
 
-    def accept(self, text: str, tenant: str | None) -> str:
+    def accept(self, text: str, tenant: str | None) -> Accepted:
         """What a handler is to get of a stored payload: of the current version, and only what it asks for.
 
         The job may have come by SQL, or from code that knew other rules.
         """
         stored = msgspec.json.decode(text)
         if not isinstance(stored, dict):
-            raise PayloadInvalid(f"{self._kind}: the payload must be an object")
+            raise self._invalid([NO_OBJECT])
         errors, ready = self._judge(stored, len(msgspec.json.encode(stored)))
         if not errors and self.rules.tenant is not None and self._columns(ready)[0] != tenant:
             errors = [FieldError(self.rules.tenant, "is another tenant than the job's own")]
         if errors:
             raise self._invalid(errors)
-        return encode(self._asked_for(ready), what="payload", limit=UNBOUNDED)
+        whole = text if ready is stored else encode(ready, what="payload", limit=UNBOUNDED)
+        return Accepted(encode(self._asked_for(ready), what="payload", limit=UNBOUNDED), whole)
 
     def _judge(self, payload: dict[str, Any], size: int) -> tuple[list[FieldError], dict[str, Any]]:
         """All errors, and the payload in its current version."""
@@ -78,7 +89,11 @@ class Ruling:
         if isinstance(version, str) and version in self._upgrades:
             if errors:
                 return errors, payload  # an upgrade need not cope with what is refused anyway
-            payload = self._upgraded(payload, version)
+            try:
+                payload = self._upgraded(payload, version)
+            except Exception as error:
+                problem = f"is {version}, and the upgrade of that failed with {type(error).__qualname__}"
+                raise self._invalid([FieldError(rules.version_field, problem)]) from error
         errors += breaches.field_breaches(rules, payload)
         told = {error.field for error in errors}
         errors += (error for error in self._misfits(payload) if error.field not in told)
@@ -95,8 +110,10 @@ class Ruling:
             yield from (FieldError(name, "is missing: the handler has it as a parameter") for name in missing)
             unknown = [name for name in asked if name not in signature.names]
             names = ", ".join(signature.names) or "none"
-            yield from (FieldError(name, f"is unknown; the handler's parameters are: {names}") for name in unknown)
-            yield from (one for one in error.errors if one.field not in (*missing, *unknown))
+            problem = f"is unknown; the handler's parameters are: {names}"
+            yield from (FieldError(safe_name(name), problem) for name in unknown[:MOST])
+            told = {*missing, *map(safe_name, unknown)}
+            yield from (one for one in error.errors if one.field not in told)
 
     def _asked_for(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Without the fields that only the rules know."""
@@ -131,22 +148,29 @@ class Ruling:
         )
         return tenant, correlation_id, None if key is None else rules.unique_for(key)
 
+    def _builtin(self, payload: Any) -> dict[str, Any]:
+        stored = _builtin(payload)
+        if not isinstance(stored, dict):
+            raise self._invalid([NO_OBJECT])
+        return stored
+
     def _invalid(self, errors: list[FieldError]) -> PayloadInvalid:
         field = errors[0].field if len(errors) == 1 else None
         return PayloadInvalid(f"{self._kind}: {'; '.join(map(str, errors))}", field, errors)
 
 
-def problems(rules: Rules, payload: Mapping[str, Any]) -> list[FieldError]:
+def problems(rules: Rules, payload: Any) -> list[FieldError]:
     """Everything in which a payload breaks the rules, whatever its kind."""
     try:
         stored = _builtin(payload)
     except PayloadInvalid as error:
         return list(error.errors)
+    if not isinstance(stored, dict):
+        return [NO_OBJECT]
     size = len(msgspec.json.encode(stored))
     return [*breaches.content_breaches(rules, stored, size), *breaches.field_breaches(rules, stored)]
 
 
-def _builtin(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _builtin(payload: Any) -> Any:
     """As JSON has it: a UUID is a text."""
-    decoded: dict[str, Any] = msgspec.json.decode(encode(payload, what="payload", limit=UNBOUNDED))
-    return decoded
+    return msgspec.json.decode(encode(payload, what="payload", limit=UNBOUNDED))

@@ -54,7 +54,6 @@ class Settings:
     error_message_limit: int = 500  # characters kept of an error's message; its traceback is kept apart
     retention: timedelta | None = timedelta(days=7)  # how long a finished job is kept
     stale_after: timedelta | None = None  # mark finished jobs stale first; then only those are deleted
-    audit_retention: timedelta | None = None  # how long audit events are kept; None: for good
     notify_in_transaction: bool = True
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # messages are signed with each; newest first
     webhook_networks: tuple[Network, ...] = ()  # not public, and may be posted to all the same
@@ -137,7 +136,6 @@ _DURATIONS = (
     "watchdog",
     "retention",
     "stale_after",
-    "audit_retention",
     "webhook_timeout",
 )
 _TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -155,7 +153,7 @@ _NUMBERS = (
 def _read(name: str, value: Any, source: str) -> Any:
     if name not in _NAMES:
         raise UsageError(f"there is no setting {name!r} ({source}); there are: {', '.join(_NAMES)}")
-    if name in ("retention", "stale_after", "audit_retention") and value in ("never", "off"):
+    if name in ("retention", "stale_after") and value in ("never", "off"):
         return None
     if name in _DURATIONS:
         return duration(value, name)

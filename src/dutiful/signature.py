@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import re
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,6 +14,7 @@ import msgspec
 from dutiful.context import Context, injected
 from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
 from dutiful.core.payload import encode
+from dutiful.core.place import safe_name, safe_reason
 
 
 class Field(NamedTuple):
@@ -228,16 +230,29 @@ def _from_builtin(expected: type, value: Any) -> Any:
     try:
         return validate(value)
     except ValueError as error:
-        raise ValueError(str(error).replace("\n", " ")) from error
+        raise ValueError(_pydantic_reason(error)) from None
+
+
+def _pydantic_reason(error: ValueError) -> str:
+    """What is wrong and where; its own text repeats the values."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return type(error).__qualname__
+    found = details(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:10])
 
 
 def _invalid(kind: str, message: str, names: list[str]) -> PayloadInvalid:
-    reason, _, path = message.partition(" - at `$")
+    reason, _, path = message.rpartition(" - at `$") if " - at `$" in message else (message, "", "")
     field = path.rstrip("`").lstrip(".") or None
-    for quoted in reason.split("`")[1::2]:
-        if field is None and ("missing" in reason or "unknown" in reason):
-            field = quoted
+    absent = _ABSENT.search(reason)
+    if field is None and absent is not None:
+        field = safe_name(absent[1])
+    reason = safe_reason(reason)
     where = f"field {field!r}" if field else "payload"
     fields = ", ".join(names) or "none"
     error = FieldError(field or "payload", f"does not fit: {reason}")
     return PayloadInvalid(f"{kind}: {where}: {reason}; its fields are: {fields}", field, [error])
+
+
+_ABSENT = re.compile(r"(?:missing required|unknown) field `(.*)`", re.DOTALL)

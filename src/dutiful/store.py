@@ -392,6 +392,10 @@ class Duties(Protocol):
         """The claims of one worker, for a supervisor that has seen it die."""
         ...
 
+    async def held(self, job_id: UUID) -> Lapsed | None:
+        """The claim of one job; None if it does not run."""
+        ...
+
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         """Re-check all gates: move what may run out of `blocked`, and what may not into it."""
         ...
@@ -471,6 +475,10 @@ class Acts(Protocol):
 
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
         """Cancel a waiting job, or ask a running one to stop; None if there is no such job."""
+        ...
+
+    async def bury(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
+        """Make a waiting job failed, with its dead letter; False if it does not wait, so look at it again."""
         ...
 
     async def expedite(self, job_id: UUID, *, now: datetime | None = None) -> State | None:

@@ -13,6 +13,7 @@ from dutiful.client import Client, JobHandle
 from dutiful.core.duration import Duration
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import JobRecord
+from dutiful.errand import Errand
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,9 +71,9 @@ class Portal:
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run `work` on the portal's loop and wait for it; safe from any thread but that loop's own."""
         with self._lock:  # also while it is handed over: a room that is being closed takes nothing more
-            called = self._entered().call(work)
+            errand = self._entered().call(work)
         try:
-            return called.result()
+            return errand.wait()
         except concurrent.futures.CancelledError:
             raise StoreUnavailable(CLOSED) from None
 
@@ -108,8 +109,8 @@ class _Room:
         self._thread = threading.Thread(target=self._loop.run_forever, name="dutiful sync", daemon=True)
         self._thread.start()
 
-    def call(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> "concurrent.futures.Future[T]":
-        return asyncio.run_coroutine_threadsafe(self._call(work), self._loop)
+    def call(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Errand[T]:
+        return Errand(self._loop, lambda: self._call(work))
 
     async def _call(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         task = asyncio.current_task()

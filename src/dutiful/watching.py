@@ -60,3 +60,7 @@ class Watching(Protocol):
     async def stirred(self, since: datetime | None, limit: int) -> Stirred:
         """Jobs made, claimed, reported on, ended, posted about or gone since then; None: since now."""
         ...
+
+    async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
+        """Those of `job_ids` that are gone and have been told of; for a while."""
+        ...

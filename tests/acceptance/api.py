@@ -54,8 +54,10 @@ class House:
     async def post(self, path: str, body: Any = None, who: str | None = "manager", **more: Any) -> httpx2.Response:
         return await self.ask("POST", path, who, **({"json": body} if body is not None else {}), **more)
 
-    async def follow(self, path: str, who: str, until: str) -> tuple[int, dict[str, str], str]:
-        """Read a response as it comes, and go when it has said `until`."""
+    async def follow(
+        self, path: str, who: str, until: str, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], str]:
+        """Read a response as it comes, and go when it has said `until`, or it has ended."""
         said, gone = bytearray(), asyncio.Event()
         start: dict[str, Any] = {}
 
@@ -72,12 +74,15 @@ class House:
         scope = {
             "type": "http", "method": "GET", "path": BASE + path, "raw_path": (BASE + path).encode(), "root_path": "",
             "query_string": b"", "scheme": "http", "client": ("127.0.0.1", 1), "server": ("here", 80),
-            "headers": [(b"authorization", f"Bearer {self.tokens[who]}".encode())],
+            "headers": [
+                (name.encode(), value.encode())
+                for name, value in {"authorization": f"Bearer {self.tokens[who]}", **(headers or {})}.items()
+            ],
         }  # fmt: skip
         async with asyncio.timeout(20):
             await self.api(scope, receive, send)
-        headers = {name.decode(): value.decode() for name, value in start["headers"]}
-        return start["status"], headers, said.decode()
+        told = {name.decode(): value.decode() for name, value in start["headers"]}
+        return start["status"], told, said.decode()
 
     async def audit(self, outcome: AuditOutcome | None = None, **filters: Any) -> list[AuditEvent]:
         return await self.client.store.audit_events(AuditFilter(outcome=outcome, limit=1000, **filters))

@@ -1,5 +1,6 @@
 """How one gets in: tokens, the host's own authentication, and what happens to those who guess."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -157,3 +158,58 @@ async def test_what_nobody_expected_is_told_without_its_insides(house: House, mo
     monkeypatch.setattr(Operator, "dead_letters", broken)
     answer = await house.get("/admin/dlq/")
     assert answer.status_code == 500 and "hunter2" not in answer.text
+
+
+@SQLITE
+async def test_a_secret_where_an_id_belongs_revokes_its_token_and_is_kept_nowhere(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = (await house.post("/admin/tokens/", {"name": "script", "role": "viewer"}, "admin")).json()
+    secret = made["token"]
+    with caplog.at_level("INFO", "dutiful"):
+        revoked = await house.post(f"/admin/tokens/{secret}/revoke/", {"reason": f"{secret} is out"}, "admin")
+        others = [
+            await house.post(f"/admin/tokens/{secret}x/revoke/", {}, "admin"),
+            await house.post(f"/admin/tokens/x{secret}/revoke/", {}, "admin"),
+            await house.post(f"/admin/jobs/{secret}/cancel/", {}),
+            await house.post(f"/admin/webhooks/{secret}/enable/", {}),
+            await house.post("/admin/tokens/", {"name": secret, "role": "viewer"}, "admin"),
+            await house.post(f"/admin/dlq/{public(house.dead['acme'][0])}/acknowledge/", {"notes": f"with {secret}"}),
+        ]
+    assert revoked.json() == {"id": made["id"], "changed": True}
+    assert [answer.status_code for answer in others] == [404, 422, 422, 404, 422, 200]
+    assert secret not in others[1].text, "a malformed id is not repeated"
+    assert secret not in str(await house.audit()) and secret not in caplog.text
+    assert secret not in (await house.get("/admin/dlq/")).text
+
+
+@SQLITE
+async def test_nobody_writes_a_line_of_our_log_or_takes_a_name_that_reads_as_another(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "x)\n2030-01-01 INFO dutiful.operator root: token.create evil"
+    with caplog.at_level("INFO", "dutiful.operator"):
+        await house.post(f"/admin/jobs/{public(house.waiting['acme'])}/cancel/", {"reason": forged})
+    assert [len(record.getMessage().splitlines()) for record in caplog.records] == [1]
+    for name in ("a\nb", "admin\u202eada", "a\tb"):
+        refused = await house.post("/admin/tokens/", {"name": name, "role": "viewer"}, "admin")
+        assert refused.status_code == 422 and refused.json()["errors"][0]["field"] == "name"
+
+
+@SQLITE
+async def test_an_answer_or_a_body_that_takes_too_long_is_given_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forever(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await forever()
+
+    monkeypatch.setattr("dutiful.web.limits.BODY_TIME", 0.05)
+    path, told = f"/admin/dlq/{public(house.dead['acme'][0])}/discard/", {"content-type": "application/json"}
+    assert (await house.post(path, content=slow(), headers=told)).status_code == 408
+    monkeypatch.setattr("dutiful.web.gates.DEADLINE", 0.05)
+    monkeypatch.setattr(Operator, "dead_letters", forever)
+    assert (await house.get("/admin/dlq/")).status_code == 503

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from api import House, eventually, final, house_of, public
@@ -12,8 +13,8 @@ from dutiful.core import ids
 from dutiful.core.audit import AuditOutcome
 
 ITEM = {
-    "dlq_id", "category", "job_type", "status", "idempotency_key", "correlation_id", "error_class", "error_message",
-    "attempt_count", "original_created_at", "created_at",
+    "dlq_id", "tenant", "category", "job_type", "status", "idempotency_key", "correlation_id", "error_class",
+    "error_message", "attempt_count", "original_created_at", "created_at",
 }  # fmt: skip
 
 
@@ -41,6 +42,7 @@ async def test_dead_letters_are_listed_in_the_prescribed_shape_and_one_with_its_
     told = {name: newest[name] for name in ITEM - {"original_created_at", "created_at"}}
     assert told == {
         "dlq_id": public(record.id),
+        "tenant": "acme",
         "category": "ingestion",
         "job_type": "fetch",
         "status": "pending_review",
@@ -117,7 +119,7 @@ async def test_an_edited_payload_is_checked_and_the_original_is_kept(house: Hous
     assert (await house.get(f"{path}/")).json()["payload"]["connection_id"] == 456
 
 
-@pytest.mark.req("W49", "W50")
+@pytest.mark.req("W49", "W50", "L87")
 async def test_dead_letters_are_acknowledged_discarded_resolved_and_counted(house: House) -> None:
     first, second = (public(one) for one in house.dead["acme"])
     seen = await house.post(f"/admin/dlq/{first}/acknowledge/", {"notes": "looking"})
@@ -128,10 +130,19 @@ async def test_dead_letters_are_acknowledged_discarded_resolved_and_counted(hous
     counts = (await house.get("/admin/dlq/statistics/")).json()
     assert counts["total_count"] == 4 and counts["by_job_type"] == {"fetch": 4}
     assert counts["by_category"] == {"ingestion": 4} and counts["by_error_class"] == {"retryable": 4}
-    told = {status: count for status, count in counts["by_status"].items() if count}
-    assert told == {"pending_review": 2, "discarded": 1, "resolved": 1}
+    open_now = {"pending_review": 2, "acknowledged": 0, "reprocessing": 0}
+    assert counts["by_status"] == {**open_now, "discarded": 1, "resolved": 1}, "with those that there are none of"
     (discarded,) = await house.audit(AuditOutcome.SUCCEEDED, action="dead_letter.discard")
     assert (discarded.principal, discarded.target, discarded.tenant) == ("manager", first, "acme")
+
+
+@pytest.mark.req("L41", "L42")
+async def test_a_job_that_waits_is_made_a_dead_letter(house: House) -> None:
+    waiting = public(house.waiting["acme"])
+    failed = await house.post(f"/admin/jobs/{waiting}/fail/", {"reason": "wrong address"})
+    assert (failed.status_code, failed.json()) == (200, {"job_id": waiting, "status": "failed"})
+    one = (await house.get(f"/admin/dlq/{waiting}/")).json()
+    assert (one["status"], one["error_message"]) == ("pending_review", "failed by manager: wrong address")
 
 
 async def test_a_bulk_run_is_previewed_begun_taken_to_its_end_by_a_worker_and_watched(house: House) -> None:
@@ -164,6 +175,9 @@ async def test_the_queue_is_listed_by_filters_and_counted(house: House) -> None:
         ("tenant=acme&status=scheduled", acme[:1]),
         ("tenant=acme&category=ingestion", acme[2:]),
         ("tenant=acme&job_type=greet", acme[:2]),
+        ("tenant=acme&job_type=greet&job_type=fetch", acme),
+        ("tenant=acme&status=scheduled&status=failed&limit=1", [acme[0], *acme[2:]]),
+        ("tenant=acme&status=completed&status=scheduled&status=failed&limit=2", acme),
         ("tenant=acme&error_class=retryable", acme[2:]),
         ("tenant=acme&queue=default&limit=200", acme),
         ("text=acme-later", acme[:1]),
@@ -178,6 +192,8 @@ async def test_the_queue_is_listed_by_filters_and_counted(house: House) -> None:
                 break
             cursor = f"&cursor={page['next_cursor']}"
         assert found == [public(one) for one in expected], query
+    for wrong in ('{"order":"\\u0000"}', "[]"):
+        assert (await house.get(f"/admin/queue/?subject={quote(wrong)}")).status_code == 422, wrong
     counts = (await house.get("/admin/queue/statistics/?tenant=acme")).json()
     assert (counts["live"]["scheduled"], counts["finished"]["failed"], counts["finished"]["completed"]) == (1, 2, 1)
     assert [(one["queue"], one["scheduled"]) for one in counts["queues"]] == [("default", 1)]

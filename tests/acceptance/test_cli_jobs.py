@@ -1,4 +1,4 @@
-"""`jobs`: list, show, cancel and retry, on both stores."""
+"""`jobs`: list, show, cancel, fail and retry, on both stores."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,8 +55,8 @@ async def test_jobs_are_listed_by_filter_and_page_by_page(project: Project, stor
 async def test_jobs_are_searched_by_time_error_subject_and_text(project: Project, store: Store) -> None:
     error = OOPS | {"message": "gateway 50% down", "class": "transient"}
     old = from_parts(int(now().timestamp() * 1000) - 7_200_000, bytes(10))
-    about = {"id": old, "subject": '{"order": 7, "shop": "berlin"}', "now": now()}
-    await finish_one(store, Failed(error, final=True), **about)
+    about = '{"order": 7, "shop": "berlin"}'
+    await finish_one(store, Failed(error, final=True), now=now(), id=old, subject=about)
     await enqueue_one(store, id=uuid7(), payload='{"name": "50 down"}', now=now())
 
     error_and_text = ("--error-class", "transient", "--text", "50% DOWN")
@@ -163,6 +163,21 @@ async def test_a_waiting_retry_is_made_due_and_a_live_job_is_left_alone(project:
     assert expedited.out.strip() == ids.public(claimed.job_id)
     assert await state(store, claimed.job_id) is State.READY
     assert "ready already" in project.run("jobs", "retry", str(claimed.job_id)).err
+
+
+@pytest.mark.req("L41", "L42")
+async def test_a_job_is_failed_by_hand_with_or_without_a_retry(project: Project, store: Store) -> None:
+    running, waiting = (await start_one(store, now=now())).job_id, await enqueue_one(store, now=now())
+
+    tried = project.run("jobs", "fail", str(running), "--retry", "--reason", "it hangs")
+    dead = project.run("jobs", "fail", ids.public(waiting), "--reason", "the file is corrupt")
+    again = project.run("jobs", "fail", str(waiting))
+
+    assert (tried.code, tried.out) == (0, f"{ids.public(running)}  scheduled\n"), tried.err
+    assert (dead.code, dead.out) == (0, f"{ids.public(waiting)}  failed\n"), dead.err
+    assert (again.code, "final" in again.err) == (1, True)
+    assert [await state(store, job_id) for job_id in (running, waiting)] == [State.SCHEDULED, State.FAILED]
+    assert "the file is corrupt" in project.run("dlq", "show", str(waiting)).out
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])

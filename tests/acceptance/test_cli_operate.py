@@ -4,13 +4,20 @@ import os
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from command_line import Project
 
+from dutiful.client import Client
+from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.outcome import Failed
+from dutiful.core.principal import Origin
+from dutiful.core.review import ReviewAct
+from dutiful.deliveries.in_process import InProcess
 from dutiful.locking import LockMode
+from dutiful.operator import Operator
+from dutiful.reviewing import DeadLetterFilter
 from dutiful.store import PauseScope, ScheduleRecord, Store, WorkerRecord
 from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, start_one
 
@@ -139,6 +146,27 @@ async def test_doctor_names_each_problem_and_its_remedy(project: Project, store:
     for part in ("queue 'mail' has 1 ready job(s)", "kind 'unheard_of'", "1 running job(s) lost their worker"):
         assert part in answer.out
     assert answer.out.count("  → ") >= 3
+
+
+async def test_doctor_warns_of_what_waits_for_services_that_nobody_runs(project: Project, store: Store) -> None:
+    ada = Operator(Client(store, InProcess()), "ada")
+    await finish_one(store, Failed(OOPS, final=True), now=now())
+    await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter())
+    young = project.run("doctor")
+    await store.append_audit([old_event()])
+    old = project.run("doctor")
+
+    assert "of 1, and no worker is alive to go on with it" in young.out
+    assert "wait for their seal" not in young.out
+    assert "waited for their seal for 6m" in old.out
+
+
+def old_event() -> AuditEvent:
+    # Its id says when it was made: the oldest is sealed first.
+    id_, at = UUID("018cc251-f400-7000-8000-000000000000"), now() - timedelta(minutes=6)
+    return AuditEvent(
+        id=id_, act=id_, at=at, principal="ada", origin=Origin.CLI, action="x", outcome=AuditOutcome.SUCCEEDED
+    )
 
 
 async def test_doctor_sees_workers_whose_locks_do_not_exclude_each_other(project: Project, store: Store) -> None:

@@ -34,6 +34,11 @@ def test_a_token_is_made_listed_and_revoked(
     assert office.run("token", "revoke", for_all["id"], "--reason", "lost").code == 0
     assert office.run("token", "revoke", for_all["id"]).code == 1
     assert "revoked" in office.run("token", "list").out
+    misspelt = office.run("token", "revoke", f"x{secret}")
+    assert misspelt.code == 2 and secret not in misspelt.out + misspelt.err
+    by_secret = office.run("token", "revoke", secret, "--reason", f"{secret} is out")
+    assert by_secret.code == 0 and secret not in by_secret.out + by_secret.err
+    assert secret not in str(office.trail())
     for wrong in (["--role", "king"], ["--role", "viewer", "--expires", "soon"], []):
         assert office.run("token", "create", "--name", "eve", *wrong).code == 2
     assert "token.revoke succeeded lost" in [f"{e.action} {e.outcome} {e.reason}" for e in office.trail()]

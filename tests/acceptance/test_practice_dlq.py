@@ -72,6 +72,7 @@ async def test_a_manager_lists_looks_and_counts_over_http(office: Practice) -> N
         assert listed["total_count"] == 1
         assert item == {
             "dlq_id": ids.public(letter.id),
+            "tenant": letter.tenant,
             "category": "ingestion",
             "job_type": "email_ingestion_parse",
             "status": "pending_review",
@@ -86,7 +87,7 @@ async def test_a_manager_lists_looks_and_counts_over_http(office: Practice) -> N
         detail = (await manager.get(f"/dlq/{item['dlq_id']}/")).json()
         assert detail["payload"] == letter.payload and item.items() <= detail.items()
         counts = (await manager.get("/dlq/statistics/")).json()
-        assert (counts["by_category"], counts["by_status"]) == ({"ingestion": 1}, {"pending_review": 1})
+        assert (counts["by_category"], counts["by_status"]["pending_review"]) == ({"ingestion": 1}, 1)
 
         for given, found in (
             ({"status": "completed"}, ["email_ingestion_fetch"]),

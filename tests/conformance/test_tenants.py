@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import pytest
 import pytest_asyncio
+from psycopg import sql
 
 from databases import CleanDatabase, Postgres
-from dutiful.core.errors import DataRefused
+from dutiful.core.errors import DataRefused, UsageError
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.store_suite import (
@@ -99,7 +101,15 @@ class TestReview(ReviewSuite): ...
 
 
 @acting_as("worker")
-class TestAudit(AuditSuite): ...
+class TestAudit(AuditSuite):
+    @pytest.fixture(autouse=True)
+    def ask_the_owner(self, guarded: Guarded) -> None:
+        self._roles = guarded.roles
+
+    async def keep(self, store: Store, span: timedelta | None) -> None:
+        with pytest.raises(UsageError, match="as the owner of the schema"):
+            await store.keep_audit(span)
+        self._roles.run("UPDATE {}.audit_policy SET keep = {}", self._roles.schema, sql.Literal(span))
 
 
 @acting_as("application")

@@ -9,8 +9,8 @@ from dutiful.store import Store
 SQLITE = "sqlite:///"
 
 
-def meddle(store: Store, url: str, statement: str) -> None:
-    """Run a statement on the tables of the trail, whose names stand in it as {event}, {seal} and {unsealed}."""
+def meddle(store: Store, url: str, *statements: str) -> None:
+    """Run statements on the tables of the trail, whose names stand in them as {event}, {seal} and {unsealed}."""
     if store.url.startswith(SQLITE):
         names = {name: f"dutiful_audit_{name}" for name in ("event", "seal", "unsealed")}
         with sqlite3.connect(store.url.removeprefix(SQLITE)) as database:
@@ -18,7 +18,8 @@ def meddle(store: Store, url: str, statement: str) -> None:
             triggers = database.execute(found).fetchall()
             for trigger, _ in triggers:
                 database.execute(f"DROP TRIGGER {trigger}")
-            database.execute(statement.format(**names))
+            for statement in statements:
+                database.execute(statement.format(**names))
             for _, made in triggers:
                 database.execute(made)
         database.close()
@@ -26,4 +27,5 @@ def meddle(store: Store, url: str, statement: str) -> None:
     names = {name: f"dutiful.audit_{name}" for name in ("event", "seal", "unsealed")}
     with psycopg.connect(url) as connection:
         connection.execute("SET LOCAL session_replication_role = replica")  # no triggers
-        connection.execute(statement.format(**names).encode())
+        for statement in statements:
+            connection.execute(statement.format(**names).encode())

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+import msgspec
 import pytest
 from meddler import meddle
 from operating import now, operator, trail
@@ -76,7 +77,12 @@ async def test_an_end_that_was_cut_off_is_found_by_a_head_that_was_kept(store: S
     assert isinstance(head, Seal)
     assert (await ada.verify_audit(head)).broken is None
 
-    meddle(store, url, "DELETE FROM {seal} WHERE seq > 4")
+    meddle(
+        store,
+        url,
+        "DELETE FROM {event} WHERE id IN (SELECT event_id FROM {seal} WHERE seq > 4)",
+        "DELETE FROM {seal} WHERE seq > 4",
+    )
 
     assert (await ada.verify_audit()).broken is None
     broken = (await ada.verify_audit(head)).broken
@@ -87,6 +93,43 @@ async def test_an_end_that_was_cut_off_is_found_by_a_head_that_was_kept(store: S
     again = (await ada.verify_audit(head)).broken
     assert again is not None
     assert (again.seq, "expected" in again.problem) == (6, True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [("DELETE FROM {unsealed}", "slipped in"), ("DELETE FROM {event} WHERE action = 'mine'", "deleted")],
+)
+async def test_what_is_neither_sealed_nor_waits_for_it_is_found(
+    store: Store, url: str, statement: str, problem: str
+) -> None:
+    ada = await cancelled(store)
+    event = _event(action="mine")
+    await store.append_audit([event])
+    assert (await ada.verify_audit()).broken is None
+
+    meddle(store, url, statement)
+    broken = (await ada.verify_audit()).broken
+
+    assert broken is not None
+    assert (broken.seq, broken.event_id, problem in broken.problem) == (None, event.id, True)
+
+
+async def test_an_expected_seal_that_retention_has_deleted_is_neither_right_nor_wrong(store: Store) -> None:
+    await store.append_audit([_event(days=40) for _ in range(4)])
+    ada = await cancelled(store)
+    first, _, _, fourth = [link.seal for link in await store.sealed(0, 4)]
+    await store.keep_audit(timedelta(days=30))
+    await Sealer(store).tick(BUSY)
+
+    kept = await ada.verify_audit(fourth)
+    other = await ada.verify_audit(msgspec.structs.replace(fourth, hash="f" * 64))
+    deleted = await ada.verify_audit(first)
+
+    assert kept.anchor is not None
+    assert (kept.anchor.seq, kept.broken, kept.gone) == (4, None, False)
+    assert other.broken is not None
+    assert (other.broken.seq, "expected" in other.broken.problem) == (4, True)
+    assert (deleted.broken, deleted.gone) == (None, True)
 
 
 async def test_two_who_seal_at_once_make_one_chain(store: Store) -> None:
@@ -107,7 +150,9 @@ async def test_what_is_past_its_time_is_deleted_and_the_rest_can_be_verified(sto
     await store.append_audit([_event(days=40) for _ in range(700)])
     ada = await cancelled(store)
 
-    await Sealer(store, timedelta(days=30)).tick(BUSY)
+    await store.keep_audit(timedelta(days=30))
+
+    await Sealer(store).tick(BUSY)
 
     found = await ada.verify_audit()
     assert found.anchor is not None
@@ -130,7 +175,7 @@ async def test_a_worker_seals_what_people_did(app: Dutiful) -> None:
         await eventually(sealed)
 
 
-def _event(days: int = 0) -> AuditEvent:
+def _event(days: int = 0, action: str = "job.cancel") -> AuditEvent:
     event_id: UUID = uuid7()
     at = now() - timedelta(days=days)
     return AuditEvent(
@@ -139,6 +184,6 @@ def _event(days: int = 0) -> AuditEvent:
         at=at,
         principal="ada",
         origin=Origin.CLI,
-        action="job.cancel",
+        action=action,
         outcome=AuditOutcome.SUCCEEDED,
     )

@@ -1,5 +1,6 @@
 """Whatever is wrong with what was asked, the answer says what and what to do, and nothing is stored."""
 
+import asyncio
 import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
@@ -16,6 +17,7 @@ from databases import Postgres
 from dutiful import (
     Dutiful,
     DutifulError,
+    Event,
     MalformedId,
     PayloadInvalid,
     Retry,
@@ -304,6 +306,44 @@ async def test_paths_that_are_no_database_are_told_apart(tmp_path: Path) -> None
 async def test_the_schema_must_be_a_plain_name(pg18_url: str) -> None:
     message = await told(Dutiful(pg18_url, schema='jobs"; drop table orders; --'), UsageError)
     assert "must be a plain lower-case name" in message
+
+
+EVENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no kinds": ({"kinds": []}, "kinds is empty"),
+    "a kind that is none": ({"kinds": [None]}, "kinds has None"),
+    "a kind alone": ({"kinds": "send"}, "give a list, as in kinds=['send']"),
+    "a number for queues": ({"queues": 5}, "queues is 5: give a list"),
+    "a number for a tenant": ({"tenant": 5}, "tenant has 5"),
+    "an empty tenant": ({"tenant": ""}, "tenant has ''"),
+    "an empty correlation": ({"correlation_id": ""}, "correlation_id has ''"),
+    "a text for a time": ({"since": "2030-01-01"}, "since '2030-01-01' must be a datetime"),
+    "a time without a zone": ({"since": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
+    "the beginning of time": ({"since": datetime.min.replace(tzinfo=UTC)}, "is no time of a job"),
+    "the end of time": ({"since": datetime.max.replace(tzinfo=UTC)}, "is no time of a job"),
+    "a number for a job": ({"job": 42}, "job_id 42 must be a job's id"),
+    "nothing among jobs": ({"job": [None]}, "job_id None must be a job's id"),
+}
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_events_that_make_no_sense_are_refused_in_words(app: Dutiful) -> None:
+    for name, (asked, says) in EVENTS.items():
+        with pytest.raises(UsageError) as refused:
+            async with app.events(**asked):
+                pass
+        assert says in str(refused.value), name
+    for limit in (-1, 0, True, "x", 10_001):
+        with pytest.raises(UsageError, match=f"limit {limit!r} must be a whole number from 1 to 10,000"):
+            await app.jobs(limit=limit)  # type: ignore[arg-type]
+
+
+async def test_a_kind_stands_for_its_name(app: Dutiful, send: Kind[..., None]) -> None:
+    async with app.events(kinds=[send]) as stream:
+        job = await send.enqueue("ada")
+        event = await asyncio.wait_for(anext(stream), 20)
+    assert isinstance(event, Event) and event.job_id == job.id
+    for page in (await app.jobs(kind=send), await app.jobs(kinds=[send])):
+        assert [record.id for record in page.jobs] == [job.id]
 
 
 async def test_a_delay_of_a_century_is_still_a_date(app: Dutiful, send: Kind[..., None]) -> None:

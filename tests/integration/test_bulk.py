@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,11 +20,11 @@ from dutiful import Dutiful, Retry
 from dutiful.auditing import AuditFilter
 from dutiful.core import ids
 from dutiful.core.audit import AuditEvent, AuditOutcome
-from dutiful.core.errors import IllegalTransition, UsageError
+from dutiful.core.errors import DataRefused, IllegalTransition, UsageError
 from dutiful.core.outcome import Failed
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.operator import Operator
-from dutiful.reviewing import BulkRun, BulkState, DeadLetter, DeadLetterFilter, Place
+from dutiful.reviewing import BulkRun, BulkState, DeadLetter, DeadLetterFilter, Place, Review, Reviewed
 from dutiful.services.reviewer import Reviewer
 from dutiful.store import Store
 from dutiful.testing.store_suite.builders import change, claim, new_job
@@ -141,6 +143,49 @@ async def test_one_that_somebody_else_has_decided_is_skipped(store: Store) -> No
     assert await told(store, first) == ["dead_letter.discard requested", "dead_letter.discard succeeded"]
 
 
+async def test_why_one_was_skipped_is_on_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, faster, refused = [await dead_letter(store, options=f'{{"unique": "{n}"}}') for n in range(3)]
+    ada = operator(store)
+    run = await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING)
+    review = store.review
+
+    async def meanwhile(reviews: Sequence[Review], **more: Any) -> list[Reviewed]:
+        if refused in (one.id for one in reviews):
+            raise DataRefused("the payload lacks: firm")
+        if faster in (one.id for one in reviews):
+            await review([Review(id=faster, act=ReviewAct.DISCARD, by="bob")])
+        return await review(reviews, **more)
+
+    monkeypatch.setattr(store, "review", meanwhile)
+    run = await finished(ada, run)
+
+    assert (run.state, run.done, run.skipped, run.total) == (BulkState.DONE, 1, 2, 3)
+    events = await trail(store, act=run.id, outcome=AuditOutcome.REFUSED)
+    assert {event.target: event.after["error"] for event in events} == {
+        ids.public(faster): "somebody else was faster: it is discarded",
+        ids.public(refused): "the payload lacks: firm",
+    }
+    assert (await told(store, wanted)) == ["dead_letter.reprocess succeeded"]
+
+
+async def test_a_run_by_somebody_whose_clock_is_behind_meets_what_the_preview_showed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) - timedelta(minutes=10)
+
+    await bury(store, 3)
+    ada = operator(store)
+    monkeypatch.setattr("dutiful.operator.bulk.datetime", Behind)
+
+    preview = await ada.preview(ReviewAct.DISCARD, EVERYTHING)
+    run = await finished(ada, await ada.start_bulk(ReviewAct.DISCARD, EVERYTHING))
+
+    assert (preview.count, run.total, run.done) == (3, 3, 3)
+
+
 async def test_a_stopped_run_takes_no_more_steps(store: Store) -> None:
     await bury(store, 2)
     ada = operator(store)
@@ -160,7 +205,7 @@ async def test_a_filter_that_leaves_nothing_to_act_on_is_refused(store: Store) -
         await operator(store).start_bulk(ReviewAct.REPROCESS, DeadLetterFilter(status=[ReviewState.DISCARDED]))
 
     assert await store.bulk_runs() == []
-    assert [event.outcome for event in await trail(store)] == [AuditOutcome.REQUESTED, AuditOutcome.REFUSED]
+    assert [event.outcome for event in await trail(store)] == [AuditOutcome.REFUSED]
 
 
 async def test_two_leaders_share_a_run_and_neither_repeats_the_other(store: Store) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from receivers import SECRET, ok, receiving
 from working import eventually, final
 
-from dutiful import Dutiful, JobCancelled, ShutdownTimeout, State, StoreUnavailable, UsageError
+from dutiful import Dutiful, Inject, JobCancelled, ShutdownTimeout, State, StoreUnavailable, UsageError
 from dutiful.services.rescuer import Rescuer
 from dutiful.store import Ask, Line, Store, WorkerRecord
 from dutiful.stores.sqlite import liveness
@@ -130,6 +130,41 @@ async def test_an_opening_that_is_cancelled_leaves_no_thread(sqlite_path: Path, 
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert await eventually(gone)
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_an_opening_that_is_cancelled_again_and_again_still_closes_what_it_opened(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovering, closing, story = asyncio.Event(), asyncio.Event(), []
+
+    async def recover(self: Rescuer) -> int:
+        recovering.set()
+        await asyncio.Event().wait()
+        return 0
+
+    @app.resource
+    async def connection() -> AsyncIterator[str]:
+        try:
+            yield "open"
+        finally:
+            closing.set()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            story.append("closed")
+
+    @app.job
+    async def work(connection: str = Inject("connection")) -> None: ...
+
+    monkeypatch.setattr(Rescuer, "recover", recover)
+    opening = asyncio.create_task(app.embedded().open())
+    await recovering.wait()
+    opening.cancel()
+    await asyncio.wait_for(closing.wait(), 20)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert story == ["closed"] and not app._clients.open
 
 
 async def test_an_opening_that_fails_late_leaves_no_worker_behind(

@@ -1,6 +1,6 @@
 """Workers that stand still past their time and then go on: what they bring comes too late."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,7 +105,7 @@ async def test_a_stopped_worker_is_told_what_it_has_lost(store: Store, tmp_path:
     assert await store.check_places() == []
 
 
-def moments(jobs: list[JobRecord]) -> list[datetime]:
+def moments(jobs: Iterable[JobRecord]) -> list[datetime]:
     """The times that these jobs were scheduled for."""
     return sorted(datetime.fromisoformat(job.options["scheduled_for"]) for job in jobs if job.options)
 

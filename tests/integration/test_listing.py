@@ -45,5 +45,7 @@ async def test_what_cannot_be_listed_is_refused_with_a_reason(app: Dutiful) -> N
         await app.jobs(since=datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(UsageError, match="no error class 'bad'; there are: transient"):
         await app.jobs(error_class="bad")
+    with pytest.raises(UsageError, match="since is later than until"):
+        await app.jobs(since=datetime(2030, 1, 2, tzinfo=UTC), until=datetime(2030, 1, 1, tzinfo=UTC))
     with pytest.raises(UsageError, match="limit 0"):
         await app.jobs(limit=0)

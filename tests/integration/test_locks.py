@@ -361,6 +361,24 @@ async def test_what_a_thread_could_not_free_is_freed_when_its_attempt_ends(app: 
 
 
 @sqlite
+@pytest.mark.req("D55")
+async def test_what_a_phase_could_not_free_is_free_for_the_next_one(app: Dutiful) -> None:
+    publish = app.pipeline("publish", retry=ONCE)
+
+    @publish.phase
+    def one(ctx: Context) -> None:
+        ctx.lock("edition", 1).__enter__()  # as if it had been interrupted on the way out
+
+    @publish.phase
+    async def two(ctx: Context) -> str:
+        async with ctx.lock("edition", 1):
+            return "got it"
+
+    async with working(app):
+        assert await (await publish.enqueue()).result(SOON) == "got it"
+
+
+@sqlite
 async def test_the_wrong_form_is_refused(app: Dutiful) -> None:
     @app.job(retry=ONCE)
     async def on_loop(ctx: Context) -> None:

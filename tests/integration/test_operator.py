@@ -19,6 +19,7 @@ from dutiful.core.errors import (
     DataRefused,
     DeadLetterNotFound,
     DutifulError,
+    IllegalTransition,
     JobNotFound,
     NotAllowed,
     StoreUnavailable,
@@ -28,6 +29,7 @@ from dutiful.core.principal import Role
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
+from dutiful.outbox import WebhookRecord
 from dutiful.reviewing import BulkState, DeadLetterFilter, Review
 from dutiful.store import JobFilter, PauseScope, Store
 from dutiful.testing.store_suite.builders import enqueue_one, finish_one, state
@@ -115,6 +117,7 @@ LOOKS: list[Look] = [
 ACTS: list[Look] = [
     lambda o, i: o.cancel(i, "mine"),
     lambda o, i: o.retry(i, "mine"),
+    lambda o, i: o.fail(i, "mine"),
     lambda o, i: o.acknowledge(i, "mine"),
     lambda o, i: o.reprocess(i, "mine"),
     lambda o, i: o.reprocess(i, "mine", {"n": 1}),
@@ -148,7 +151,7 @@ async def test_what_belongs_to_another_tenant_is_as_if_it_never_was(store: Store
     assert await store.dead_letter(dead) == before
     assert await trail(store, tenant="globex") == []
     tries = await trail(store, target=ids.public(dead))
-    assert [event.outcome for event in tries] == [AuditOutcome.REQUESTED, AuditOutcome.REFUSED] * len(ACTS)
+    assert [event.outcome for event in tries] == [AuditOutcome.REFUSED] * len(ACTS)
     # Nothing of theirs went into our trail either.
     assert all(event.tenant == "acme" and event.before is None for event in tries)
     assert "SMTPError" not in msgspec.json.encode(tries).decode()
@@ -225,7 +228,7 @@ async def test_what_is_about_all_tenants_is_closed_to_a_tenants_principal(store:
     assert await store.pauses() == []
     assert await store.tokens() == []
     recorded = await trail(store)
-    assert [event.outcome for event in recorded] == [AuditOutcome.REQUESTED, AuditOutcome.REFUSED] * len(acts)
+    assert [event.outcome for event in recorded] == [AuditOutcome.REFUSED] * len(acts)
 
 
 async def test_who_is_no_manager_may_look_and_not_act(store: Store) -> None:
@@ -237,7 +240,7 @@ async def test_who_is_no_manager_may_look_and_not_act(store: Store) -> None:
         await staff.cancel(job_id)
 
     assert await state(store, job_id) is State.READY
-    assert await told(store, job_id) == ["job.cancel requested", "job.cancel refused"]
+    assert await told(store, job_id) == ["job.cancel refused"]
 
 
 async def test_a_failed_job_that_is_retried_is_reprocessed(store: Store) -> None:
@@ -251,6 +254,66 @@ async def test_a_failed_job_that_is_retried_is_reprocessed(store: Store) -> None
     letter = await store.dead_letter(job_id)
     assert letter is not None
     assert (letter.status, letter.new_job_id) == (ReviewState.REPROCESSING, first.job_id)
+
+
+@pytest.mark.parametrize("decision", ["discard", "resolve"])
+async def test_what_somebody_has_decided_is_not_retried_past_them(store: Store, decision: str) -> None:
+    job_id = await dead_letter(store)
+    closed = await getattr(operator(store, "bob"), decision)(job_id, "paid by hand")
+
+    with pytest.raises(IllegalTransition, match=r"by bob: paid by hand; .* enqueue a new job"):
+        await operator(store).retry(job_id)
+
+    assert await store.dead_letter(job_id) == closed
+    assert (await told(store, job_id))[2:] == ["job.retry refused"]
+
+
+async def test_a_viewer_neither_retries_what_is_under_way_nor_steps_a_run(store: Store) -> None:
+    job_id = await dead_letter(store)
+    ada, viewer = operator(store), operator(store, "vic", role=Role.VIEWER)
+    await ada.reprocess(job_id)
+    await dead_letter(store, queue="other")
+    run = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter())
+
+    for ask in (viewer.retry(job_id), viewer.step_bulk(run.id)):
+        with pytest.raises(NotAllowed, match="needs manager"):
+            await ask
+
+    assert (await told(store, job_id))[2:] == ["job.retry refused"]
+    assert (await ada.bulk_run(run.id)).done == 0
+
+
+async def test_an_act_that_found_nothing_to_act_on_has_not_succeeded(store: Store) -> None:
+    ada = operator(store)
+    ended = await finish_one(store, now=now())
+
+    assert not await ada.enable_schedule("nightly", False)
+    assert not await ada.remove_schedule("nightly")
+    assert not await ada.enable_webhook("all", True)
+    assert not await ada.remove_webhook("all")
+    assert not await ada.redeliver(uuid7())
+    assert not await ada.revoke_token(uuid7())
+    assert not (await ada.cancel(ended)).changed
+
+    assert [event.outcome.value for event in await trail(store)] == ["requested", "failed"] * 7
+
+
+@pytest.mark.req("W67")
+async def test_a_tenant_learns_nothing_of_the_houses_webhooks_and_pauses(store: Store) -> None:
+    secret = "https://hooks.example.com/services/T000/B000"
+    await store.put_webhooks([WebhookRecord(name="chat", url=secret, states=["completed"])])
+    done = await finish_one(store, now=now(), tenant="acme")
+    waiting = await enqueue_one(store, tenant="acme", now=now())
+    await operator(store, "root").pause(PauseScope.QUEUE, "default", "globex is under attack")
+    ann = of_acme(store)
+
+    (post,) = await ann.posts_of(done)
+    why = await ann.explain(waiting)
+
+    assert (post.webhook, post.url) == ("chat", "https://hooks.example.com/")
+    assert (why.sentence, why.remedy) == ("waits because its queue 'default' is paused", None)
+    assert (await operator(store).posts_of(done))[0].url == secret
+    assert "by root: globex is under attack" in (await operator(store).explain(waiting)).sentence
 
 
 async def test_a_finished_job_that_is_retried_does_not_hold_its_old_key(store: Store) -> None:

@@ -74,7 +74,12 @@ async def test_nothing_of_another_tenant_can_be_acted_on(
     dead = foreign[State.FAILED]
     before = await everybody.dead_letter(dead)
 
-    for ask in (ann.cancel(foreign[State.READY]), ann.retry(foreign[State.SCHEDULED])):
+    for ask in (
+        ann.cancel(foreign[State.READY]),
+        ann.retry(foreign[State.SCHEDULED]),
+        ann.fail(foreign[State.RUNNING]),
+        ann.fail(foreign[State.READY]),
+    ):
         with pytest.raises(JobNotFound):
             await ask
     for decide in (ann.reprocess, ann.discard, ann.resolve, ann.acknowledge):
@@ -98,6 +103,9 @@ async def test_acts_on_their_own_are_done_and_recorded(
     assert (await ann.job(letter.new_job_id)).tenant == "acme"
     retried = await ann.retry(own[State.COMPLETED], "again")
     assert (await ann.job(retried.job_id)).tenant == "acme"
+    for state in (State.RUNNING, State.SCHEDULED):
+        assert await ann.fail(own[state], "by hand") is State.FAILED
+        assert (await ann.dead_letter(own[state])).message == "failed by ann: by hand"
 
     async with world.store("worker") as store:
         await Reviewer(store, {}, lambda lines: None).step_all()  # of those that others have begun
@@ -108,6 +116,7 @@ async def test_acts_on_their_own_are_done_and_recorded(
     done = [event for event in await ann.audit_events(AuditFilter(principal="ann")) if event.outcome == "succeeded"]
     assert {event.action for event in done} == {
         "job.cancel",
+        "job.fail",
         "job.retry",
         "dead_letter.acknowledge",
         "dead_letter.bulk",

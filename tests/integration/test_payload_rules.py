@@ -54,6 +54,7 @@ def fetch(app: Dutiful) -> Kind[..., Any]:
     @app.job(category="ingestion")
     async def fetch(ctx: Context, connection_id: int, box: str = "inbox") -> None:
         seen.append((ctx.tenant, connection_id, box, ctx.payload["idempotency_key"], dict(ctx.options)))
+        assert ctx.payload.get("box", "inbox") == box
 
     @fetch.upgrade("1.0")
     def renamed(old: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +134,25 @@ def add_handlers(app: Dutiful) -> list[str]:
     return list(app.kinds)
 
 
+@pytest.mark.req("W11")
+async def test_every_phase_sees_the_upgraded_payload(app: Dutiful) -> None:
+    seen.clear()
+    phased = app.pipeline("phased", rules=Rules(required=["box"], versions=["1.0", "2.0"]))
+
+    @phased.phase
+    def only(ctx: Context, n: int) -> None:
+        seen.append((n, ctx.payload["box"], ctx.payload["payload_version"]))
+
+    @phased.upgrade("1.0")
+    def renamed(old: dict[str, Any]) -> dict[str, Any]:
+        return {"n": old["number"], "box": "sent"}
+
+    handle = await app.enqueue("phased", {"number": 1, "payload_version": "1.0"})
+    async with working(app):
+        await final(app, handle)
+    assert seen == [(1, "sent", "2.0")]
+
+
 @pytest.mark.req("W17", "W32")
 async def test_what_went_round_the_doors_is_a_dead_letter_before_it_runs(app: Dutiful) -> None:
     seen.clear()
@@ -208,6 +228,9 @@ async def insert(sql: asyncpg.Connection, payload: dict[str, Any], **columns: An
         ({"box": "x" * 10_240}, {}, "kind fetch: the payload has 10391 bytes, more than the limit of 10240"),
         ({"payload_version": "3.0"}, {}, "kind fetch: its payload_version is not accepted"),
         ({}, {"tenant": "456"}, "kind fetch: the payload's tenant_id is another tenant than the job's own"),
+        ({}, {"correlation_id": "c"}, "kind fetch: the payload's correlation_id is another than the job's own"),
+        ({}, {"unique": {"key": "else"}}, "kind fetch: the unique key is not the payload's idempotency_key"),
+        ({}, {"unique": {"key": GOOD["idempotency_key"], "scope": "queued"}}, "or is not held as the rules say"),
     ],
 )
 async def test_the_database_refuses_what_it_can_tell_by_itself(
@@ -273,6 +296,22 @@ async def test_a_schedule_that_the_rules_refuse_holds_up_no_other(
         clock.advance(timedelta(minutes=15))
         await Scheduler(client.store, app.new_id).tick(Survey(True, clock.now(), next_fire_at=clock.now()))
     assert [job.tenant for job in await stored(app)] == ["123"]
+
+
+@POSTGRES
+@pytest.mark.req("W14", "W17")
+async def test_what_python_has_checked_is_not_judged_by_the_rules_of_another_release(
+    sql: asyncpg.Connection, app_url: str
+) -> None:
+    newer = Dutiful(app_url)
+
+    @newer.job(name="fetch", rules=RULES.plus(Rules(versions=["2.0", "3.0"])))
+    async def fetch(connection_id: int) -> None: ...
+
+    async with newer:
+        handle = await fetch.enqueue(**GOOD)
+        record = await handle.record()
+    assert handle.created and record.payload["payload_version"] == "3.0"
 
 
 @POSTGRES

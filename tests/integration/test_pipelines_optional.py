@@ -36,14 +36,18 @@ async def test_an_optional_phase_that_fell_with_its_pipeline_is_begun_again(app:
 
 @sqlite
 @pytest.mark.parametrize("own", [None, ONCE])
-async def test_a_lost_lock_is_no_reason_to_go_on_without_a_phase(app: Dutiful, own: Retry | None) -> None:
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_lost_lock_is_no_reason_to_go_on_without_a_phase(
+    app: Dutiful, own: Retry | None, grouped: bool
+) -> None:
     publish, ran = app.pipeline("publish", retry=AT_ONCE), []
 
     @publish.phase(optional=True, retry=own)
     async def thumbnails() -> None:
         ran.append("thumbnails")
         if len(ran) == 1:
-            raise LockLost("its connection ended")
+            lost = LockLost("its connection ended")
+            raise ExceptionGroup("of its tasks", [lost]) if grouped else lost
 
     async with working(app):
         record = await final(app, await publish.enqueue())

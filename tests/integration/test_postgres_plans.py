@@ -11,14 +11,16 @@ import pytest_asyncio
 
 from databases import Postgres
 from dutiful.core.outcome import Failed
+from dutiful.reviewing import DeadLetterFilter
 from dutiful.stores.listing import Index
-from dutiful.stores.postgres import PostgresStore
+from dutiful.stores.postgres import PostgresStore, reviewing
 from dutiful.stores.postgres.sql import statements
 from dutiful.testing.store_suite.builders import KIND, OOPS, change, claim, complete, enqueue_one, new_job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TABLES = ("job", "ready", "scheduled", "blocked", "lease", "finished", "dependency", "attempt", "progress", "stale")
+TABLES = ("job", "ready", "scheduled", "blocked", "lease", "finished", "dependency", "attempt", "progress", "stale",
+          "dead_letter")  # fmt: skip
 JOBS = 20_000
 ASKED = 100
 LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
@@ -34,10 +36,11 @@ class Deceived:
         self.finished = finished
         self.dependent = dependent
 
-    async def buffers(self, name: str, *args: Any) -> int:
+    async def buffers(self, name: str, *args: Any, where: str = "") -> int:
         """How many pages this statement touches, besides those that only its first call in a session does."""
-        await self.connection.fetch(SQL[name], *args)
-        explained = await self.connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL[name]}", *args)
+        statement = SQL[name].replace("{where}", where)
+        await self.connection.fetch(statement, *args)
+        explained = await self.connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *args)
         plan = msgspec.json.decode(explained)[0]["Plan"]
         return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
@@ -58,7 +61,7 @@ async def deceived(request: pytest.FixtureRequest) -> AsyncIterator[Deceived]:
         await connection.execute(f"VACUUM (TRUNCATE OFF, ANALYZE) dutiful.{table}")
     await store.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(JOBS)])
     finished = await finish(store, 1_000)
-    dependent = await enqueue_one(store, depends_on=tuple(finished[:3]))
+    dependent = await enqueue_one(store, tenant="acme", depends_on=tuple(finished[:3]))
     yield Deceived(store, connection, finished, dependent)
     await connection.close()
     await store.close()
@@ -102,3 +105,23 @@ async def test_a_page_of_ids_is_walked_along_its_own_index(deceived: Deceived, i
 async def test_the_kinds_and_queues_there_are_cost_what_they_are_not_what_they_hold(deceived: Deceived) -> None:
     assert await deceived.buffers("lines", None, None) < 50
     assert await deceived.buffers("lines", [KIND], None) < 50
+
+
+async def test_a_dead_letter_is_looked_up_by_its_id_and_a_page_of_them_along_an_index(deceived: Deceived) -> None:
+    (newest,) = await deceived.store.dead_letters(DeadLetterFilter(), limit=1)
+
+    assert await deceived.buffers("dead_letters", 1, newest.id, where="job_id = $2") < 20
+    async with deceived.connection.transaction():
+        await deceived.connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+        looked_up = "EXPLAIN SELECT status FROM dutiful.dead_letter WHERE job_id = any ($1)"  # as functions do
+        plan = str(await deceived.connection.fetch(looked_up, deceived.finished[-20:]))
+        assert "dead_letter_pkey" in plan, plan
+    for wanted in (
+        DeadLetterFilter(),
+        DeadLetterFilter(status=[newest.status]),
+        DeadLetterFilter(kinds=[newest.kind]),
+        DeadLetterFilter(tenant=newest.tenant),
+        DeadLetterFilter(fingerprint=newest.fingerprint),
+    ):
+        where, args = reviewing._where(wanted, 50)
+        assert await deceived.buffers("dead_letters", *args, where=where) < 150

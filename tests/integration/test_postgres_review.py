@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -47,7 +47,7 @@ async def owner(pg18_url: str) -> AsyncIterator[Any]:
 async def clerk(owner: Any, pg18_url: str) -> AsyncIterator[Any]:
     """A connection that acts as a role which may append to the audit trail and read it."""
     role = f"dutiful_clerk_{uuid4().hex[:12]}"
-    tables = ", ".join(f"dutiful.audit_{name}" for name in ("event", "unsealed", "seal", "anchor"))
+    tables = ", ".join(f"dutiful.audit_{name}" for name in ("event", "unsealed", "seal", "anchor", "policy"))
     await owner.execute(
         f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA dutiful TO {role};"
         f"GRANT SELECT ON {tables} TO {role}; GRANT INSERT ON dutiful.audit_event TO {role}"
@@ -88,7 +88,8 @@ async def test_not_even_the_owner_changes_or_deletes_what_was_recorded(store: Po
 async def test_an_anchor_moves_forward_only_and_covers_no_more_than_it_says(store: PostgresStore, owner: Any) -> None:
     await append(store, 4)
     seals = await seal_all(store)
-    assert await store.trim_audit(DAY, 1, now=at(200_000)) == 1
+    await store.keep_audit(DAY)
+    assert await store.trim_audit(1, now=at(200_000)) == 1
     assert await store.audit_anchor() == Anchor(seq=1, hash=seals[0].hash, at=at(0))
     move = "UPDATE dutiful.audit_anchor SET seq = {0.seq}, hash = '{0.hash}'"
     await owner.execute(move.format(seals[1]))
@@ -124,7 +125,8 @@ async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, 
         "DELETE FROM dutiful.audit_unsealed",
         "INSERT INTO dutiful.audit_seal (seq, event_id, hash) SELECT 3, event_id, '' FROM dutiful.audit_unsealed",
         "SELECT dutiful.seal_audit('{3}', array(SELECT event_id FROM dutiful.audit_unsealed), '{made up}')",
-        "SELECT dutiful.trim_audit(now(), 10)",
+        "SELECT dutiful.trim_audit(10)",
+        "UPDATE dutiful.audit_policy SET keep = '1 second'",
     )
 
     assert len(await store.audit_events(AuditFilter())) == 3
@@ -136,12 +138,14 @@ async def test_a_role_that_may_trim_deletes_no_more_than_what_is_old(
     store: PostgresStore, owner: Any, clerk: Any
 ) -> None:
     await append(store, 2)
-    await append(store, 1, at=at(100_000))
+    await append(store, 1, at=datetime.now(UTC))
     await seal_all(store)
     role = await clerk.fetchval("SELECT current_user")
     await owner.execute(f"GRANT EXECUTE ON FUNCTION dutiful.trim_audit TO {role}")
+    assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 0
+    await store.keep_audit(DAY)
 
-    assert await clerk.fetchval("SELECT dutiful.trim_audit($1, 10)", at(50_000)) == 2
+    assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 2
 
     assert len(await store.audit_events(AuditFilter())) == 1
     assert await check_chain(store) == 1
@@ -153,7 +157,8 @@ async def test_retention_does_not_cover_up_that_an_event_was_deleted(store: Post
     await owner.execute("ALTER TABLE dutiful.audit_event DISABLE TRIGGER covered")
     await owner.execute("DELETE FROM dutiful.audit_event WHERE id = $1", seals[1].event_id)
 
-    assert await store.trim_audit(DAY, 10, now=at(200_000)) == 1
+    await store.keep_audit(DAY)
+    assert await store.trim_audit(10, now=at(200_000)) == 1
 
     assert [link.seal.seq for link in await store.sealed(0, 10)] == [2, 3]
 

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from meddling import meddled
 from test_progress import progress_of
 from working import eventually, final, working
 
-from dutiful import Cancel, Context, Dutiful, Fixed, Items, Progress, Retry, Skip, State, UsageError
+from dutiful import Cancel, Context, Dutiful, Fixed, Items, JobCancelled, Progress, Retry, Skip, State, UsageError
 from dutiful.core.error_class import ErrorClass
 from dutiful.core.error_info import made
 from dutiful.core.job import Claim
@@ -225,10 +226,68 @@ async def test_a_cancelled_job_cancels_its_items(app: Dutiful) -> None:
 
 
 @sqlite
-async def test_an_item_that_speaks_for_its_job_ends_it(app: Dutiful) -> None:
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_an_item_that_cancels_itself_leaves_no_other_undone(app: Dutiful, concurrency: int) -> None:
+    async def work(number: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        match number:
+            case 2:
+                task.cancel()
+            case 4:
+                task.cancel()
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    raise TimeoutError from None
+            case 6:
+                task.cancel()
+                return  # the next one is not to meet it
+            case 8:
+                (nobody := asyncio.get_running_loop().create_future()).cancel()
+                await nobody
+            case 9:
+                raise JobCancelled("another job, whose result it waited for")
+        await asyncio.sleep(0)
+
+    @app.job(retry=ONCE)
+    async def handler(ctx: Context) -> list[int]:
+        items = await ctx.each(range(12), work, concurrency=concurrency)
+        assert items.in_progress == ()
+        return sorted(map(int, items.failed))
+
+    async with working(app):
+        record = await final(app, await handler.enqueue())
+    assert (record.state, record.result) == (State.COMPLETED_WITH_ERRORS, [2, 4, 8, 9])
+
+
+@sqlite
+async def test_an_item_at_which_a_blocking_handler_was_cancelled_has_not_failed(app: Dutiful) -> None:
+    begun = threading.Event()
+
+    @app.job
+    def handler(ctx: Context) -> None:
+        with ctx.items(["a", "b"]).working("a"):
+            begun.set()
+            while True:
+                time.sleep(0.01)
+
+    async with working(app):
+        job = await handler.enqueue()
+        await asyncio.to_thread(begun.wait, 20)
+        await job.cancel()
+        assert (await final(app, job)).state is State.CANCELLED
+    items = (await progress_of(job)).items
+    assert items is not None and (items["in_progress"], items["failed"]) == (["a", "b"], [])
+
+
+@sqlite
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_an_item_that_speaks_for_its_job_ends_it(app: Dutiful, grouped: bool) -> None:
     async def work(number: int) -> None:
         if number == 3:
-            raise Cancel("nobody wants it")
+            cancel = Cancel("nobody wants it")
+            raise ExceptionGroup("of its tasks", [ValueError("no"), cancel]) if grouped else cancel
 
     @app.job
     async def gives_up(ctx: Context) -> None:

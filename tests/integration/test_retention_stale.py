@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from working import clocked, eventually
@@ -15,6 +16,7 @@ from dutiful import Dutiful, EventType, JobRecord, Scope, Unique, UsageError, co
 from dutiful.client import Client
 from dutiful.services import retention
 from dutiful.services.retention import Retention
+from dutiful.store import Retained
 from dutiful.testing import Clock, app_on
 from dutiful.watcher import Wanted
 
@@ -117,6 +119,67 @@ async def test_a_callback_that_fails_stops_nothing(
         await Retention(client.store, 2 * HOUR, HOUR, on_stale=[angry], on_delete=[angry]).once()
         assert [await client.find(job.id) for job in jobs] == [None, None, None]
     assert sum("angry failed for job" in record.message for record in caplog.records) == 6
+
+
+def _stop(job: JobRecord) -> None:
+    raise StopIteration
+
+
+def _exit(job: JobRecord) -> None:
+    raise SystemExit(3)
+
+
+async def _exit_async(job: JobRecord) -> None:
+    raise SystemExit(3)
+
+
+async def _await_the_cancelled(job: JobRecord) -> None:
+    (nobody := asyncio.get_running_loop().create_future()).cancel()
+    await nobody
+
+
+async def _cancel_itself(job: JobRecord) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.req("J71", "J74")
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("callback", [_stop, _exit, _exit_async, _await_the_cancelled, _cancel_itself])
+async def test_a_callback_that_ends_in_an_odd_way_stops_nothing(
+    worked: Dutiful, clock: Clock, callback: retention.Callback, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with clocked(worked, clock) as client, asyncio.timeout(20):
+        jobs = await finished(worked, client, 3)
+        clock.advance("3h")
+        await Retention(client.store, 2 * HOUR, on_delete=[callback]).once()
+        assert [await client.find(job.id) for job in jobs] == [None, None, None]
+        assert await client.store.untold(10) == []
+    assert sum("failed for job" in record.message for record in caplog.records) == 3
+
+
+@pytest.mark.req("J75")
+async def test_who_begins_to_watch_during_a_pass_hears_of_the_rest_of_it(
+    worked: Dutiful, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 1)
+    async with clocked(worked, clock) as client:
+        jobs = await finished(worked, client, 3)
+        clock.advance("3h")
+        retain = client.store.retain
+
+        async def then_somebody_watches(*args: Any, **options: Any) -> Retained:
+            try:
+                return await retain(*args, **options)
+            finally:
+                await client.store.listen(uuid4(), HOUR)
+
+        monkeypatch.setattr(client.store, "retain", then_somebody_watches, raising=False)
+        await Retention(client.store, HOUR).once()
+        assert [await client.find(job.id) for job in jobs] == [None] * 3
+        assert len(await client.store.tombstones([job.id for job in jobs])) == 2
 
 
 @pytest.mark.req("J71", "J74")

@@ -72,7 +72,8 @@ async def test_the_audit_trail_is_not_changed_by_mistake(sqlite_path: Path, stat
     async with opened(sqlite_path) as store:
         await append(store, 5)
         await seal_all(store)
-        await store.trim_audit(DAY, 2, now=T0 + 2 * DAY)
+        await store.keep_audit(DAY)
+        await store.trim_audit(2, now=T0 + 2 * DAY)
         trail = await store.audit_events(AuditFilter()), await store.sealed(0, 10), await store.audit_anchor()
 
         with pytest.raises(apsw.ConstraintError, match=r"audit trail|audit event|seal"):
@@ -126,7 +127,8 @@ async def test_retention_does_not_cover_up_that_an_event_was_deleted(sqlite_path
             f"DELETE FROM dutiful_audit_event WHERE id = x'{second.id.hex}'",
         )
 
-        assert await store.trim_audit(DAY, 10, now=T0 + 2 * DAY) == 1
+        await store.keep_audit(DAY)
+        assert await store.trim_audit(10, now=T0 + 2 * DAY) == 1
 
         assert [link.seal.seq for link in await store.sealed(0, 10)] == [2, 3]
         assert first not in await store.audit_events(AuditFilter())

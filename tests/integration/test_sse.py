@@ -16,6 +16,7 @@ from working import eventually, final, working
 
 from dutiful import Context, Dutiful
 from dutiful.kind import Kind
+from dutiful.watcher import EventStream, Item
 from dutiful.web import EventsEndpoint, Wanted
 
 
@@ -234,6 +235,8 @@ async def test_wrong_questions_are_answered_as_problems(app: Dutiful, work: Kind
             ("/?job=nonsense", 422, "not a job's id"),
             ("/?type=ended", 422, "no event type"),
             ("/?since=yesterday", 422, "2030-01-31T12:00:00Z"),
+            ("/?since=0001-01-01T00:00:00Z", 422, "no time of a job"),
+            ("/?since=9999-12-31T23:59:59-12:00", 422, "no time of a job"),
             ("/?tenant=other", 422, "tenant is 'other'"),
             ("/?job=", 422, "job is empty"),
             ("/?jobs=1", 422, "there is no parameter 'jobs'"),
@@ -250,6 +253,27 @@ async def test_wrong_questions_are_answered_as_problems(app: Dutiful, work: Kind
         allowed.cut()
     async with serving(EventsEndpoint(app, allow=lambda scope: Wanted(tenant="other"))) as port:
         assert (await Client.get(port, f"/?job={job.public_id}")).status == 404
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_what_is_not_allowed_is_not_a_stream_without_events(app: Dutiful) -> None:
+    async with serving(EventsEndpoint(app, allow=lambda scope: Wanted(kinds=frozenset({"ours"})))) as port:
+        client = await Client.get(port, "/?kind=theirs")
+        assert client.status == 422 and b"kinds: you may ask for none of those" in await client.rest()
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_stream_that_meets_an_error_ends_and_tells_the_log(
+    app: Dutiful, work: Kind[..., str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(stream: EventStream, most: int) -> list[Item]:
+        raise OverflowError("beyond all time")
+
+    monkeypatch.setattr(EventStream, "several", fail)
+    async with serving(EventsEndpoint(app)) as port:
+        client = await Client.get(port, "/")
+        assert (await client.rest()).endswith(b"\r\n0\r\n\r\n"), "the response is whole"
+    assert "beyond all time" in caplog.text
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)

@@ -7,7 +7,7 @@ import pytest
 from operating import BROKEN, now
 from working import final, working
 
-from dutiful import Dutiful
+from dutiful import Dutiful, Retry, Rules
 from dutiful.core.errors import JobNotFound, PayloadInvalid, UsageError
 from dutiful.core.outcome import Failed
 from dutiful.core.transitions import State
@@ -127,3 +127,38 @@ async def test_a_worker_of_one_tenant_leaves_the_jobs_of_others_alone(app: Dutif
         assert (why.code, "not of its own, 'globex'" in why.sentence) == (Why.TENANT_UNSERVED, True)
     for job in (theirs, nobodys):
         assert (await job.record()).state is State.READY
+
+
+@pytest.mark.req("W67")
+async def test_a_job_of_one_tenant_makes_none_of_another_by_its_payload(app: Dutiful) -> None:
+    @app.job(rules=Rules(required=["tenant_id"], tenant="tenant_id"))
+    async def child() -> None: ...
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def parent(tenant_id: str, meant: bool = False) -> str:
+        options = {"tenant": tenant_id} if meant else {}
+        return str((await app.enqueue("child", {"tenant_id": tenant_id}, **options)).id)
+
+    flow = app.pipeline("flow", retry=Retry(max_attempts=1))
+
+    @flow.phase
+    async def only(tenant_id: str) -> None:
+        await app.enqueue("child", {"tenant_id": tenant_id})
+
+    acme = app.tenant("acme")
+    async with working(app):
+        for kind in (parent, flow):
+            refused = await acme.enqueue(kind, {"tenant_id": "globex"})
+            record = await final(app, refused)
+            assert record.state is State.FAILED
+            assert record.errors is not None
+            assert "another tenant" in record.errors[-1]["message"]
+        own = await acme.enqueue(parent, {"tenant_id": "acme"})
+        meant = await acme.enqueue(parent, {"tenant_id": "globex", "meant": True})
+        await own.result(10)
+        await meant.result(10)
+
+    assert len(await app.jobs(kind="child", tenant="acme")) == 1
+    assert len(await app.jobs(kind="child", tenant="globex")) == 1
+    with pytest.raises(UsageError, match="not what the payload says"):
+        app.schedule(child, every="1h", payload={"tenant_id": "globex"}, tenant="acme")

@@ -1,14 +1,27 @@
 """Row-level security: what ordinary roles of the database see and can change, table by table."""
 
+import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
+from dutiful.auditing import AuditFilter
+from dutiful.core.audit import AuditOutcome
+from dutiful.core.ids import public
+from dutiful.core.job import OnConflict, Scope, Unique
+from dutiful.core.principal import Origin
+from dutiful.core.rules import Rules
 from dutiful.core.transitions import State
+from dutiful.locking import LockName
+from dutiful.payload_rule import PayloadRule
+from dutiful.testing.store_suite.audit import event, seal_all
 from dutiful.testing.store_suite.builders import state
 from tenanted import FLEET, World, guarded
 
@@ -190,7 +203,51 @@ async def test_a_member_cancels_its_own_jobs_and_finds_no_others(world: World) -
         assert await state(store, world.jobs["globex"][State.READY]) is State.READY
 
 
+async def test_a_member_who_enqueues_a_key_that_is_held_is_told_and_gets_no_job_that_is_not_there(world: World) -> None:
+    enqueue = 'SELECT {schema}.tenant_enqueue($1, $2, \'{"key": "one"}\')'
+    for kind, on_conflict in (("pay", OnConflict.REJECT), ("count", OnConflict.RETURN)):
+        rules = Rules(required=["key"], unique=Unique("key", scope=Scope.FOREVER, on_conflict=on_conflict))
+        async with world.store("worker") as store:
+            await store.put_rules({kind: PayloadRule.of(kind, rules)})
+    try:
+        async with login(world, "both") as member:
+            transaction = member.connection.transaction()
+            await transaction.start()
+            (first, again, globex) = [(await member.run(enqueue, t, "count"))[0][0] for t in ("acme", "acme", "globex")]
+            found = await member.run("SELECT id FROM {schema}.jobs WHERE id = any ($1)", [first, again, globex])
+            [(holder,)] = await member.run(enqueue, "acme", "pay")
+            with pytest.raises(asyncpg.UniqueViolationError, match=str(holder)):
+                await member.run(enqueue, "acme", "pay")
+            await transaction.rollback()
+    finally:
+        async with world.store("worker") as store:
+            await store.put_rules({"pay": None, "count": None})
+
+    assert first == again != globex
+    assert len(found) == 2
+
+
+async def test_the_database_spells_ids_as_people_see_them(world: World) -> None:
+    ids = [uuid4() for _ in range(200)] + [UUID(int=0), UUID(int=(1 << 128) - 1)]
+    async with login(world, "worker") as worker:
+        spelling = "SELECT {schema}.public_id(id) FROM unnest($1::uuid[]) WITH ORDINALITY u (id, n) ORDER BY n"
+        spelt = await worker.run(spelling, ids)
+
+    assert [row[0] for row in spelt] == [public(id_) for id_ in ids]
+
+
 # --- applications
+
+
+async def test_an_event_with_words_that_nobody_knows_is_not_recorded(world: World) -> None:
+    append = (
+        "INSERT INTO {schema}.audit_event (id, act, at, principal, role, origin, action, outcome, tenant)"
+        " VALUES (gen_random_uuid(), gen_random_uuid(), now(), 'x', $1, $2, 'a', $3, 'acme')"
+    )
+    async with login(world, "application", "acme") as application:
+        for words in (("king", "api", "succeeded"), ("admin", "nonsense", "succeeded"), ("admin", "api", "so so")):
+            with pytest.raises(asyncpg.CheckViolationError):
+                await application.run(append, *words)
 
 
 @pytest.mark.parametrize(
@@ -252,3 +309,72 @@ async def test_an_application_writes_nothing_into_another_tenant(world: World) -
             assert "row-level security" in await application.refused(statement, other)
         enqueue = "SELECT {schema}.enqueue('greet', p_tenant => 'globex')"
         assert "row-level security" in await application.refused(enqueue)
+
+
+# --- what leaves something behind: last, for those above compare all rows
+
+
+async def test_what_a_member_cancels_is_on_record_with_a_reason_of_some_length(world: World) -> None:
+    job_id = world.jobs["acme"][State.READY]
+    async with login(world, "acme") as member:
+        transaction = member.connection.transaction()
+        await transaction.start()
+        await member.run("SELECT * FROM {schema}.tenant_cancel($1, repeat('x', 10000000))", job_id)
+        await member.run("SELECT * FROM {schema}.tenant_cancel($1, 'again')", job_id)
+        errors = await member.run("SELECT errors #>> '{0,message}' FROM {schema}.finished WHERE job_id = $1", job_id)
+        await transaction.commit()
+
+    assert len(errors[0][0]) == 2_000
+    async with world.store("worker") as store:
+        again, event = await store.audit_events(AuditFilter(target=public(job_id)))
+        assert (again.outcome, again.reason) == (AuditOutcome.FAILED, "again")
+        assert (event.principal, event.origin, event.action) == (world.roles.name("acme"), Origin.SQL, "job.cancel")
+        assert (event.outcome, event.tenant, event.reason) == (AuditOutcome.SUCCEEDED, "acme", "x" * 2_000)
+        assert event.after == {"state": "cancelled", "changed": True, "requested": False}
+        assert await seal_all(store)
+
+
+async def test_a_member_cannot_stop_the_sealing_or_take_a_jobs_named_lock(world: World) -> None:
+    name = LockName("edition", "globex")
+    async with login(world, "acme") as member, world.store("worker") as store:
+        await member.run("SELECT pg_advisory_lock(hashtextextended('{schema} audit', 0))")
+        schema = world.schema
+        for text in (f"{schema} edition", "edition"):
+            for key in ('"globex"', "globex"):
+                await member.run("SELECT pg_advisory_lock($1, $2)", first_bits(text), first_bits(key))
+        assert "permission denied" in await member.refused("SELECT value FROM {schema}.meta")
+        assert "permission denied" in await member.refused("SELECT FROM {schema}.audit_policy FOR UPDATE")
+
+        await store.append_audit([event(tenant="acme")])
+        async with asyncio.timeout(20):
+            await seal_all(store)
+            session = await store.lock_session(lambda: None)
+            assert session is not None and await session.acquire(name, 5.0)
+            other = await store.lock_session(lambda: None)
+            assert other is not None and not await other.acquire(name, 0.05)
+            await asyncio.gather(session.close(), other.close())
+
+
+def first_bits(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big", signed=True)
+
+
+async def test_a_worker_trims_nothing_younger_than_the_owner_keeps_events(world: World) -> None:
+    trim = "SELECT {schema}.trim_audit(1000000, 'infinity')"
+    async with world.store("worker") as store:
+        await store.append_audit([event(at=datetime.now(UTC))])
+        await seal_all(store)
+    async with login(world, "worker") as worker:
+        assert await worker.run(trim) == [(0,)]
+        assert "permission denied" in await worker.refused("UPDATE {schema}.audit_policy SET keep = '1 us'")
+        world.roles.run("UPDATE {}.audit_policy SET keep = '1 day'", world.schema)
+        try:
+            transaction = worker.connection.transaction()
+            await transaction.start()
+            await worker.run(trim)
+            left = await worker.run("SELECT count(*) FROM {schema}.audit_event WHERE at > now() - interval '1 day'")
+            await transaction.rollback()
+        finally:
+            world.roles.run("UPDATE {}.audit_policy SET keep = null", world.schema)
+
+    assert left[0][0] >= 1

@@ -25,7 +25,7 @@ from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.servers import PgBouncer, PostgresServer
 from dutiful.testing.store_suite.audit import event
-from dutiful.testing.store_suite.builders import T0, claim, enqueue, made, new_job, start_one, state, token
+from dutiful.testing.store_suite.builders import OOPS, T0, claim, enqueue, made, new_job, start_one, state, token
 from tenanted import World, guarded
 
 pytestmark = pytest.mark.req("W67")
@@ -91,6 +91,8 @@ async def test_for_a_tenant_nothing_of_another_can_be_changed(
 ) -> None:
     assert await acme.cancel(foreign[State.READY], "no") is None
     assert await acme.expedite(foreign[State.SCHEDULED]) is None
+    assert not await acme.bury(foreign[State.READY], OOPS)
+    assert await acme.held(foreign[State.RUNNING]) is None
     [reviewed] = await acme.review([Review(id=foreign[State.FAILED], act=ReviewAct.DISCARD, by="ada")])
     assert (reviewed.status, reviewed.applied) == (None, False)
     assert await claim(acme, lines=[Line("of_globex", 100)]) == []
@@ -127,7 +129,7 @@ async def test_a_store_that_acts_for_everybody_takes_jobs_of_all_in_one_call(eve
 async def test_calls_that_share_a_commit_share_it_with_their_own_tenant_only(
     everybody: PostgresStore, world: World
 ) -> None:
-    client = Client(everybody, InProcess(lambda: 0))
+    client = Client(everybody, InProcess())
     jobs = [new_job(tenant=tenant, queue="split") for tenant in ("acme", "globex", None) * 10]
 
     await asyncio.gather(*(client.submit(job) for job in jobs))

@@ -1,7 +1,9 @@
 """Handlers that turn against their worker: they fail alone."""
 
 import asyncio
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -10,8 +12,10 @@ import pytest
 from dutiful import Dutiful, Fixed, OnConflict, Retry, Scope, Unique
 from dutiful.core.job import Claim
 from dutiful.core.transitions import State
+from dutiful.services.runner import Runner
 from dutiful.worker import Worker
 from dutiful.worker.attempt import Attempts
+from dutiful.worker.settler import Settler
 
 
 class Rude(BaseException):
@@ -63,6 +67,36 @@ def unruly_app(url: str) -> Dutiful:
     async def has_a_bad_policy() -> None:
         raise ValueError
 
+    @app.job(retry=once)
+    async def fails_in_a_ring() -> None:
+        error = ValueError("x")
+        raise error from ExceptionGroup("all", [error])
+
+    @app.job(retry=once)
+    async def fails_as_others_do() -> None:
+        class Answered(Exception):
+            status, headers = 429, {"Retry-After": "Wed, 21 Oct 99999999999 07:28:00 GMT"}
+
+        raise Answered
+
+    @app.job(retry=once)
+    async def fails_beyond_description() -> None:
+        class Text(str):
+            def __getitem__(self, index: Any) -> Any:
+                raise SystemExit
+
+        class Odd(ExceptionGroup[Exception]):
+            exceptions = property(lambda self: sys.exit(1))
+
+            def __str__(self) -> str:
+                return Text("x")
+
+        raise Odd("x", [ValueError()])
+
+    @app.job(retry=Retry(max_attempts=1, classify=lambda error: sys.exit(1)))
+    async def exits_by_its_policy() -> None:
+        raise ValueError
+
     @app.job
     async def well_behaved(number: int) -> int:
         await asyncio.sleep(0.15)
@@ -89,6 +123,10 @@ def url(request: pytest.FixtureRequest) -> str:
         ("is_rude", State.FAILED),
         ("is_rude_in_a_thread", State.FAILED),
         ("has_a_bad_policy", State.FAILED),
+        ("fails_in_a_ring", State.FAILED),
+        ("fails_as_others_do", State.FAILED),
+        ("fails_beyond_description", State.FAILED),
+        ("exits_by_its_policy", State.FAILED),
     ],
 )
 async def test_an_unruly_handler_ends_neither_its_worker_nor_its_neighbours(url: str, kind: str, state: State) -> None:
@@ -176,6 +214,25 @@ async def test_replacing_and_claiming_at_once_never_deadlock(pg18_url: str) -> N
                 await asyncio.sleep(0.05)
         await stopped(worker, working)
         assert await client.store.check_places() == []
+
+
+async def test_a_worker_that_ends_by_a_fault_of_ours_closes_its_services(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, closed = unruly_app(f"sqlite:///{sqlite_path}"), []
+
+    async def stumble(self: Settler) -> None:
+        raise LookupError("nobody foresaw this")
+
+    async def close(self: Runner, patience: float) -> None:
+        closed.append(patience)
+
+    monkeypatch.setattr(Settler, "run", stumble)
+    monkeypatch.setattr(Runner, "close", close)
+    async with app.opened() as client:
+        with pytest.raises(LookupError):
+            await asyncio.wait_for(app.make_worker(client).run(), 20)
+    assert len(closed) == 1
 
 
 async def test_a_job_that_ends_its_worker_by_a_fault_of_ours_spends_its_attempt(

@@ -277,6 +277,12 @@ class Model:
         self._finish(job, State.CANCELLED)
         return job.state, True, False
 
+    def bury(self, job: ModelJob) -> bool:
+        waited = job.state in WAITING
+        if waited:
+            self._finish(job, State.FAILED)
+        return waited
+
     def expedite(self, job: ModelJob) -> set[State]:
         if job.state is State.SCHEDULED:
             job.state, job.run_at, job.rank = State.READY, None, (self._event(),)

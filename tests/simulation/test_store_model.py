@@ -178,9 +178,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @act(2, kind=st.sampled_from(KINDS), picks=st.lists(PICK, min_size=1, max_size=2), later=LATER, when=has())
     def enqueue_dependent(self, kind: str, picks: list[int], later: timedelta | None) -> None:
-        needs = tuple({self._any(pick).id for pick in picks})
+        needed = [self._any(pick) for pick in picks]
+        tenant = needed[0].asked.tenant  # it can depend on jobs of its own only
+        needs = tuple({job.id for job in needed if job.asked.tenant == tenant})
         run_at = None if later is None else self.model.now + later
-        self._insert(self._job(kind, LINES[0], run_at=run_at, depends_on=needs))
+        self._insert(self._job(kind, LINES[0], run_at=run_at, depends_on=needs, tenant=tenant))
 
     @act()
     def enqueue_dependent_on_an_unknown_job(self) -> None:
@@ -298,6 +300,11 @@ class StoreMachine(RuleBasedStateMachine):
         job = self._any(pick)
         result = self.run(self.store.cancel(job.id, "no use", now=self.model.now))
         assert (result.state, result.changed, result.requested) == self.model.cancel(job)
+
+    @act(pick=PICK, when=has())
+    def bury(self, pick: int) -> None:
+        job = self._any(pick)
+        assert self.run(self.store.bury(job.id, OOPS, now=self.model.now)) == self.model.bury(job)
 
     @act(pick=PICK, when=has())
     def expedite(self, pick: int) -> None:

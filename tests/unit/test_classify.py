@@ -1,6 +1,7 @@
 import asyncio
 import errno
 import io
+import smtplib
 import socket
 import sqlite3
 import urllib.error
@@ -215,6 +216,37 @@ def test_an_error_that_is_not_known_has_the_class_of_what_it_was_raised_from() -
 def test_a_ring_of_causes_is_left() -> None:
     one, other = Mine(), Mine()
     assert classify(raised_from(one, raised_from(other, one))) == Classified(RETRYABLE)
+    group = ExceptionGroup("all", [one])
+    one.__cause__ = group
+    assert classify(one) == classify(group) == Classified(RETRYABLE)
+
+
+def test_groups_within_groups_are_looked_at_once() -> None:
+    deep: Exception = TimeoutError()
+    for _ in range(3_000):
+        deep = ExceptionGroup("deep", [deep])
+    assert classify(deep) == Classified(TRANSIENT)
+    # Each of six errors has six as its cause, and so on: a million ways.
+    wide: Exception | None = None
+    for _ in range(8):
+        inner = [Mine() for _ in range(6)]
+        for error in inner:
+            error.__cause__ = wide
+        wide = ExceptionGroup("wide", inner)
+    assert wide is not None and classify(wide) == Classified(RETRYABLE)
+
+
+class SMTPResponseException(Exception):
+    """As aiosmtplib has it."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+@pytest.mark.parametrize("reply", [SMTPResponseException, lambda code: smtplib.SMTPResponseException(code, "no")])
+def test_a_mail_server_means_later_by_4xx_and_never_by_5xx(reply: Callable[[int], Exception]) -> None:
+    assert {classify(reply(code)).error_class for code in (421, 450, 451, 452)} == {TRANSIENT}
+    assert {classify(reply(code)).error_class for code in (550, 554)} == {NON_RETRYABLE}
 
 
 def test_a_group_is_what_all_its_errors_are() -> None:
@@ -244,6 +276,8 @@ class Prickly(Exception):
         {"response": None},
         {"code": lambda: 404},
         {"code": True},
+        {"code": 404},
+        {"status": 503},
         {"status": "404"},
         {"status": 404.0},
         {"code": 1006},
@@ -263,6 +297,7 @@ def test_headers_of_any_kind_do_no_harm() -> None:
     assert classify(ClientResponseError(429, 5)) == Classified(RATE_LIMITED)  # type: ignore[arg-type]
     assert classify(ClientResponseError(429, {"Retry-After": b"5"})) == Classified(RATE_LIMITED)  # type: ignore[dict-item]
     assert classify(ClientResponseError(429, {"retry-after": "5"})).retry_after == timedelta(seconds=5)
+    assert classify(ClientResponseError(429, {"retry-after": 5})).retry_after == timedelta(seconds=5)  # type: ignore[dict-item]
     assert classify(ClientResponseError(HTTPStatus.NOT_FOUND, {})) == Classified(NON_RETRYABLE)
 
 
@@ -276,6 +311,8 @@ def test_headers_of_any_kind_do_no_harm() -> None:
         (timedelta(hours=3), timedelta(hours=3)),
         (timedelta(days=400), LONGEST_WAIT),
         (-1, None),
+        ("Wed, 21 Oct 99999999999 07:28:00 GMT", None),
+        ("Wed, 21 Oct 2099 07:28:00 +9999", None),
         (None, None),
     ],
 )

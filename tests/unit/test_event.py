@@ -40,7 +40,7 @@ def phase(name: str, state: PhaseState, *, end: datetime | None = None) -> Phase
 
 
 def post(state: str, *, id: UUID = POST, end: datetime | None = None) -> PostView:
-    return PostView(id=id, url="https://ops.example/", state=state, attempts=1, ended_at=end, status=200)
+    return PostView(id=id, url="https://ops.example/secret", state=state, attempts=1, ended_at=end, status=200)
 
 
 STORY = JobView(
@@ -93,6 +93,12 @@ def test_what_happened_at_one_moment_is_told_in_the_order_of_a_life() -> None:
 
     assert told == [kind for kind in EventType if kind in told]
     assert len(told) == 8
+
+
+def test_where_a_webhook_leads_is_told_without_what_may_be_a_secret() -> None:
+    told = [event.data["url"] for event in facts(STORY) if event.type is EventType.WEBHOOK_DELIVERED]
+
+    assert told == ["https://ops.example/"]
 
 
 def test_every_event_says_whose_it_is() -> None:

@@ -1,5 +1,6 @@
 import math
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -176,7 +177,19 @@ def test_a_policy_may_know_better_by_a_function_that_need_not_know_all() -> None
     assert Retry(classify=lambda error: "transient").classified(limited).retry_after == timedelta(seconds=90)
 
 
-@pytest.mark.parametrize("classify", [lambda error: 1 / 0, lambda error: "bad luck"])
+def test_what_a_policy_says_of_errors_holds_for_causes_and_in_groups() -> None:
+    retry = Retry(classify={LookupError: ErrorClass.NON_RETRYABLE}, per_error={ValueError: Fixed("7m"), OSError: None})
+    wrapped, slow = RuntimeError("wrapped"), RuntimeError("wrapped")
+    wrapped.__cause__, slow.__cause__ = KeyError(), ValueError()
+    for never in (wrapped, ExceptionGroup("all", [KeyError(), IndexError()]), ExceptionGroup("all", [OSError()])):
+        assert retry.classified(never).error_class is ErrorClass.NON_RETRYABLE
+    for error in (slow, ExceptionGroup("all", [ValueError(), slow])):
+        known = retry.classified(error)
+        assert retry.delay_after(1, known.decided_by, lowest, error_class=known.error_class) == timedelta(minutes=7)
+    assert retry.classified(ExceptionGroup("some", [KeyError(), ValueError()])).error_class is ErrorClass.RETRYABLE
+
+
+@pytest.mark.parametrize("classify", [lambda error: 1 / 0, lambda error: "bad luck", lambda error: sys.exit(1)])
 def test_a_classifier_that_fails_leaves_the_class_to_others(
     classify: Classifier, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,12 +1,13 @@
 """Rules for payloads: what they ask for, and that every breach is told at once."""
 
 import pickle
+import tracemalloc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dutiful import Dutiful, FieldError, OnConflict, PayloadInvalid, Rules, Scope, Unique, UsageError
@@ -103,7 +104,7 @@ def test_a_reference_is_an_id_and_no_content() -> None:
 
 @pytest.mark.req("W12", "W14", "W64")
 def test_every_error_is_listed(fetch: Kind[..., None]) -> None:
-    payload = {"tenant_id": "x", "password": "p", "nested": [{"apiKey": 1}, JWT], "payload_version": "9"}
+    payload = {"tenant_id": "x", "password": "p", "nested": [{"apiKey": "1"}, JWT], "payload_version": "9"}
     with pytest.raises(PayloadInvalid) as caught:
         fetch.check(payload)
     found = [error.field for error in caught.value.errors]
@@ -155,7 +156,7 @@ def test_the_size_is_limited_to_the_byte() -> None:
 @pytest.mark.req("W8", "W64")
 def test_a_sensitive_name_or_value_is_found_at_any_depth() -> None:
     kind = open_kind(Rules())
-    payload = {"data": [{"a": {"b": [{"clientSecret": "x"}]}}, {"note": f"use {JWT}"}, [[{"Set-Cookie": 1}]]]}
+    payload = {"data": [{"a": {"b": [{"clientSecret": "x"}]}}, {"note": f"use {JWT}"}, [[{"Set-Cookie": "1"}]]]}
     assert fields(kind, payload) == ["data[0].a.b[0].clientSecret", "data[1].note", "data[2][0][0].Set-Cookie"]
 
 
@@ -163,6 +164,66 @@ def test_a_sensitive_name_or_value_is_found_at_any_depth() -> None:
 def test_a_secret_is_not_repeated_even_if_it_is_a_name() -> None:
     (error,) = open_kind(Rules()).problems({"data": {JWT: 1}})
     assert error.field == f"data.{REDACTED}" and JWT not in str(error)
+
+
+@pytest.mark.req("W8", "W64")
+def test_no_error_repeats_a_secret_name_or_a_value() -> None:
+    app = Dutiful()
+
+    @app.job(rules=Rules(required={"mode": Literal["a", "b"]}))
+    async def ruled(colour: Literal["red"] = "red") -> None: ...
+
+    @app.job
+    async def plain(colour: Literal["red"] = "red") -> None: ...
+
+    named = app.validate("ruled", {"mode": "a", JWT: 1}) + app.validate("plain", {JWT: 1})
+    named += app.validate("plain", {"x": None, "y": {JWT: float("nan")}})
+    valued = app.validate("ruled", {"mode": "hunter2", "colour": "hunter2"})
+    valued += app.validate("plain", {"colour": "hunter2"})
+    assert [error.field for error in valued] == ["mode", "colour", "colour"]
+    assert named and not any(JWT in str(error) or "hunter2" in str(error) for error in named + valued)
+    assert all(len(str(error)) < 300 for error in app.validate("ruled", {"x" * 5_000: 1}))
+
+
+@pytest.mark.req("W8")
+def test_what_cannot_be_a_secret_is_not_refused_for_its_name() -> None:
+    kind = open_kind(Rules())
+    assert (
+        kind.problems({"data": {"tokens": 150, "cookie": True, "secret": 1.5, "pass": True, "pwd": "/srv/git"}}) == []
+    )
+    assert fields(kind, {"data": {"otp": 123456, "pwd": "hunter2", "token": ["x"]}}) == [
+        "data.otp", "data.pwd", "data.token",
+    ]  # fmt: skip
+
+
+@pytest.mark.req("W8")
+def test_a_secret_in_a_pair_of_name_and_value_is_found() -> None:
+    pairs = [
+        {"name": "password", "value": "hunter2"},
+        {"key": "API_KEY", "value": "x"},
+        {"name": "colour", "value": "red"},
+    ]
+    assert fields(open_kind(Rules()), {"data": pairs}) == ["data[0].value", "data[1].value"]
+
+
+@pytest.mark.req("W8", "W10")
+def test_what_is_within_a_limit_is_looked_through_and_what_is_above_is_not() -> None:
+    kind = open_kind(Rules(limit=2_000_000))
+    payload = {"data": [{"note": "x" * 1_100_000, "password": "hunter2"}]}
+    assert fields(kind, payload) == ["data[0].password"]
+    assert fields(open_kind(Rules()), payload) == ["payload"]
+
+
+def test_the_places_of_a_payload_are_not_all_spelt() -> None:
+    deep: Any = [1] * 20_000 + ["Bearer x1y2z3a4b5"] * 200
+    for _ in range(400):
+        deep = {"k" * 60: deep}
+    tracemalloc.start()
+    errors = open_kind(Rules(limit=1_000_000)).problems({"data": deep})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000, "with every path spelt, it would be hundreds of megabytes"
+    assert errors and sum(len(error.field) for error in errors) < 200_000
 
 
 @pytest.mark.req("W8")
@@ -178,15 +239,15 @@ def test_an_id_of_digits_is_not_taken_for_a_card() -> None:
     kind = open_kind(Rules())
     assert kind.problems({"data": {"order_id": 4111111111111111, "message_ids": ["4111111111111111"]}}) == []
     assert kind.problems({"data": {"n": [10**500, "\u00b2" * 16, -4111111111111111]}}) == []
-    assert fields(kind, {"data": {"order": 4111111111111111, "card": "4111111111111111"}}) == [
-        "data.order",
-        "data.card",
-    ]
+    assert kind.problems({"data": {"order": "4111111111111111", "phone": "+4111111111111111"}}) == []
+    cards = {"card": 4111111111111111, "cc_number": "4111111111111111", "note": "4111-1111-1111-1111", "pan": -4.0}
+    assert fields(kind, {"data": cards}) == ["data.card", "data.cc_number", "data.note"]
 
 
 @pytest.mark.req("W8")
 @given(payload=JSON, path=st.lists(st.integers(0, 1) | TEXT, max_size=6), named=st.booleans())
 def test_a_planted_secret_is_always_found(payload: Any, path: list[int | str], named: bool) -> None:
+    assume(not isinstance(payload, bool))  # which is no password, but says whether there is one
     planted: Any = {"password": payload} if named else f"see {JWT}"
     for step in path:
         planted = [payload, planted] if isinstance(step, int) else {"x": payload, f"x{step}": planted}
@@ -208,6 +269,37 @@ def test_deep_nesting_exhausts_nothing() -> None:
         deep = [deep]
     (error,) = open_kind(Rules()).problems({"data": deep})
     assert error.problem.startswith("has a JWT in it")
+
+
+@pytest.mark.parametrize("payload", [[1], "x", None, 7])
+def test_what_is_no_object_is_a_problem_and_no_crash(payload: Any) -> None:
+    for asked in (Rules(), open_kind(Rules())):
+        (error,) = Dutiful().validate(asked, payload)
+        assert error.field == "payload" and "object" in error.problem
+
+
+@pytest.mark.req("W9")
+def test_a_reference_keeps_the_type_that_is_required() -> None:
+    kind = open_kind(Rules(required={"a": int, "b": str}, references=["a", "b"]))
+    assert fields(kind, {"a": "7", "b": "x" * 201}) == ["a", "b"]
+    assert kind.problems({"a": 7, "b": "x"}) == []
+
+
+@pytest.mark.req("W11", "W64")
+def test_an_upgrade_that_fails_is_a_problem_of_the_payload() -> None:
+    app = Dutiful()
+
+    @app.job(rules=Rules(versions=["1", "2"]))
+    async def bill(n: int) -> None: ...
+
+    @bill.upgrade("1")
+    def renamed(old: dict[str, Any]) -> dict[str, Any]:
+        return {"n": old["hunter2"]}
+
+    (error,) = app.validate("bill", {"payload_version": "1"})
+    assert error.field == "payload_version" and "KeyError" in error.problem and "hunter2" not in error.problem
+    with pytest.raises(PayloadInvalid, match="the upgrade of that failed"):
+        bill.accept('{"payload_version": "1"}', None)
 
 
 @pytest.mark.req("W11")
@@ -242,9 +334,11 @@ def test_older_payloads_are_upgraded_step_by_step() -> None:
         return {**old, "currency": "EUR", "payload_version": "3"}
 
     for stored in ('{"account":7}', '{"account_id":7,"payload_version":"2"}'):
-        assert bill.accept(stored, None) == '{"account_id":7,"currency":"EUR"}'
+        accepted = bill.accept(stored, None)
+        assert accepted.arguments == '{"account_id":7,"currency":"EUR"}'
+        assert accepted.payload == '{"account_id":7,"payload_version":"3","currency":"EUR"}'
     current = '{"account_id":7,"payload_version":"3","currency":"CHF"}'
-    assert bill.accept(current, None) == '{"account_id":7,"currency":"CHF"}'
+    assert bill.accept(current, None) == ('{"account_id":7,"currency":"CHF"}', current)
     # The stored payload stays as it was given.
     assert bill.check({"account": 7}).text == '{"account":7,"payload_version":"1"}'
     for version in ("3", "0"):
@@ -255,12 +349,13 @@ def test_older_payloads_are_upgraded_step_by_step() -> None:
 
 
 def test_the_payload_says_whose_job_it_is_and_under_which_key(fetch: Kind[..., None]) -> None:
-    job = fetch.options(tenant="123", unique="email_fetch_conn_456_msg_789")._prepare((), dict(GOOD))
-    assert job.unique == Unique("email_fetch_conn_456_msg_789")
-    job = fetch.options()._prepare((), dict(GOOD))
-    assert (job.tenant, job.correlation_id) == ("123", GOOD["correlation_id"])
-    assert job.unique == Unique(str(GOOD["idempotency_key"]), Scope.FOREVER, OnConflict.REJECT, across_kinds=True)
-    for option in ({"tenant": "456"}, {"correlation_id": "other"}, {"unique": "other"}):
+    key = str(GOOD["idempotency_key"])
+    unique = Unique(key, Scope.FOREVER, OnConflict.REJECT, across_kinds=True)
+    for options in ({}, {"tenant": "123", "unique": unique}):
+        job = fetch.options(**options)._prepare((), dict(GOOD))
+        assert (job.tenant, job.correlation_id, job.unique) == ("123", GOOD["correlation_id"], unique)
+    # The right key held otherwise would let a second job in.
+    for option in ({"tenant": "456"}, {"correlation_id": "other"}, {"unique": "other"}, {"unique": key}):
         with pytest.raises(PayloadInvalid, match="is not what the payload says"):
             fetch.options(**option)._prepare((), dict(GOOD))
 
@@ -268,7 +363,7 @@ def test_the_payload_says_whose_job_it_is_and_under_which_key(fetch: Kind[..., N
 @pytest.mark.req("W17")
 def test_another_tenants_payload_is_not_run(fetch: Kind[..., None]) -> None:
     text = fetch.check(GOOD).text
-    assert fetch.accept(text, "123") == '{"connection_id":456,"external_message_id":"msg_789"}'
+    assert fetch.accept(text, "123").arguments == '{"connection_id":456,"external_message_id":"msg_789"}'
     for tenant in (None, "456"):
         with pytest.raises(PayloadInvalid, match="another tenant"):
             fetch.accept(text, tenant)
@@ -292,6 +387,8 @@ def test_a_category_is_declared_once_and_before_its_kinds(app: Dutiful) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [({"required": "tenant_id"}, "list of names"), ({"required": {"n": object()}}, "type of 'n'"),
+     ({"versions": {"1", "2"}}, "the current one last"), ({"versions": ["1", "1"]}, "different"),
+     ({"tenant": ""}, "tenant ''"), ({"unique": 5}, "unique 5"), ({"version_field": 3}, "version_field 3"),
      ({"limit": 0}, "limit"), ({"forbid": [3]}, "not a name"),
      ({"versions": ["1"], "default_version": "2"}, "default_version")],
 )  # fmt: skip

@@ -105,14 +105,11 @@ def test_an_error_names_the_setting_and_what_it_may_be(tmp_path: Path, given: di
         read(tmp_path, **given)
 
 
-def test_tenants_and_the_life_of_the_audit_trail_are_set_as_people_write_them(tmp_path: Path) -> None:
+def test_tenants_are_set_as_people_write_them(tmp_path: Path) -> None:
     plain = read(tmp_path)
-    assert (plain.tenants, plain.claim_tenants, plain.audit_retention) == (False, (), None)
-    environ = {"DUTIFUL_CLAIM_TENANTS": "acme, globex", "DUTIFUL_AUDIT_RETENTION": "400d"}
-    settings = read(tmp_path, "tenants = true", environ)
+    assert (plain.tenants, plain.claim_tenants) == (False, ())
+    settings = read(tmp_path, "tenants = true", {"DUTIFUL_CLAIM_TENANTS": "acme, globex"})
     assert (settings.tenants, settings.claim_tenants) == (True, ("acme", "globex"))
-    assert settings.audit_retention == timedelta(days=400)
-    assert read(tmp_path, "", environ, audit_retention="never").audit_retention is None
 
 
 def test_an_error_tells_where_the_setting_came_from(tmp_path: Path) -> None:

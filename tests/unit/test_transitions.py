@@ -33,10 +33,11 @@ def test_every_live_state_can_be_cancelled_and_reached_and_every_final_one_reach
     assert all((state, Act.CANCEL) in TABLE for state in State if not state.final)
 
 
-def test_only_a_running_job_can_end_otherwise_than_by_a_cancel() -> None:
-    for (state, act), targets in TABLE.items():
-        if targets & FINAL and act is not Act.CANCEL:
-            assert state is State.RUNNING
+@pytest.mark.req("L42")
+def test_a_job_that_waits_can_be_ended_by_a_cancel_or_fail_and_complete_only_if_it_runs() -> None:
+    for state in WAITING:
+        ends = {act: targets & FINAL for (start, act), targets in TABLE.items() if start is state and targets & FINAL}
+        assert ends == {Act.CANCEL: {State.CANCELLED}, Act.FAIL: {State.FAILED}}
 
 
 def test_a_blocked_job_never_runs_without_being_ready_first() -> None:

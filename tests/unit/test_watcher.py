@@ -62,6 +62,7 @@ class Fake:
         self.now = 0.0
         self.looks: list[int] = []
         self.listeners: set[UUID] = set()
+        self.graves: list[Tombstone] = []
         self.away = self.cut = False
 
     async def listen(self, listener_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> None:
@@ -78,6 +79,9 @@ class Fake:
             raise StoreUnavailable("gone fishing")
         self.looks.append(len(job_ids))
         return [self.jobs[job_id] for job_id in job_ids if job_id in self.jobs]
+
+    async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
+        return [grave for grave in self.graves if grave.job_id in job_ids]
 
     async def stirred(self, since: datetime | None, limit: int) -> Stirred:
         if self.away:
@@ -242,6 +246,22 @@ async def test_a_store_that_was_away_costs_no_event(caplog: pytest.LogCaptureFix
         assert [item.type for item in await read(one, 1)] == ["completed"]
         assert [item.type for item in await read(everything, 2)] == ["completed", "enqueued"]
     assert caplog.text.count("gone fishing") == 1
+
+
+async def test_a_watched_job_that_went_is_told_of_however_many_went_with_it() -> None:
+    fake, job_id = Fake(), uuid4()
+    fake.jobs = {job_id: view(job_id, 0, ended=1)}
+    async with Watcher(fake, InProcess()).subscribe(Wanted(jobs=frozenset({job_id})), snapshot=False) as stream:
+        fake.jobs = {}
+        fake.graves = [
+            Tombstone(
+                job_id=gone, kind="work", queue="q", tenant=None, correlation_id="c", deleted_at=at(2), told_at=at(2)
+            )
+            for gone in (*(uuid4() for _ in range(PAGE)), job_id)
+        ]
+        assert [(item.type, item.job_id) for item in await read(stream, 1) if isinstance(item, Event)] == [
+            (EventType.DELETED, job_id)
+        ]
 
 
 async def test_whoever_cannot_join_hears_why() -> None:

@@ -4,6 +4,7 @@ Exit codes:
   0    done
   1    it did not work out: no such job, a failed job awaited with --wait, findings of `doctor`, an unexpected error
   2    asked in the wrong way: a bad option, payload, id or setting, an unknown kind, an app that cannot be imported
+  3    it cannot be told: `audit verify --expect` names a seal that retention has deleted
   69   the database is unavailable, not migrated, or newer than this release
   130  interrupted from the keyboard
 Errors are one line on stderr; what a command found out is on stdout.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 
 from dutiful.core.errors import DutifulError, SchemaMismatch, StoreUnavailable, UsageError
 
-OK, FAILURE, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 69, 130
+OK, FAILURE, USAGE, UNKNOWN, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 3, 69, 130
 ANYWHERE = ("--app", "--database-url")
 
 

@@ -1,5 +1,6 @@
 """`audit`: what people did, and whether the trail is whole."""
 
+from datetime import timedelta
 from typing import Annotated
 from uuid import UUID
 
@@ -7,11 +8,12 @@ import msgspec
 import typer
 
 from dutiful.auditing import AuditFilter
-from dutiful.cli import FAILURE
+from dutiful.cli import FAILURE, UNKNOWN
 from dutiful.cli.moment import moment
 from dutiful.cli.output import AsJson, Tenant, note, print_json, print_table, when
 from dutiful.cli.target import operate
 from dutiful.core.audit import AuditEvent, AuditOutcome, Seal
+from dutiful.core.duration import brief, duration
 from dutiful.core.errors import UsageError
 from dutiful.operator import Verified
 from dutiful.operator.trail import MOST_UNSEALED
@@ -73,9 +75,9 @@ def list_events(
             (
                 when(e.at),
                 e.principal,
-                e.origin.value,
+                str(e.origin),
                 e.action,
-                e.outcome.value,
+                str(e.outcome),
                 e.target,
                 e.tenant,
                 e.reason,
@@ -100,6 +102,8 @@ def verify(
 ) -> None:
     """Compute every seal again; exit code 1 if an event was changed, deleted or put in between.
 
+    Exit code 3: nothing is wrong with what is there, but retention has deleted what --expect names.
+
     Keep the head that is printed somewhere else, and give it to --expect next time: only that can tell if the end of
     the chain was cut off.
 
@@ -116,6 +120,33 @@ def verify(
         _tell(found)
     if found.broken is not None:
         raise typer.Exit(FAILURE)
+    if found.gone:
+        raise typer.Exit(UNKNOWN)
+
+
+@audit.command()
+def keep(
+    ctx: typer.Context,
+    span: Annotated[str, typer.Argument(metavar="SPAN|forever", help="How long: 400d, 9000h, or forever.")],
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is on record.")] = None,
+) -> None:
+    """Say how long audit events are kept; older ones are deleted from the beginning of the trail.
+
+    It is kept in the database, where only the owner of its tables may change it: forever, unless somebody says
+    otherwise. `audit verify` tells it.
+
+    \b
+    Examples:
+      dutiful audit keep 400d --reason "data protection, section 4"
+      dutiful audit keep forever
+    """
+    length = None if span == "forever" else duration(span, "SPAN")
+    operate(ctx, lambda operator: operator.keep_audit(length, reason))
+    typer.echo(f"audit events are kept {_kept(length)}")
+
+
+def _kept(length: timedelta | None) -> str:
+    return "forever" if length is None else f"for {brief(length)}"
 
 
 def _tell(found: Verified) -> None:
@@ -123,12 +154,16 @@ def _tell(found: Verified) -> None:
         typer.echo(f"retention has deleted what was up to seal {found.anchor.seq} ({when(found.anchor.at)})")
     if found.broken is not None:
         event = "" if found.broken.event_id is None else f" (event {found.broken.event_id})"
-        typer.echo(f"BROKEN at seal {found.broken.seq}{event}: {found.broken.problem}")
-        typer.echo(f"the {found.checked:,} seals before it are intact")
+        where = "beside the chain" if found.broken.seq is None else f"at seal {found.broken.seq}"
+        typer.echo(f"BROKEN {where}{event}: {found.broken.problem}")
+        typer.echo(f"the {found.checked:,} seals {'of it' if found.broken.seq is None else 'before it'} are intact")
     else:
         typer.echo(f"intact: {found.checked:,} sealed events")
         if found.head is not None:
             typer.echo(f"head {found.head.seq}:{found.head.hash}")
+    note(f"events are kept {_kept(found.keep)}")
+    if found.gone:
+        note("the expected seal cannot be checked any more: retention has deleted it; keep a newer head")
     if found.unsealed:
         many = f"{found.unsealed:,}{' or more' if found.unsealed == MOST_UNSEALED else ''}"
         note(f"{many} events wait for their seal since {when(found.oldest_unsealed_at)}; a worker's services seal them")

@@ -13,7 +13,7 @@ from dutiful.core.errors import IllegalTransition
 from dutiful.operator import Operator
 from dutiful.reviewing import BulkRun, BulkState
 
-bulk = typer.Typer(help="Look at bulk runs over dead letters, stop and resume them.", no_args_is_help=True)
+bulk = typer.Typer(help="Look at bulk runs over dead letters, go on with one or stop it.", no_args_is_help=True)
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id, in either spelling.")]
 
 
@@ -66,6 +66,8 @@ def show(ctx: typer.Context, run_id: RunId, tenant: Tenant = None, as_json: AsJs
     typer.echo(f"begun {when(run.created_at)} by {run.by}" + (f": {run.reason}" if run.reason else ""))
     chosen = {name: value for name, value in msgspec.to_builtins(run.filter).items() if value}
     typer.echo(f"on dead letters with {msgspec.json.encode(chosen).decode()}")
+    if run.skipped:
+        typer.echo(f"why some were skipped: `dutiful audit list --act {run.id} --outcome refused`")
 
 
 @bulk.command()

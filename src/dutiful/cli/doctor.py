@@ -15,10 +15,13 @@ from dutiful.cli import FAILURE
 from dutiful.cli.output import AsJson, console, now, plain, print_json, show
 from dutiful.cli.target import check_file, target
 from dutiful.client import Client
+from dutiful.core import ids
+from dutiful.core.audit import AuditEvent
 from dutiful.core.duration import brief
 from dutiful.core.errors import SchemaMismatch, StoreUnavailable
 from dutiful.core.transitions import State
 from dutiful.explanation import START, Fleet, paused_words
+from dutiful.reviewing import BulkRun
 from dutiful.store import JobFilter, QueueRecord, ScheduleRecord
 
 OLD_TRANSACTION = timedelta(minutes=5)
@@ -108,6 +111,7 @@ async def _look(client: Client, report: Report) -> None:
     queues, moment = await store.queues(), now()
     report.facts = {name: _fact(value) for name, value in health.items() if name not in ("worries", "problems")}
     report.facts["workers_alive"] = len(fleet.workers)
+    report.facts["audit_events_kept"] = _fact(await store.audit_keep()) or "forever"
     report.findings += [
         *_database(health),
         *(
@@ -119,6 +123,8 @@ async def _look(client: Client, report: Report) -> None:
         *_locks(fleet),
         *_lapsed(len(await store.lapsed(SAMPLE, now=moment - LATE))),
         *_schedules(await store.schedules(), moment),
+        *_trail(await store.unsealed(1), moment),
+        *_bulk(await store.bulk_runs(running=True), fleet),
         *(
             Finding(
                 Level.WARNING,
@@ -206,6 +212,22 @@ def _lapsed(count: int) -> Iterator[Finding]:
     if count:
         what = f"{count} running job(s) lost their worker over {brief(LATE)} ago, and nobody has rescued them"
         yield Finding(Level.PROBLEM, what, f"workers do that: {START}")
+
+
+def _trail(unsealed: Iterable[AuditEvent], moment: datetime) -> Iterator[Finding]:
+    for oldest in unsealed:
+        if moment - oldest.at > LONG_WAIT:
+            what = (
+                f"audit events have waited for their seal for {brief(moment - oldest.at)}: until then nothing vouches"
+            )
+            yield Finding(Level.WARNING, f"{what} for them", f"workers seal them: {START}")
+
+
+def _bulk(runs: Iterable[BulkRun], fleet: Fleet) -> Iterator[Finding]:
+    for run in () if fleet.workers else runs:
+        public = ids.public(run.id)
+        what = f"bulk run {public} has come to {run.done + run.skipped:,} of {run.total:,}, and no worker is alive"
+        yield Finding(Level.WARNING, f"{what} to go on with it", f"{START}, or `dutiful bulk resume {public}`")
 
 
 def _schedules(schedules: Iterable[ScheduleRecord], moment: datetime) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`jobs`: list, show, cancel and retry them."""
+"""`jobs`: list, show, cancel, fail and retry them."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -19,7 +19,7 @@ from dutiful.core.transitions import State
 from dutiful.operator import Operator
 from dutiful.store import CancelResult, JobFilter
 
-jobs = typer.Typer(help="Look at jobs, cancel them, run them again.", no_args_is_help=True)
+jobs = typer.Typer(help="Look at jobs, cancel or fail them, run them again.", no_args_is_help=True)
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in either spelling.")]
 MOST = 1_000
 
@@ -175,6 +175,34 @@ def _cancelled(result: CancelResult | None) -> str:
     if result.requested:
         return "running: asked to stop" if result.changed else "running: was asked to stop before"
     return "cancelled" if result.changed else f"had ended before: {result.state}"
+
+
+@jobs.command()
+def fail(
+    ctx: typer.Context,
+    job_id: JobId,
+    reason: Reason = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Fail only the attempt that runs; its kind's policy says what follows.")
+    ] = False,
+    tenant: Tenant = None,
+) -> None:
+    """Fail a job by hand: it becomes a dead letter, whether it waits or runs.
+
+    The handler of one that runs is stopped, and what it returns is refused.
+
+    \b
+    Examples:
+      dutiful jobs fail 01JCPZ5-… --reason "the file is corrupt"
+      dutiful jobs fail 01JCPZ5-… --retry --reason "it hangs"
+    """
+    wanted = ids.parse_any(job_id)
+    state = operate(ctx, lambda operator: operator.fail(wanted, reason, retry=retry), tenant)
+    typer.echo(f"{ids.public(wanted)}  {state}")
+    if state is State.FAILED:
+        note(f"it is a dead letter now: dutiful dlq show {ids.public(wanted)}")
+    else:
+        note("this attempt has failed; another one follows")
 
 
 @jobs.command()

@@ -32,7 +32,7 @@ def on(
 
     It makes three groups, here for the schema dutiful: dutiful_application for processes that enqueue and look,
     dutiful_worker for workers, dutiful_member for people and services that log in themselves and see but their own
-    tenants. Grant them to your login roles; then start your processes anew. It can be run again and again.
+    tenants. Grant them to your login roles; then restart servers and workers. It can be run again and again.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def on(
         typer.echo(guarding(target(ctx).any_app().make_store()).tenants_sql(), nl=False)
         return
     _set_up(ctx, lambda operator: operator.enable(reason))
-    typer.echo("tenants are on: grant the groups to your login roles, and start your processes anew")
+    typer.echo("tenants are on: grant the groups to your login roles, then restart servers and workers")
 
 
 @tenants.command()
@@ -53,7 +53,7 @@ def off(ctx: typer.Context, reason: Reason = None) -> None:
     Groups and bindings stay, for the next time.
     """
     _set_up(ctx, lambda operator: operator.disable(reason))
-    typer.echo("tenants are off: start your processes anew")
+    typer.echo("tenants are off: restart servers and workers")
 
 
 @tenants.command()

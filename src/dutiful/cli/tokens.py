@@ -11,6 +11,7 @@ from dutiful.core import ids
 from dutiful.core.duration import duration
 from dutiful.core.errors import DutifulError
 from dutiful.core.principal import Role
+from dutiful.operator import Operator
 
 tokens = typer.Typer(help="Make, list and revoke tokens for the admin API.", no_args_is_help=True)
 
@@ -76,14 +77,19 @@ def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
 @tokens.command()
 def revoke(
     ctx: typer.Context,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, in either spelling.")],
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, in either spelling, or its secret.")],
     reason: Reason = None,
 ) -> None:
     """End a token at once."""
-    wanted = ids.parse_any(token_id)
-    if not operate(ctx, lambda operator: operator.revoke_token(wanted, reason)):
-        raise DutifulError(f"there is no token {token_id} that could be revoked; see `dutiful token list`")
-    typer.echo(f"token {ids.public(wanted)} is revoked")
+
+    async def end(operator: Operator) -> ApiToken | None:
+        token = await operator.find_token(token_id)
+        return token if token is not None and await operator.revoke_token(token.id, reason) else None
+
+    revoked = operate(ctx, end)
+    if revoked is None:
+        raise DutifulError("there is no such token, or it was revoked before; see `dutiful token list`")
+    typer.echo(f"token {ids.public(revoked.id)} of {revoked.name} is revoked")
 
 
 def _state(token: ApiToken) -> str:

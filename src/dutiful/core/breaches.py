@@ -1,32 +1,36 @@
 """Where a payload breaks its rules; every place, and never what stands there."""
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from dutiful.core.errors import FieldError
 from dutiful.core.payload import clean
+from dutiful.core.place import Place, safe_reason, spell
 from dutiful.core.rules import Id, Rules
-from dutiful.core.sensitive import REDACTED, is_card, secret_in
-from dutiful.core.sensitive_names import ends_with, meaning, words
+from dutiful.core.sensitive import secret_in
+from dutiful.core.sensitive_names import CREDENTIALS, PASSWORD, ends_with, meaning, speaks_of_cards, words
 
 LONGEST_ID = 200
-LOOKED_THROUGH = 1_000_000  # bytes: what is larger is refused for its size alone
+MOST = 100  # sensitive places that are told of one payload
 REMEDY = "keep it elsewhere and pass a reference"
-_ID_NAMES = (("id",), ("ids",), ("uuid",), ("ref",), ("timestamp",))
 _LONGEST_NAME = 500
-_VERSION = re.compile(r"[\w.+-]{1,20}", re.ASCII)
+_VERSION = re.compile(r"v?\d[\d.]{0,9}", re.ASCII)
+_PATH = re.compile(r"(?:[~.]{0,2}/|[A-Za-z]:\\)[^\s@]*")
 
 
 def content_breaches(rules: Rules, payload: Mapping[str, Any], size: int) -> Iterator[FieldError]:
-    """Of a payload as JSON has it, `size` bytes long, in any version: too large, of no known version, or sensitive."""
+    """Of a payload as JSON has it, `size` bytes long, in any version: too large, of no known version, or sensitive.
+
+    What is too large is not looked through.
+    """
     yield from _size_breach(rules, size)
     yield from _version_breach(rules, payload)
-    if size <= LOOKED_THROUGH:
-        yield from _sensitive_breaches(rules, payload)
+    if size <= rules.size_limit:
+        yield from islice(_sensitive_breaches(rules, payload), MOST)
 
 
 def _size_breach(rules: Rules, size: int) -> Iterator[FieldError]:
@@ -48,6 +52,8 @@ def field_breaches(rules: Rules, payload: Mapping[str, Any]) -> Iterator[FieldEr
     """Of a payload in its current version: fields that are missing, empty, or of another type."""
     for field, hint in rules.fields.items():
         problem = _field_problem(payload, field, hint)
+        if problem is None and field in rules.ids:
+            problem = _field_problem(payload, field, Id)
         if problem is None and field in (rules.tenant, rules.correlation_id, rules.unique_field):
             problem = _column_problem(payload[field], column_limit(field, rules))
         if problem is not None:
@@ -66,7 +72,7 @@ def _field_problem(payload: Mapping[str, Any], field: str, hint: Any) -> str | N
     try:
         msgspec.convert(value, type=hint)
     except msgspec.ValidationError as error:
-        return f"is not what it has to be: {error}"
+        return f"is not what it has to be: {safe_reason(str(error))}"
     return None
 
 
@@ -100,52 +106,64 @@ def _is_reference(value: Any) -> bool:
 def _sensitive_breaches(rules: Rules, payload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Names that mean a secret or content, and values that have the shape of one, at any depth."""
     # Not recursive: whoever nests deeply is not to be able to exhaust the stack.
-    rest: list[tuple[str, str, Any]] = [("", "", payload)]
+    rest = [_inner(None, "", payload)]
     while rest:
-        path, name, value = rest.pop()
+        entry = next(rest[-1], None)
+        if entry is None:
+            rest.pop()
+            continue
+        place, name, value = entry
+        problem = _name_problem(rules, name, value) if isinstance(place[1], str) else None
         match value:
-            case dict():
-                inner = [(_join(path, key), str(key), item) for key, item in value.items()]
-                kept = []
-                for place, key, item in inner:
-                    breach = _name_breach(rules, key)
-                    if breach is not None:
-                        yield FieldError(place, breach)
-                    else:
-                        kept.append((place, key, item))
-                rest += reversed(kept)
-            case list():
-                rest += [(f"{path}[{index}]", name, item) for index, item in reversed(list(enumerate(value)))]
-            case str() | int() if words(name) not in rules.allowed:
+            case _ if problem is not None:
+                yield FieldError(spell(place), problem)
+            case dict() | list():
+                if isinstance(value, dict) and (said := _paired(rules, value)) is not None:
+                    yield FieldError(spell((place, "value")), f"is {said}: {REMEDY}")
+                rest.append(_inner(place, name, value))
+            case str() | int() | float() if words(name) not in rules.allowed:
                 found = _secret(name, value)
                 if found is not None:
-                    yield FieldError(path, f"has {found} in it: {REMEDY}")
+                    yield FieldError(spell(place), f"has {found} in it: {REMEDY}")
 
 
-def _name_breach(rules: Rules, name: str) -> str | None:
+def _inner(place: Place | None, name: str, value: Any) -> Iterator[tuple[Place, str, Any]]:
+    """What is in a value; the items of a list have the name of the list."""
+    if isinstance(value, dict):
+        return (((place, key), key, item) for key, item in value.items())
+    return (((place, index), name, item) for index, item in enumerate(value))
+
+
+def _name_problem(rules: Rules, name: str, value: Any) -> str | None:
     if words(name) in rules.allowed:
         return None
-    said = "what must not be stored" if ends_with(name, rules.forbidden) else meaning(name)
+    said = "what must not be stored" if ends_with(name, rules.forbidden) else _meant(name, value)
     if said is not None:
         return f"means {said}, which has no place in a payload: {REMEDY}, or allow the name in the rules"
-    found = _secret_name(name[:_LONGEST_NAME])
+    found = secret_in(name[:_LONGEST_NAME])
     return None if found is None else f"has {found} for a name: {REMEDY}"
 
 
-def _secret(name: str, value: str | int) -> str | None:
-    if isinstance(value, int):
-        value = str(value) if 0 < value < 1 << 63 else ""
-    # Ids are numbers, too, and one in some dozens would be taken for a card's.
-    if not value.isdecimal():
-        return secret_in(value)
-    return "a card number" if is_card(value) and not ends_with(name, _ID_NAMES) else None
+def _meant(name: str, value: Any) -> str | None:
+    """By the name, unless the value is of a kind that a secret is not."""
+    said = meaning(name)
+    if isinstance(value, bool) or (isinstance(value, int | float) and said != PASSWORD):
+        return None
+    is_directory = said == PASSWORD and words(name) == ("pwd",) and isinstance(value, str) and _PATH.fullmatch(value)
+    return None if is_directory else said
 
 
-def _join(path: str, key: Any) -> str:
-    """The path of a field; a name that has a secret in it is not repeated."""
-    name = str(key)
-    shown = REDACTED if _secret_name(name[:_LONGEST_NAME]) is not None else clean(name, 60)
-    return f"{path}.{shown}" if path else shown
+def _paired(rules: Rules, pair: Mapping[str, Any]) -> str | None:
+    """What `{"name": "password", "value": "…"}` has for a value."""
+    name = next((pair[title] for title in ("name", "key", "field", "header") if title in pair), None)
+    if not isinstance(name, str) or not isinstance(pair.get("value"), str) or not pair["value"]:
+        return None
+    said = None if words(name) in rules.allowed else meaning(name)
+    return said if said in CREDENTIALS else None
 
 
-_secret_name = functools.lru_cache(maxsize=4096)(secret_in)  # names are few, and come again and again
+def _secret(name: str, value: str | float) -> str | None:
+    if isinstance(value, int | float):
+        value = str(int(value)) if 0 < abs(value) < 1 << 63 else ""
+        value = value.removeprefix("-")
+    return secret_in(value, card=speaks_of_cards(name))

@@ -4,60 +4,99 @@ Libraries are known by the names and attributes of their errors, so none of them
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import DataRefused, LockLost, ResultTimeout, StoreUnavailable, UsageError
 from dutiful.core.retry_after import RetryTime, read_retry_after
 
-CAUSES = 10  # how far to look down a chain of causes, which may be a ring
+CAUSES = 10  # how far to look down a chain of causes
+LEAVES = 1_000  # how many errors of a group to look at
+CLASSED = 100  # how many of them to class
 
 
 @dataclass(frozen=True, slots=True)
 class Classified:
     error_class: ErrorClass
     retry_after: RetryTime | None = None  # how long, or until when, the other side asked us to wait
+    decided_by: type[BaseException] | None = None  # the type that a policy has a backoff for
 
+
+# What a policy says of one error, its causes left alone; None leaves it to others.
+Judge: TypeAlias = Callable[[BaseException], Classified | None]
 
 UNKNOWN = Classified(ErrorClass.RETRYABLE)
 _TRANSIENT = Classified(ErrorClass.TRANSIENT)
 _NON_RETRYABLE = Classified(ErrorClass.NON_RETRYABLE)
 
 
-def classify(error: BaseException) -> Classified:
-    """The class of `error`, or of the nearest cause it was raised from that has one; retryable if nothing is known."""
-    cause: BaseException | None = error
-    for _ in range(CAUSES):
-        if cause is None:
-            break
-        if (known := _known(cause)) is not None:
-            return known
-        cause = cause.__cause__
-    return UNKNOWN
+def classify(error: BaseException, judge: Judge = lambda _: None) -> Classified:
+    """The class of `error`, or of the nearest cause it was raised from that has one; retryable if nothing is known.
+
+    `judge` is heard first about each of them, and about each error of a group.
+    """
+    return _Look(judge).along(error, CAUSES) or UNKNOWN
+
+
+class _Look:
+    """One look at an error. Causes and groups may share errors, or lead back to where they came from, so each error is
+    judged once, and remembered."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._seen: dict[int, Classified | None] = {}
+
+    def along(self, error: BaseException, left: int) -> Classified | None:
+        """By the error, or the first known one of `left` causes."""
+        cause: Any = error
+        while isinstance(cause, BaseException) and left > 0:
+            left -= 1
+            if (known := self._at(cause, left)) is not None:
+                return known
+            cause = _get(cause, "__cause__")
+        return None
+
+    def _at(self, error: BaseException, left: int) -> Classified | None:
+        key = id(error)
+        if key not in self._seen:
+            self._seen[key] = None
+            known = self._judge(error)
+            if known is None and isinstance(error, BaseExceptionGroup):
+                known = _agreed([self.along(inner, left) or UNKNOWN for inner in islice(leaves(error), CLASSED)])
+            self._seen[key] = known or _known(error)
+        return self._seen[key]
 
 
 def _known(error: BaseException) -> Classified | None:
-    if isinstance(error, BaseExceptionGroup):
-        return _agreed([classify(inner) for inner in leaves(error)])
     said = _get(error, "error_class")
     if isinstance(said, ErrorClass):
         asked = _get(error, "retry_after")
         return Classified(said, asked if isinstance(asked, timedelta | datetime) else None)
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or isinstance(error, BaseExceptionGroup):
         return None  # the code of an exit is no HTTP status
-    return _by_status(error) or _by_code(error) or _by_type(error)
+    return _by_smtp(error) or _by_status(error) or _by_code(error) or _by_type(error)
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The errors in a group and in the groups inside it."""
-    for inner in group.exceptions:
-        if isinstance(inner, BaseExceptionGroup):
-            yield from leaves(inner)
+    """The errors in a group and in the groups inside it; of very many only the first."""
+    rest: list[BaseException] = [group]
+    seen: set[int] = set()
+    found = 0
+    while rest and found < LEAVES:
+        error = rest.pop()
+        if id(error) in seen:
+            continue
+        seen.add(id(error))
+        if isinstance(error, BaseExceptionGroup):
+            inner = _get(error, "exceptions")
+            rest += reversed(inner) if isinstance(inner, tuple) else ()
         else:
-            yield inner
+            found += 1
+            yield error
 
 
 def _agreed(inner: list[Classified]) -> Classified | None:
@@ -67,19 +106,28 @@ def _agreed(inner: list[Classified]) -> Classified | None:
     asked = [one.retry_after for one in inner]
     moment = max((one for one in asked if isinstance(one, datetime)), default=None)
     wait = max((one for one in asked if isinstance(one, timedelta)), default=None)
-    return Classified(inner[0].error_class, moment or wait)
+    deciders = {one.decided_by for one in inner}
+    return Classified(inner[0].error_class, moment or wait, deciders.pop() if len(deciders) == 1 else None)
+
+
+def _by_smtp(error: Exception) -> Classified | None:
+    """A mail server's 4xx is "later", its 5xx "never": the other way round than HTTP's."""
+    code = _get(error, "smtp_code")
+    if code is None and any(ancestor.__name__.startswith("SMTP") for ancestor in type(error).__mro__):
+        code = _get(error, "code")
+    if not isinstance(code, int) or not 400 <= code < 600:
+        return None
+    return _TRANSIENT if code < 500 else _NON_RETRYABLE
 
 
 def _by_status(error: Exception) -> Classified | None:
     """As HTTP clients tell it: on the response (httpx, requests), or on the error (aiohttp, urllib)."""
     response = _get(error, "response")
-    for holder, name in (
-        (response, "status_code"),
-        (response, "status"),
-        (error, "status_code"),
-        (error, "status"),
-        (error, "code"),
-    ):
+    places = [(response, "status_code"), (response, "status"), (error, "status_code")]
+    # Other errors have a status or a code, too, of another meaning.
+    if response is not None or _get(error, "headers") is not None or _root(type(error)) in _HTTP:
+        places += [(error, "status"), (error, "code")]
+    for holder, name in places:
         status = _get(holder, name)
         if isinstance(status, int) and 400 <= status < 600:
             asked = _asked(_get(response, "headers")) or _asked(_get(error, "headers"))
@@ -94,11 +142,11 @@ def _asked(headers: Any) -> RetryTime | None:
     get = _get(headers, "get")
     for name in ("Retry-After", "retry-after"):
         try:
-            text = get(name)
+            said = get(name)
         except Exception:  # they are no headers
             return None
-        if isinstance(text, str):
-            return read_retry_after(text)
+        if isinstance(said, str | int):
+            return read_retry_after(str(said))
     return None
 
 
@@ -123,16 +171,21 @@ def _by_type(error: Exception) -> Classified | None:
     for ancestor in type(error).__mro__:
         if ancestor in _TYPES:
             return _TYPES[ancestor]
-        if f"{str(ancestor.__module__).partition('.')[0]}.{ancestor.__name__}" in _NAMES:
+        if f"{_root(ancestor)}.{ancestor.__name__}" in _NAMES:
             return _TRANSIENT
     return None
 
 
+def _root(of: type) -> str:
+    """The package that a class is from."""
+    return str(of.__module__).partition(".")[0]
+
+
 def _get(holder: Any, name: str) -> Any:
-    """An attribute, if it is there; some are properties that raise."""
+    """An attribute, if it is there; some are properties that raise, and it may be anything."""
     try:
         return getattr(holder, name, None)
-    except Exception:
+    except BaseException:
         return None
 
 
@@ -158,10 +211,14 @@ _NAMES = frozenset(
         ("psycopg psycopg2", "OperationalError"),
         ("sqlalchemy", "TimeoutError"),
         ("apsw", "BusyError LockedError"),
+        ("smtplib aiosmtplib", "SMTPServerDisconnected SMTPConnectError"),
         ("redis", "ConnectionError TimeoutError BusyLoadingError"),
     )
     for library in libraries.split()
     for name in names.split()
+)
+_HTTP = frozenset(
+    ("aiohttp", "google", "googleapiclient", "http", "kubernetes", "tornado", "twilio", "urllib", "urllib3", "werkzeug")
 )
 _ERRNOS = frozenset(
     (

@@ -20,7 +20,7 @@ def describe(
     error: BaseException, *, error_class: ErrorClass | None = None, message_limit: int = MESSAGE_LIMIT
 ) -> dict[str, Any]:
     """Type, message, traceback, class and fingerprint; whatever is in them, they can be stored, and no secret is."""
-    name = clean(type(error).__qualname__, TYPE_LIMIT)
+    name = type_of(error)
     message = message_of(error)
     return {
         "type": name,
@@ -49,9 +49,13 @@ def class_of(error: Mapping[str, Any]) -> ErrorClass | None:
         return None
 
 
+def type_of(error: BaseException) -> str:
+    return storable(str.__str__(type(error).__qualname__), TYPE_LIMIT)
+
+
 def message_of(error: BaseException) -> str:
     try:
-        return str(error)
+        return str.__str__(str(error))  # a plain text, whatever class of texts it was
     except BaseException as second:  # an error whose __str__ fails must not fail its report
         return f"(its message could not be read: {type(second).__name__})"
 

@@ -66,6 +66,10 @@ class BulkRunNotFound(DutifulError):
     """There is no such bulk run, or it belongs to another tenant."""
 
 
+class PostNotFound(DutifulError):
+    """There is no such message to a webhook, or none that has ended."""
+
+
 class NotAllowed(DutifulError):
     """The principal may not do this, or may not see it; nothing was changed."""
 

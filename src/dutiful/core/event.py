@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.endpoint import origin
 from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.transitions import State
@@ -110,7 +111,9 @@ def _facts(view: JobView) -> Iterator[Event]:
         if post.ended_at is not None:
             kind = EventType.WEBHOOK_DELIVERED if post.state == "delivered" else EventType.WEBHOOK_FAILED
             key = f"{post.id}:{post.ended_at.timestamp()}"
-            yield _event(job, kind, key, post.ended_at, msgspec.to_builtins(post))
+            # Where to, and no more: its path may be a secret, and events go to browsers and to tenants.
+            told = msgspec.to_builtins(msgspec.structs.replace(post, url=origin(post.url)))
+            yield _event(job, kind, key, post.ended_at, told)
     if view.stale_told_at is not None:
         yield _event(job, EventType.STALE, "", view.stale_told_at, {"stale_at": job.stale_at})
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dutiful.core.error_info import message_of, storable
+from dutiful.core.error_info import message_of, storable, type_of
 from dutiful.core.errors import UsageError
 from dutiful.core.payload import clean
 
@@ -42,7 +42,7 @@ class Ledger:
         self.completed[self._take(name)] = None
 
     def skip(self, name: ItemName, reason: str) -> None:
-        text = clean(str(reason), REASON_LIMIT)
+        text = storable(str.__str__(str(reason)), REASON_LIMIT)
         self.skipped[self._take(name)] = text
 
     def fail(self, name: ItemName, error: BaseException | str) -> None:
@@ -110,8 +110,8 @@ def check_item(name: ItemName) -> ItemName:
 
 def _told(error: BaseException | str) -> dict[str, str]:
     if isinstance(error, str):
-        return {"type": "ItemFailed", "message": storable(error, REASON_LIMIT)}
-    return {"type": clean(type(error).__qualname__, NAME_LIMIT), "message": storable(message_of(error), REASON_LIMIT)}
+        return {"type": "ItemFailed", "message": storable(str.__str__(error), REASON_LIMIT)}
+    return {"type": type_of(error), "message": storable(message_of(error), REASON_LIMIT)}
 
 
 def _line(error: Mapping[str, str]) -> str:

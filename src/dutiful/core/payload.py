@@ -1,12 +1,14 @@
 """JSON that every store can hold: what is refused here would be refused, or changed, by a database."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from dutiful.core.errors import PayloadInvalid
+from dutiful.core.place import Place, spell
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 
@@ -43,29 +45,33 @@ def encode(value: Any, *, what: str, limit: int) -> str:
         )
     if b"\\u0000" in data or b"null" in data:
         # Either may be innocent (an escaped backslash, a None), so look closely only now.
-        for path, item in _walk(msgspec.to_builtins(value, enc_hook=_to_builtin), what):
-            _check_leaf(path, item)
+        for place, item in _leaves(msgspec.to_builtins(value, enc_hook=_to_builtin)):
+            _check_leaf(place, item, what)
     return data.decode()
 
 
-def _check_leaf(path: str, item: Any) -> None:
+def _check_leaf(place: Place | None, item: Any, what: str) -> None:
     if isinstance(item, str) and "\0" in item:
+        path = spell(place, what)
         raise PayloadInvalid(f"{path} has a NUL character in it; remove it, or encode the bytes as Base64", path)
     if isinstance(item, float) and not math.isfinite(item):
+        path = spell(place, what)
         raise PayloadInvalid(f"{path} is {item}, which JSON does not have; use None or a text", path)
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    match value:
-        case dict():
-            for key, item in value.items():
-                yield path, key
-                yield from _walk(item, f"{path}.{key}")
-        case list() | tuple():
-            for index, item in enumerate(value):
-                yield from _walk(item, f"{path}[{index}]")
-        case _:
-            yield path, value
+def _leaves(value: Any) -> Iterator[tuple[Place | None, Any]]:
+    """Every name and value that is not made of others, and where."""
+    rest: list[tuple[Place | None, Any]] = [(None, value)]
+    while rest:
+        place, value = rest.pop()
+        match value:
+            case dict():
+                yield from ((place, key) for key in value)
+                rest += [((place, str(key)), item) for key, item in value.items()]
+            case list() | tuple():
+                rest += [((place, index), item) for index, item in enumerate(value)]
+            case _:
+                yield place, value
 
 
 def clean(text: str, limit: int) -> str:
@@ -83,4 +89,13 @@ def check_name(value: str, what: str, limit: int = 200) -> str:
         )
     if clean(value, limit) != value:
         raise PayloadInvalid(f"{what} {value!r:.80} has a NUL or a lone surrogate in it; remove it", what)
+    if _UNSEEN.search(value):
+        raise PayloadInvalid(
+            f"{what} {value!a:.80} has a character in it that nobody sees (a line break, a tab, a change of the "
+            "direction of writing): remove it, or it would read as another one in lists and logs",
+            what,
+        )
     return value
+
+
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -25,6 +25,7 @@ class Origin(StrEnum):
     API = "api"
     PYTHON = "python"
     SERVICE = "service"
+    SQL = "sql"
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,16 +69,25 @@ class Retry:
             object.__setattr__(self, name, value)
 
     def classified(self, error: BaseException) -> Classified:
-        """The class of an error by this policy; non_retryable is exactly what it never retries whatever comes."""
+        """The class of an error by this policy; non_retryable is exactly what it never retries whatever comes.
+
+        What the policy says of types holds for causes and in groups as well, where nothing nearer is known.
+        """
+        return classify(error, self._judge)
+
+    def _judge(self, error: BaseException) -> Classified | None:
+        error_class, by_type = self._own_class(error), self._by_type(type(error))
+        if error_class is None and by_type is None:
+            return None
         known = classify(error)
-        error_class = self._own_class(error) or known.error_class
-        by_type = self._by_type(type(error))
-        if by_type is not None:
-            if by_type.backoff is None:
-                error_class = ErrorClass.NON_RETRYABLE
-            elif error_class is ErrorClass.NON_RETRYABLE:
-                error_class = ErrorClass.RETRYABLE
-        return Classified(error_class, known.retry_after)
+        error_class = error_class or known.error_class
+        if by_type is None:
+            return Classified(error_class, known.retry_after)
+        if by_type.backoff is None:
+            error_class = ErrorClass.NON_RETRYABLE
+        elif error_class is ErrorClass.NON_RETRYABLE:
+            error_class = ErrorClass.RETRYABLE
+        return Classified(error_class, known.retry_after, type(error))
 
     def delay_after(
         self,
@@ -127,7 +136,7 @@ class Retry:
         try:
             said = self.classify(error)
             return None if said is None else _error_class(said, "the answer of classify")
-        except Exception:  # the job has failed already, and its own error is the one to tell
+        except BaseException:  # the job has failed already, and its own error is the one to tell
             log.exception("classify of a retry policy failed; %s is classed without it", type(error).__qualname__)
             return None
 

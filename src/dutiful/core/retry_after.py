@@ -21,7 +21,7 @@ def read_retry_after(text: str | None) -> RetryTime | None:
         return timedelta(seconds=min(float(text), LONGEST_WAIT.total_seconds())) or None
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError, TypeError, IndexError):  # as the parser of mail fails on what is no date
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -30,5 +30,7 @@ def wait_from(now: datetime, asked: RetryTime | None) -> timedelta | None:
     """How long that is from now; None if it is over. How far off a date is shows only here, so it is bounded here."""
     if not isinstance(asked, datetime):
         return asked
+    if asked.tzinfo is None:
+        asked = asked.replace(tzinfo=UTC)
     wait = min(asked - now, LONGEST_WAIT)
     return wait if wait > NOTHING else None

@@ -2,7 +2,8 @@
 
 Laws:
 1. A dead letter is acted on while it is open; reprocessing, resolved and discarded ones are closed to people.
-2. Reprocessing makes exactly one new job; what becomes of that job resolves the dead letter.
+2. Reprocessing makes exactly one new job; the end of that job resolves the dead letter. If it was cancelled,
+   nothing is resolved, and the dead letter is to be reviewed again.
 3. Its payload, errors and history never change.
 """
 
@@ -59,12 +60,15 @@ def from_states(act: ReviewAct) -> frozenset[ReviewState]:
 BY_HAND = "by hand"  # the resolution of one that a person has mended
 
 
-def resolution(new_job_id: UUID, state: State | None) -> str:
-    """How a reprocessed dead letter came to be resolved: its new job ended in `state`; None: it is gone."""
+def resolution(new_job_id: UUID, state: State | None) -> tuple[ReviewState, str]:
+    """Where a reprocessed dead letter stands when its new job has ended in `state`, and why; None: it is gone."""
+    name = public(new_job_id)
     match state:
         case None:
-            return f"its new job {public(new_job_id)} is gone"
+            return ReviewState.RESOLVED, f"its new job {name} is gone"
+        case State.CANCELLED:
+            return ReviewState.PENDING_REVIEW, f"its new job {name} was cancelled"
         case State.FAILED:
-            return f"failed again as {public(new_job_id)}, which has a dead letter of its own"
+            return ReviewState.RESOLVED, f"failed again as {name}, which has a dead letter of its own"
         case _:
-            return f"{state.value.replace('_', ' ')} as {public(new_job_id)}"
+            return ReviewState.RESOLVED, f"{state.value.replace('_', ' ')} as {name}"

@@ -45,6 +45,18 @@ class Rules:
                 raise UsageError(f"rules: {name} {value!r:.80} must be a list of names, as in [{value!r:.80}]")
             if any(not isinstance(item, str) or not item for item in value):
                 raise UsageError(f"rules: {name} has something in it that is not a name")
+        if not isinstance(self.versions, list | tuple) or len(set(self.versions)) < len(self.versions):
+            raise UsageError("rules: versions must be a list of different texts, the current one last")
+        if self.unique is not None and not isinstance(self.unique, str | Unique):
+            raise UsageError(f'rules: unique {self.unique!r:.80} must be the name of a field, or Unique("field", …)')
+        for name, field in (
+            ("version_field", self.version_field),
+            ("tenant", self.tenant),
+            ("correlation_id", self.correlation_id),
+            ("unique", self.unique_field),
+        ):
+            if field is not None and (not isinstance(field, str) or not field):
+                raise UsageError(f"rules: {name} {field!r:.80} must be the name of a field")
         for field, hint in self.fields.items():
             _check_type(field, hint)
         if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 2):
@@ -56,7 +68,14 @@ class Rules:
     def fields(self) -> dict[str, Any]:
         """Every field that must be there, with its type."""
         own = {field: Any for field in (self.tenant, self.correlation_id, self.unique_field) if field is not None}
-        return own | _typed(self.required, Any) | _typed(self.references, Id)
+        required = _typed(self.required, Any)
+        typed = {field: hint for field, hint in required.items() if hint is not Any}
+        return own | required | _typed(self.references, Id) | typed
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """The fields that must be references, whatever their type."""
+        return frozenset(field for field, hint in _typed(self.references, Id).items() if hint is Id)
 
     @cached_property
     def names(self) -> frozenset[str]:

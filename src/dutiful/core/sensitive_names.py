@@ -16,15 +16,17 @@ CREDENTIALS = frozenset({PASSWORD, TOKEN, SECRET, KEY, HEADER})
 
 # How a name ends, without what parts its words; a name's last words decide, as in `connection_token`.
 _ENDINGS = {
-    PASSWORD: "password passwd pwd passphrase passcode passwordhash dbpass userpass adminpass smtppass otp cvv cvc",
+    PASSWORD: "password passwd passwort kennwort pwd pw passphrase passcode passwordhash otp cvv cvc cardpin userpin",
     TOKEN: "token jwt accesstoken refreshtoken authtoken sessiontoken bearertoken idtoken resettoken csrftoken "
-    "apitoken bottoken devicetoken",
+    "apitoken bottoken devicetoken githubpat",
     SECRET: "secret credential creds clientsecret sharedsecret appsecret webhooksecret",
     KEY: "apikey accesskey secretkey privatekey signingkey encryptionkey decryptionkey masterkey sharedkey authkey "
-    "hmackey sshkey",
-    HEADER: "authorization cookie setcookie basicauth httpauth authheader authorizationheader cookieheader",
+    "hmackey sshkey stripekey accountkey",
+    HEADER: "authorization authorisation cookie setcookie basicauth httpauth authheader authorizationheader "
+    "cookieheader",
     MAIL: "mailbody emailbody messagebody msgbody htmlbody textbody plainbody rawbody mimebody letterbody smsbody "
-    "mailtext emailtext mailhtml emailhtml rawmail rawemail rawmime mailcontent emailcontent messagecontent",
+    "mailtext emailtext mailhtml emailhtml rawmail rawemail rawmime rawmessage mailraw emailraw messageraw mailcontent "
+    "emailcontent messagecontent eml",
     CONTENT: "documentcontent doccontent filecontent attachmentcontent pagecontent pdfcontent rawcontent htmlcontent "
     "textcontent blobcontent uploadcontent contentbytes documentbody documenttext documentbytes documentdata "
     "filebytes filedata filetext attachmentbytes attachmentdata ocrtext",
@@ -32,11 +34,34 @@ _ENDINGS = {
 _MEANINGS = {ending: said for said, endings in _ENDINGS.items() for ending in endings.split()}
 # Words that mean it only if they are the whole name: a governing body, a table of contents.
 _WHOLE = {"body": MAIL, "bodies": MAIL, "content": CONTENT, "contents": CONTENT, "pass": PASSWORD}
+# `imap_pass`, but not `boarding_pass`.
+_SERVICES = (
+    "admin app db database ftp http imap ldap login mail mongo mqtt mysql pg pop postgres proxy rabbit redis root sftp "
+    "smtp ssh user vpn wifi"
+)
+_MEANINGS |= {f"{service}pass": PASSWORD for service in _SERVICES.split()}
+_MEANINGS |= {
+    f"{noun}{form}": CONTENT
+    for noun in ["document", "doc", "file", "pdf", "attachment", "image", "scan", "upload"]
+    for form in ("base64", "b64")
+}
+# Places in a list, consents and orders, which are called so, too.
+_HARMLESS = frozenset(
+    f"{before}{what}"
+    for befores, what in (
+        ("page nextpage prevpage sync nextsync delta continuation continue resume cursor next skip scroll", "token"),
+        ("prior pre payment credit", "authorization"),
+    )
+    for before in befores.split()
+)
+_CARDS = frozenset(
+    ("card", "cards", "cardno", "cardnumber", "cardnum", "creditcard", "debitcard", "cc", "ccnumber", "ccnum", "pan")
+)
 _GLUED = ("password", "passwd", "passphrase")  # also without a seam: userpassword
 # What says in which form the value is, and not that it is something else.
 _FORMS = re.compile(
-    r"\d+|value|text|raw|string|str|plain|plaintext|encrypted|enc|b|base|bytes|data|html|markdown|new|old|current"
-    r"|confirm|confirmation|again"
+    r"\d+|value|text|raw|string|str|plain|plaintext|encrypted|enc|b|base|bytes|pem|data|html|markdown|new|old|current"
+    r"|confirm|confirmation|again|v|prod|production|staging|stage|dev|live|test|sandbox|backup"
 )
 # A name that begins so is a flag or a number.
 _ABOUT = re.compile(r"has|is|needs|include|includes|with|without|requires|max|min|num|number|total|count|used")
@@ -61,6 +86,11 @@ def ends_with(name: str, endings: Collection[tuple[str, ...]]) -> bool:
     return any(parts[-len(ending) :] == ending for ending in endings)
 
 
+def speaks_of_cards(name: str) -> bool:
+    """Whether a number under this name would be a payment card's."""
+    return not _CARDS.isdisjoint(words(name))
+
+
 @functools.lru_cache(maxsize=4096)
 def _words(name: str) -> tuple[str, ...]:
     plain = name if name.isascii() else unicodedata.normalize("NFKC", name)
@@ -79,6 +109,8 @@ def _meaning(parts: tuple[str, ...]) -> str | None:
 
 
 def _ending(parts: tuple[str, ...]) -> str | None:
+    if not _HARMLESS.isdisjoint(("".join(parts[-2:]), "".join(parts[-3:]))):
+        return None
     joined = ""
     for part in reversed(parts[-3:]):
         joined = part + joined

@@ -1,6 +1,6 @@
 """One act on many dead letters: looked at first, then begun, then taken step by step."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -8,16 +8,17 @@ import msgspec
 import uuid_utils.compat
 
 from dutiful import bulk
-from dutiful.client import REASON_LIMIT
 from dutiful.core import ids
 from dutiful.core.audit import AuditOutcome
 from dutiful.core.errors import BulkRunNotFound, IllegalTransition, UsageError
-from dutiful.core.payload import clean
+from dutiful.core.principal import Role
 from dutiful.core.review import ReviewAct, from_states
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.reviewing import BulkRun, DeadLetter, DeadLetterFilter, DeadLetterGroup
+from dutiful.operator.door import recordable
+from dutiful.reviewing import BulkRun, BulkState, DeadLetter, DeadLetterFilter, DeadLetterGroup
 
 SAMPLE = 10
+INSTANT = timedelta(microseconds=1)  # the smallest that databases know
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +45,19 @@ class Bulk(DeadLetters):
         now, who = datetime.now(UTC), self.principal
         run_id = uuid_utils.compat.uuid7()
         async with self._act(
-            "dead_letter.bulk", ids.public(run_id), reason, tenant=filter.tenant, before={"act": act}, act=run_id
+            "dead_letter.bulk",
+            ids.public(run_id),
+            reason,
+            tenant=filter.tenant,
+            before={"act": act},
+            act=run_id,
+            check=lambda: self._for_act(act, filter),
         ) as acting:
             wanted = self._for_act(act, filter)
-            # Nothing that dies from now on, be it what this run itself has made.
-            until = now if wanted.until is None else min(wanted.until, now)
+            # Nothing that dies from now on, be it what this run itself has made. By the time of the newest, for the
+            # clock of the database may go before or after ours.
+            newest = await self._store.dead_letters(wanted, limit=1)
+            until = newest[0].died_at + INSTANT if newest else now if wanted.until is None else min(wanted.until, now)
             wanted = msgspec.structs.replace(wanted, until=until)
             run = BulkRun(
                 id=run_id,
@@ -57,7 +66,7 @@ class Bulk(DeadLetters):
                 by=who.name,
                 role=who.role,
                 origin=who.origin,
-                reason=None if reason is None else clean(reason, REASON_LIMIT),
+                reason=None if reason is None else recordable(reason),
                 created_at=now,
                 total=await self._store.dead_letter_count(wanted),
             )
@@ -82,17 +91,17 @@ class Bulk(DeadLetters):
             reason,
             tenant=None if found is None else found.filter.tenant,
             before=None if found is None else {"state": found.state},
+            check=lambda: _stoppable(found, run_id),
         ) as act:
-            _there(found, run_id)
             if not await self._store.stop_bulk(run_id):
-                run = await self.bulk_run(run_id)
-                raise IllegalTransition(f"bulk run {ids.public(run_id)} is {run.state}, so it cannot be stopped")
+                _stoppable(await self._run(run_id), run_id)
             run = await self.bulk_run(run_id)
             act.after = {"state": run.state, "done": run.done, "skipped": run.skipped}
         return run
 
     async def step_bulk(self, run_id: UUID) -> BulkRun:
         """Take it one page further, with or without others who do so too; says how it stands then."""
+        self._check_role("to step a bulk run", Role.MANAGER)
         run = await self.bulk_run(run_id)
         after, lines = await bulk.step(self._store, run, self._kinds)
         if lines:
@@ -119,6 +128,11 @@ class Bulk(DeadLetters):
 def _begun(run: BulkRun) -> dict[str, Any]:
     given = {name: value for name, value in msgspec.to_builtins(run.filter).items() if value}
     return {"act": run.act, "total": run.total, "filter": given}
+
+
+def _stoppable(run: BulkRun | None, run_id: UUID) -> None:
+    if (state := _there(run, run_id).state) is not BulkState.RUNNING:
+        raise IllegalTransition(f"bulk run {ids.public(run_id)} is {state}, so it cannot be stopped")
 
 
 def _there(run: BulkRun | None, run_id: UUID) -> BulkRun:

@@ -1,6 +1,6 @@
 """Dead letters, as a principal reviews them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
@@ -9,14 +9,13 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
-from dutiful.client import REASON_LIMIT, lines
+from dutiful.client import lines
 from dutiful.core import ids
 from dutiful.core.audit import AuditOutcome
-from dutiful.core.errors import DeadLetterNotFound, IllegalTransition, UniqueConflict
+from dutiful.core.errors import DeadLetterNotFound, IllegalTransition, PayloadInvalid, UniqueConflict
 from dutiful.core.job import NewJob
-from dutiful.core.payload import clean
 from dutiful.core.review import OPEN, ReviewAct, check
-from dutiful.operator.door import Act, Door
+from dutiful.operator.door import Act, Door, recordable
 from dutiful.reprocessing import changed_fields, new_job
 from dutiful.reviewing import (
     DeadLetter,
@@ -79,10 +78,8 @@ class DeadLetters(Door):
     ) -> Reprocessed:
         """Run it again as a new job, which is the same but for its key, and for its `payload` if one is given."""
         letter = await self._letter(job_id)
-        async with self._reviewing(ReviewAct.REPROCESS, job_id, letter, notes) as act:
-            found = _there(letter, job_id)
-            check(found.status, ReviewAct.REPROCESS, _name(job_id))
-            job = await self._reprocess(found, notes, payload, act)
+        async with self._reviewing(ReviewAct.REPROCESS, job_id, letter, notes, payload) as act:
+            job = await self._reprocess(_there(letter, job_id), notes, payload, act)
         self._client.delivery.hint(lines([job]))
         self._client.delivery.news()
         return Reprocessed(
@@ -96,23 +93,36 @@ class DeadLetters(Door):
         return letter if letter is not None and self._ours(letter.tenant) else None
 
     def _within(self, filter: DeadLetterFilter) -> DeadLetterFilter:
-        return msgspec.structs.replace(filter, tenant=self._scope(filter.tenant))
+        return msgspec.structs.replace(filter, tenant=self.scope(filter.tenant))
 
     def _reviewing(
-        self, act: ReviewAct, job_id: UUID, letter: DeadLetter | None, notes: str | None
+        self,
+        act: ReviewAct,
+        job_id: UUID,
+        letter: DeadLetter | None,
+        notes: str | None,
+        payload: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[Act]:
+        def possible() -> None:
+            found = _there(letter, job_id)
+            check(found.status, act, _name(job_id))
+            if act is ReviewAct.REPROCESS:
+                self._new_job(found, payload)
+
         return self._act(
             f"dead_letter.{act}",
             ids.public(job_id),
             notes,
             tenant=None if letter is None else letter.tenant,
             before=None if letter is None else {"status": letter.status},
+            check=possible,
         )
 
     async def _decide(self, decision: ReviewAct, job_id: UUID, notes: str | None) -> DeadLetter:
         letter = await self._letter(job_id)
         async with self._reviewing(decision, job_id, letter, notes) as act:
             status = check(_there(letter, job_id).status, decision, _name(job_id))
+            notes = _there(letter, job_id).notes_for(self.principal.name, notes)
             reviewed = await self._review(decision, job_id, notes, act, {"status": status})
             _check_applied(reviewed, decision)
         return await self.dead_letter(job_id)
@@ -121,16 +131,9 @@ class DeadLetters(Door):
         self, letter: DeadLetter, notes: str | None, payload: Mapping[str, Any] | None, act: Act
     ) -> NewJob:
         taken: list[str] = []
+        notes = letter.notes_for(self.principal.name, notes)
         for _ in range(TRIES):
-            job = new_job(
-                letter,
-                id=uuid_utils.compat.uuid7(),
-                by=self.principal.name,
-                at=datetime.now(UTC),
-                kinds=self._kinds,
-                payload=payload,
-                taken=taken,
-            )
+            job = self._new_job(letter, payload, taken)
             after: dict[str, Any] = {"status": "reprocessing", "new_job": ids.public(job.id)}
             if payload is not None:
                 after["changed"] = sorted(changed_fields(letter.payload, msgspec.json.decode(job.payload)))[:NAMED]
@@ -138,8 +141,22 @@ class DeadLetters(Door):
             if reviewed.applied or job.unique is None or reviewed.status not in OPEN:
                 _check_applied(reviewed, ReviewAct.REPROCESS)
                 return job
+            if letter.unique_key is None:
+                problem = "the unique key that its payload gives is held by another job; give it another payload"
+                raise PayloadInvalid(f"{_name(letter.id)}: {problem}", "payload")
             taken.append(job.unique.key)
         raise UniqueConflict(f"{_name(letter.id)}: the keys made for its new job are all taken; try again", letter.id)
+
+    def _new_job(self, letter: DeadLetter, payload: Mapping[str, Any] | None, taken: Sequence[str] = ()) -> NewJob:
+        return new_job(
+            letter,
+            id=uuid_utils.compat.uuid7(),
+            by=self.principal.name,
+            at=datetime.now(UTC),
+            kinds=self._kinds,
+            payload=payload,
+            taken=taken,
+        )
 
     async def _review(
         self,
@@ -155,7 +172,7 @@ class DeadLetters(Door):
             id=job_id,
             act=decision,
             by=self.principal.name,
-            notes=None if notes is None else clean(notes, REASON_LIMIT),
+            notes=None if notes is None else recordable(notes),
             job=job,
             event=act.ended(AuditOutcome.SUCCEEDED, after),
         )
@@ -180,7 +197,10 @@ def _check_applied(reviewed: Reviewed, decision: ReviewAct) -> None:
         _there(None, reviewed.id)
     else:
         check(reviewed.status, decision, _name(reviewed.id))
-    raise IllegalTransition(f"{_name(reviewed.id)} was left as it is: somebody else acted on it meanwhile; try again")
+    raise IllegalTransition(
+        f"{_name(reviewed.id)} was left as it is: somebody else acted on it meanwhile, or another job holds the unique "
+        "key that it would have; look at it again"
+    )
 
 
 def _name(job_id: UUID) -> str:

@@ -3,10 +3,11 @@
 import getpass
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from inspect import isawaitable
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from dutiful.core.errors import (
 )
 from dutiful.core.payload import check_name, clean
 from dutiful.core.principal import Principal, Role
+from dutiful.core.sensitive import redact
 from dutiful.kind import Kind
 
 log = logging.getLogger("dutiful.operator")
@@ -45,10 +47,14 @@ REFUSED = (
 
 @dataclass(slots=True)
 class Act:
-    """One act that is under way; `after` is what it came to, and `recorded` that its end is in the trail already."""
+    """One act that is under way; `after` is what it came to, and `recorded` that its end is in the trail already.
+
+    `done` is False if there was nothing that it could be done to.
+    """
 
     asked: AuditEvent
     after: Any = None
+    done: bool = True
     recorded: bool = False
 
     def ended(self, outcome: AuditOutcome, after: Any = None) -> AuditEvent:
@@ -105,33 +111,42 @@ class Door:
         before: Any = None,
         fleetwide: bool = False,
         act: UUID | None = None,
+        check: Callable[[], object] | None = None,
     ) -> AsyncIterator[Act]:
         """The one door of every act: on record before it is done, so that none goes unseen, and when it has ended.
 
-        `tenant` is whose the target is; `fleetwide`: it is nobody's, so it is closed to a tenant's principal.
+        `tenant` is whose the target is; `fleetwide`: it is nobody's, so it is closed to a tenant's principal; `check`
+        raises if the act cannot be begun. One that is refused so has never begun, and leaves that one event.
         """
         under_way = Act(self._event(action, target, reason, tenant, before, act))
-        await self._store.append_audit([under_way.asked])
         try:
             self._check_role(action, role)
             if fleetwide:
                 self._check_fleetwide(action)
+            if check is not None and isawaitable(checked := check()):
+                await checked
+            await self._store.append_audit([under_way.asked])
             yield under_way
         except StoreUnavailable:
             # As when we are cancelled: whether it was done, nobody knows, and an act without an end says so.
             raise
         except Exception as error:
             outcome = AuditOutcome.REFUSED if isinstance(error, REFUSED) else AuditOutcome.FAILED
-            told = clean(f"{type(error).__name__}: {error}", TARGET_LIMIT)
+            told = recordable(f"{type(error).__name__}: {error}", TARGET_LIMIT)
             await self._record(under_way, under_way.ended(outcome, {"error": told}))
             raise
-        log.info("%s: %s %s (%s)", self.principal.name, action, target, reason or "no reason given")
-        await self._record(under_way, under_way.ended(AuditOutcome.SUCCEEDED, under_way.after))
+        asked = under_way.asked
+        line = f"{asked.principal}: {action} {asked.target} ({asked.reason or 'no reason given'})"
+        log.info("%s", one_line(line))
+        outcome = AuditOutcome.SUCCEEDED if under_way.done else AuditOutcome.FAILED
+        await self._record(under_way, under_way.ended(outcome, under_way.after))
 
     async def refuse(self, action: str, target: str | None, problem: str) -> None:
         """Record an act that was turned away at an outer door, before it could be asked for here."""
-        under_way = Act(self._event(action, target, None))
-        await self._store.append_audit([under_way.ended(AuditOutcome.REFUSED, {"error": clean(problem, TARGET_LIMIT)})])
+        refused = Act(self._event(action, target, None)).ended(
+            AuditOutcome.REFUSED, {"error": recordable(problem, TARGET_LIMIT)}
+        )
+        await self._store.append_audit([refused])
 
     async def _record(self, act: Act, event: AuditEvent) -> None:
         """What was done is done: a trail that cannot be written now must not make it look undone."""
@@ -163,9 +178,9 @@ class Door:
             origin=who.origin,
             action=action,
             outcome=AuditOutcome.REQUESTED,
-            target=None if target is None else clean(target, TARGET_LIMIT),
+            target=None if target is None else recordable(target, TARGET_LIMIT),
             tenant=tenant if who.tenant is None else who.tenant,
-            reason=None if reason is None else clean(reason, REASON_LIMIT),
+            reason=None if reason is None else recordable(reason, REASON_LIMIT),
             before=before,
             address=who.address,
         )
@@ -185,12 +200,22 @@ class Door:
         """Whether what belongs to `tenant` exists for the principal."""
         return self.principal.tenant is None or tenant == self.principal.tenant
 
-    def _scope(self, asked: str | None) -> str | None:
+    def scope(self, asked: str | None) -> str | None:
         """The tenant to look within: the principal's own, or whichever they ask for."""
         own = self.principal.tenant
         if own is not None and asked is not None and asked != own:
             raise NotAllowed(f"{self.principal.name} acts for the tenant {own}: leave the tenant {asked!r:.80} out")
         return asked if own is None else own
+
+
+def recordable(text: str, limit: int = REASON_LIMIT) -> str:
+    """What people write, as it is kept: somebody may have pasted a secret, and the trail is for good."""
+    return clean(redact(text), limit)
+
+
+def one_line(text: str) -> str:
+    """For a log, where a line break would let a person write a line of ours."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def os_user() -> str:

@@ -3,9 +3,8 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from dutiful.client import REASON_LIMIT
-from dutiful.core.payload import check_name, clean
-from dutiful.operator.door import Door
+from dutiful.core.payload import check_name
+from dutiful.operator.door import Door, recordable
 from dutiful.outbox import PostState, WebhookPost, WebhookRecord
 from dutiful.store import Pause, PauseScope, ScheduleRecord, WorkerRecord
 
@@ -39,9 +38,11 @@ class Fleetwide(Door):
 
     async def pause(self, scope: PauseScope, name: str, reason: str | None = None) -> bool:
         """Let nothing of it start any more; False if it was paused already."""
-        async with self._act(f"{scope}.pause", name, reason, fleetwide=True) as act:
-            told = None if reason is None else clean(reason, REASON_LIMIT)
-            pause = Pause(scope, check_name(name, scope.value), datetime.now(UTC), self.principal.name, told)
+        async with self._act(
+            f"{scope}.pause", name, reason, fleetwide=True, check=lambda: check_name(name, scope.value)
+        ) as act:
+            told = None if reason is None else recordable(reason)
+            pause = Pause(scope, name, datetime.now(UTC), self.principal.name, told)
             changed = await self._store.pause(pause)
             act.after = {"paused": True, "changed": changed}
         return changed
@@ -57,14 +58,14 @@ class Fleetwide(Door):
         """Let a schedule fire or not; False if there is none of that name."""
         action = "schedule.enable" if enabled else "schedule.disable"
         async with self._act(action, name, reason, fleetwide=True) as act:
-            known = await self._store.enable_schedule(name, enabled)
+            known = act.done = await self._store.enable_schedule(name, enabled)
             act.after = {"enabled": enabled, "known": known}
         return known
 
     async def remove_schedule(self, name: str, reason: str | None = None) -> bool:
         """Forget a schedule that the code no longer declares; False if there is none of that name."""
         async with self._act("schedule.remove", name, reason, fleetwide=True) as act:
-            known = await self._store.remove_schedule(name)
+            known = act.done = await self._store.remove_schedule(name)
             act.after = {"known": known}
         return known
 
@@ -75,21 +76,21 @@ class Fleetwide(Door):
             if enabled:
                 changed = await self._store.enable_webhook(name)
             else:
-                told = clean(reason or f"disabled by {self.principal.name}", REASON_LIMIT)
+                told = recordable(reason or f"disabled by {self.principal.name}")
                 changed = await self._store.disable_webhook(name, told)
-            act.after = {"enabled": enabled, "changed": changed}
+            act.after, act.done = {"enabled": enabled, "changed": changed}, changed
         return changed
 
     async def remove_webhook(self, name: str, reason: str | None = None) -> bool:
         """Forget a webhook that the code no longer declares; False if there is none of that name."""
         async with self._act("webhook.remove", name, reason, fleetwide=True) as act:
-            known = await self._store.remove_webhook(name)
+            known = act.done = await self._store.remove_webhook(name)
             act.after = {"known": known}
         return known
 
     async def redeliver(self, post_id: UUID, reason: str | None = None) -> bool:
         """Post a webhook that has ended again, with all its attempts; False if there is none, or it still waits."""
         async with self._act("webhook.redeliver", str(post_id), reason, fleetwide=True) as act:
-            again = await self._store.post_again(post_id)
+            again = act.done = await self._store.post_again(post_id)
             act.after = {"again": again}
         return again

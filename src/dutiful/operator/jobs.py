@@ -1,5 +1,6 @@
 """Jobs, as a principal looks at them and acts on them."""
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
@@ -9,15 +10,17 @@ import msgspec
 import uuid_utils.compat
 
 from dutiful.core import ids
+from dutiful.core.endpoint import origin
 from dutiful.core.errors import IllegalTransition, JobNotFound
 from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, Unique
-from dutiful.core.review import OPEN, ReviewState
+from dutiful.core.review import BY_HAND, OPEN, ReviewState
 from dutiful.core.transitions import State
 from dutiful.explanation import Explanation, Fleet, finished, gate, in_line, later, running, unserved
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.operator.door import Act
+from dutiful.operator.door import Act, recordable
 from dutiful.outbox import WebhookPost
 from dutiful.reprocessing import json_text
+from dutiful.reviewing import DeadLetter
 from dutiful.store import CancelResult, JobFilter, JobPage, QueueRecord, Stats
 
 COUNTED = 200  # ready jobs of a queue up to which those ahead are counted one by one
@@ -38,7 +41,7 @@ class Jobs(DeadLetters):
         return _there(await self._found(job_id), job_id)
 
     async def jobs(self, filter: JobFilter) -> JobPage:
-        return await self._store.jobs(msgspec.structs.replace(filter, tenant=self._scope(filter.tenant)))
+        return await self._store.jobs(msgspec.structs.replace(filter, tenant=self.scope(filter.tenant)))
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         await self.job(job_id)
@@ -56,13 +59,14 @@ class Jobs(DeadLetters):
     async def posts_of(self, job_id: UUID) -> list[WebhookPost]:
         """The messages to webhooks about it."""
         await self.job(job_id)
-        return await self._store.posts(job_id=job_id)
+        posts = await self._store.posts(job_id=job_id)
+        return posts if self.tenant is None else [_without_address(post) for post in posts]
 
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
-        return await self._store.queues(tenant=self._scope(tenant))
+        return await self._store.queues(tenant=self.scope(tenant))
 
     async def stats(self, since: timedelta, tenant: str | None = None) -> Stats:
-        return await self._store.stats(since, tenant=self._scope(tenant))
+        return await self._store.stats(since, tenant=self.scope(tenant))
 
     async def explain(self, job_id: UUID) -> Explanation:
         """Why it is not running, or what it is doing."""
@@ -73,7 +77,8 @@ class Jobs(DeadLetters):
             case State.SCHEDULED if record.run_at is not None and record.run_at > now:
                 return later(record, record.run_at, await self._store.attempts(job_id), now)
             case State.SCHEDULED | State.READY | State.BLOCKED:
-                fleet = Fleet.of(await self._store.workers(), await self._store.pauses())
+                house = self.tenant is None
+                fleet = Fleet.of(await self._store.workers(), await self._store.pauses(), house=house)
                 needs = await self.needs(job_id) if record.gate == "dependency" else []
                 if record.state is State.BLOCKED and (held := gate(record, needs, fleet, now)):
                     return held
@@ -103,9 +108,9 @@ class Jobs(DeadLetters):
         """Cancel it if it waits, ask it to stop if it runs."""
         found = await self._found(job_id)
         async with self._acting("job.cancel", job_id, found, reason) as act:
-            _there(found, job_id)
-            result = await self._client.cancel(job_id, reason or f"cancelled by {self.principal.name}")
+            result = await self._client.cancel(job_id, recordable(reason or f"cancelled by {self.principal.name}"))
             act.after = {"state": result.state, "changed": result.changed, "requested": result.requested}
+            act.done = result.changed or result.requested
         return result
 
     async def retry(self, job_id: UUID, reason: str | None = None) -> Retried:
@@ -113,34 +118,47 @@ class Jobs(DeadLetters):
 
         A job that failed for good is reprocessed, so that its dead letter knows of the new one.
         """
-        letter = await self._store.dead_letter(job_id)
-        if letter is not None and self._ours(letter.tenant):
-            if letter.status in OPEN:
-                new = (await self.reprocess(job_id, reason)).new_job_id
-                return Retried(new, (await self.job(new)).state, made=True)
-            if letter.status is ReviewState.REPROCESSING and letter.new_job_id is not None:
-                new_job = await self._store.find(letter.new_job_id)
-                if new_job is not None and not new_job.state.final:
-                    return Retried(new_job.id, new_job.state, made=False)
+        letter = await self._letter(job_id)
+        if letter is not None and letter.status in OPEN:
+            new = (await self.reprocess(job_id, reason)).new_job_id
+            return Retried(new, (await self.job(new)).state, made=True)
         found = await self._found(job_id)
-        async with self._acting("job.retry", job_id, found, reason) as act:
-            retried = await self._retry(_there(found, job_id))
+        async with self._acting("job.retry", job_id, found, reason, lambda _: _check_undecided(letter)) as act:
+            retried = await self._standing_for(letter) or await self._retry(_there(found, job_id))
             act.after = {"job": ids.public(retried.job_id), "state": retried.state, "made": retried.made}
         return retried
+
+    async def _standing_for(self, letter: DeadLetter | None) -> Retried | None:
+        """The job that was made of it already, while that one has not ended."""
+        if letter is None or letter.status is not ReviewState.REPROCESSING or letter.new_job_id is None:
+            return None
+        new = await self._found(letter.new_job_id)
+        return None if new is None or new.state.final else Retried(new.id, new.state, made=False)
 
     async def _found(self, job_id: UUID) -> JobRecord | None:
         record = await self._store.find(job_id)
         return record if record is not None and self._ours(record.tenant) else None
 
     def _acting(
-        self, action: str, job_id: UUID, record: JobRecord | None, reason: str | None
+        self,
+        action: str,
+        job_id: UUID,
+        record: JobRecord | None,
+        reason: str | None,
+        check: Callable[[JobRecord], object] = lambda _: None,
     ) -> AbstractAsyncContextManager[Act]:
+        """`check` raises if it cannot be done to the job as it was found."""
+
+        def possible() -> None:
+            check(_there(record, job_id))
+
         return self._act(
             action,
             ids.public(job_id),
             reason,
             tenant=None if record is None else record.tenant,
             before=None if record is None else {"state": record.state},
+            check=possible,
         )
 
     async def _retry(self, record: JobRecord) -> Retried:
@@ -187,8 +205,29 @@ class Jobs(DeadLetters):
         return Retried(inserted.job_id, (await self.job(inserted.job_id)).state, made)
 
 
+def _without_address(post: WebhookPost) -> WebhookPost:
+    """For a tenant: the house's own endpoints may have a secret in their path, and errors may repeat it."""
+    if post.webhook is None:
+        return post
+    where = origin(post.url)
+    return msgspec.structs.replace(post, url=where, error=post.error and post.error.replace(post.url, where))
+
+
 def _there(record: JobRecord | None, job_id: UUID) -> JobRecord:
     """The same words for another tenant's: whoever asks must not learn that it is there."""
     if record is None:
         raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
     return record
+
+
+def _check_undecided(letter: DeadLetter | None) -> None:
+    """Whoever has closed it had a reason; a retry by somebody else must not go round that."""
+    if letter is None:
+        return
+    by_hand = letter.status is ReviewState.RESOLVED and letter.resolution == BY_HAND
+    if letter.status is ReviewState.DISCARDED or by_hand:
+        why = f": {letter.notes}" if letter.notes else ""
+        raise IllegalTransition(
+            f"the dead letter of job {ids.public(letter.id)} was {letter.status}{' by hand' if by_hand else ''} by "
+            f"{letter.reviewed_by}{why}; so it is not run again: if it has to be, enqueue a new job"
+        )

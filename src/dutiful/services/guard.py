@@ -7,13 +7,16 @@ it has must be allowed, and what comes back is what is connected to.
 import asyncio
 import socket
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import ip_address
 
 from dutiful.core.endpoint import Address, Network, check_url, refusal, remedy
 from dutiful.core.errors import UsageError
+from dutiful.daemons import Daemons
 
-LOOKUPS = 16  # at once
+# At once, and a few times as many as there are posts: a name server that does not answer keeps its thread for longer
+# than a post may take.
+LOOKUPS = 64
 
 
 class Forbidden(Exception):
@@ -27,8 +30,10 @@ class Unreachable(Exception):
 class Guard:
     def __init__(self, networks: Sequence[Network]) -> None:
         self._networks = networks
-        # Of our own: a name server that does not answer would fill the threads that everybody shares.
-        self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="dutiful-names")
+        # Of our own: a name server that does not answer would fill the threads that everybody shares, and keep the
+        # process from its end.
+        self._threads = Daemons(LOOKUPS, "dutiful names")
+        self._looking: dict[str, asyncio.Future[list[Address]]] = {}
 
     def check(self, url: str) -> str:
         """The URL in its one spelling; Forbidden if it is none that we post to: jobs inserted by SQL can have any."""
@@ -39,11 +44,10 @@ class Guard:
 
     async def addresses(self, host: str, port: int) -> list[Address]:
         """Where `host` is now; Forbidden if any of it is refused, Unreachable if it is nowhere."""
-        loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._threads, _look_up, host, port)
-        except (OSError, UnicodeError) as error:
-            raise Unreachable(f"{host} was not found: {error}") from error
+            found = [ip_address(host)]
+        except ValueError:
+            found = await self._look_up(host, port)
         if not found:
             raise Unreachable(f"{host} was not found: it has no address")
         for address in found:
@@ -51,8 +55,25 @@ class Guard:
                 raise Forbidden(f"{host} leads to a forbidden address: {reason}; {remedy(address)}")
         return found
 
+    async def _look_up(self, host: str, port: int) -> list[Address]:
+        """One look for all who wait for the same name: a name that is never found takes one thread, not all."""
+        looking = self._looking.get(host)
+        if looking is None:
+            looking = asyncio.wrap_future(self._threads.submit(partial(_look_up, host, port)))
+            self._looking[host] = looking
+            looking.add_done_callback(partial(self._found, host))
+        try:
+            return await asyncio.shield(looking)
+        except (OSError, UnicodeError) as error:
+            raise Unreachable(f"{host} was not found: {error}") from error
+
+    def _found(self, host: str, looking: "asyncio.Future[list[Address]]") -> None:
+        del self._looking[host]
+        if not looking.cancelled():
+            looking.exception()  # whoever waited may have gone
+
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 def _look_up(host: str, port: int) -> list[Address]:

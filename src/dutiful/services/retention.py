@@ -92,9 +92,7 @@ class Retention:
         if self._keep is None:
             await self._in_steps(lambda: self._store.tidy(POSTS_STAY, BATCH))
             return
-        # Whoever wants to hear of each job has it deleted with care; otherwise nothing is read, only deleted.
-        careful = bool(self._on_delete) or await self._store.listened()
-        await self._in_steps(self._remove if careful else self._retain)
+        await self._in_steps(self._delete)
 
     async def _in_steps(self, step: Callable[[], Any]) -> None:
         more = True
@@ -110,6 +108,11 @@ class Retention:
         parted = await self._store.mark_stale(self._stale_after, BATCH, self._stale_walk.cursor, told=told)
         await self._part(parted, deleted=False, told=told)
         return self._stale_walk.move(parted.cursor)
+
+    async def _delete(self) -> bool:
+        """Whoever wants to hear of each job has it deleted with care; otherwise nothing is read, only deleted."""
+        careful = bool(self._on_delete) or await self._store.listened()
+        return await (self._remove() if careful else self._retain())
 
     async def _remove(self) -> bool:
         assert self._keep is not None
@@ -158,13 +161,31 @@ class Retention:
 
 
 async def _call(callback: Callback, job: JobRecord, threads: Daemons) -> None:
-    """A callback that fails is logged; the job's time is over all the same."""
+    """A callback that fails, in whatever way, is logged; the job's time is over all the same."""
+    # In a task of its own: one that cancels itself, or waits for what is cancelled, does not end the service.
+    calling = asyncio.create_task(_called(callback, job, threads))
+    try:
+        await asyncio.wait([calling])
+    except asyncio.CancelledError:
+        calling.cancel()
+        raise
+    error = asyncio.CancelledError("it was cancelled") if calling.cancelled() else calling.result()
+    if error is not None:
+        name = getattr(callback, "__name__", callback)
+        log.error("%s failed for job %s", name, ids.public(job.id), exc_info=error)
+
+
+async def _called(callback: Callback, job: JobRecord, threads: Daemons) -> BaseException | None:
+    """What it raised; an exit, too, which out of a task would end the event loop."""
     try:
         if inspect.iscoroutinefunction(callback):
             await callback(job)
-            return
+            return None
         answer = await asyncio.wrap_future(threads.submit(partial(callback, job)))
         if inspect.isawaitable(answer):  # from an object with an async __call__, or a lambda
             await answer
-    except Exception:
-        log.exception("%s failed for job %s", getattr(callback, "__name__", callback), ids.public(job.id))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return error
+    return None

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from uuid import UUID
 
-from dutiful.bulk import step
+from dutiful.bulk import Reviewable, step
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Lines
 from dutiful.reprocessing import Kinds
-from dutiful.reviewing import Reviewing
 from dutiful.store import Survey
 
 log = logging.getLogger("dutiful.services")
@@ -24,11 +24,12 @@ class Reviewer:
 
     name = "reviewer"
 
-    def __init__(self, store: Reviewing, kinds: Kinds, hint: Callable[[Lines], None]) -> None:
+    def __init__(self, store: Reviewable, kinds: Kinds, hint: Callable[[Lines], None]) -> None:
         self._store = store
         self._kinds = kinds
         self._hint = hint
         self._not_before = 0.0
+        self._stuck: dict[UUID, str] = {}  # runs that could not be taken further, and why: told once
 
     async def tick(self, survey: Survey) -> Lines | None:
         if survey.reviewing:
@@ -45,14 +46,25 @@ class Reviewer:
             began = time.monotonic()
             try:
                 _, lines = await step(self._store, run, self._kinds)
-            except DutifulError as error:  # this run's trouble, not that of those behind it
-                log.warning("bulk run %s: %s; its step is taken again later", ids.public(run.id), error)
+            except Exception as error:  # this run's trouble, not that of those behind it
+                self._tell(run.id, error)
                 continue
+            self._stuck.pop(run.id, None)
             taken += 1
             if lines:
                 self._hint(lines)
             await asyncio.sleep((time.monotonic() - began) * (1 / SHARE - 1))
         return taken > 0
+
+    def _tell(self, run_id: UUID, error: Exception) -> None:
+        why = f"{type(error).__name__}: {error}"
+        if self._stuck.get(run_id) != why:
+            self._stuck[run_id] = why
+            unforeseen = None if isinstance(error, DutifulError) else error
+            log.warning(
+                "bulk run %s: %s; its step is taken again, until it can be or the run is stopped",
+                ids.public(run_id), why, exc_info=unforeseen,
+            )  # fmt: skip
 
     async def _resolve(self) -> None:
         more = True

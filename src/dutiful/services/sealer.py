@@ -1,7 +1,6 @@
 """Seals audit events in order, and deletes those whose time is over."""
 
 import time
-from datetime import timedelta
 
 from dutiful.auditing import Auditing
 from dutiful.core.audit import Anchor, Seal, seal
@@ -17,17 +16,16 @@ class Sealer:
 
     name = "sealer"
 
-    def __init__(self, store: Auditing, keep: timedelta | None = None) -> None:
+    def __init__(self, store: Auditing) -> None:
         self._store = store
-        self._keep = keep
         self._not_before = 0.0
 
     async def tick(self, survey: Survey) -> Lines | None:
         if survey.unsealed:
             while await self.seal_some() == BATCH:
                 pass
-        if self._keep is not None and time.monotonic() >= self._not_before:
-            while await self._store.trim_audit(self._keep, BATCH) == BATCH:
+        if time.monotonic() >= self._not_before:
+            while await self._store.trim_audit(BATCH) == BATCH:
                 pass
             self._not_before = time.monotonic() + REST
         return None

@@ -106,6 +106,8 @@ def listing(wanted: JobFilter) -> Looking:
     """Find the page that `wanted` asks for; send() it the answer to each request."""
     if wanted.limit < 1:
         raise UsageError(f"limit {wanted.limit} is not a number of jobs: ask for 1 or more")
+    if wanted.since is not None and wanted.until is not None and wanted.since > wanted.until:
+        raise UsageError("since is later than until, so there can be no such jobs: give them the other way round")
     low, high = _range(wanted)
     sources = yield from _sources(wanted)
     found: list[UUID] = []
@@ -162,7 +164,8 @@ def _sources(wanted: JobFilter) -> Generator[Request, Any, list[_Source]]:
         lines = [Branch(Index.LINE, kind, queue) for kind, queue in (yield Lines(kinds, wanted.queue))]
         if not lines:
             return []
-        found.append(_source(lines, asked, kinds=None, queue=None))
+        if len(lines) * _FEWEST <= SEARCHED:  # else it is quicker to look at all jobs, whatever their line
+            found.append(_source(lines, asked, kinds=None, queue=None))
     if wanted.tenant is not None:
         found.append(_source([Branch(Index.TENANT, wanted.tenant)], asked, tenant=None))
     if wanted.state is State.COMPLETED:

@@ -105,7 +105,8 @@ class _Runner:
         resources = {name: self._resource(kind, name) for name in kind.signature.resources.values()}
         context = contextvars.copy_context()
         context.run(CURRENT.set, attempt)
-        payload = kind.accept(job.payload, job.tenant)
+        payload, whole = kind.accept(job.payload, job.tenant)
+        attempt.upgrade(whole)
         if kind.phases:
             return self._through(kind, payload, attempt, resources), context
         arguments = msgspec.structs.asdict(kind.signature.decode(payload))

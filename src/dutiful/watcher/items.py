@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -10,8 +10,10 @@ import msgspec
 from dutiful.core.errors import UsageError
 from dutiful.core.event import Event, EventType, JobView
 from dutiful.core.job import JobRecord, PhaseRecord
+from dutiful.kind import Kind
 
 T = TypeVar("T")
+EARLIEST, LATEST = 1970, 9000  # years: beyond them, the little that is added and taken away leads out of all time
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +54,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     def read(
         cls,
         jobs: frozenset[UUID] | None = None,
-        kinds: Iterable[str] | None = None,
+        kinds: Iterable[str | Kind[Any, Any]] | None = None,
         queues: Iterable[str] | None = None,
         tenant: str | None = None,
         correlation_id: str | None = None,
@@ -64,8 +66,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             jobs=jobs,
             kinds=_names(kinds, "kinds"),
             queues=_names(queues, "queues"),
-            tenant=tenant,
-            correlation_id=correlation_id,
+            tenant=None if tenant is None else _text(tenant, "tenant"),
+            correlation_id=None if correlation_id is None else _text(correlation_id, "correlation_id"),
             types=None if named is None else frozenset(_type(name) for name in named),
         )
 
@@ -73,11 +75,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         """Both at once: what fits this and the limit."""
         return Wanted(
             jobs=_both(self.jobs, limit.jobs),
-            kinds=_both(self.kinds, limit.kinds),
-            queues=_both(self.queues, limit.queues),
+            kinds=_some(_both(self.kinds, limit.kinds), "kinds"),
+            queues=_some(_both(self.queues, limit.queues), "queues"),
             tenant=_same(self.tenant, limit.tenant, "tenant"),
             correlation_id=_same(self.correlation_id, limit.correlation_id, "correlation_id"),
-            types=_both(self.types, limit.types),
+            types=_some(_both(self.types, limit.types), "types"),
         )
 
     def admits(self, job: JobRecord | Event) -> bool:
@@ -93,10 +95,39 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return (self.types is None or event.type in self.types) and self.admits(event)
 
 
-def _names(names: Iterable[str] | None, field: str) -> frozenset[str] | None:
-    if isinstance(names, str):
-        raise UsageError(f"{field} is the text {names!r}: give a list, as in {field}=[{names!r}]")
-    return None if names is None else frozenset(names)
+def name_of(kind: str | Kind[Any, Any]) -> str:
+    """Of a kind, however it is given."""
+    return kind.name if isinstance(kind, Kind) else kind
+
+
+def check_since(since: datetime | None) -> datetime | None:
+    """A moment that stores can reckon with."""
+    if since is None:
+        return None
+    if not isinstance(since, datetime):
+        raise UsageError(f"since {since!r:.80} must be a datetime, as in datetime.now(UTC) - timedelta(hours=1)")
+    if since.tzinfo is None:
+        raise UsageError(f"since {since.isoformat()} has no time zone: give it one, as in datetime.now(UTC)")
+    if not EARLIEST <= since.year <= LATEST:
+        raise UsageError(f"since {since.isoformat()} is no time of a job: give one from {EARLIEST} to {LATEST}")
+    return since
+
+
+def _names(names: Iterable[str | Kind[Any, Any]] | None, field: str) -> frozenset[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str | Kind) or not isinstance(names, Iterable):
+        raise UsageError(f"{field} is {names!r:.80}: give a list, as in {field}=[{names!r:.80}]")
+    named = frozenset(_text(name_of(name), field) for name in names)
+    if not named:
+        raise UsageError(f"{field} is empty, so that nothing would ever come: name some, or leave it out")
+    return named
+
+
+def _text(value: object, field: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{field} has {value!r:.80}: give a text that is not empty, or leave it out")
+    return value
 
 
 def _type(name: str) -> EventType:
@@ -110,6 +141,12 @@ def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] 
     if one is None or other is None:
         return other if one is None else one
     return one & other
+
+
+def _some(names: frozenset[T] | None, field: str) -> frozenset[T] | None:
+    if names is not None and not names:
+        raise UsageError(f"{field}: you may ask for none of those")
+    return names
 
 
 def _same(asked: str | None, limit: str | None, field: str) -> str | None:

@@ -14,8 +14,8 @@ from dutiful.core.errors import DutifulError, JobNotFound
 from dutiful.core.event import Event, facts
 from dutiful.delivery import Delivery
 from dutiful.watcher.broad import Broad
-from dutiful.watcher.history import PAGE, History, views_of
-from dutiful.watcher.items import Snapshot, Wanted
+from dutiful.watcher.history import History, views_of
+from dutiful.watcher.items import Snapshot, Wanted, check_since
 from dutiful.watcher.singles import Singles
 from dutiful.watcher.stream import EventStream, Shares
 from dutiful.watching import Tombstone, Watching
@@ -25,7 +25,6 @@ LOOK = 1.0  # how long a lost hint can delay an event
 SOONEST = 0.05
 SHARE = 20  # a look is followed by a pause of this many times its length
 TTL, RENEW = timedelta(seconds=30), 10.0
-LATELY = timedelta(minutes=1)  # how far back a vanished job's tombstone is looked for
 LAST_WORDS = 2.0
 
 
@@ -53,6 +52,7 @@ class Watcher:
         self, wanted: Wanted, *, snapshot: bool = True, since: datetime | None = None
     ) -> AsyncIterator[EventStream]:
         """A stream from now on, or with `since` from then on; leaving the block frees all that it took."""
+        check_since(since)
         stream = EventStream(wanted)
         try:
             if wanted.jobs is None:
@@ -195,11 +195,8 @@ class Watcher:
                 self._wake.set()
 
     async def _graves(self, missing: set[UUID]) -> dict[UUID, Tombstone]:
-        if not missing:
-            return {}
-        now = (await self._watching.stirred(None, 1)).until
-        recent = await self._watching.stirred(now - LATELY, PAGE)
-        return {tombstone.job_id: tombstone for tombstone in recent.tombstones if tombstone.job_id in missing}
+        found = await self._watching.tombstones(list(missing)) if missing else []
+        return {tombstone.job_id: tombstone for tombstone in found}
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

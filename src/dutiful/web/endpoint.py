@@ -1,6 +1,7 @@
 """The ASGI application that answers with a stream of events."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import aclosing
 from datetime import datetime
@@ -17,6 +18,7 @@ from dutiful.core.errors import DutifulError, JobNotFound, StoreUnavailable, Usa
 from dutiful.watcher import Wanted
 from dutiful.web.sse import HEADERS, PING, event_stream
 
+log = logging.getLogger("dutiful.web")
 # How long a client may take to receive one piece before it counts as gone.
 PATIENCE = 30.0
 NAMES = ("job", "kind", "queue", "tenant", "correlation_id", "type", "since")
@@ -118,15 +120,27 @@ async def send_stream(
 
 
 async def _send_all(first: bytes, chunks: AsyncGenerator[bytes, None], headers: Headers, send: Send) -> None:
-    """A client that takes too long, and a store that is away, end the response; the client comes back."""
+    """A client that takes too long ends the response, as does an error; the client comes back."""
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send_piece(send, first)
-        async for chunk in chunks:
-            await _send_piece(send, chunk)
+        piece: bytes | None = first
+        while piece is not None:
+            await _send_piece(send, piece)
+            piece = await _next_piece(chunks)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-    except (TimeoutError, DutifulError):
+    except TimeoutError:
         return
+
+
+async def _next_piece(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
+    """None when there are no more, or will be none because of an error: nobody but us would ever hear of it."""
+    try:
+        return await anext(chunks, None)
+    except DutifulError as error:
+        log.warning("a stream of events has ended early: %s", error)
+    except Exception:
+        log.exception("a stream of events has ended early")
+    return None
 
 
 async def _send_piece(send: Send, piece: bytes) -> None:

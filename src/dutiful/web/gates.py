@@ -1,5 +1,6 @@
 """What stands before every operation: who asks, whether they may, and whether what they send can be read."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -13,17 +14,24 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from dutiful.app import Dutiful
+from dutiful.core import ids
 from dutiful.core.endpoint import Network
-from dutiful.core.errors import DutifulError
+from dutiful.core.errors import DutifulError, MalformedId
 from dutiful.core.principal import Origin, Principal, Role
 from dutiful.operator import Operator
-from dutiful.web.auth import CHALLENGE, Authentication, check_same_site
-from dutiful.web.limits import BODY, Failures, address_of, bucket_of, read_body
+from dutiful.web.auth import CHALLENGE, Authentication, Caller, check_same_site
+from dutiful.web.limits import BODY, Failures, Streams, address_of, bucket_of, read_body
 from dutiful.web.operations import Operation
-from dutiful.web.problems import HEADERS, FieldProblem, Problem, of_error
+from dutiful.web.problems import HEADERS, FieldProblem, Problem, field_problem, of_error
 
 Handle = Callable[[Request], Awaitable[Response]]
 log = logging.getLogger("dutiful.web")
+DEADLINE = 30.0  # for a whole answer; a stream only begins within it
+_LATE = Problem(
+    503,
+    f"this took longer than {DEADLINE:g} seconds and was given up; ask for less, or look whether it was done",
+    headers={"retry-after": "5"},
+)
 # What is wrong before an operation has begun; what goes wrong later, the operator puts on record itself.
 BEFORE = (Problem, RequestValidationError, HTTPException)
 
@@ -37,20 +45,24 @@ class Gates:
         authentication: Authentication,
         *,
         trusted_proxies: tuple[Network, ...] = (),
+        allowed_origins: frozenset[str] = frozenset(),
         public_status: bool = False,
     ) -> None:
         self._app = app
         self._authentication = authentication
         self._failures = Failures()
+        self._streams = Streams()
+        self._origins = allowed_origins
         self._trusted = trusted_proxies
         self._public_status = public_status
 
     async def answer(self, operation: Operation, handle: Handle, request: Request) -> Response:
         """Problems are answered here, not by the host's handlers, so that they read the same wherever it is mounted."""
         try:
-            response = await self._admit(operation, handle, request)
+            async with asyncio.timeout(DEADLINE) as deadline:
+                response = await self._admit(operation, handle, request)
         except Exception as error:
-            problem = of_error(error)
+            problem = _LATE if deadline.expired() else of_error(error)
             if problem is None:
                 log.exception("%s %s failed", request.method, request.url.path)
                 problem = Problem(500, "something went wrong here; the server's log tells what")
@@ -62,22 +74,51 @@ class Gates:
     async def _admit(self, operation: Operation, handle: Handle, request: Request) -> Response:
         client = await self._app.client()
         address = address_of(request, self._trusted)
-        principal = await self._authentication.principal(request, client.store, address)
-        if principal is None:
-            principal = self._stranger(operation, address)
+
+        async def ask() -> Caller | None:
+            return await self._authentication.caller(request, client.store, address)
+
+        caller = await ask()
+        principal = self._stranger(operation, address) if caller is None else caller.principal
         operator = Operator(client, principal, self._app.kinds)
         try:
             _check_role(operation, principal)
             _check_query(operation, request)
+            asked = request
             if operation.method != "GET":
-                check_same_site(request)
-                request = await self._with_body(request)
-            request.state.operator = operator
-            request.state.app = self._app
-            return await handle(request)
+                if caller is None or not caller.by_token:
+                    check_same_site(request, self._origins)
+                asked = await self._with_body(request)
+            asked.state.operator = operator
+            asked.state.app = self._app
+            if not operation.stream:
+                return await handle(asked)
+            return await self._stream(handle, asked, bucket_of(address), ask, caller)
         except BEFORE as error:
             if operation.action is not None:
                 await _record(operator, operation, request, error)
+            raise
+
+    async def _stream(
+        self,
+        handle: Handle,
+        request: Request,
+        bucket: str,
+        ask: Callable[[], Awaitable[Caller | None]],
+        caller: Caller | None,
+    ) -> Response:
+        """One of a bounded number from that address, for as long as whoever asked is still let in."""
+
+        async def still() -> bool:
+            return caller is None or await ask() == caller
+
+        self._streams.begin(bucket)
+        request.state.still = still
+        request.state.ended = lambda: self._streams.end(bucket)
+        try:
+            return await handle(request)
+        except BaseException:
+            self._streams.end(bucket)
             raise
 
     def _stranger(self, operation: Operation, address: str) -> Principal:
@@ -128,6 +169,10 @@ def _check_role(operation: Operation, principal: Principal) -> None:
 
 
 def _check_query(operation: Operation, request: Request) -> None:
+    for name, repeated in operation.query.items():
+        given = len(request.query_params.getlist(name))
+        if given > 1 and not repeated:
+            raise field_problem(name, f"it is given {given} times: give it once")
     unknown = [name for name in request.query_params if name not in operation.query]
     if unknown:
         known = ", ".join(sorted(operation.query)) or "none"
@@ -153,11 +198,26 @@ def _check_json(body: bytes) -> None:
 
 async def _record(operator: Operator, operation: Operation, request: Request, error: Exception) -> None:
     problem = of_error(error)
-    target = request.path_params.get(operation.target) if operation.target else None
     try:
-        await operator.refuse(operation.action or "", target, problem.detail if problem else str(error))
+        await operator.refuse(
+            operation.action_on(request.path_params),
+            _target(operation, request),
+            problem.detail if problem else str(error),
+        )
     except DutifulError as failure:
         log.error("%s was refused, but that could not be recorded: %s", operation.action, failure)
+
+
+def _target(operation: Operation, request: Request) -> str | None:
+    """As the operator would name it; not what is no id, for it may be anything, a secret too."""
+    given = request.path_params.get(operation.target) if operation.target else None
+    if given is None or operation.target == "name":
+        return given
+    try:
+        found = ids.parse_any(str(given))
+    except MalformedId:
+        return None
+    return str(found) if operation.target == "post_id" else ids.public(found)
 
 
 def _operator(request: Request) -> Operator:

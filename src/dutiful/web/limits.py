@@ -1,9 +1,10 @@
-"""What one client may cost: failed log-ins by address, and the size of a body."""
+"""What one client may cost: failed log-ins and open streams by address, and the size of a body."""
 
+import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
@@ -14,6 +15,8 @@ from dutiful.web.problems import Problem
 BURST, PER_SECOND = 20, 0.5
 MOST_ADDRESSES = 10_000
 BODY = 256 * 1024  # besides a payload
+BODY_TIME = 10.0
+STREAMS = 100
 
 
 class Failures:
@@ -54,6 +57,28 @@ class Failures:
         return max(0.0, level - (self._clock() - at) * self._per_second)
 
 
+class Streams:
+    """Open streams by address, each of which costs memory for as long as it is open."""
+
+    def __init__(self, most: int = STREAMS) -> None:
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    def begin(self, bucket: str) -> None:
+        if self._open[bucket] >= self._most:
+            raise Problem(
+                429,
+                f"{self._most} streams are open from your address: close some, or follow several jobs in one",
+                headers={"retry-after": "15"},
+            )
+        self._open[bucket] += 1
+
+    def end(self, bucket: str) -> None:
+        self._open[bucket] -= 1
+        if not self._open[bucket]:
+            del self._open[bucket]
+
+
 def read_networks(trusted: Sequence[str]) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(text) for text in trusted)
@@ -66,46 +91,50 @@ def address_of(request: HTTPConnection, trusted: tuple[Network, ...]) -> str:
     address = request.client.host if request.client is not None else "unknown"
     hops = [hop.strip() for line in request.headers.getlist("x-forwarded-for") for hop in line.split(",")]
     while hops and _in(address, trusted):
-        if not _is_address(hops[-1]):
+        if _parsed(hops[-1]) is None:
             break
         address = hops.pop()
-    return address
+    return str(_parsed(address) or address)
 
 
 def bucket_of(address: str) -> str:
     """An IPv6 client has a whole /64 to itself, so that is what counts as one."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
+    parsed = _parsed(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed, 64), strict=False))
-    return address
+    return str(parsed or address)
 
 
-def _is_address(text: str) -> bool:
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    """A server that listens on IPv6 sees clients on IPv4 as ::ffff:1.2.3.4, which is 1.2.3.4."""
     try:
-        ip_address(text)
+        parsed = ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return (parsed.ipv4_mapped or parsed) if isinstance(parsed, IPv6Address) else parsed
 
 
 def _in(address: str, networks: tuple[Network, ...]) -> bool:
-    return _is_address(address) and any(ip_address(address) in network for network in networks)
+    parsed = _parsed(address)
+    return parsed is not None and any(parsed in network for network in networks)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """All of it, or Problem 413 as soon as it is known to be more than `limit` bytes."""
+    """All of it, or Problem 413 as soon as it is known to be more than `limit` bytes; 408 if it takes too long."""
     told = request.headers.get("content-length", "")
     if told.isascii() and told.isdigit() and int(told[:20]) > limit:
         raise _too_large(limit)
     body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise _too_large(limit)
+        async with asyncio.timeout(BODY_TIME):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise Problem(
+            408, f"the body did not come within {BODY_TIME:g} seconds", headers={"connection": "close"}
+        ) from None
     except ClientDisconnect:
         raise Problem(400, "the body ended before its end") from None
     return bytes(body)

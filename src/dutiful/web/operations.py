@@ -1,24 +1,27 @@
 """What the API offers: each operation with its path, who may, and what the audit trail calls it."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from fastapi import params
 from pydantic import BaseModel
 
 from dutiful.core.principal import Role
+from dutiful.store import PauseScope
+from dutiful.web.examples import example_of
 from dutiful.web.problems import declared
 
 F = TypeVar("F", bound=Callable[..., Any])
-ALWAYS, WITH_BODY = {401, 403, 422, 429, 503}, {400, 413, 415}
+ALWAYS, WITH_BODY = {401, 403, 422, 429, 503}, {400, 408, 413, 415}
 
 EVENT = {
     "type": "object",
     "description": "One server-sent event; its data is a JSON object.",
     "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
 }
+SENT = 'event: started\ndata: {"type": "started", "data": {"attempt": 1}}\n\n'
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +36,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
     target: str | None = None  # the path's parameter that names what it is done to
     status: int = 200
-    query: frozenset[str] = frozenset()
+    query: Mapping[str, bool] = {}  # its parameters, and whether each may be repeated
     stream: bool = False  # of events, not JSON
+
+    def action_on(self, path: Mapping[str, Any]) -> str:
+        """What the trail calls it; a pause goes by what is paused."""
+        scope = path.get("scope")
+        return (self.action or "").replace("{scope}", scope if scope in set(PauseScope) else "fleet")
 
     @property
     def template(self) -> str:
@@ -42,13 +50,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.path.replace(":path}", "}")  # of names, which may have slashes in them
 
     @property
-    def problems(self) -> dict[int | str, dict[str, Any]]:
+    def answers(self) -> dict[int | str, dict[str, Any]]:
         statuses = ALWAYS | (WITH_BODY if self.method == "POST" else set())
         statuses |= {409} if self.action is not None else set()
         # What is named in a path, or by a filter of events, may not be there.
         statuses |= {404} if "{" in self.path or self.stream else set()
         told = declared(*sorted(statuses))
-        return {200: {"content": {"text/event-stream": {"schema": EVENT}}}, **told} if self.stream else told
+        if self.stream:
+            return {200: {"content": {"text/event-stream": {"schema": EVENT, "example": SENT}}}, **told}
+        example = example_of(get_type_hints(self.endpoint)["return"])
+        return {self.status: {"content": {"application/json": {"example": example}}}, **told}
 
 
 class Operations:
@@ -80,7 +91,7 @@ class Operations:
                 tag=self._tag,
                 role=self._role,
                 fleetwide=self._fleetwide,
-                query=_query_names(endpoint),
+                query=_query_of(endpoint),
                 **more,
             )
             self.all.append(operation)
@@ -89,13 +100,13 @@ class Operations:
         return add
 
 
-def _query_names(endpoint: Callable[..., Any]) -> frozenset[str]:
+def _query_of(endpoint: Callable[..., Any]) -> dict[str, bool]:
     """The parameters that its URL may have: the fields of its model of a query."""
     for parameter in inspect.signature(endpoint).parameters.values():
         shape, *marks = get_args(parameter.annotation) or (None,)
         if any(isinstance(mark, params.Query) for mark in marks) and issubclass(shape, BaseModel):
-            return frozenset(shape.model_fields)
-    return frozenset()
+            return {name: get_origin(field.annotation) is list for name, field in shape.model_fields.items()}
+    return {}
 
 
 def every(groups: Sequence[Operations]) -> list[Operation]:

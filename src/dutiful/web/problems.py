@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dutiful.core import ids
 from dutiful.core.errors import (
     BulkRunNotFound,
     DataRefused,
@@ -18,14 +19,17 @@ from dutiful.core.errors import (
     IllegalTransition,
     JobNotFound,
     NotAllowed,
+    PostNotFound,
     SchemaMismatch,
     StoreUnavailable,
     UniqueConflict,
     UsageError,
 )
+from dutiful.core.sensitive import redact
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST = 2_000
+WHOLE = "request"  # the field of what is wrong with no field alone
 # What holds of every answer: it is for whoever asked, now, and it is what it says it is.
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -39,8 +43,10 @@ SCHEMA: dict[str, Any] = {
         "status": {"type": "integer", "example": 422},
         "detail": {"type": "string", "example": "limit: it should be less than or equal to 200"},
         "instance": {"type": "string", "example": "/api/jobs/admin/dlq/"},
+        "job_id": {"type": "string", "description": "Of a job that holds the unique key, with 409."},
         "errors": {
             "type": "array",
+            "description": "What is wrong with each field, with 422.",
             "items": {
                 "type": "object",
                 "required": ["field", "problem"],
@@ -65,25 +71,36 @@ class Problem(Exception):
         detail: str,
         errors: Sequence[FieldProblem] = (),
         headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail if len(detail) <= LONGEST else f"{detail[:LONGEST]}…"
         self.errors = tuple(errors)
         self.headers = dict(headers or {})
+        self.more = dict(more or {})
 
     def response(self, request: Request) -> Response:
         told: dict[str, Any] = {
             "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
+            "title": _title(self.status),
             "status": self.status,
             "detail": self.detail,
-            "instance": request.url.path,
+            "instance": redact(request.url.path),  # somebody may have pasted a secret into it
+            **self.more,
         }
         if self.errors:
             told["errors"] = self.errors
         body = msgspec.json.encode(told)
         return Response(body, self.status, media_type=MEDIA_TYPE, headers={**HEADERS, **self.headers})
+
+
+def _title(status: int) -> str:
+    """Also of one that no standard knows: a host may have its own."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Problem"
 
 
 def field_problem(field: str, problem: str, status: int = 422) -> Problem:
@@ -98,7 +115,7 @@ def of_error(error: Exception) -> Problem | None:
             return error
         case RequestValidationError():
             return _invalid(error)
-        case HTTPException():
+        case HTTPException() if 300 <= error.status_code <= 599:
             return Problem(error.status_code, _http_detail(error), headers=error.headers)
         case DutifulError():
             return _of_ours(error)
@@ -109,16 +126,19 @@ def of_error(error: Exception) -> Problem | None:
 def _of_ours(error: DutifulError) -> Problem:
     told = str(error)
     match error:
-        case JobNotFound() | DeadLetterNotFound() | BulkRunNotFound():
+        case JobNotFound() | DeadLetterNotFound() | BulkRunNotFound() | PostNotFound():
             return Problem(404, told)
         case NotAllowed():
             return Problem(403, told)
-        case IllegalTransition() | UniqueConflict():
+        case UniqueConflict():
+            return Problem(409, told, more={"job_id": ids.public(error.existing)})
+        case IllegalTransition():
             return Problem(409, told)
         case UsageError():
             return Problem(422, told, _fields(error))
         case DataRefused():
-            return Problem(422, "the database refuses this input; mend it, for it would refuse it again")
+            refusal = "the database refuses this input; mend it, for it would refuse it again"
+            return Problem(422, refusal, [FieldProblem(WHOLE, refusal)])
         case StoreUnavailable():
             return Problem(503, "the database does not answer; try again", headers={"retry-after": "2"})
         case SchemaMismatch():
@@ -128,12 +148,12 @@ def _of_ours(error: DutifulError) -> Problem:
 
 
 def _fields(error: UsageError) -> list[FieldProblem]:
-    """What is wrong with each field, if the error knows."""
+    """What is wrong with each field, if the error knows; otherwise with the whole."""
     listed = getattr(error, "errors", None)
     if listed:
         return [FieldProblem(str(one.field), str(one.problem)) for one in listed]
     field = getattr(error, "field", None)
-    return [FieldProblem(str(field), str(error))] if field else []
+    return [FieldProblem(str(field or WHOLE), str(error))]
 
 
 def _invalid(error: RequestValidationError) -> Problem:
@@ -169,6 +189,32 @@ def _http_detail(error: HTTPException) -> str:
 def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """How an endpoint's problems stand in its OpenAPI description."""
     return {
-        status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": SCHEMA}}}
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": SCHEMA, "example": _example(status)}},
+        }
         for status in statuses
     }
+
+
+_DETAILS = {
+    400: "the body is not JSON: JSON is malformed: trailing characters (byte 5)",
+    401: "give a valid token, as in Authorization: Bearer dtf_…; `dutiful token create` makes one",
+    403: "this needs the role manager or higher",
+    404: "there is no job 01JCPZ5-…: it never was, or retention has removed it",
+    408: "the body did not come within 10 seconds",
+    409: "dead letter 01JCPZ5-… is discarded, so it cannot be reprocessed",
+    413: "the body has more than 1,310,720 bytes; send less",
+    415: "send JSON, with the header Content-Type: application/json",
+    422: "limit: it should be less than or equal to 200",
+    429: "too many requests without a valid token came from your address",
+    503: "the database does not answer; try again",
+}
+
+
+def _example(status: int) -> dict[str, Any]:
+    told = {"type": "about:blank", "title": _title(status), "status": status, "detail": _DETAILS[status]}
+    told["instance"] = "/api/jobs/admin/dlq/"
+    if status == 422:
+        told["errors"] = [{"field": "limit", "problem": "it should be less than or equal to 200"}]
+    return told

@@ -12,6 +12,7 @@ import uvicorn
 
 from dutiful.app import Dutiful
 from dutiful.core.errors import DutifulError
+from dutiful.core.sensitive import redact
 from dutiful.web.app import create_app
 
 log = logging.getLogger("dutiful.web")
@@ -29,12 +30,22 @@ async def serve(app: Dutiful, host: str, port: int, **options: Any) -> None:
         server_header=False,
         timeout_graceful_shutdown=GRACE,
     )
+    logging.getLogger("uvicorn.access").addFilter(_NoSecrets())
     server = Server(config, app)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.handle_exit, number, None)
     await server.serve()
     log.info("server stopped")
+
+
+class _NoSecrets(logging.Filter):
+    """Somebody may paste a token into an address, and addresses are logged."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(redact(one) if isinstance(one, str) else one for one in record.args)
+        return True
 
 
 class Server(uvicorn.Server):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -19,11 +20,12 @@ from pydantic import (
 )
 
 from dutiful.core import ids
-from dutiful.core.errors import MalformedId
-from dutiful.core.payload import REPLACED
+from dutiful.core.errors import MalformedId, PayloadInvalid
+from dutiful.core.payload import REPLACED, encode
 
 EXAMPLE_ID = ids.public(UUID("0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"))
 MOST = 200
+MOST_JSON = 8_000
 
 
 class Shape(BaseModel):
@@ -67,12 +69,28 @@ def _job_id(parse: Callable[[str], UUID]) -> Callable[[Any], UUID]:
 
 def _json_object(text: str) -> str:
     try:
-        msgspec.json.decode(text, type=dict[str, Any])
+        found = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         raise ValueError('it should be a JSON object, as in {"order": 7}') from None
+    try:
+        encode(found, what="object", limit=MOST_JSON)
+    except PayloadInvalid as error:  # one database would refuse it, and another find nothing
+        raise ValueError(str(error)) from None
     return text
 
 
+def _origin(url: str) -> str:
+    """Where messages go; the rest of an address may be a secret, as those of chats are."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
+
+
+_RECEIVER_SCHEMA = {
+    "type": "string",
+    "examples": ["https://shop.example.com"],
+    "description": "Scheme and host; the rest is not told, for it may be a secret.",
+}
 _ID_SCHEMA = {"type": "string", "examples": [EXAMPLE_ID], "description": "A job's public id."}
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable)]
@@ -80,7 +98,10 @@ LongText = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_s
 JsonObject = Annotated[
     str, StringConstraints(max_length=2_000), AfterValidator(_storable), AfterValidator(_json_object)
 ]
+Receiver = Annotated[str, AfterValidator(_origin), WithJsonSchema(_RECEIVER_SCHEMA)]
 Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
+# One may be given without brackets.
+Texts = Annotated[list[Text], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 Limit = Annotated[int, Field(ge=1, le=MOST)]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 # In either spelling; and where strangers ask, only in the public one.
@@ -99,6 +120,11 @@ class Reason(Ask):
     """Why; it is kept with the act."""
 
     reason: LongText | None = Field(default=None, examples=["the mail server is down"])
+
+
+class Removed(Shape):
+    name: str
+    removed: bool
 
 
 # An act may come without a body.

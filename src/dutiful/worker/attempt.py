@@ -71,7 +71,9 @@ class Attempts:
         try:
             if kind.rules is not None:
                 # What comes by SQL, or from code of another day, has been checked by nobody.
-                claim = msgspec.structs.replace(claim, payload=kind.accept(claim.payload, claim.tenant))
+                accepted = kind.accept(claim.payload, claim.tenant)
+                context.upgrade(accepted.payload)
+                claim = msgspec.structs.replace(claim, payload=accepted.arguments)
             if kind.mode is Mode.LOOP:
                 own = contextvars.copy_context()
                 own.run(CURRENT.set, context)

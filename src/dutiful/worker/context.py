@@ -15,6 +15,7 @@ from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import Claim, Token
 from dutiful.core.outcome import TimeoutExceeded
 from dutiful.core.payload import encode
+from dutiful.errand import Errand
 from dutiful.kind import Phase
 from dutiful.store import Errors, Transaction, Work
 from dutiful.worker.items import KEPT_ERRORS, TrackedItems, each, failures
@@ -47,6 +48,7 @@ class AttemptContext:
     __slots__ = (
         "_claim",
         "_locks",
+        "_payload",
         "_phase",
         "_ports",
         "_results",
@@ -60,6 +62,7 @@ class AttemptContext:
 
     def __init__(self, claim: Claim, slot: Slot, ports: Ports) -> None:
         self._claim = claim
+        self._payload = claim.payload
         self._slot = slot
         self._ports = ports
         self._locks: AttemptLocks | None = None  # those of this attempt, once it wants one
@@ -113,8 +116,12 @@ class AttemptContext:
 
     @property
     def payload(self) -> Mapping[str, Any]:
-        payload: dict[str, Any] = msgspec.json.decode(self._claim.payload)
+        payload: dict[str, Any] = msgspec.json.decode(self._payload)
         return payload
+
+    def upgrade(self, payload: str) -> None:
+        """Show the payload as its kind's rules have it, in their current version."""
+        self._payload = payload
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -144,7 +151,7 @@ class AttemptContext:
         return NamedLock(self._locks, name)
 
     def free_locks(self) -> None:
-        """The attempt has ended: nothing that it left behind is held any longer."""
+        """The attempt has ended, or a phase of it: nothing that it left behind is held any longer."""
         if self._locks is not None:
             self._locks.end()
 
@@ -188,7 +195,7 @@ class AttemptContext:
         self.track.progress(percent, message)
 
     def items(self, names: Iterable[ItemName]) -> Items:
-        return TrackedItems(self.track, names)
+        return TrackedItems(self.track, names, self._told_to_stop)
 
     async def each(
         self,
@@ -198,7 +205,10 @@ class AttemptContext:
         concurrency: int = 8,
         name: Callable[[T], ItemName] | None = None,
     ) -> Items:
-        return await each(self.track, items, work, concurrency, name)
+        return await each(self.track, items, work, concurrency, name, self._told_to_stop)
+
+    def _told_to_stop(self) -> bool:
+        return self.cancelled
 
     # --- the user's own writes
 
@@ -255,7 +265,7 @@ class AttemptContext:
         with suppress(RuntimeError):
             if asyncio.get_running_loop() is loop:
                 return
-        asyncio.run_coroutine_threadsafe(self._last_word(), loop).result()
+        Errand(loop, self._last_word).wait()
 
     def _check_last(self) -> None:
         if self.settled or self.entrusted:

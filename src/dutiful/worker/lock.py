@@ -1,22 +1,20 @@
 """A named lock as a handler takes it: `async with ctx.lock(…)` on the event loop, `with ctx.lock(…)` in a thread."""
 
 import asyncio
-from collections.abc import Coroutine
-from concurrent.futures import wait
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from dutiful.core.errors import PayloadInvalid, UsageError
 from dutiful.core.items import plain
 from dutiful.core.job import Token
 from dutiful.core.payload import check_name, clean
+from dutiful.errand import Errand
 from dutiful.locking import LockName
 from dutiful.worker.lock_hold import INNERMOST, Hold, TaskHolder, ThreadHolder
 from dutiful.worker.locks import Locks
 
-T = TypeVar("T")
 KEY_LIMIT = 200
-LOOK = 0.05  # a thread that waits can be interrupted only between two looks
 
 
 def lock_name(namespace: str, key: int | str) -> LockName:
@@ -116,7 +114,7 @@ class NamedLock:
         holder = ThreadHolder(lambda: self._attempt.abandon(hold))
         hold = Hold(self._name, self._attempt.token, INNERMOST.get(), holder)
         try:
-            self._on_loop(self._attempt.take(hold))
+            Errand(self._locks.loop, partial(self._attempt.take, hold)).wait()
         except BaseException:
             # Interrupted perhaps when it had just been granted.
             self._locks.loop.call_soon_threadsafe(self._attempt.abandon, hold)
@@ -129,7 +127,7 @@ class NamedLock:
         hold = self._left()
         assert isinstance(hold.holder, ThreadHolder)
         hold.holder.leave()
-        self._on_loop(self._attempt.give(hold))
+        Errand(self._locks.loop, partial(self._attempt.give, hold)).wait()
         if error is None and hold.lost:
             raise hold.loss()
 
@@ -139,13 +137,6 @@ class NamedLock:
             raise UsageError(f"the lock {self._name} is not held")
         INNERMOST.set(hold.outer)
         return hold
-
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for it in this thread, in such a way that the thread can be interrupted."""
-        running = asyncio.run_coroutine_threadsafe(work, self._locks.loop)
-        while not running.done():
-            wait([running], timeout=LOOK)
-        return running.result()
 
 
 def _on_event_loop() -> bool:

@@ -30,6 +30,7 @@ from dutiful.worker.context import AttemptContext
 from dutiful.worker.ending import ended_by, stopped
 from dutiful.worker.items import KEPT_ERRORS, failures, item_failures
 from dutiful.worker.reporter import Reporter
+from dutiful.worker.signal import of_the_job
 from dutiful.worker.slot import Slot, Stop
 
 Call = Callable[[Phase, dict[str, Any], AttemptContext, Slot], Awaitable[Any]]
@@ -118,6 +119,7 @@ class _Run:
             self._slot.forgive()  # its time was over, but it came to its end all the same
         finally:
             self._slot.end_phase()
+            self._context.free_locks()
         self._context.blemishes += tuple(failed)
         blemish = {"type": "ItemsFailed", "message": "some items have failed", "items": failed} if failed else None
         self._end(phase, PhaseState.COMPLETED, result, blemish)
@@ -143,7 +145,7 @@ class _Run:
             outcome = replace(outcome, error=_brief(outcome.error), more=tuple(items))
         if not phase.optional or _tried_again(outcome):
             return outcome
-        if isinstance(error, LockLost):
+        if isinstance(of_the_job(error), LockLost):
             return replace(outcome, phase=None)  # the connection's fault: the pipeline's own policy knows what to do
         self._slot.forgive()
         self._context.blemishes += (_brief(outcome.error), *items)

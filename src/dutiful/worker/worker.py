@@ -194,14 +194,19 @@ class Worker:
             # Bounded, for a handler may catch its cancellation and go on for ever.
             await _cancel([stopping, *slots, *feeding, *loops, *serving])
             self._settler.close()
-            unsettled = await self._settle_rest(settling)
-            self._delivery.news()
-            if self._duties is not None:
-                # A post under way may take as long as a post may; unless somebody is in a hurry.
-                hurry = self._aborting.is_set()
-                await self._duties.close(self._patience if hurry else self._settings.webhook_timeout.total_seconds())
+            try:
+                unsettled = await self._settle_rest(settling)
+            finally:
+                self._delivery.news()
+                await self._close_duties()
         if interrupted or unsettled:
             raise ShutdownTimeout(self._what_was_late(interrupted, unsettled))
+
+    async def _close_duties(self) -> None:
+        if self._duties is not None:
+            # A post under way may take as long as a post may; unless somebody is in a hurry.
+            hurry = self._aborting.is_set()
+            await self._duties.close(self._patience if hurry else self._settings.webhook_timeout.total_seconds())
 
     def _what_was_late(self, interrupted: int, unsettled: int) -> str:
         told = []

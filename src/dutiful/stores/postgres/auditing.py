@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import asyncpg
 import msgspec
 
-from dutiful.auditing import AuditFilter, Sealed
-from dutiful.core.audit import Anchor, AuditEvent, AuditOutcome, Seal
+from dutiful.auditing import AuditFilter, Sealed, Stray
+from dutiful.core.audit import Anchor, AuditEvent, AuditOutcome, Seal, word
+from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.principal import Origin, Role
+from dutiful.core.readable import read
 from dutiful.stores.postgres.part import PostgresPart
 
 
@@ -60,10 +63,28 @@ class PostgresAuditing(PostgresPart):
         rows = await self._db.fetch(self._sql["sealed"], after, limit)
         return [Sealed(_seal(row), None if row["id"] is None else _sealed_event(**dict(row))) for row in rows]
 
-    async def trim_audit(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> int:
-        cutoff = (now or await self._clock()) - older_than
-        count: int = (await self._db.fetch(self._sql["trim_audit"], cutoff, limit))[0][0]
+    async def audit_strays(self, limit: int) -> list[Stray]:
+        return [Stray(*row) for row in await self._db.fetch(self._sql["audit_strays"], limit)]
+
+    async def trim_audit(self, limit: int, *, now: datetime | None = None) -> int:
+        count: int = (await self._db.fetch(self._sql["trim_audit"], limit, now))[0][0]
         return count
+
+    async def audit_keep(self) -> timedelta | None:
+        keep: timedelta | None = (await self._db.fetch(self._sql["audit_keep"]))[0][0]
+        return keep
+
+    async def keep_audit(self, span: timedelta | None) -> None:
+        try:
+            await self._db.fetch(self._sql["keep_audit"], span)
+        except DutifulError as error:
+            if not isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError):
+                raise
+            keep = "null" if span is None else f"'{span.days} days {span.seconds} seconds'"
+            raise UsageError(
+                "this role may not say how long the audit trail is kept: do it as the owner of the schema, or let a "
+                f"DBA run: update {self._schema}.audit_policy set keep = {keep}"
+            ) from error
 
 
 def _event(
@@ -71,11 +92,11 @@ def _event(
 ) -> AuditEvent:
     return AuditEvent(
         **rest,
-        role=None if role is None else Role(role),
-        origin=Origin(origin),
-        outcome=AuditOutcome(outcome),
-        before=None if before is None else msgspec.json.decode(before),
-        after=None if after is None else msgspec.json.decode(after),
+        role=None if role is None else word(Role, role),
+        origin=word(Origin, origin),
+        outcome=word(AuditOutcome, outcome),
+        before=read(before),
+        after=read(after),
     )
 
 

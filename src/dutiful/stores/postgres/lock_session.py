@@ -18,10 +18,10 @@ _LONGEST = 2**31 - 1  # milliseconds that lock_timeout takes
 
 
 class PostgresLockSession:
-    def __init__(self, connection: Any, sql: Statements, schema: str, url: str, lost: Callable[[], None]) -> None:
+    def __init__(self, connection: Any, sql: Statements, secret: str, url: str, lost: Callable[[], None]) -> None:
         self._connection = connection
         self._sql = sql
-        self._schema = schema
+        self._secret = secret
         self._url = url
         self._lost = lost
         self._closing = False
@@ -32,7 +32,7 @@ class PostgresLockSession:
     async def acquire(self, name: LockName, patience: float) -> bool:
         limit = min(max(round(patience * 1000), 1), _LONGEST)
         try:
-            await self._fetch("lock_acquire", *_numbers(self._schema, name), str(limit), timeout=limit / 1000 + 10)
+            await self._fetch("lock_acquire", *_numbers(self._secret, name), str(limit), timeout=limit / 1000 + 10)
         except asyncpg.LockNotAvailableError:
             return False
         except DRIVER_ERRORS as error:
@@ -43,7 +43,7 @@ class PostgresLockSession:
         if self._connection.is_closed():
             return  # and so it is free
         try:
-            await self._fetch("lock_release", *_numbers(self._schema, name), timeout=10)
+            await self._fetch("lock_release", *_numbers(self._secret, name), timeout=10)
         except DRIVER_ERRORS as error:
             raise translate(error, self._url) from error
 
@@ -80,12 +80,15 @@ class PostgresLockSession:
             self._lost()
 
 
-def _numbers(schema: str, name: LockName) -> tuple[int, int]:
-    """An advisory lock's class, of schema and namespace, and its object: the key itself if it fits, else a hash."""
+def _numbers(secret: str, name: LockName) -> tuple[int, int]:
+    """An advisory lock's class, of the namespace, and its object: the key itself if it fits, else a hash.
+
+    Anybody who may connect can take an advisory lock; the schema's `secret` keeps them from knowing which to take.
+    """
     key = name.key
     if not isinstance(key, int) or not -(2**31) <= key < 2**31:
-        key = _hash(msgspec.json.encode(key).decode())
-    return _hash(f"{schema} {name.namespace}"), key
+        key = _hash(f"{secret} {msgspec.json.encode(key).decode()}")
+    return _hash(f"{secret} {name.namespace}"), key
 
 
 def _hash(text: str) -> int:

@@ -44,9 +44,10 @@ class PostgresLocking(PostgresPart):
         try:
             connection = await connect(self.direct_dsn, pooled=True)
             await connection.fetch(self._sql["lock_settings"])
+            secret = await connection.fetchval(self._sql["lock_secret"])
         except DRIVER_ERRORS as error:
             raise translate(error, self._db.url) from error
-        return PostgresLockSession(connection, self._sql, self._schema, self._db.url, lost)
+        return PostgresLockSession(connection, self._sql, secret, self._db.url, lost)
 
     async def try_lock(self, token: Token, name: LockName, *, now: datetime | None = None) -> bool:
         ours = (await self._db.fetch(self._sql["try_lock"], *_row(token, name), now))[0][0]

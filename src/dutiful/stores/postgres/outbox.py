@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.readable import read_object
 from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
 from dutiful.stores.postgres.part import PostgresPart
 
@@ -66,5 +67,5 @@ class PostgresOutbox(PostgresPart):
 def _post(row: Any) -> WebhookPost:
     values = dict(row)
     values["state"] = PostState(values["state"])
-    values["job"] = msgspec.json.decode(values["job"])
+    values["job"] = read_object(values["job"])
     return WebhookPost(**values)

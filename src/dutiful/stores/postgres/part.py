@@ -6,11 +6,22 @@ from typing import Any
 import msgspec
 
 from dutiful.core.job import JobRecord, Progress
+from dutiful.core.readable import read, read_as, read_object, read_objects
 from dutiful.core.transitions import State
 from dutiful.stores.postgres.connection import Connections
 from dutiful.stores.postgres.sql import statements
 
-_JSON = ("payload", "result", "errors", "subject", "options", "lanes", "kinds", "job", "error")
+_JSON = {
+    "payload": read_object,
+    "result": read,
+    "errors": read_objects,
+    "subject": read_object,
+    "options": read_object,
+    "lanes": read,
+    "kinds": read,
+    "job": read_object,
+    "error": read_object,
+}
 
 
 class PostgresPart:
@@ -27,9 +38,9 @@ class PostgresPart:
 def decoded(row: Any) -> dict[str, Any]:
     """A row with its JSON columns read."""
     values = dict(row)
-    for name in _JSON:
+    for name, reading in _JSON.items():
         if isinstance(values.get(name), str):
-            values[name] = msgspec.json.decode(values[name])
+            values[name] = reading(values[name])
     return values
 
 
@@ -38,15 +49,16 @@ def record(row: Any) -> JobRecord:
     values = decoded(row)
     values["state"] = State(values["state"])
     if values["progress"] is not None:
-        progress = msgspec.json.decode(values["progress"], type=Progress)
+        progress = read_as(_progress, values["progress"])
         # JSON is written in the time zone of the session.
         values["progress"] = msgspec.structs.replace(progress, updated_at=progress.updated_at.astimezone(UTC))
     return JobRecord(**values)
 
 
-_record_decoder = msgspec.json.Decoder(JobRecord)
+_progress = msgspec.json.Decoder(Progress)
+_snapshot = msgspec.json.Decoder(JobRecord)
 
 
 def snapshot(text: str) -> JobRecord:
     """A row of the view `jobs` that was made JSON of in the time zone UTC."""
-    return _record_decoder.decode(text)
+    return read_as(_snapshot, text)

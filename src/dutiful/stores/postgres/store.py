@@ -298,6 +298,10 @@ class PostgresStore(
         rows = await self._db.fetch(self._sql["lapsed"], limit, worker_id, now)
         return [Lapsed(*row) for row in rows]
 
+    async def held(self, job_id: UUID) -> Lapsed | None:
+        rows = await self._db.fetch(self._sql["held"], job_id)
+        return Lapsed(*rows[0]) if rows else None
+
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         rows = await self._db.fetch(self._sql["sweep"], limit, now)
         return Promotion(sum(r[2] for r in rows), frozenset((r[0], r[1]) for r in rows))
@@ -347,6 +351,10 @@ class PostgresStore(
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
         rows = await self._db.fetch(self._sql["cancel"], job_id, reason, now)
         return CancelResult(State(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
+
+    async def bury(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
+        rows = await self._db.fetch(self._sql["bury"], job_id, msgspec.json.encode(error).decode(), now)
+        return bool(rows[0][0])
 
     async def expedite(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
         rows = await self._db.fetch(self._sql["expedite"], job_id, now)

@@ -61,6 +61,10 @@ class PostgresTenancy(PostgresReader):
     async def disable_tenants(self) -> None:
         await self._alter(self._sql["tenants_off"])
 
+    async def relearn_tenants(self) -> None:
+        async with self._db.transaction() as connection:
+            await self._learn_tenancy(connection)
+
     async def bind_tenant(self, role: str, tenant: str) -> bool:
         check_tenant(tenant)
         try:

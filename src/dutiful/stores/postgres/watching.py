@@ -8,6 +8,7 @@ import msgspec
 
 from dutiful.core import ids
 from dutiful.core.event import JobView
+from dutiful.core.readable import read_as
 from dutiful.stores.postgres.part import PostgresPart
 from dutiful.watching import Stir, Stirred, Tombstone
 
@@ -32,7 +33,7 @@ class PostgresWatching(PostgresPart):
     async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
         if not job_ids:
             return []
-        return [_view.decode(row[0]) for row in await self._db.fetch(self._sql["views"], job_ids)]
+        return [read_as(_view, row[0]) for row in await self._db.fetch(self._sql["views"], job_ids)]
 
     async def stirred(self, since: datetime | None, limit: int) -> Stirred:
         floor = None if since is None else ids.floor_at(max(since - CLOCKS, _EPOCH))
@@ -47,7 +48,10 @@ class PostgresWatching(PostgresPart):
             rows, until = [row for row in rows if row["at"] <= last], last if last > since else since + _TICK
         return Stirred(
             [Stir(row["job_id"], row["mark"]) for row in rows if row["tombstone"] is None],
-            [_tombstone.decode(row["tombstone"]) for row in rows if row["tombstone"] is not None],
+            [read_as(_tombstone, row["tombstone"]) for row in rows if row["tombstone"] is not None],
             until,
             more,
         )
+
+    async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
+        return [read_as(_tombstone, row[0]) for row in await self._db.fetch(self._sql["tombstones"], job_ids)]

@@ -1,5 +1,7 @@
 """What people do to jobs."""
 
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from dutiful.core.transitions import State
@@ -21,6 +23,10 @@ def cancel(db: Connection, job_id: UUID, reason: str, now: int) -> CancelResult 
         changed = db.change(SQL["request_cancel"], (raw, now, reason))
         return CancelResult(state, changed=bool(changed), requested=True)
     return CancelResult(State.CANCELLED, changed=places.cancel_waiting(db, raw, reason, now))
+
+
+def bury(db: Connection, job_id: UUID, error: Mapping[str, Any], now: int) -> bool:
+    return places.end_waiting(db, job_id.bytes, State.FAILED, error, now)
 
 
 def expedite(db: Connection, job_id: UUID, now: int) -> State | None:

@@ -10,10 +10,11 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import Any
 
-from dutiful.auditing import AuditFilter, Sealed
-from dutiful.core.audit import Anchor, AuditEvent, AuditOutcome, Seal
+from dutiful.auditing import AuditFilter, Sealed, Stray
+from dutiful.core.audit import Anchor, AuditEvent, AuditOutcome, Seal, word
 from dutiful.core.principal import Origin, Role
-from dutiful.stores.sqlite.codec import from_json, micros, moment, span, to_json, uuid
+from dutiful.core.readable import read
+from dutiful.stores.sqlite.codec import micros, moment, span, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
@@ -88,9 +89,25 @@ def sealed(db: Connection, after: int, limit: int) -> list[Sealed]:
     ]
 
 
-def trim(db: Connection, older_than: timedelta, limit: int, now: int) -> int:
+def strays(db: Connection, limit: int) -> list[Stray]:
+    return [Stray(uuid(event_id), bool(deleted)) for event_id, deleted in db.rows(SQL["audit_strays"], (limit,))]
+
+
+def kept(db: Connection) -> timedelta | None:
+    keep = db.value(SQL["audit_keep"])
+    return None if keep is None else timedelta(microseconds=keep)
+
+
+def keep(db: Connection, length: timedelta | None) -> None:
+    db.run(SQL["keep_audit"], (None if length is None else span(length),))
+
+
+def trim(db: Connection, limit: int, now: int) -> int:
     """Move the anchor, then delete what it covers, for only that may be deleted."""
-    cutoff = now - span(older_than)
+    length = kept(db)
+    if length is None:
+        return 0
+    cutoff = now - span(length)
     rows = db.rows(SQL["oldest_sealed"], (limit,))
     old = list(takewhile(lambda row: row[3] is not None and row[3] < cutoff, rows))
     if not old:
@@ -119,15 +136,15 @@ def _event(row: Row) -> AuditEvent:
         act=uuid(act),
         at=moment(at),
         principal=principal,
-        role=None if role is None else Role(role),
-        origin=Origin(origin),
+        role=None if role is None else word(Role, role),
+        origin=word(Origin, origin),
         action=action,
-        outcome=AuditOutcome(outcome),
+        outcome=word(AuditOutcome, outcome),
         target=target,
         tenant=tenant,
         reason=reason,
-        before=from_json(before),
-        after=from_json(after),
+        before=read(before),
+        after=read(after),
         address=address,
     )
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from dutiful.stores.sqlite.codec import from_json, maybe_moment, maybe_uuid, moment, to_json, uuid
+from dutiful.core.readable import read_object
+from dutiful.stores.sqlite.codec import maybe_moment, maybe_uuid, moment, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
@@ -25,8 +26,7 @@ def bury(db: Connection, job_id: bytes, errors: Sequence[dict[str, Any]], attemp
 
 def _unique_key(options: str | None) -> str | None:
     """Whoever inserts jobs by SQL can write anything there, and it must not keep a job from its end."""
-    asked = from_json(options)
-    return _text(asked.get("unique")) if isinstance(asked, dict) else None
+    return _text((read_object(options) or {}).get("unique"))
 
 
 def _text(value: Any) -> str | None:

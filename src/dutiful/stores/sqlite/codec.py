@@ -51,7 +51,10 @@ def span(length: timedelta) -> int:
 
 
 def moment(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros)
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:  # written by somebody else, for whom time is longer
+        return datetime.max.replace(tzinfo=UTC) if micros > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def maybe_moment(micros: int | None) -> datetime | None:
@@ -62,15 +65,11 @@ def to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def from_json(text: str | None) -> Any:
-    return None if text is None else msgspec.json.decode(text)
-
-
 def checked(text: str) -> str:
     """`text` if it is JSON: SQLite would store anything, and nobody could read the job again."""
     try:
         _skimmer.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise DataRefused(f"this is not JSON that can be stored ({error}): {text[:60]!r}") from error
     return text
 

@@ -30,6 +30,11 @@ def held_by(db: Connection, worker_id: UUID) -> list[Lapsed]:
     return [_lapsed(row) for row in db.rows(SQL["held_by"], (worker_id.bytes,))]
 
 
+def held(db: Connection, job_id: UUID) -> Lapsed | None:
+    row = db.row(SQL["claim_of_job"], (job_id.bytes,))
+    return None if row is None else _lapsed(row)
+
+
 def orphans(db: Connection) -> list[Lapsed]:
     """The claims of workers whose processes have ended.
 

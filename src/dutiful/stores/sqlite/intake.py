@@ -110,7 +110,8 @@ def _must_wait(db: Connection, job: NewJob) -> bool:
     wait = False
     for needed in job.depends_on:
         found = db.row(SQL["final_state"], (needed.bytes,))
-        if found is None or needed == job.id:
+        # One of another tenant is told from none in no way.
+        if found is None or needed == job.id or found[1] != job.tenant:
             raise UsageError(
                 f"job {public(job.id)} depends on {public(needed)} ({needed}), which does not exist: "
                 "enqueue that one before, or earlier in the same call"

@@ -5,10 +5,11 @@ from typing import Any, assert_never
 from uuid import UUID
 
 from dutiful.core.job import JobRecord
+from dutiful.core.readable import read_object
 from dutiful.store import JobFilter, JobPage
 from dutiful.stores.listing import Branch, Fetch, Index, Lines, Request, Sift, Walk, listing, needle
 from dutiful.stores.sqlite import looking
-from dutiful.stores.sqlite.codec import from_json, to_json, uuid
+from dutiful.stores.sqlite.codec import to_json, uuid
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
 
@@ -95,7 +96,7 @@ def _subject_test(fields: dict[str, Any] | None) -> Callable[[str | None], bool]
         return lambda subject: True
 
     def test(text: str | None) -> bool:
-        subject = from_json(text) or {}
+        subject = read_object(text) or {}
         return all(name in subject and _same(subject[name], value) for name, value in fields.items())
 
     return test

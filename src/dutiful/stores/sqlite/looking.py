@@ -5,11 +5,12 @@ from datetime import timedelta
 from uuid import UUID
 
 from dutiful.core.job import AttemptRecord, JobRecord, Progress
+from dutiful.core.readable import read, read_object, read_objects
 from dutiful.core.transitions import State
 from dutiful.locking import LockMode
 from dutiful.store import Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
 from dutiful.stores.sqlite import liveness
-from dutiful.stores.sqlite.codec import from_json, maybe_moment, maybe_uuid, moment, span, uuid
+from dutiful.stores.sqlite.codec import maybe_moment, maybe_uuid, moment, span, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
@@ -35,7 +36,7 @@ def outcomes(db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
 def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:
     return [
         AttemptRecord(uuid(job), claim_id, attempt, outcome, maybe_uuid(worker_id), maybe_moment(claimed_at),
-                      moment(ended_at), from_json(error))
+                      moment(ended_at), read_object(error))
         for job, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, error in db.rows(
             SQL["attempts"], (job_id.bytes,)
         )
@@ -77,7 +78,7 @@ def workers(db: Connection, now: int) -> list[WorkerRecord]:
         WorkerRecord(
             id=uuid(id_), name=name, host=host, pid=pid, started_at=moment(started_at), seen_at=moment(seen_at),
             alive=liveness.alive(host, pid, process_started, expires_at, now), leading=bool(leading),
-            lanes=from_json(lanes), kinds=from_json(kinds), locks=None if locks is None else LockMode(locks),
+            lanes=read(lanes), kinds=read(kinds), locks=None if locks is None else LockMode(locks),
         )
         for (id_, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds, locks)
         in db.rows(SQL["workers"])
@@ -87,7 +88,7 @@ def workers(db: Connection, now: int) -> list[WorkerRecord]:
 def schedules(db: Connection) -> list[ScheduleRecord]:
     return [
         ScheduleRecord(
-            name=name, kind=kind, expression=expression, timezone=timezone, catch_up=catch_up, job=from_json(job),
+            name=name, kind=kind, expression=expression, timezone=timezone, catch_up=catch_up, job=read(job),
             next_at=moment(next_at), last_at=maybe_moment(last_at), last_job_id=maybe_uuid(last_job_id),
             enabled=bool(enabled),
         )
@@ -143,7 +144,7 @@ def record(row: Row) -> JobRecord:
         kind=kind,
         queue=queue,
         state=State(state),
-        payload=from_json(payload),
+        payload=read(payload),
         priority=priority,
         attempt=attempt,
         crashes=crashes,
@@ -155,17 +156,17 @@ def record(row: Row) -> JobRecord:
         expires_at=maybe_moment(expires_at),
         cancel_requested_at=maybe_moment(cancel_requested_at),
         worker_id=maybe_uuid(worker_id),
-        result=from_json(result),
-        errors=from_json(errors),
+        result=read(result),
+        errors=read_objects(errors),
         gate=gate,
         gate_key=gate_key,
         tenant=tenant,
         correlation_id=correlation_id or str(job_id),
         parent_id=maybe_uuid(parent_id),
         retry_of=maybe_uuid(retry_of),
-        subject=from_json(subject),
+        subject=read_object(subject),
         created_by=created_by,
-        options=from_json(options),
+        options=read_object(options),
         progress=_progress(*progress),
         stale_at=maybe_moment(stale_at),
     )
@@ -182,6 +183,6 @@ def _progress(
         percent=percent,
         overall=overall,
         message=message,
-        items=from_json(items),
+        items=read_object(items),
         updated_at=moment(updated_at),
     )

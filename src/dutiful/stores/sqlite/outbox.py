@@ -9,10 +9,10 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.ids import from_parts
+from dutiful.core.readable import read, read_object, read_objects
 from dutiful.core.transitions import State
 from dutiful.outbox import MALFORMED, PostResult, PostState, WebhookPost, WebhookRecord
 from dutiful.stores.sqlite.codec import (
-    from_json,
     maybe_micros,
     maybe_moment,
     maybe_uuid,
@@ -45,7 +45,7 @@ def announce(
 
     One probe for all of them while nobody hears of it; `state` is that of all, if they ended in one.
     """
-    hooks = [Hook(name, url, from_json(kinds), from_json(states)) for name, url, kinds, states in db.rows(SQL["hooks"])]
+    hooks = [Hook(name, url, read(kinds), read(states)) for name, url, kinds, states in db.rows(SQL["hooks"])]
     if state is not None:
         hooks = [hook for hook in hooks if hook.states is None or state in hook.states]
     posts = [post for job_id in (ended if hooks else naming) for post in _posts(db, job_id, hooks, now)]
@@ -57,7 +57,7 @@ def _posts(db: Connection, job_id: bytes, hooks: list[Hook], now: int) -> Iterat
     row = db.row(SQL["ending"], (job_id,))
     assert row is not None
     kind, state, tenant, options = row[1], row[3], row[7], row[-1]
-    own = _own(from_json(options))
+    own = _own(read(options))
     heard_by = hooks if own is None else [own]
     told: str | None = None
     for hook in heard_by:
@@ -87,7 +87,9 @@ def _told(row: Row) -> str:
     """What a message says of a job. Errors without their tracebacks, which are for those who may see the job itself."""
     (id_, kind, queue, state, attempt, result, errors, tenant, correlation_id, parent_id, subject, created_at,
      claimed_at, finished_at, _) = row  # fmt: skip
-    brief = [{name: value for name, value in error.items() if name != "traceback"} for error in from_json(errors) or []]
+    brief = [
+        {name: value for name, value in error.items() if name != "traceback"} for error in read_objects(errors) or []
+    ]
     job_id = uuid(id_)
     return to_json(
         {
@@ -180,7 +182,7 @@ def post_again(db: Connection, post_id: UUID, now: int) -> bool:
 def webhooks(db: Connection) -> list[WebhookRecord]:
     return [
         WebhookRecord(
-            name=name, url=url, kinds=from_json(kinds), states=from_json(states), enabled=bool(enabled),
+            name=name, url=url, kinds=read(kinds), states=read(states), enabled=bool(enabled),
             disabled_at=maybe_moment(disabled_at), reason=reason,
         )
         for name, url, kinds, states, enabled, disabled_at, reason in db.rows(SQL["webhooks"])
@@ -210,7 +212,7 @@ def _post(row: Row) -> WebhookPost:
         webhook=webhook,
         url=url,
         event=event,
-        job=from_json(job),
+        job=read_object(job) or {},
         state=PostState(state),
         attempts=attempts,
         created_at=moment(created_at),

@@ -8,6 +8,7 @@ import msgspec
 
 from dutiful.core.ids import floor_at
 from dutiful.core.job import JobRecord
+from dutiful.core.readable import read_as
 from dutiful.store import Retained, Tidings
 from dutiful.stores.sqlite import locking, looking, tracking
 from dutiful.stores.sqlite.codec import moment, span, to_json, uuid
@@ -15,6 +16,7 @@ from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
 
 _TOMBSTONE_STANDS = span(timedelta(hours=1))
+_record = msgspec.json.Decoder(JobRecord)
 
 
 class Walked(msgspec.Struct, frozen=True):
@@ -113,7 +115,7 @@ def _delete(db: Connection, job_ids: Sequence[tuple[bytes]]) -> None:
 def untold(db: Connection, limit: int) -> list[Tidings]:
     stale = records(db, [job_id for (job_id,) in db.rows(SQL["untold_stale"], (limit,))])
     rest = db.rows(SQL["untold_tombstones"], (limit - len(stale),))
-    deleted = [msgspec.json.decode(text, type=JobRecord) for (text,) in rest]
+    deleted = [read_as(_record, text) for (text,) in rest]
     return [Tidings(job, deleted=False) for job in stale] + [Tidings(job, deleted=True) for job in deleted]
 
 

@@ -1,10 +1,10 @@
 """Moves jobs between the places where they can stand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dutiful.core.transitions import WAITING, State
-from dutiful.stores.sqlite import outbox, tracking
+from dutiful.stores.sqlite import burial, outbox, tracking
 from dutiful.stores.sqlite.codec import errors_json
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
@@ -81,17 +81,23 @@ def block(
 
 
 def cancel_waiting(db: Connection, job_id: bytes, reason: str, now: int) -> bool:
-    """Make a job that waits cancelled, with all that it held; False if it does not wait."""
+    return end_waiting(db, job_id, State.CANCELLED, {"type": "Cancelled", "message": reason}, now)
+
+
+def end_waiting(db: Connection, job_id: bytes, to: State, error: Mapping[str, Any], now: int) -> bool:
+    """End a job that waits as cancelled or failed, with all that it held; False if it does not wait."""
     found = db.row(SQL["place_of"], {"id": job_id})
     if found is None or found[1] not in WAITING:
         return False
     place, _, attempt, crashes, _ = found
     db.run(SQL[f"leave_{place}"], (job_id,))
-    errors = errors_json([{"type": "Cancelled", "message": reason}])
+    errors = (dict(error),)
     db.run(
         SQL["insert_finished"],
-        (job_id, None, State.CANCELLED.value, attempt, crashes, None, None, now, None, errors),
+        (job_id, None, to.value, attempt, crashes, None, None, now, None, errors_json(errors)),
     )
+    if to is State.FAILED:
+        burial.bury(db, job_id, errors, attempt, now)
     tracking.cancel_phases(db, job_id, now)
     let_go(db, [job_id])
     outbox.announce(db, [job_id], [job_id], now)

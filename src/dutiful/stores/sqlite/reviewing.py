@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from dutiful.core.job import Insertion
+from dutiful.core.readable import read_object, read_objects
 from dutiful.core.review import BY_HAND, OPEN, TABLE, ReviewAct, ReviewState, resolution
 from dutiful.core.transitions import State
 from dutiful.reviewing import (
@@ -19,7 +20,6 @@ from dutiful.reviewing import (
 )
 from dutiful.stores.sqlite import auditing, bulk, intake
 from dutiful.stores.sqlite.codec import (
-    from_json,
     maybe_moment,
     maybe_uuid,
     micros,
@@ -144,8 +144,8 @@ def ended(db: Connection, after: bytes, limit: int) -> tuple[list[Row], bytes]:
     found: list[Row] = []
     for new_job_id, job_id, state in walked:
         if state is not None:
-            text = resolution(uuid(new_job_id), State(state) if state else None)
-            found.append((job_id, new_job_id, text))
+            to, why = resolution(uuid(new_job_id), State(state) if state else None)
+            found.append((job_id, new_job_id, to.value, why))
             if len(found) == limit:
                 return found, new_job_id
     return found, walked[-1][0] if len(walked) == _LOOKED_THROUGH else b""
@@ -195,7 +195,7 @@ def _letter(row: Row) -> DeadLetter:
     (job_id, status, died_at, kind, queue, tenant, correlation_id, unique_key, created_at, attempt, max_attempts,
      error_class, error_type, fingerprint, message, reviewed_by, reviewed_at, new_job_id, resolution, notes, job,
      errors, history) = row  # fmt: skip
-    asked = from_json(job)
+    asked = read_object(job) or {}
     return DeadLetter(
         id=uuid(job_id),
         status=ReviewState(status),
@@ -212,10 +212,10 @@ def _letter(row: Row) -> DeadLetter:
         error_type=error_type,
         message=message,
         fingerprint=fingerprint,
-        payload=asked["payload"],
+        payload=asked.get("payload"),
         job=asked,
-        errors=from_json(errors),
-        history=from_json(history),
+        errors=read_objects(errors) or [],
+        history=read_objects(history) or [],
         reviewed_by=reviewed_by,
         reviewed_at=maybe_moment(reviewed_at),
         notes=notes,

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -217,6 +217,9 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteReview, SqliteFollowing):
 
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
         return await self._write(lambda db: acts.cancel(db, job_id, reason, self._clock(now)))
+
+    async def bury(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
+        return await self._write(lambda db: acts.bury(db, job_id, error, self._clock(now)))
 
     async def expedite(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
         return await self._write(lambda db: acts.expedite(db, job_id, self._clock(now)))

@@ -46,6 +46,9 @@ class SqliteDuties(Threaded):
     async def held_by(self, worker_id: UUID) -> list[Lapsed]:
         return await self._read(lambda db: duties.held_by(db, worker_id))
 
+    async def held(self, job_id: UUID) -> Lapsed | None:
+        return await self._read(lambda db: duties.held(db, job_id))
+
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         found = await self._browse(lambda db: gates.look(db, limit, self._swept))
         if not found.shut_out and not found.let_in:

@@ -11,7 +11,7 @@ from dutiful.stores.sqlite import locking, tracking, watching
 from dutiful.stores.sqlite.locking import Standing
 from dutiful.stores.sqlite.threads import Threaded
 from dutiful.tracking import PhaseMark, Report
-from dutiful.watching import Stirred
+from dutiful.watching import Stirred, Tombstone
 
 
 class SqliteFollowing(Threaded):
@@ -59,3 +59,6 @@ class SqliteFollowing(Threaded):
 
     async def stirred(self, since: datetime | None, limit: int) -> Stirred:
         return await self._browse(lambda db: watching.stirred(db, since, limit, self._clock(None)))
+
+    async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
+        return await self._read(lambda db: watching.tombstones(db, job_ids))

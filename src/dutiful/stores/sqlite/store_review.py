@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from dutiful.access import ApiToken
-from dutiful.auditing import AuditFilter, Sealed
+from dutiful.auditing import AuditFilter, Sealed, Stray
 from dutiful.core.audit import Anchor, AuditEvent, Seal
 from dutiful.reviewing import (
     BulkRun,
@@ -91,8 +91,19 @@ class SqliteReview(Threaded):
     async def sealed(self, after: int, limit: int) -> list[Sealed]:
         return await self._browse(lambda db: auditing.sealed(db, after, limit))
 
-    async def trim_audit(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> int:
-        return await self._write(lambda db: auditing.trim(db, older_than, limit, self._clock(now)))
+    async def audit_strays(self, limit: int) -> list[Stray]:
+        return await self._browse(lambda db: auditing.strays(db, limit))
+
+    async def trim_audit(self, limit: int, *, now: datetime | None = None) -> int:
+        if await self.audit_keep() is None:
+            return 0
+        return await self._write(lambda db: auditing.trim(db, limit, self._clock(now)))
+
+    async def audit_keep(self) -> timedelta | None:
+        return await self._read(auditing.kept)
+
+    async def keep_audit(self, span: timedelta | None) -> None:
+        await self._write(lambda db: auditing.keep(db, span))
 
     # Access
 

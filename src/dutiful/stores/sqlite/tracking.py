@@ -5,8 +5,9 @@ from uuid import UUID
 
 from dutiful.core.job import PhaseRecord
 from dutiful.core.pipeline import PhaseState
+from dutiful.core.readable import read, read_object
 from dutiful.core.settle import Change
-from dutiful.stores.sqlite.codec import from_json, maybe_checked, maybe_moment, to_json
+from dutiful.stores.sqlite.codec import maybe_checked, maybe_moment, to_json
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
 from dutiful.tracking import PhaseMark, Report
@@ -46,7 +47,7 @@ def phases(db: Connection, job_id: UUID) -> list[PhaseRecord]:
     return [
         PhaseRecord(
             name=name, position=position, state=PhaseState(state), attempt=attempt, started_at=maybe_moment(started_at),
-            ended_at=maybe_moment(ended_at), result=from_json(result), error=from_json(error),
+            ended_at=maybe_moment(ended_at), result=read(result), error=read_object(error),
         )
         for name, position, state, attempt, started_at, ended_at, result, error in db.rows(
             SQL["phases"], (job_id.bytes,)
@@ -80,7 +81,7 @@ def complete_phase(db: Connection, job_id: UUID, result: str | None, now: int) -
 
 def cancel_phases(db: Connection, job_id: bytes, now: int) -> None:
     """Every phase that was asked for and is not over becomes cancelled, whether or not it had begun."""
-    names = from_json(db.value(SQL["phases_asked_for"], (job_id,))) or ()
+    names = read(db.value(SQL["phases_asked_for"], (job_id,))) or ()
     db.many(SQL["cancel_phase"], [(job_id, name, position, now) for position, name in enumerate(names)])
 
 

@@ -1,6 +1,6 @@
 """What watchers read: which jobs something happened to, and each with all that events are made from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -9,6 +9,7 @@ import msgspec
 from dutiful.core.event import JobView, PostView
 from dutiful.core.ids import floor_at
 from dutiful.core.job import JobRecord
+from dutiful.core.readable import read_as
 from dutiful.stores.sqlite import looking, tracking
 from dutiful.stores.sqlite.codec import EPOCH, maybe_moment, micros, moment, span, uuid
 from dutiful.stores.sqlite.driver import Connection
@@ -22,6 +23,7 @@ _REACH = 100_000
 _ID_AGE = timedelta(seconds=2)
 _NO_BOUND = 2**63 - 1
 _LAST_ID = b"\xff" * 16
+_record = msgspec.json.Decoder(JobRecord)
 
 
 def listen(db: Connection, listener_id: UUID, ttl: timedelta, now: int) -> None:
@@ -93,24 +95,28 @@ def stirred(db: Connection, since: datetime | None, limit: int, now: int) -> Sti
         until = max(since, moment(min(rows[-1][0], now)))
     return Stirred(
         [Stir(uuid(job_id), mark) for _, job_id, mark in rows if mark is not None],
-        [_tombstone(db, job_id) for _, job_id, mark in rows if mark is None],
+        [*_tombstones(db, (job_id for _, job_id, mark in rows if mark is None))],
         until,
         more,
     )
 
 
-def _tombstone(db: Connection, job_id: bytes) -> Tombstone:
-    row = db.row(SQL["tombstone"], (job_id,))
-    assert row is not None
-    text, deleted_at, told_at = row
-    job = msgspec.json.decode(text, type=JobRecord)
-    return Tombstone(
-        job_id=job.id,
-        kind=job.kind,
-        queue=job.queue,
-        tenant=job.tenant,
-        correlation_id=job.correlation_id,
-        stale_at=job.stale_at,
-        deleted_at=moment(deleted_at),
-        told_at=moment(told_at),
-    )
+def tombstones(db: Connection, job_ids: Sequence[UUID]) -> list[Tombstone]:
+    return [*_tombstones(db, (job_id.bytes for job_id in job_ids))]
+
+
+def _tombstones(db: Connection, job_ids: Iterable[bytes]) -> Iterator[Tombstone]:
+    for job_id in job_ids:
+        if (row := db.row(SQL["tombstone"], (job_id,))) is not None:
+            text, deleted_at, told_at = row
+            job = read_as(_record, text)
+            yield Tombstone(
+                job_id=job.id,
+                kind=job.kind,
+                queue=job.queue,
+                tenant=job.tenant,
+                correlation_id=job.correlation_id,
+                stale_at=job.stale_at,
+                deleted_at=moment(deleted_at),
+                told_at=moment(told_at),
+            )

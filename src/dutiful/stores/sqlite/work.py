@@ -24,6 +24,7 @@ from dutiful.stores.sqlite.looking import lines
 from dutiful.stores.sqlite.sql import SQL
 
 _ALIVE = (State.READY, State.SCHEDULED)
+_SUCCESS, _NO_SUCCESS = ("done", "partial"), (State.FAILED, State.CANCELLED)
 
 
 def peek(db: Connection, kinds: Sequence[str]) -> list[Line]:
@@ -187,7 +188,9 @@ def _keep_alive(db: Connection, change: Change, held: Row, placing: places.Placi
 def refuse(db: Connection, job_id: UUID, claim_id: int, outcome: str, now: int, *, record: bool = True) -> Refusal:
     """Why a claim that is not held was refused; recorded once, since what was done under it is lost."""
     raw = job_id.bytes
-    if db.value(SQL["finished_by"], (raw,)) == claim_id:
+    ended = db.value(SQL["ended_by"], (raw, claim_id))
+    # A success is no repeat of what somebody else has ended otherwise, by hand or for its dead worker.
+    if ended is not None and not (outcome in _SUCCESS and ended in _NO_SUCCESS):
         return Refusal(job_id, claim_id, Verdict.REPEATED)
     before = db.rows(SQL["outcomes_of_claim"], (raw, claim_id))
     words = {word for word, _ in before}

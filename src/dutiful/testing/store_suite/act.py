@@ -1,31 +1,38 @@
-"""What people do to jobs: cancel and expedite."""
+"""What people do to jobs: cancel, bury and expedite."""
 
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from dutiful.core.job import Lapsed, Unique
 from dutiful.core.outcome import Cancelled, Failed, Lost
+from dutiful.core.pipeline import PhaseState
 from dutiful.core.transitions import State
 from dutiful.store import CancelResult, PauseScope, Store, Verdict
 from dutiful.testing.store_suite.builders import (
+    ADA,
     EXPIRED,
     KIND,
     OOPS,
+    PIPELINE,
     T0,
     at,
     change,
     claim,
     complete,
+    enqueue,
     enqueue_one,
     finish_one,
     new_id,
+    new_job,
     pause,
     refusal,
     settle,
     start_one,
     state,
 )
+from dutiful.testing.store_suite.outbox import webhook
 
 
 class ActSuite:
@@ -106,6 +113,64 @@ class ActSuite:
     async def test_an_unknown_job_is_neither_cancelled_nor_expedited(self, store: Store) -> None:
         assert await store.cancel(new_id(), "no use", now=T0) is None
         assert await store.expedite(new_id(), now=T0) is None
+
+    @pytest.mark.req("L26", "L42")
+    @pytest.mark.parametrize("place", [State.READY, State.SCHEDULED, State.BLOCKED])
+    async def test_a_waiting_job_that_is_buried_is_a_dead_letter(self, store: Store, place: State) -> None:
+        job_id = await waiting(store, place, payload='{"n": 1}', max_attempts=3)
+
+        assert await store.bury(job_id, OOPS, now=at(1))
+
+        record, letter = await store.find(job_id), await store.dead_letter(job_id)
+        assert record is not None and letter is not None
+        assert (record.state, record.finished_at, record.errors) == (State.FAILED, at(1), [OOPS])
+        assert (letter.died_at, letter.message, letter.errors) == (at(1), "oops", [OOPS])
+        assert (letter.attempt, letter.max_attempts, letter.payload) == (0, 3, {"n": 1})
+        assert (await store.promote(10, now=at(999))).moved == 0
+        assert job_id not in [claimed.job_id for claimed in await claim(store, now=at(999))]
+        assert await store.check_places() == []
+
+    @pytest.mark.req("L42")
+    async def test_a_buried_job_lets_go_of_all_that_it_held(self, store: Store) -> None:
+        job = new_job(unique=Unique("k"), options=PIPELINE)
+        await enqueue(store, job)
+        dependent = await enqueue_one(store, depends_on=(job.id,))
+        await store.put_webhooks([webhook()])
+
+        assert await store.bury(job.id, OOPS, now=at(1))
+
+        await enqueue(store, new_job(unique=Unique("k")), now=at(1))
+        await store.sweep(10, now=at(1))
+        assert await state(store, dependent) is State.CANCELLED
+        assert {phase.state for phase in await store.phases(job.id)} == {PhaseState.CANCELLED}
+        assert [post.event for post in await store.posts(job_id=job.id)] == ["job.failed"]
+        assert await store.check_places() == []
+
+    @pytest.mark.req("L42")
+    async def test_only_a_job_that_waits_is_buried_and_that_once(self, store: Store) -> None:
+        running, done, twice = await start_one(store), await finish_one(store), await enqueue_one(store)
+        assert await store.bury(twice, OOPS, now=T0)
+
+        for job_id in (running.job_id, done, twice, new_id()):
+            assert not await store.bury(job_id, {"type": "Other", "message": "again"}, now=at(1))
+
+        assert await state(store, done) is State.COMPLETED
+        assert await complete(store, running) == []
+        record = await store.find(twice)
+        assert record is not None and record.errors == [OOPS]
+
+    @pytest.mark.req("L41")
+    async def test_a_claim_that_was_ended_from_outside_is_lost_to_its_worker(self, store: Store) -> None:
+        claimed = await start_one(store)
+        held = await store.held(claimed.job_id)
+        assert held == Lapsed(claimed.job_id, claimed.claim_id, 1, 0, KIND, ADA, cancel_requested=False)
+
+        assert await settle(store, held, Failed(OOPS, final=True), now=at(1)) == []
+
+        assert await store.held(claimed.job_id) is None
+        assert await complete(store, claimed, now=at(2)) == [refusal(claimed, Verdict.LOST)]
+        assert [attempt.outcome for attempt in await store.attempts(claimed.job_id)] == ["refused"]
+        assert await state(store, claimed.job_id) is State.FAILED
 
     async def test_a_scheduled_job_can_be_made_due(self, store: Store) -> None:
         job_id = await waiting(store, State.SCHEDULED)

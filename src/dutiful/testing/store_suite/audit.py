@@ -89,6 +89,10 @@ async def ids(store: Store, **fields: Any) -> list[UUID]:
 
 
 class AuditSuite:
+    async def keep(self, store: Store, span: timedelta | None) -> None:
+        """Where only the owner may, a suite asks them instead."""
+        await store.keep_audit(span)
+
     async def test_an_event_is_read_as_it_was_written_the_newest_first(self, store: Store) -> None:
         first, last = full_event(), event()
 
@@ -200,15 +204,17 @@ class AuditSuite:
         unsealed = event()
         await store.append_audit([unsealed])
         later = T0 + DAY + timedelta(hours=1)
+        await self.keep(store, DAY)
 
-        assert await store.trim_audit(DAY, 2, now=later) == 2
+        assert await store.trim_audit(2, now=later) == 2
         assert await store.audit_anchor() == Anchor(seq=2, hash=seals[1].hash, at=T0)
-        assert await store.trim_audit(DAY, 2, now=later) == 1
-        assert await store.trim_audit(DAY, 2, now=later) == 0
+        assert await store.trim_audit(2, now=later) == 1
+        assert await store.trim_audit(2, now=later) == 0
 
         assert await ids(store) == [unsealed.id, new[1].id, new[0].id]
         assert await store.audit_anchor() == Anchor(seq=3, hash=seals[2].hash, at=old[-1].at)
         assert await store.audit_head() == seals[-1]
+        assert await store.audit_strays(10) == []
         assert await check_chain(store) == 2
         await seal_all(store)
         assert await check_chain(store) == 3
@@ -216,7 +222,8 @@ class AuditSuite:
     async def test_a_chain_that_was_trimmed_to_its_end_goes_on_from_its_anchor(self, store: Store) -> None:
         await append(store, 3)
         seals = await seal_all(store)
-        assert await store.trim_audit(DAY, 10, now=T0 + 2 * DAY) == 3
+        await self.keep(store, DAY)
+        assert await store.trim_audit(10, now=T0 + 2 * DAY) == 3
         assert await store.audit_head() == await store.audit_anchor() == Anchor(seq=3, hash=seals[-1].hash, at=T0)
         assert await store.sealed(0, 10) == []
 
@@ -230,11 +237,27 @@ class AuditSuite:
         (young,) = await append(store, 1, at=T0 + 2 * DAY)
         await append(store, 1)
         await seal_all(store)
+        await self.keep(store, DAY)
 
-        assert await store.trim_audit(DAY, 10, now=T0 + 2 * DAY) == 1
+        assert await store.trim_audit(10, now=T0 + 2 * DAY) == 1
 
         assert (await store.sealed(0, 10))[0].event == young
         assert await check_chain(store) == 2
+
+    async def test_events_are_kept_for_good_unless_the_store_says_otherwise(self, store: Store) -> None:
+        await append(store, 3)
+        await seal_all(store)
+        assert await store.audit_keep() is None
+        assert await store.trim_audit(10) == 0
+
+        await self.keep(store, 36_525 * DAY)
+        assert (await store.audit_keep(), await store.trim_audit(10)) == (36_525 * DAY, 0)
+
+        await self.keep(store, DAY)
+        assert (await store.audit_keep(), await store.trim_audit(2)) == (DAY, 2)
+
+        await self.keep(store, None)
+        assert (await store.audit_keep(), await store.trim_audit(10)) == (None, 0)
 
     async def test_a_survey_tells_whether_an_event_waits_for_its_seal(self, store: Store) -> None:
         assert not (await store.survey(ADA, TTL, now=T0)).unsealed

@@ -204,6 +204,21 @@ class InsertSuite:
 
         assert [c.job_id for c in await claim(store)] == [job.id for job in jobs]
 
+    @pytest.mark.parametrize(("whose", "tenant"), [("globex", "acme"), (None, "acme"), ("globex", None)])
+    async def test_a_job_of_another_tenant_cannot_be_needed_and_is_told_from_none_in_no_way(
+        self, store: Store, whose: str | None, tenant: str | None
+    ) -> None:
+        messages = []
+        for needed in (await finish_one(store, tenant=whose), await enqueue_one(store, tenant=whose), new_id()):
+            job = new_job(tenant=tenant, depends_on=(needed,))
+            with pytest.raises(UsageError) as error:
+                await store.insert([job], now=T0)
+            text = str(error.value).replace(public(needed), "…").replace(str(needed), "…")
+            messages.append(text.replace(public(job.id), "…"))
+            assert await store.find(job.id) is None
+
+        assert len(set(messages)) == 1
+
     async def test_a_job_that_needs_an_unknown_one_is_refused_with_its_whole_batch(self, store: Store) -> None:
         unknown = new_id()
 

@@ -54,17 +54,19 @@ async def jobs_of_all_sorts(store: Store, choose: random.Random, count: int) -> 
     for number in range(count):
         job_id = id_at(number)
         fate = choose.choice(["wait", "wait", "later", "need", "run"])
+        tenant = choose.choice([None, "acme", "acme2", "a%"])
+        earlier = [job.id for job in jobs if job.tenant == tenant]
         jobs.append(
             new_job(
                 id=job_id,
                 kind=choose.choice(KINDS),
                 queue=choose.choice(QUEUES),
-                tenant=choose.choice([None, "acme", "acme2", "a%"]),
+                tenant=tenant,
                 correlation_id=None if number == 20 else choose.choice([None, "order-7", "order_7"]),
                 payload=choose.choice(['{"to": "Ada"}', '{"to": "50% off_now"}', '{"to": "500 of now"}', "{}"]),
                 subject=choose.choice([None, '{"order": 7, "paid": true}', '{"order": 1, "paid": false}']),
                 run_at=at(10**6) if fate == "later" else None,
-                depends_on=(jobs[0].id,) if fate == "need" and jobs else (),
+                depends_on=tuple(earlier[:1]) if fate == "need" else (),
                 priority=0 if fate == "run" else 100,
             )
         )

@@ -217,7 +217,6 @@ class ReviewSuite:
             (Done(), State.COMPLETED),
             (Partial(None, (OOPS,)), State.COMPLETED_WITH_ERRORS),
             (Failed(OOPS, final=True), State.FAILED),
-            (Cancelled("no use"), State.CANCELLED),
         ],
     )
     async def test_the_end_of_its_new_job_resolves_a_dead_letter(
@@ -233,8 +232,11 @@ class ReviewSuite:
         assert await store.resolve_reprocessed(10, now=at(5)) == 1
 
         after = await the_letter(store, letter.id)
-        assert (after.status, after.new_job_id) == (ReviewState.RESOLVED, claimed.job_id)
-        assert after.resolution == resolution(claimed.job_id, ended)
+        assert ((after.status, after.resolution), after.new_job_id) == (
+            resolution(claimed.job_id, ended),
+            claimed.job_id,
+        )
+        assert after.status is ReviewState.RESOLVED
         assert (after.reviewed_by, after.reviewed_at, after.notes) == ("ada", at(1), "try again")
         assert await store.resolve_reprocessed(10, now=at(6)) == 0
 
@@ -249,7 +251,24 @@ class ReviewSuite:
         assert await store.resolve_reprocessed(10, now=LATER) == 1
 
         after = await the_letter(store, letter.id)
-        assert (after.status, after.resolution) == (ReviewState.RESOLVED, resolution(claimed.job_id, None))
+        assert (after.status, after.resolution) == resolution(claimed.job_id, None)
+        assert after.status is ReviewState.RESOLVED
+
+    async def test_a_dead_letter_whose_new_job_was_cancelled_is_to_be_reviewed_again(self, store: Store) -> None:
+        letter = await bury(store)
+        await applied(store, act_on(letter, REPROCESS, notes="try again"), now=at(1))
+        claimed = await claim_one(store, lines=[AGAIN], now=at(2))
+        await settle(store, claimed, Cancelled("no use"), now=at(3))
+
+        assert await store.resolve_reprocessed(10, now=at(4)) == 1
+
+        after = await the_letter(store, letter.id)
+        assert (after.status, after.resolution) == resolution(claimed.job_id, State.CANCELLED)
+        assert (after.status, after.new_job_id, after.notes) == (PENDING, None, "try again")
+        await applied(store, act_on(after, REPROCESS), now=at(5))
+        await complete(store, await claim_one(store, lines=[AGAIN], now=at(6)), now=at(6))
+        await store.resolve_reprocessed(10, now=at(7))
+        assert (await the_letter(store, letter.id)).status is ReviewState.RESOLVED
 
     async def test_a_dead_letter_is_old_when_it_was_resolved_long_ago_not_when_it_was_reprocessed(
         self, store: Store

@@ -8,8 +8,9 @@ from fastapi import Query
 from pydantic import Field
 
 from dutiful.auditing import AuditFilter
-from dutiful.core.audit import AuditOutcome
+from dutiful.core.audit import AuditOutcome, Seal
 from dutiful.core.principal import Origin, Role
+from dutiful.operator.trail import MOST_UNSEALED
 from dutiful.web import cursor
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
@@ -56,8 +57,17 @@ class AuditPage(Shape):
     next_cursor: str | None
 
 
+class VerifyQuery(Ask):
+    expected: str | None = Field(
+        default=None,
+        pattern=r"^[0-9]{1,18}:[0-9a-f]{64}$",
+        description="head_seq:head_hash of an earlier answer, which is to be in the chain still.",
+        examples=["4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
+    )
+
+
 class AuditBreak(Shape):
-    seq: int
+    seq: int | None = Field(description="null: something that is not in the chain.")
     event_id: UUID | None
     problem: str
 
@@ -67,9 +77,13 @@ class AuditVerified(Shape):
     checked: int
     head_seq: int | None
     head_hash: str | None
-    unsealed: int
+    unsealed: int = Field(description=f"Events that wait for their seal, counted up to {MOST_UNSEALED}.")
+    unsealed_more: bool = Field(description="There are more than were counted.", examples=[False])
     oldest_unsealed_at: datetime | None
     broken: AuditBreak | None
+    expected_gone: bool = Field(
+        description="The expected seal is older than what retention has left: nobody can tell.", examples=[False]
+    )
 
 
 @audit.read("/")
@@ -101,15 +115,21 @@ async def list_audit(operator: TheOperator, query: Annotated[AuditQuery, Query()
 
 
 @chain.read("/verify/")
-async def verify_audit(operator: TheOperator) -> AuditVerified:
-    """Compute every seal of the trail again, and tell the first that does not hold."""
-    found = await operator.verify_audit()
+async def verify_audit(operator: TheOperator, query: Annotated[VerifyQuery, Query()]) -> AuditVerified:
+    """Compute every seal of the trail again, and tell the first that does not hold.
+
+    A trail that is too long for one answer is given up with 503; `dutiful audit verify` takes the time that it needs.
+    """
+    seq, _, digest = (query.expected or "").partition(":")
+    found = await operator.verify_audit(Seal(seq=int(seq), event_id=UUID(int=0), hash=digest) if seq else None)
     return AuditVerified(
         whole=found.broken is None,
         checked=found.checked,
         head_seq=None if found.head is None else found.head.seq,
         head_hash=None if found.head is None else found.head.hash,
         unsealed=found.unsealed,
+        unsealed_more=found.unsealed >= MOST_UNSEALED,
         oldest_unsealed_at=found.oldest_unsealed_at,
         broken=None if found.broken is None else AuditBreak.model_validate(found.broken),
+        expected_gone=found.gone,
     )

@@ -16,7 +16,7 @@ bulk = Operations("Dead letters in bulk", "/admin/dlq/bulk")
 
 class RunsQuery(Ask):
     running: bool = Field(default=False, description="Only those that go on, the oldest first.")
-    limit: Limit = 50
+    limit: Limit = Field(default=50, description="There is no page after them.")
 
 
 @bulk.ask("/preview/")

@@ -10,10 +10,12 @@ from dutiful.core.error_class import ErrorClass
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.reviewing import BulkRun, BulkState, DeadLetter, DeadLetterCounts, DeadLetterFilter, DeadLetterGroup
 from dutiful.web.catalog import category_of, kinds_of
-from dutiful.web.shapes import EXAMPLE_ID, Ask, Cursor, Limit, LongText, Moment, PublicId, Shape, Text
+from dutiful.web.shapes import EXAMPLE_ID, Ask, Cursor, Limit, LongText, Moment, PublicId, Shape, Text, Texts
 
+NONE = "null"  # as an item has it; the key of an object is always a text
 EXAMPLE: dict[str, Any] = {
     "dlq_id": EXAMPLE_ID,
+    "tenant": "acme",
     "category": "ingestion",
     "job_type": "email_ingestion_fetch",
     "status": "pending_review",
@@ -32,7 +34,7 @@ class DlqFilter(Ask):
 
     status: list[ReviewState] = Field(default=[], max_length=10)
     category: Text | None = None
-    job_type: Text | None = None
+    job_type: Texts = Field(default=[], max_length=100)
     queue: Text | None = None
     tenant: Text | None = None
     correlation_id: Text | None = None
@@ -72,6 +74,7 @@ class DlqItem(Shape):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     dlq_id: PublicId
+    tenant: str | None
     category: str | None
     job_type: str
     status: ReviewState
@@ -92,7 +95,6 @@ class DlqPage(Shape):
 
 class DlqDetail(DlqItem):
     payload: Any
-    tenant: str | None
     queue: str
     max_attempts: int
     error_type: str | None
@@ -108,10 +110,10 @@ class DlqDetail(DlqItem):
 
 class DlqStatistics(Shape):
     total_count: int
-    by_status: dict[str, int]
-    by_category: dict[str, int]
+    by_status: dict[ReviewState, int] = Field(description="Every status, with 0 if there is none.")
+    by_category: dict[str, int] = Field(description='"null" stands for those that have no category.')
     by_job_type: dict[str, int]
-    by_error_class: dict[str, int]
+    by_error_class: dict[str, int] = Field(description='"null" stands for those that have no error class.')
     oldest_open_at: datetime | None
 
 
@@ -150,7 +152,7 @@ class ReprocessAnswer(Shape):
 
 
 class ReviewAnswer(Shape):
-    message: str
+    message: str = Field(examples=["DLQ item discarded"])
     dlq_id: PublicId
     status: ReviewState
 
@@ -196,7 +198,6 @@ def detail(letter: DeadLetter, app: Dutiful) -> DlqDetail:
     return DlqDetail(
         **_item(letter, app),
         payload=letter.payload,
-        tenant=letter.tenant,
         queue=letter.queue,
         max_attempts=letter.max_attempts,
         error_type=letter.error_type,
@@ -214,6 +215,7 @@ def detail(letter: DeadLetter, app: Dutiful) -> DlqDetail:
 def _item(letter: DeadLetter, app: Dutiful) -> dict[str, Any]:
     return {
         "dlq_id": letter.id,
+        "tenant": letter.tenant,
         "category": category_of(app, letter.kind),
         "job_type": letter.kind,
         "status": letter.status,
@@ -230,14 +232,14 @@ def _item(letter: DeadLetter, app: Dutiful) -> dict[str, Any]:
 def statistics(counts: DeadLetterCounts, app: Dutiful) -> DlqStatistics:
     by_category: dict[str, int] = {}
     for kind, count in counts.by_kind.items():
-        category = category_of(app, kind) or ""
+        category = category_of(app, kind) or NONE
         by_category[category] = by_category.get(category, 0) + count
     return DlqStatistics(
         total_count=counts.total,
-        by_status=counts.by_status,
+        by_status={state: counts.by_status.get(state, 0) for state in ReviewState},
         by_category=by_category,
         by_job_type=counts.by_kind,
-        by_error_class=counts.by_class,
+        by_error_class={name or NONE: count for name, count in counts.by_class.items()},
         oldest_open_at=counts.oldest_open_at,
     )
 

@@ -10,7 +10,7 @@ from dutiful.store import PauseScope
 from dutiful.web.api.queue import QueueItem
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
-from dutiful.web.shapes import Ask, LongText, Shape, Text
+from dutiful.web.shapes import NO_REASON, Ask, Reason, Shape, Text
 
 queues = Operations("Queue", "/admin/queues")
 fleet = Operations("Fleet", "/admin", fleetwide=True)
@@ -65,12 +65,6 @@ class Pauses(Shape):
     pauses: list[Paused]
 
 
-class PauseAsk(Ask):
-    scope: PauseScope
-    name: Text
-    reason: LongText | None = None
-
-
 class PauseAnswer(Shape):
     scope: PauseScope
     name: str
@@ -117,15 +111,15 @@ async def list_pauses(operator: TheOperator) -> Pauses:
     return Pauses(pauses=[Paused.model_validate(one) for one in await operator.pauses()])
 
 
-@fleet.act("/pauses/", "fleet.pause")
-async def pause(operator: TheOperator, ask: PauseAsk) -> PauseAnswer:
+@fleet.act("/pauses/{scope}/{name:path}/pause/", "{scope}.pause", target="name")
+async def pause(operator: TheOperator, scope: PauseScope, name: Text, ask: Reason = NO_REASON) -> PauseAnswer:
     """Let nothing of a queue, kind or lane start any more; what runs goes on."""
-    changed = await operator.pause(ask.scope, ask.name, ask.reason)
-    return PauseAnswer(scope=ask.scope, name=ask.name, paused=True, changed=changed)
+    changed = await operator.pause(scope, name, ask.reason)
+    return PauseAnswer(scope=scope, name=name, paused=True, changed=changed)
 
 
-@fleet.act("/pauses/resume/", "fleet.resume")
-async def resume(operator: TheOperator, ask: PauseAsk) -> PauseAnswer:
+@fleet.act("/pauses/{scope}/{name:path}/resume/", "{scope}.resume", target="name")
+async def resume(operator: TheOperator, scope: PauseScope, name: Text, ask: Reason = NO_REASON) -> PauseAnswer:
     """Let a paused queue, kind or lane go on."""
-    changed = await operator.resume(ask.scope, ask.name, ask.reason)
-    return PauseAnswer(scope=ask.scope, name=ask.name, paused=False, changed=changed)
+    changed = await operator.resume(scope, name, ask.reason)
+    return PauseAnswer(scope=scope, name=name, paused=False, changed=changed)

@@ -3,9 +3,11 @@
 import asyncio
 
 from fastapi import APIRouter, Request, Response
+from pydantic import Field
 
 from dutiful.app import Dutiful
 from dutiful.core.errors import DutifulError, StoreUnavailable
+from dutiful.guarding import Guarding
 from dutiful.web.problems import Problem, declared, of_error
 from dutiful.web.shapes import Shape
 
@@ -13,24 +15,29 @@ PATIENCE = 5.0
 
 
 class Health(Shape):
-    status: str
+    status: str = Field(examples=["ok"])
 
 
 def health(app: Dutiful) -> APIRouter:
     """Open to everybody, and silent about everything else."""
     router = APIRouter(tags=["Health"])
 
+    @router.head("/livez", include_in_schema=False)
     @router.get("/livez", operation_id="livez")
     async def livez() -> Health:
         """This process answers."""
         return Health(status="ok")
 
+    @router.head("/readyz", response_model=Health, include_in_schema=False)
     @router.get("/readyz", operation_id="readyz", response_model=Health, responses=declared(503))
     async def readyz(request: Request) -> Health | Response:
         """The database answers and is migrated."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await (await app.client()).store.pauses()
+                store = (await app.client()).store
+                if isinstance(store, Guarding):
+                    await store.relearn_tenants()  # somebody may have switched them on or off
+                await store.pauses()
         except (DutifulError, TimeoutError) as error:
             problem = of_error(error if isinstance(error, DutifulError) else StoreUnavailable())
             return (problem or Problem(503, "the database does not answer")).response(request)

@@ -15,15 +15,15 @@ from dutiful.core.transitions import State
 from dutiful.outbox import PostState
 from dutiful.store import JobFilter
 from dutiful.web.catalog import category_of, kinds_of
-from dutiful.web.shapes import Ask, Cursor, JsonObject, Limit, Moment, PublicId, Shape, Text
+from dutiful.web.shapes import Ask, Cursor, JsonObject, Limit, Moment, PublicId, Reason, Receiver, Shape, Text, Texts
 
 
 class QueueQuery(Ask):
     """Which jobs: those that fit all that is given."""
 
-    status: State | None = None
+    status: list[State] = Field(default=[], max_length=len(State))
     category: Text | None = None
-    job_type: Text | None = None
+    job_type: Texts = Field(default=[], max_length=100)
     queue: Text | None = None
     correlation_id: Text | None = None
     tenant: Text | None = None
@@ -38,8 +38,8 @@ class QueueQuery(Ask):
     limit: Limit = 50
 
     def read(self, app: Dutiful, before: UUID | None) -> JobFilter:
+        """All but the status."""
         return JobFilter(
-            state=self.status,
             kinds=kinds_of(app, self.category, self.job_type) or None,
             queue=self.queue,
             correlation_id=self.correlation_id,
@@ -134,7 +134,7 @@ class Post(Shape):
     id: UUID
     job_id: PublicId
     webhook: str | None
-    url: str
+    url: Receiver
     event: str
     state: PostState
     attempts: int
@@ -170,6 +170,20 @@ class CancelAnswer(Shape):
     status: State
     changed: bool
     requested: bool = Field(description="It runs, and was asked to stop.")
+
+
+class FailAsk(Reason):
+    """Why, and whether another attempt may follow."""
+
+    retry: bool = Field(default=False, description="Fail only the attempt that runs; its kind's policy goes on.")
+
+
+NO_RETRY = FailAsk()
+
+
+class FailAnswer(Shape):
+    job_id: PublicId
+    status: State = Field(description="failed: it is a dead letter now; anything else: another attempt follows.")
 
 
 class RetryAnswer(Shape):

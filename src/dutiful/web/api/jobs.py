@@ -31,6 +31,12 @@ async def cancel_job(operator: TheOperator, job_id: JobId, ask: Reason = NO_REAS
     return shapes.CancelAnswer(job_id=job_id, status=done.state, changed=done.changed, requested=done.requested)
 
 
+@jobs.act("/{job_id}/fail/", "job.fail", target="job_id")
+async def fail_job(operator: TheOperator, job_id: JobId, ask: shapes.FailAsk = shapes.NO_RETRY) -> shapes.FailAnswer:
+    """Make it a dead letter, whether it waits or runs; with `retry`, only end the attempt that runs as failed."""
+    return shapes.FailAnswer(job_id=job_id, status=await operator.fail(job_id, ask.reason, retry=ask.retry))
+
+
 @jobs.act("/{job_id}/retry/", "job.retry", target="job_id")
 async def retry_job(operator: TheOperator, job_id: JobId, ask: Reason = NO_REASON) -> shapes.RetryAnswer:
     """Run a finished job again as a new one, or make a scheduled one due now."""

@@ -2,10 +2,16 @@
 
 from datetime import datetime, timedelta
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import Query
+from msgspec.structs import replace
 from pydantic import Field
 
+from dutiful.core.job import JobRecord
+from dutiful.core.transitions import State
+from dutiful.operator import Operator
+from dutiful.store import JobFilter, JobPage
 from dutiful.web import cursor
 from dutiful.web.api import job_shapes as shapes
 from dutiful.web.gates import TheApp, TheOperator
@@ -53,12 +59,31 @@ async def list_queue(
         before = None if query.cursor is None else cursor.read_id(LIST, query.cursor)
     except cursor.BadCursor as error:
         raise field_problem("cursor", str(error)) from None
-    page = await operator.jobs(query.read(app, before))
+    page = await in_states(operator, query.read(app, before), query.status)
     return shapes.QueuePage(
         jobs=[shapes.item(job, app) for job in page],
         next_cursor=None if page.next is None else cursor.of_id(LIST, page.next),
         window=shapes.Window(since=page.searched_since or query.since, until=query.until),
     )
+
+
+async def in_states(operator: Operator, wanted: JobFilter, states: list[State]) -> JobPage:
+    """One page of jobs in any of these states, made of a page of each."""
+    if len(states) < 2:
+        return await operator.jobs(replace(wanted, state=states[0] if states else None))
+    pages = [await operator.jobs(replace(wanted, state=state)) for state in dict.fromkeys(states)]
+    # As far as every page has looked; beyond that, one may have jobs that it does not tell of yet.
+    end = max((page.next for page in pages if page.next is not None), default=None)
+    jobs = sorted((job for page in pages for job in page if end is None or job.id >= end), key=_id, reverse=True)
+    if len(jobs) > wanted.limit:
+        jobs = jobs[: wanted.limit]
+        end = jobs[-1].id
+    since = max((page.searched_since for page in pages if page.searched_since is not None), default=None)
+    return JobPage(jobs, end, since)
+
+
+def _id(job: JobRecord) -> UUID:
+    return job.id
 
 
 @queue.read("/statistics/")

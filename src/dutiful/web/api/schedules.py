@@ -6,7 +6,7 @@ from dutiful.operator import Operator
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
 from dutiful.web.problems import Problem
-from dutiful.web.shapes import NO_REASON, PublicId, Reason, Shape, Text
+from dutiful.web.shapes import NO_REASON, PublicId, Reason, Removed, Shape, Text
 
 schedules = Operations("Schedules", "/admin/schedules", fleetwide=True)
 
@@ -52,6 +52,14 @@ async def disable_schedule(operator: TheOperator, name: Text, ask: Reason = NO_R
     await _check_known(operator, name)
     await operator.enable_schedule(name, False, ask.reason)
     return ScheduleAnswer(name=name, enabled=False)
+
+
+@schedules.act("/{name:path}/remove/", "schedule.remove", target="name")
+async def remove_schedule(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> Removed:
+    """Forget a schedule that the code no longer declares."""
+    await _check_known(operator, name)
+    await operator.remove_schedule(name, ask.reason)
+    return Removed(name=name, removed=True)
 
 
 async def _check_known(operator: Operator, name: str) -> None:

@@ -1,11 +1,12 @@
 """A job as its user may see it: how it fares and what came of it, never what it was given or how it is run."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, assert_never
 
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -20,11 +21,10 @@ from dutiful.web.endpoint import send_stream
 from dutiful.web.gates import TheApp, TheOperator
 from dutiful.web.operations import Operations
 from dutiful.web.shapes import ExactJobId, PublicId, Shape
-from dutiful.web.sse import HEADERS, Encoded, event_stream
+from dutiful.web.sse import HEADERS, PING, Encoded, event_stream
 
-LIFE = (
-    15 * 60.0
-)  # a stream ends then and its reader comes back, so that a token that was revoked opens nothing for long
+LIFE = 15 * 60.0  # then a stream ends and its reader comes back, perhaps to a server that has less to do
+LOOK = PING - 1.0  # so often whoever reads it is looked at again, for a token may have been revoked
 # What an event tells beyond these is for those who run jobs.
 SHOWN: dict[EventType, tuple[str, ...]] = {
     EventType.ENQUEUED: ("run_at",),
@@ -76,13 +76,17 @@ class EventsResponse(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, chunks: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, first: bytes, chunks: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
         super().__init__(chunks, headers=HEADERS)
         self._first = first
         self._chunks = chunks
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_stream(self._first, self._chunks, self.raw_headers, receive, send)
+        try:
+            await send_stream(self._first, self._chunks, self.raw_headers, receive, send)
+        finally:
+            self._ended()
 
 
 @status.read("/{job_id}")
@@ -92,23 +96,30 @@ async def get_status(operator: TheOperator, job_id: ExactJobId) -> JobStatus:
 
 
 @status.read("/{job_id}/events", stream=True)
-async def get_status_events(operator: TheOperator, app: TheApp, job_id: ExactJobId) -> EventsResponse:
+async def get_status_events(operator: TheOperator, app: TheApp, request: Request, job_id: ExactJobId) -> EventsResponse:
     """Follow a job as server-sent events: a snapshot first, then what happens, with pings in between."""
     await operator.job(job_id)
     stream = event_stream(app, job_id, types=list(SHOWN), tenant=operator.tenant, encoded=ENCODED)
-    return await begun(stream)
+    return await begun(stream, request)
 
 
-async def begun(stream: AsyncGenerator[bytes, None]) -> EventsResponse:
+async def begun(stream: AsyncGenerator[bytes, None], request: Request) -> EventsResponse:
     """The response, when the stream has begun: what is wrong with the question is told before."""
-    return EventsResponse(await anext(stream), _for_a_while(stream))
+    return EventsResponse(await anext(stream), _for_a_while(stream, request.state.still), request.state.ended)
 
 
-async def _for_a_while(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _for_a_while(
+    stream: AsyncGenerator[bytes, None], still: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[bytes, None]:
+    """Whoever has lost the right to see it gets nothing more after the next look; pings make sure that there is one."""
     clock = asyncio.get_running_loop().time
-    end = clock() + LIFE
+    end, look = clock() + LIFE, clock() + LOOK
     async with aclosing(stream):
         async for piece in stream:
+            if clock() > look:
+                look = clock() + LOOK
+                if not await still():
+                    return
             yield piece
             if clock() > end:
                 return

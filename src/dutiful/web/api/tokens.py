@@ -5,11 +5,12 @@ from datetime import datetime
 import msgspec
 from pydantic import Field
 
+from dutiful.core.errors import PayloadInvalid
 from dutiful.core.principal import Role
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
-from dutiful.web.problems import Problem
-from dutiful.web.shapes import NO_REASON, Ask, JobId, LongText, Moment, PublicId, Reason, Shape, Text
+from dutiful.web.problems import Problem, field_problem
+from dutiful.web.shapes import NO_REASON, Ask, LongText, Moment, PublicId, Reason, Shape, Text
 
 tokens = Operations("Tokens", "/admin/tokens", role=Role.ADMIN, fleetwide=True)
 
@@ -49,7 +50,7 @@ class RevokeAnswer(Shape):
 
 @tokens.read("/")
 async def list_tokens(operator: TheOperator) -> Tokens:
-    """List the tokens, without their secrets."""
+    """List all tokens, the newest first, without their secrets."""
     return Tokens(tokens=[Token.model_validate(one) for one in await operator.tokens()])
 
 
@@ -61,8 +62,12 @@ async def create_token(operator: TheOperator, ask: TokenAsk) -> NewToken:
 
 
 @tokens.act("/{token_id}/revoke/", "token.revoke", target="token_id")
-async def revoke_token(operator: TheOperator, token_id: JobId, ask: Reason = NO_REASON) -> RevokeAnswer:
-    """Let a token open no door any more."""
-    if token_id not in (token.id for token in await operator.tokens()):
+async def revoke_token(operator: TheOperator, token_id: Text, ask: Reason = NO_REASON) -> RevokeAnswer:
+    """Let a token open no door any more; it may be named by its secret, too."""
+    try:
+        token = await operator.find_token(token_id)
+    except PayloadInvalid as error:
+        raise field_problem("token_id", str(error)) from None
+    if token is None:
         raise Problem(404, "there is no such token")
-    return RevokeAnswer(id=token_id, changed=await operator.revoke_token(token_id, ask.reason))
+    return RevokeAnswer(id=token.id, changed=await operator.revoke_token(token.id, ask.reason))

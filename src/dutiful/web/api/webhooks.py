@@ -5,22 +5,23 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import Query
+from pydantic import Field
 
-from dutiful.core.errors import IllegalTransition
+from dutiful.core.errors import PostNotFound
 from dutiful.operator import Operator
 from dutiful.outbox import PostState
 from dutiful.web.api.job_shapes import Post
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
 from dutiful.web.problems import Problem
-from dutiful.web.shapes import NO_REASON, Ask, JobId, Limit, Reason, Shape, Text
+from dutiful.web.shapes import NO_REASON, Ask, JobId, Limit, Reason, Receiver, Removed, Shape, Text
 
 webhooks = Operations("Webhooks", "/admin/webhooks", fleetwide=True)
 
 
 class Webhook(Shape):
     name: str
-    url: str
+    url: Receiver
     kinds: list[str] | None
     states: list[str]
     enabled: bool
@@ -41,7 +42,7 @@ class WebhookAnswer(Shape):
 class PostsQuery(Ask):
     job_id: JobId | None = None
     state: PostState | None = None
-    limit: Limit = 50
+    limit: Limit = Field(default=50, description="The newest; there is no page after them.")
 
 
 class Posts(Shape):
@@ -50,7 +51,7 @@ class Posts(Shape):
 
 class RedeliverAnswer(Shape):
     id: UUID
-    message: str
+    message: str = Field(examples=["it is posted again"])
 
 
 @webhooks.read("/")
@@ -70,7 +71,7 @@ async def list_webhook_posts(operator: TheOperator, query: Annotated[PostsQuery,
 async def redeliver_webhook_post(operator: TheOperator, post_id: UUID, ask: Reason = NO_REASON) -> RedeliverAnswer:
     """Post a message again that was delivered or given up; its id stays the same."""
     if not await operator.redeliver(post_id, ask.reason):
-        raise IllegalTransition(f"there is no message {post_id} that has ended; one that waits is posted anyway")
+        raise PostNotFound(f"there is no message {post_id} that has ended; one that waits is posted anyway")
     return RedeliverAnswer(id=post_id, message="it is posted again")
 
 
@@ -86,8 +87,20 @@ async def disable_webhook(operator: TheOperator, name: Text, ask: Reason = NO_RE
     return await _enable(operator, name, False, ask)
 
 
+@webhooks.act("/{name:path}/remove/", "webhook.remove", target="name")
+async def remove_webhook(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> Removed:
+    """Forget a webhook that the code no longer declares, and give up the messages that wait for it."""
+    await _check_known(operator, name)
+    await operator.remove_webhook(name, ask.reason)
+    return Removed(name=name, removed=True)
+
+
 async def _enable(operator: Operator, name: str, enabled: bool, ask: Reason) -> WebhookAnswer:
-    if name not in (webhook.name for webhook in await operator.webhooks()):
-        raise Problem(404, f"there is no webhook {name!r}")
+    await _check_known(operator, name)
     changed = await operator.enable_webhook(name, enabled, ask.reason)
     return WebhookAnswer(name=name, enabled=enabled, changed=changed)
+
+
+async def _check_known(operator: Operator, name: str) -> None:
+    if name not in (webhook.name for webhook in await operator.webhooks()):
+        raise Problem(404, f"there is no webhook {name!r}")

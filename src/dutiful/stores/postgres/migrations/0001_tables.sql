@@ -10,18 +10,19 @@ create table {schema}.meta (
 create table {schema}.job (
     id             uuid primary key,          -- version 7, made by the client, so that enqueue can be repeated
     created_at     timestamptz not null,
-    run_at         timestamptz,               -- null: as soon as possible
+    run_at         timestamptz                -- null: as soon as possible
+                   check (run_at >= '0001-01-01 00:00+00' and run_at < '10000-01-01 00:00+00'),  -- as Python's clock
     parent_id      uuid,
     retry_of       uuid,
     priority       int  not null check (priority >= 0),
     max_attempts   int  not null check (max_attempts >= 1),
     kind           text not null check (kind <> ''),
     queue          text not null check (queue <> ''),
-    tenant         text,
+    tenant         text check (tenant not in ('', '*')),  -- which would mean nobody, or everybody
     correlation_id text,                      -- null: its own id
     created_by     text,
     payload        jsonb not null check (jsonb_typeof(payload) = 'object'),
-    subject        jsonb,
+    subject        jsonb check (jsonb_typeof(subject) = 'object'),
     options        jsonb
 );
 -- For listing; the collation makes comparing cheap. Kinds and queues are few, so that a list by one of them is merged
@@ -226,10 +227,11 @@ create table {schema}.dead_letter (
     history        jsonb,
     check (status <> 'reprocessing' or new_job_id is not null)
 ) with (toast_tuple_target = 512);
-create index dead_letter_time on {schema}.dead_letter (died_at, job_id);
-create index dead_letter_status on {schema}.dead_letter (status, died_at, job_id);
-create index dead_letter_kind on {schema}.dead_letter (kind, died_at, job_id);
-create index dead_letter_fingerprint on {schema}.dead_letter (fingerprint, died_at, job_id);
+-- For lists; conditional as job_line is, so that no look-up of an id walks along them.
+create index dead_letter_time on {schema}.dead_letter (died_at, job_id) where kind <> '';
+create index dead_letter_status on {schema}.dead_letter (status, died_at, job_id) where kind <> '';
+create index dead_letter_kind on {schema}.dead_letter (kind, died_at, job_id) where kind <> '';
+create index dead_letter_fingerprint on {schema}.dead_letter (fingerprint, died_at, job_id) where kind <> '';
 create index dead_letter_tenant on {schema}.dead_letter (tenant, died_at, job_id) where tenant is not null;
 create index dead_letter_reprocessing on {schema}.dead_letter (new_job_id) where status = 'reprocessing';
 create index dead_letter_closed on {schema}.dead_letter (closed_at) where closed_at is not null;

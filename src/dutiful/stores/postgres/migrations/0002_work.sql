@@ -18,6 +18,25 @@ language sql volatile as $$
             52, 1), 53, 1), 'hex')::uuid
 $$;
 
+-- An id as people see it: Crockford's Base32 with two check digits, in four groups.
+create function {schema}.public_id(p_id uuid) returns text
+language sql immutable as $$
+    with id as (
+        select b'00' || ('x' || replace(p_id::text, '-', ''))::bit(128) as bits
+    ), spelt as (
+        select string_agg(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', 1 + substring(bits from 5 * n + 1 for 5)::int, 1), ''
+                          order by n) as digits
+        from id, generate_series(0, 25) n
+    ), checked as (
+        -- 2 ^ 32 is 35 modulo 97.
+        select 98 - (100 * sum(substring(bits from 32 * n + 3 for 32)::bigint % 97
+                               * (array[1, 35, 61, 1])[4 - n]) % 97)::int as sum
+        from id, generate_series(0, 3) n
+    )
+    select regexp_replace(s.digits || lpad(c.sum::text, 2, '0'), '(.{7})(.{7})(.{7})(.{7})', '\1-\2-\3-\4')
+    from spelt s, checked c
+$$;
+
 -- Store jobs that nothing has to be looked up for. Returns the ids that were there already: those are left alone.
 -- A column that is the same for all may be given as an array of one; one that nobody has, as null.
 -- p_hint: what to tell listeners at commit, if anything.
@@ -127,8 +146,26 @@ begin
     select u.id from (select distinct unnest(p_ids) as id) u where u.id <> all (coalesce(v_made, '{}'));
 end $$;
 
--- Cancel a job that waits. Returns whether it did; a job that a claim holds locked is waited for.
-create function {schema}.cancel_waiting(p_job uuid, p_reason text, p_now timestamptz) returns boolean
+-- Write the dead letters of jobs that have just failed for good.
+create function {schema}.bury(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql volatile
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    insert into {schema}.dead_letter
+        (job_id, died_at, created_at, attempt, max_attempts, kind, queue, tenant, correlation_id, unique_key,
+         error_class, error_type, message, fingerprint, job, errors, history)
+    select j.id, p_now, j.created_at, f.attempt, j.max_attempts, j.kind, j.queue, j.tenant,
+           coalesce(j.correlation_id, j.id::text), j.options ->> 'unique',
+           f.errors #>> '{0,class}', f.errors #>> '{0,type}', f.errors #>> '{0,message}',
+           f.errors #>> '{0,fingerprint}', to_jsonb(j), f.errors,
+           (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = j.id)
+    from {schema}.job j join {schema}.finished f on f.job_id = j.id
+    where j.id = any (p_jobs);
+end $$;
+
+-- End a job that waits as cancelled or failed. Returns whether it did; one that a claim holds locked is waited for.
+create function {schema}.end_waiting(p_job uuid, p_state text, p_error jsonb, p_now timestamptz) returns boolean
 language plpgsql volatile
 set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
@@ -144,8 +181,7 @@ begin
         delete from {schema}.blocked where job_id = p_job returning attempt, crashes
     ), freed as (
         insert into {schema}.finished (job_id, finished_at, attempt, crashes, state, errors)
-        select p_job, v_now, w.attempt, w.crashes, 'cancelled',
-               jsonb_build_array(jsonb_build_object('type', 'Cancelled', 'message', p_reason))
+        select p_job, v_now, w.attempt, w.crashes, p_state, jsonb_build_array(p_error)
         from (select * from from_ready union all select * from from_scheduled union all select * from from_blocked) w
         returning 1
     )
@@ -154,10 +190,18 @@ begin
         delete from {schema}.unique_key where job_id = p_job and scope = 'active';
         delete from {schema}.unique_key where job_id = p_job and scope = 'queued';
         perform {schema}.cancel_phases(array[p_job], v_now);
+        if p_state = 'failed' then
+            perform {schema}.bury(array[p_job], v_now);
+        end if;
         perform {schema}.announce(array[p_job], v_now);
     end if;
     return v_done;
 end $$;
+
+create function {schema}.cancel_waiting(p_job uuid, p_reason text, p_now timestamptz) returns boolean
+language sql volatile as $$
+    select {schema}.end_waiting(p_job, 'cancelled', jsonb_build_object('type', 'Cancelled', 'message', p_reason), p_now)
+$$;
 
 -- Whether a key's holder no longer needs it: freeing skips a row that is locked, and then this stays true.
 create function {schema}.is_left_behind(p_job uuid, p_scope text) returns boolean
@@ -184,7 +228,9 @@ end $$;
 --   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
 -- Answers, in order, the job that stands for each request and what was done: made, existing, rejected, replaced.
 -- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
-create function {schema}.insert_jobs(p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false)
+-- p_checked: code that has the kinds' rules has judged these jobs by them; other rules may be declared here at the time.
+create function {schema}.insert_jobs(
+    p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false, p_checked boolean default false)
 returns table (ord bigint, job_id uuid, insertion text)
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -202,7 +248,7 @@ declare
     v_lost   uuid;
     v_looks  int := 0;
 begin
-    if exists (select 1 from {schema}.payload_rule) then
+    if not p_checked and exists (select 1 from {schema}.payload_rule) then
         p_jobs := {schema}.follow_rules(p_jobs);
     end if;
     -- The job rows come first: a repeat of this call waits here until the first one has committed.
@@ -298,7 +344,9 @@ begin
     select n.id into v_lost
     from jsonb_array_elements(p_jobs) j (v),
          lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
-    where (v ->> 'id')::uuid = any (v_made) and not exists (select 1 from {schema}.job where id = n.id)
+    where (v ->> 'id')::uuid = any (v_made)
+      -- One of another tenant is told from none in no way.
+      and not exists (select 1 from {schema}.job x where x.id = n.id and x.tenant is not distinct from v ->> 'tenant')
     limit 1;
     if found then
         raise exception 'no job has the id %, which this job is to depend on', v_lost
@@ -360,6 +408,16 @@ begin
     order by a.ord;
 end $$;
 
+-- A payload may have a unique key in it, by its kind's rules: an enqueue that was rejected for that must not go unnoticed.
+create function {schema}.check_stored(p_kind text, p_holder uuid, p_insertion text) returns void
+language plpgsql immutable as $$
+begin
+    if p_insertion = 'rejected' then
+        raise exception 'kind %: job % holds the unique key', p_kind, p_holder
+            using errcode = 'unique_violation', hint = 'the payload is to have another key, or nothing is to be done';
+    end if;
+end $$;
+
 -- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}').
 create function {schema}.enqueue(
     p_kind text, p_payload jsonb default '{}', p_queue text default 'default', p_priority int default 100,
@@ -369,16 +427,19 @@ create function {schema}.enqueue(
 ) returns uuid
 language plpgsql volatile as $$
 declare
-    v_id uuid := coalesce(p_id, {schema}.new_id());
+    v_id     uuid := coalesce(p_id, {schema}.new_id());
+    v_stored record;
 begin
     if get_byte(uuid_send(v_id), 6) >> 4 <> 7 then
         raise exception 'p_id must be a version 7 UUID, such as {schema}.new_id() makes: retention goes by its time';
     end if;
-    perform {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
+    select i.job_id, i.insertion into v_stored
+    from {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
         'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
         'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
-        'subject', p_subject, 'created_by', session_user)), null, p_notify);
-    return v_id;
+        'subject', p_subject, 'created_by', session_user)), null, p_notify) i;
+    perform {schema}.check_stored(p_kind, v_stored.job_id, v_stored.insertion);
+    return v_stored.job_id;
 end $$;
 
 -- Every line that has a job of p_kinds, and its first one's seq: one walk over the heads of the lines.
@@ -630,6 +691,7 @@ declare
     v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
     v_gone   bigint[];
     v_final  uuid[];
+    v_dead   uuid[];
     v_free   bigint[];
     v_phased uuid[];
     v_phases text[];
@@ -693,25 +755,19 @@ begin
         select m.job_id, v_now, v_now + m.delay, m.priority, m.attempt, m.crashes, 'paused', m.kind, m.queue, m.kind,
                m.tenant
         from moved m where m.place = 'blocked'
-    ), died as (
-        insert into {schema}.dead_letter
-            (job_id, died_at, created_at, attempt, max_attempts, kind, queue, tenant, correlation_id, unique_key,
-             error_class, error_type, message, fingerprint, job, errors, history)
-        select m.job_id, v_now, j.created_at, m.attempt, j.max_attempts, j.kind, j.queue, j.tenant,
-               coalesce(j.correlation_id, j.id::text), j.options ->> 'unique',
-               m.errors #>> '{0,class}', m.errors #>> '{0,type}', m.errors #>> '{0,message}',
-               m.errors #>> '{0,fingerprint}', to_jsonb(j), m.errors,
-               (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = m.job_id)
-        from moved m join {schema}.job j on j.id = m.job_id where m.place = 'failed'
     )
     select array_agg(m.claim_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked')),
+           array_agg(m.job_id) filter (where m.place = 'failed'),
            array_agg(m.job_id) filter (where m.phase_to is not null),
            array_agg(m.phase_to) filter (where m.phase_to is not null),
            array_agg(m.errors -> 0) filter (where m.phase_to is not null),
            array_agg(m.job_id) filter (where m.phase_to = 'cancelled' and m.phased),
            array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked') and m.telling)
-    into v_gone, v_final, v_phased, v_phases, v_errors, v_halted, v_tell from moved m;
+    into v_gone, v_final, v_dead, v_phased, v_phases, v_errors, v_halted, v_tell from moved m;
 
+    if v_dead is not null then
+        perform {schema}.bury(v_dead, v_now);
+    end if;
     perform {schema}.free_active(v_final);
     if v_phased is not null then
         perform {schema}.end_phases(v_phased, v_phases, v_errors, v_now);
@@ -748,7 +804,10 @@ begin
     return query
     with asked as (
         select a.job_id, a.claim_id, a.outcome,
-               exists (select 1 from {schema}.finished f where f.job_id = a.job_id and f.claim_id = a.claim_id)
+               exists (select 1 from {schema}.finished f
+                       where f.job_id = a.job_id and f.claim_id = a.claim_id
+                         -- A success is no repeat of what somebody else has ended otherwise.
+                         and not (a.outcome in ('done', 'partial') and f.state in ('failed', 'cancelled')))
                or exists (select 1 from {schema}.attempt t
                           where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = a.outcome)
                -- Giving back leaves no row; a claim that was taken from us has left one.

@@ -106,6 +106,22 @@ begin
     end if;
 end $$;
 
+-- The claim of one job, if it runs.
+create function {schema}.held(p_job uuid)
+returns table (
+    job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean
+)
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null
+    from {schema}.lease l join {schema}.job j on j.id = l.job_id
+    where l.job_id = p_job;
+end $$;
+
 -- Take jobs out of `blocked`, to their line or their time.
 create function {schema}.admit(p_jobs uuid[], p_now timestamptz)
 returns table (queue text, priority int, moved bigint)

@@ -4,7 +4,7 @@ select j.id, j.kind, j.queue, p.state, j.payload, j.priority, p.attempt, p.crash
        j.created_at, coalesce(p.run_at, j.run_at) as run_at, p.started_at, p.finished_at, p.expires_at,
        p.cancel_requested_at, p.worker_id, p.result, p.errors, p.gate, p.gate_key,
        j.tenant, coalesce(j.correlation_id, j.id::text) as correlation_id, j.parent_id, j.retry_of, j.subject,
-       j.created_by, j.options,
+       j.created_by, case jsonb_typeof(j.options) when 'object' then j.options end as options,
        (select to_jsonb(g) - 'job_id' from {schema}.progress g where g.job_id = j.id) as progress,
        (select s.stale_at from {schema}.stale s where s.job_id = j.id) as stale_at
 from (

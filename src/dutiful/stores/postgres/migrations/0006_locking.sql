@@ -1,5 +1,9 @@
 -- Named locks as rows, where no session lasts: behind a transaction pooler.
 
+-- Mixed into the numbers of advisory locks, which anybody who may connect can take: whoever does not know it cannot tell
+-- which number a name has.
+insert into {schema}.meta (key, value) values ('lock_secret', gen_random_uuid()::text || gen_random_uuid());
+
 -- How the worker keeps its locks: those of one fleet must agree.
 alter table {schema}.worker add column locks text;
 
@@ -21,7 +25,8 @@ begin
         return null;
     end if;
     -- One at a time for a name, for the length of this call.
-    perform pg_advisory_xact_lock(hashtextextended(p_namespace || ' ' || p_key, hashtext('{schema}')));
+    perform pg_advisory_xact_lock(hashtextextended(m.value || ' ' || p_namespace || ' ' || p_key, 0))
+    from {schema}.meta m where m.key = 'lock_secret';
 
     select k.* into v_held from {schema}.lock k where k.namespace = p_namespace and k.key = p_key;
     if v_held.claim_id = p_claim then

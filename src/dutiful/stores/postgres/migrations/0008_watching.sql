@@ -44,6 +44,25 @@ begin
     return least(v_now, v_start);
 end $$;
 
+-- What a tombstone says to those who watch.
+create function {schema}.inscription(t {schema}.tombstone) returns json
+language sql stable as $$
+    select json_build_object(
+        'job_id', t.job_id, 'kind', t.job -> 'kind', 'queue', t.job -> 'queue', 'tenant', t.job -> 'tenant',
+        'correlation_id', t.job -> 'correlation_id', 'stale_at', t.job -> 'stale_at', 'deleted_at', t.deleted_at,
+        'told_at', t.told_at)
+$$;
+
+-- Those of these jobs, as far as they have been told of.
+create function {schema}.tombstones(p_jobs uuid[]) returns setof json
+language plpgsql stable
+set timezone = 'UTC' set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    select {schema}.inscription(t) from {schema}.tombstone t where t.job_id = any (p_jobs) and t.told_at is not null;
+end $$;
+
 -- First a row without a job: from when on more may appear. Then what happened since, the oldest first: p_limit rows and
 -- those of the last one's moment. `tombstone` is null but for jobs that are gone. p_floor: the first id that a job made
 -- since then can have.
@@ -83,10 +102,7 @@ begin
         select s.job_id, s.told_at, 'stale', null
         from {schema}.stale s where s.told_at >= p_since
         union all
-        select t.job_id, t.told_at, 'deleted', json_build_object(
-                   'job_id', t.job_id, 'kind', t.job -> 'kind', 'queue', t.job -> 'queue', 'tenant', t.job -> 'tenant',
-                   'correlation_id', t.job -> 'correlation_id', 'stale_at', t.job -> 'stale_at', 'deleted_at', t.deleted_at,
-                   'told_at', t.told_at)
+        select t.job_id, t.told_at, 'deleted', {schema}.inscription(t)
         from {schema}.tombstone t where t.told_at >= p_since
     ) s
     order by s.at

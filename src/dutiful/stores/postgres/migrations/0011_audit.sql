@@ -9,8 +9,8 @@ create table {schema}.audit_event (
     act       uuid not null,
     at        timestamptz not null,
     principal text not null,
-    role      text,
-    origin    text not null,
+    role      text check (role in ('viewer', 'staff', 'manager', 'admin')),
+    origin    text not null check (origin in ('cli', 'api', 'python', 'service', 'sql')),
     action    text not null,
     outcome   text not null check (outcome in ('requested', 'succeeded', 'failed', 'refused')),
     target    text,
@@ -44,7 +44,16 @@ create table {schema}.audit_anchor (
     at   timestamptz not null
 );
 
-revoke all on {schema}.audit_event, {schema}.audit_unsealed, {schema}.audit_seal, {schema}.audit_anchor from public;
+-- How long events are kept; null: for good. Only the owner writes it, so that who may trim cannot trim what is younger.
+-- Its one row is what whoever changes the chain holds locked meanwhile.
+create table {schema}.audit_policy (
+    one  boolean primary key default true check (one),
+    keep interval check (keep > '0')
+);
+insert into {schema}.audit_policy (keep) values (null);
+
+revoke all on {schema}.audit_event, {schema}.audit_unsealed, {schema}.audit_seal, {schema}.audit_anchor,
+    {schema}.audit_policy from public;
 
 create function {schema}.note_unsealed() returns trigger
 language plpgsql volatile security definer
@@ -63,7 +72,7 @@ language plpgsql volatile
 as $$
 begin
     raise exception 'the audit trail is append-only: % of % is refused', lower(tg_op), tg_table_name
-        using errcode = 'insufficient_privilege', hint = 'what is old is deleted by retention: audit_retention';
+        using errcode = 'insufficient_privilege', hint = 'what is old is deleted by retention: `dutiful audit keep`';
 end $$;
 
 create trigger unchanged before update or truncate on {schema}.audit_event
@@ -88,7 +97,7 @@ begin
     end if;
     if not exists (select 1 from {schema}.audit_anchor a where a.seq >= v_seq) then
         raise exception 'the audit trail is append-only: delete of % is refused', tg_table_name
-            using errcode = 'insufficient_privilege', hint = 'what is old is deleted by retention: audit_retention';
+            using errcode = 'insufficient_privilege', hint = 'what is old is deleted by retention: `dutiful audit keep`';
     end if;
     return old;
 end $$;
@@ -107,7 +116,7 @@ begin
     if tg_op = 'UPDATE' and new.seq <= old.seq
        or not exists (select 1 from {schema}.audit_seal s where s.seq = new.seq and s.hash = new.hash) then
         raise exception 'the audit anchor moves forward only, from seal to seal'
-            using errcode = 'insufficient_privilege', hint = 'retention moves it: audit_retention';
+            using errcode = 'insufficient_privilege', hint = 'retention moves it: `dutiful audit keep`';
     end if;
     return new;
 end $$;
@@ -133,11 +142,11 @@ $$;
 -- Append links to the chain; false, and nothing is written, if the first does not follow its head, or an event has one.
 create function {schema}.seal_audit(p_seqs bigint[], p_events uuid[], p_hashes text[]) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set plan_cache_mode = force_generic_plan
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     -- One at a time, or two sealers could both follow one head.
-    perform pg_advisory_xact_lock(hashtextextended('{schema} audit', 0));
+    perform 1 from {schema}.audit_policy for update;
     if p_seqs[1] is distinct from 1 + coalesce(
            (select s.seq from {schema}.audit_seal s order by s.seq desc limit 1),
            (select a.seq from {schema}.audit_anchor a), 0)
@@ -150,20 +159,25 @@ begin
     return true;
 end $$;
 
--- Delete up to p_limit sealed events from the beginning of the chain that are older than p_cutoff, and leave an anchor.
-create function {schema}.trim_audit(p_cutoff timestamptz, p_limit int) returns bigint
+-- Delete up to p_limit sealed events from the beginning of the chain that are older than the policy keeps them, and leave
+-- an anchor. p_now is for tests, and never later than the clock.
+create function {schema}.trim_audit(p_limit int, p_now timestamptz default null) returns bigint
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_before text := coalesce(current_setting('dutiful.tenant', true), '');
+    v_cutoff timestamptz;
     v_seq    bigint;
     v_events uuid[];
     v_count  bigint;
 begin
+    if not exists (select 1 from {schema}.audit_policy p where p.keep is not null) then
+        return 0;
+    end if;
+    select least(p_now, clock_timestamp()) - p.keep into v_cutoff from {schema}.audit_policy p for update;
     -- All tenants' events. Not by a clause of the function: only a superuser could create it then.
     perform set_config('dutiful.tenant', '*', true);
-    perform pg_advisory_xact_lock(hashtextextended('{schema} audit', 0));
     -- Up to the last old one that no younger one stands before, and none that somebody has deleted: an anchor beyond it
     -- would hide that.
     with head as materialized (
@@ -172,8 +186,8 @@ begin
         left join {schema}.audit_event e on e.id = s.event_id
     ), aged as (
         select h.seq from head h
-        where h.at < p_cutoff
-          and h.seq < coalesce((select y.seq from head y where y.at >= p_cutoff or y.at is null order by y.seq limit 1), h.seq + 1)
+        where h.at < v_cutoff
+          and h.seq < coalesce((select y.seq from head y where y.at >= v_cutoff or y.at is null order by y.seq limit 1), h.seq + 1)
     )
     select max(a.seq) into v_seq from aged a;
     if v_seq is null then
@@ -194,5 +208,5 @@ begin
     return v_count;
 end $$;
 
-revoke all on function {schema}.seal_audit(bigint[], uuid[], text[]), {schema}.trim_audit(timestamptz, int),
+revoke all on function {schema}.seal_audit(bigint[], uuid[], text[]), {schema}.trim_audit(int, timestamptz),
     {schema}.note_unsealed(), {schema}.refuse_audit_loss(), {schema}.check_anchor() from public;

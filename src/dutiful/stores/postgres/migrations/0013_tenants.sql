@@ -211,7 +211,7 @@ end $$;
 
 -- Store jobs as insert_jobs does, each under its own tenant, or all of them under p_tenant, if that is not '*'.
 -- Whatever the transaction had set before is set afterwards.
-create function {schema}.insert_for(p_jobs jsonb, p_now timestamptz, p_notify boolean, p_tenant text)
+create function {schema}.insert_for(p_jobs jsonb, p_now timestamptz, p_notify boolean, p_checked boolean, p_tenant text)
 returns table (ord bigint, job_id uuid, insertion text)
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -229,7 +229,8 @@ begin
     loop
         perform set_config('dutiful.tenant', case p_tenant when '*' then v_group.tenant else p_tenant end, true);
         return query
-        select v_group.ords[i.ord], i.job_id, i.insertion from {schema}.insert_jobs(v_group.jobs, p_now, p_notify) i;
+        select v_group.ords[i.ord], i.job_id, i.insertion
+        from {schema}.insert_jobs(v_group.jobs, p_now, p_notify, p_checked) i;
     end loop;
     perform set_config('dutiful.tenant', v_before, true);
 end $$;
@@ -256,34 +257,46 @@ create function {schema}.tenant_enqueue(
 ) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    v_id uuid := {schema}.new_id();
+    v_stored record;
 begin
     if p_tenant is null or p_tenant <> all ({schema}.own_tenants()) then
         raise exception 'the role "%" is not bound to the tenant "%"', session_user, p_tenant
             using errcode = 'insufficient_privilege';
     end if;
-    perform {schema}.insert_for(jsonb_build_array(jsonb_build_object(
-        'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
+    select i.job_id, i.insertion into v_stored
+    from {schema}.insert_for(jsonb_build_array(jsonb_build_object(
+        'id', {schema}.new_id(), 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
         'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
-        'subject', p_subject, 'created_by', session_user)), null, true, p_tenant);
-    return v_id;
+        'subject', p_subject, 'created_by', session_user)), null, true, false, p_tenant) i;
+    perform {schema}.check_stored(p_kind, v_stored.job_id, v_stored.insertion);
+    return v_stored.job_id;
 end $$;
 revoke execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb)
     from public;
 
--- As cancel does. No row: there is no such job, or it is not one of the caller's tenants'.
+-- As cancel does, and on record. No row: there is no such job, or it is not one of the caller's tenants'.
 create function {schema}.tenant_cancel(p_job uuid, p_reason text default 'cancelled')
 returns table (state text, changed boolean, requested boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_before text := coalesce(current_setting('dutiful.tenant', true), '');
+    v_reason text := left(p_reason, 2000);
     v_tenant text;
+    v_act    uuid := {schema}.new_id();
+    v_came   record;
 begin
     foreach v_tenant in array {schema}.own_tenants() loop
         perform set_config('dutiful.tenant', v_tenant, true);
         -- A job's tenant never changes.
         if exists (select 1 from {schema}.job j where j.id = p_job and j.tenant = v_tenant) then
-            return query select c.state, c.changed, c.requested from {schema}.cancel(p_job, p_reason, null) c;
+            select c.state, c.changed, c.requested into v_came from {schema}.cancel(p_job, v_reason, null) c;
+            exit when not found;
+            perform {schema}.append_audit(json_build_array(json_build_object(
+                'id', v_act, 'act', v_act, 'at', clock_timestamp(), 'principal', session_user, 'origin', 'sql',
+                'action', 'job.cancel', 'target', {schema}.public_id(p_job), 'tenant', v_tenant, 'reason', v_reason,
+                'outcome', case when v_came.changed or v_came.requested then 'succeeded' else 'failed' end,
+                'after', to_json(v_came))));
+            return query select v_came.state, v_came.changed, v_came.requested;
             exit;
         end if;
     end loop;

@@ -39,6 +39,9 @@ declare
     v_missing text;
     v_tenant  text := v_payload ->> p_rule.tenant_field;
     v_key     text := v_payload ->> p_rule.unique_field;
+    v_chain   text := v_payload ->> p_rule.correlation_field;
+    v_held    jsonb := p_rule.unique_as || jsonb_build_object('key', v_key);
+    v_given   jsonb := jsonb_strip_nulls(nullif(p_job -> 'unique', 'null'));
 begin
     if jsonb_typeof(v_payload) <> 'object' then
         return p_job;  -- the table refuses it
@@ -76,12 +79,26 @@ begin
         raise exception 'kind %: the payload''s % is another tenant than the job''s own', v_kind, p_rule.tenant_field
             using errcode = 'check_violation', hint = 'leave the job''s tenant out: it is taken from the payload';
     end if;
+    -- One that is made again stays in the chain of the first, which may be older than the rules.
+    if v_chain is not null and coalesce(v_job ->> 'correlation_id', v_chain) <> v_chain and not exists (
+        select 1 from {schema}.job j
+        where j.id = (v_job ->> 'retry_of')::uuid
+          and coalesce(j.correlation_id, j.id::text) = v_job ->> 'correlation_id') then
+        raise exception 'kind %: the payload''s % is another than the job''s own', v_kind, p_rule.correlation_field
+            using errcode = 'check_violation', hint = 'leave the correlation id out: it is taken from the payload';
+    end if;
+    -- It may be held more strictly: to be rejected instead of standing for another.
+    if v_key is not null
+       and not v_given - (case v_given ->> 'on_conflict' when 'reject' then 'on_conflict' else '' end) <@ v_held then
+        raise exception 'kind %: the unique key is not the payload''s %, or is not held as the rules say',
+            v_kind, p_rule.unique_field
+            using errcode = 'check_violation', hint = 'leave unique out: it is taken from the payload';
+    end if;
     v_job := v_job || jsonb_strip_nulls(jsonb_build_object(
-        'tenant', v_tenant,
-        'correlation_id', coalesce(v_job ->> 'correlation_id', v_payload ->> p_rule.correlation_field)));
-    if v_key is not null and nullif(v_job -> 'unique', 'null') is null then
+        'tenant', v_tenant, 'correlation_id', coalesce(v_job ->> 'correlation_id', v_chain)));
+    if v_key is not null and v_given is null then
         v_job := v_job || jsonb_build_object(
-            'unique', p_rule.unique_as || jsonb_build_object('key', v_key),
+            'unique', v_held,
             'options', coalesce(nullif(v_job -> 'options', 'null'), '{}')
                        || jsonb_build_object('unique_field', p_rule.unique_field));
     end if;

@@ -29,5 +29,23 @@ from (select seq, event_id, hash from {schema}.audit_seal where seq > $1 order b
 left join {schema}.audit_event e on e.id = s.event_id
 order by s.seq;
 
+-- name: audit_strays
+-- Of one moment, so that what is being sealed or trimmed is never seen halfway.
+select e.id, false
+from {schema}.audit_event e
+where not exists (select 1 from {schema}.audit_seal s where s.event_id = e.id)
+  and not exists (select 1 from {schema}.audit_unsealed u where u.event_id = e.id)
+union all
+select u.event_id, true
+from {schema}.audit_unsealed u
+where not exists (select 1 from {schema}.audit_event e where e.id = u.event_id)
+limit $1;
+
 -- name: trim_audit
 select {schema}.trim_audit($1, $2);
+
+-- name: audit_keep
+select keep from {schema}.audit_policy;
+
+-- name: keep_audit
+update {schema}.audit_policy set keep = $1;

@@ -5,11 +5,11 @@ select * from {schema}.insert_plain(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: insert_jobs
-select job_id, insertion from {schema}.insert_jobs($1::text::jsonb, $2) order by ord;
+select job_id, insertion from {schema}.insert_jobs($1::text::jsonb, $2, false, true) order by ord;
 
 -- name: insert_within
 -- Every driver can pass one text; the cast is spelled out because `::` means something to some of them.
-select job_id, insertion from {schema}.insert_jobs(cast($1 as jsonb), null, {notify}) order by ord;
+select job_id, insertion from {schema}.insert_jobs(cast($1 as jsonb), null, {notify}, true) order by ord;
 
 -- name: peek
 select queue, priority, seq from {schema}.peek($1);
@@ -49,11 +49,17 @@ select queue, priority, moved, last_run_at from {schema}.promote($1, $2, $3);
 -- name: lapsed
 select * from {schema}.lapsed($1, $2, $3);
 
+-- name: held
+select * from {schema}.held($1);
+
 -- name: sweep
 select queue, priority, moved from {schema}.sweep($1, $2);
 
 -- name: cancel
 select state, changed, requested from {schema}.cancel($1, $2, $3);
+
+-- name: bury
+select {schema}.end_waiting($1, 'failed', $2::text::jsonb, $3);
 
 -- name: expedite
 select {schema}.expedite($1, $2);

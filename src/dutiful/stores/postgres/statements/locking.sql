@@ -15,6 +15,9 @@ from (values ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '5'), ('t
              ('client_connection_check_interval', '2s'), ('statement_timeout', '0'),
              ('idle_session_timeout', '0')) s (name, value);
 
+-- name: lock_secret
+select value from {schema}.meta where key = 'lock_secret';
+
 -- name: lock_acquire
 -- The time limit first: it is looked up when the wait begins.
 with limited as materialized (select set_config('lock_timeout', $3, false))

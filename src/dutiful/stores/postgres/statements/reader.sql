@@ -41,7 +41,7 @@ select state, jobs from {schema}.tally($1, $2);
 select (select j.created_at from (select job_id from {schema}.ready where $2::text is null or tenant = $2
                                   order by seq limit 1) f
         join {schema}.job j on j.id = f.job_id),
-       (select count(*) from {schema}.dead_letter where status = 'pending_review' and ($2 is null or tenant = $2)),
+       (select count(*) from {schema}.dead_letter where kind <> '' and status = 'pending_review' and ($2 is null or tenant = $2)),
        (select count(*) from {schema}.worker where expires_at > coalesce($1::timestamptz, clock_timestamp()));
 
 -- name: workers

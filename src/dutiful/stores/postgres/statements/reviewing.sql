@@ -1,7 +1,7 @@
 -- name: dead_letters
 -- {where}: the conditions that were asked for.
 select job_id as id, status, died_at, kind, queue, tenant, correlation_id, unique_key, created_at, attempt,
-       max_attempts, error_class, error_type, message, fingerprint, job -> 'payload' as payload, job, errors, history,
+       max_attempts, error_class, error_type, message, fingerprint, job, errors, history,
        reviewed_by, reviewed_at, notes, new_job_id, resolution
 from {schema}.dead_letter where {where} order by died_at desc, job_id desc limit $1;
 
@@ -57,7 +57,9 @@ select job_id, new_job_id, state from {schema}.reprocessed($1, $2);
 
 -- name: resolve_reprocessed
 update {schema}.dead_letter d
-set status = 'resolved', resolution = a.resolution, closed_at = coalesce($3, clock_timestamp())
-from unnest($1::uuid[], $2::text[]) a (job_id, resolution)
+set status = a.status, resolution = a.resolution,
+    new_job_id = case a.status when 'resolved' then d.new_job_id end,
+    closed_at = case a.status when 'resolved' then coalesce($4, clock_timestamp()) end
+from unnest($1::uuid[], $2::text[], $3::text[]) a (job_id, status, resolution)
 where d.job_id = a.job_id and d.status = 'reprocessing'
 returning d.job_id;

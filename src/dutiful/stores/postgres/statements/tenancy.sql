@@ -9,12 +9,12 @@ select {schema}.tenants_enabled() as enabled,
 select set_config('dutiful.tenant', convert_from(decode('{hex}', 'hex'), 'UTF8'), true);
 
 -- name: insert_jobs_for
-select job_id, insertion from {schema}.insert_for($1::text::jsonb, $2, false, $3) order by ord;
+select job_id, insertion from {schema}.insert_for($1::text::jsonb, $2, false, true, $3) order by ord;
 
 -- name: insert_within_for
 -- Parameters in their order: some drivers know no numbers.
 select job_id, insertion
-from {schema}.insert_for(cast($1 as jsonb), null, {notify}, cast($2 as text))
+from {schema}.insert_for(cast($1 as jsonb), null, {notify}, true, cast($2 as text))
 order by ord;
 
 -- name: complete_one_for

@@ -14,3 +14,6 @@ select views from {schema}.views($1);
 
 -- name: stirred
 select job_id, at, mark, tombstone from {schema}.stirred($1, $2, $3);
+
+-- name: tombstones
+select tombstones from {schema}.tombstones($1);

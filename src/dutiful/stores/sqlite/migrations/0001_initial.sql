@@ -9,8 +9,8 @@ CREATE TABLE dutiful_job (
     payload        TEXT    NOT NULL,
     priority       INTEGER NOT NULL CHECK (priority >= 0),
     max_attempts   INTEGER NOT NULL CHECK (max_attempts >= 1),
-    run_at         INTEGER,
-    tenant         TEXT,
+    run_at         INTEGER CHECK (run_at BETWEEN -62135596800000000 AND 253402300799999999),  -- as Python's clock
+    tenant         TEXT    CHECK (tenant NOT IN ('', '*')),  -- which would mean nobody, or everybody
     correlation_id TEXT,
     parent_id      BLOB,
     retry_of       BLOB,

@@ -31,10 +31,10 @@ CREATE TABLE dutiful_audit_event (
     act       BLOB    NOT NULL,
     at        INTEGER NOT NULL,
     principal TEXT    NOT NULL,
-    role      TEXT,
-    origin    TEXT    NOT NULL,
+    role      TEXT    CHECK (role IN ('viewer', 'staff', 'manager', 'admin')),
+    origin    TEXT    NOT NULL CHECK (origin IN ('cli', 'api', 'python', 'service', 'sql')),
     action    TEXT    NOT NULL,
-    outcome   TEXT    NOT NULL,
+    outcome   TEXT    NOT NULL CHECK (outcome IN ('requested', 'succeeded', 'failed', 'refused')),
     target    TEXT,
     tenant    TEXT,
     reason    TEXT,
@@ -66,6 +66,12 @@ CREATE TABLE dutiful_audit_anchor (
     seq  INTEGER NOT NULL,
     hash TEXT    NOT NULL,
     at   INTEGER NOT NULL
+) STRICT;
+
+-- One row at most: how long events are kept, in microseconds. Without it, or NULL: for good.
+CREATE TABLE dutiful_audit_policy (
+    one  INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    keep INTEGER CHECK (keep > 0)
 ) STRICT;
 
 -- Ignored, so that an append can be repeated; and REPLACE, which fires no trigger for what it deletes, finds nothing to

@@ -48,6 +48,13 @@ LEFT JOIN dutiful_audit_event e ON e.id = s.event_id
 ORDER BY s.seq
 LIMIT ?;
 
+-- name: audit_keep
+SELECT keep FROM dutiful_audit_policy;
+
+-- name: keep_audit
+INSERT INTO dutiful_audit_policy (one, keep) VALUES (1, ?)
+ON CONFLICT (one) DO UPDATE SET keep = excluded.keep;
+
 -- name: put_anchor
 INSERT INTO dutiful_audit_anchor (one, seq, hash, at) VALUES (1, ?, ?, ?)
 ON CONFLICT (one) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, at = excluded.at;
@@ -57,3 +64,14 @@ DELETE FROM dutiful_audit_event WHERE id = ?;
 
 -- name: delete_seals
 DELETE FROM dutiful_audit_seal WHERE seq <= ?;
+
+-- name: audit_strays
+SELECT e.id, 0
+FROM dutiful_audit_event e
+WHERE NOT EXISTS (SELECT 1 FROM dutiful_audit_seal s WHERE s.event_id = e.id)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_audit_unsealed u WHERE u.event_id = e.id)
+UNION ALL
+SELECT u.event_id, 1
+FROM dutiful_audit_unsealed u
+WHERE NOT EXISTS (SELECT 1 FROM dutiful_audit_event e WHERE e.id = u.event_id)
+LIMIT ?;

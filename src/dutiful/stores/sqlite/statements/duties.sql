@@ -40,6 +40,12 @@ CROSS JOIN dutiful_job j ON j.id = l.job_id
 WHERE l.worker_id = ?
 ORDER BY l.job_id;
 
+-- name: claim_of_job
+SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL
+FROM dutiful_lease l
+CROSS JOIN dutiful_job j ON j.id = l.job_id
+WHERE l.job_id = ?;
+
 -- name: claiming_workers
 SELECT id, host, pid, process_started
 FROM dutiful_worker

@@ -37,7 +37,7 @@ SELECT 1 FROM dutiful_job WHERE id = ?;
 
 -- name: final_state
 -- One row if the job exists; its state is NULL while it lives.
-SELECT f.state
+SELECT f.state, j.tenant
 FROM dutiful_job j
 LEFT JOIN dutiful_finished f ON f.job_id = j.id
 WHERE j.id = ?;

@@ -51,7 +51,8 @@ LIMIT ?;
 
 -- name: resolve_dead_letter
 UPDATE dutiful_dead_letter
-SET status = 'resolved', resolution = ?3, closed_at = ?4
+SET status = ?3, resolution = ?4, new_job_id = iif(?3 = 'resolved', new_job_id, NULL),
+    closed_at = iif(?3 = 'resolved', ?5, NULL)
 WHERE job_id = ?1 AND new_job_id = ?2 AND status = 'reprocessing';
 
 -- name: closed_dead_letters

@@ -81,7 +81,7 @@ SELECT told_at, job_id, NULL FROM dutiful_tombstone WHERE told_at > :from AND to
 ORDER BY 1;
 
 -- name: tombstone
-SELECT job, deleted_at, told_at FROM dutiful_tombstone WHERE job_id = ?;
+SELECT job, deleted_at, told_at FROM dutiful_tombstone WHERE job_id = ? AND told_at IS NOT NULL;
 
 -- name: post_views
 SELECT id, url, state, attempts, ended_at, status, error FROM dutiful_webhook_post WHERE job_id = ? ORDER BY id;

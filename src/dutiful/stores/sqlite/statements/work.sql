@@ -120,8 +120,8 @@ ON CONFLICT (job_id) DO NOTHING;
 INSERT INTO dutiful_dead_letter_body (job_id, job, errors, history) VALUES (?, ?, ?, ?)
 ON CONFLICT (job_id) DO NOTHING;
 
--- name: finished_by
-SELECT claim_id FROM dutiful_finished WHERE job_id = ?;
+-- name: ended_by
+SELECT state FROM dutiful_finished WHERE job_id = ? AND claim_id = ?;
 
 -- name: outcomes_of_claim
 SELECT outcome, attempt FROM dutiful_attempt WHERE job_id = ? AND claim_id = ?;

@@ -1,0 +1,170 @@
+"""What somebody has put into the database by SQL, and Python cannot read or does not expect, hurts nobody else."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import apsw
+import asyncpg
+import msgspec
+import psycopg
+import pytest
+from operating import dead_letter, now, operator
+
+from dutiful.bulk import step
+from dutiful.core.errors import DataRefused, PayloadInvalid
+from dutiful.core.outcome import Failed
+from dutiful.core.review import ReviewAct
+from dutiful.reviewing import BulkState, DeadLetterFilter
+from dutiful.services import reviewer
+from dutiful.services.reviewer import Reviewer
+from dutiful.store import JobFilter, Store
+from dutiful.stores.postgres import PostgresStore
+from dutiful.testing.store_suite.builders import OOPS, T0, at, enqueue_one, finish_one, new_job
+from dutiful.testing.store_suite.outbox import webhook
+
+ODD = {
+    "a number of 5,000 digits": f'{{"n": {"9" * 5_000}}}',
+    "arrays within arrays": f'{{"a": {"[" * 3_000}{"]" * 3_000}}}',
+    "arrays that can just be read": f'{{"a": {"[" * 900}{"]" * 900}}}',
+}
+
+
+def put_in(store: Store, job_id: UUID, payload: str) -> None:
+    """Write what no client of ours would."""
+    if isinstance(store, PostgresStore):
+        with psycopg.connect(store.direct_dsn) as connection:
+            connection.execute("UPDATE dutiful.job SET payload = %s WHERE id = %s", [payload, job_id])
+            connection.execute(
+                "UPDATE dutiful.dead_letter SET job = jsonb_set(job, '{payload}', %s) WHERE job_id = %s",
+                [payload, job_id],
+            )
+            connection.execute("UPDATE dutiful.finished SET result = %s WHERE job_id = %s", [payload, job_id])
+        return
+    by_hand(store, "UPDATE dutiful_job SET payload = ? WHERE id = ?", payload, job_id.bytes)
+    by_hand(store, "UPDATE dutiful_finished SET result = ? WHERE job_id = ?", payload, job_id.bytes)
+    by_hand(
+        store,
+        "UPDATE dutiful_dead_letter_body SET job = replace(job, '\"payload\":{}', ?) WHERE job_id = ?",
+        f'"payload":{payload}',
+        job_id.bytes,
+    )
+
+
+def by_hand(store: Store, statement: str, *args: Any) -> None:
+    """By the library that our process uses already: a second one would take the first one's locks away."""
+    database = apsw.Connection(store.url.removeprefix("sqlite:///"))
+    database.execute(statement, args)
+    database.close()
+
+
+@pytest.mark.parametrize("payload", ODD.values(), ids=ODD)
+async def test_a_job_that_cannot_be_read_whole_is_listed_with_its_neighbours(store: Store, payload: str) -> None:
+    odd, failed = await finish_one(store), await finish_one(store, Failed(OOPS, final=True))
+    await enqueue_one(store)
+    for job_id in (odd, failed):
+        put_in(store, job_id, payload)
+
+    page = await store.jobs(JobFilter())
+    assert len(page) == 3
+    assert "cannot be read by Python" in msgspec.json.encode(page.jobs).decode()
+    assert {record.id for record in await store.outcomes([odd, failed])} == {odd, failed}
+    assert len(await store.views([job.id for job in page])) == 3
+    (letter,) = await store.dead_letters(DeadLetterFilter())
+    assert "cannot be read by Python" in msgspec.json.encode(letter).decode()
+    assert len((await store.mark_stale(timedelta(0), 10, None, told=False, now=at(1))).jobs) == 2
+    assert len(await store.untold(10)) == 2
+    await store.tell([odd, failed], [], now=at(1))
+    assert len((await store.remove(timedelta(0), 10, None, stale_only=True, told=False, now=at(2))).jobs) == 2
+    assert len(await store.untold(10)) == 2
+
+
+async def test_a_message_about_it_is_posted_with_words_for_what_cannot_be_read(store: Store) -> None:
+    await store.put_webhooks([webhook()])
+    await finish_one(store)
+    if isinstance(store, PostgresStore):
+        with psycopg.connect(store.direct_dsn) as connection:
+            connection.execute(f"UPDATE dutiful.webhook_post SET job = job || '{ODD['a number of 5,000 digits']}'")
+    else:
+        by_hand(store, "UPDATE dutiful_webhook_post SET job = '{\"n\": ' || ? || '}'", "9" * 5_000)
+
+    (post,) = await store.take_posts(10, timedelta(minutes=1))
+
+    assert "cannot be read by Python" in post.job["n"]
+
+
+async def test_it_is_not_run_again_with_words_in_its_payload(store: Store) -> None:
+    job_id, good = await dead_letter(store), await dead_letter(store)
+    put_in(store, job_id, ODD["a number of 5,000 digits"])
+    ada = operator(store)
+
+    with pytest.raises(PayloadInvalid, match="cannot be read by Python"):
+        await ada.reprocess(job_id)
+    run = await ada.start_bulk(ReviewAct.REPROCESS, DeadLetterFilter(), "all")
+    after, _ = await step(store, run, {})
+
+    assert after is not None and (after.state, after.done, after.skipped) == (BulkState.DONE, 1, 1)
+    letters = {letter.id: letter.status for letter in await store.dead_letters(DeadLetterFilter())}
+    assert letters == {job_id: "pending_review", good: "reprocessing"}
+
+
+async def test_a_bulk_run_that_fails_in_a_way_that_nobody_foresaw_holds_up_no_other_and_is_told_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for tenant in ("acme", "globex"):
+        await dead_letter(store, tenant=tenant)
+    ada = operator(store)
+    bad = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(tenant="acme"), "acme's")
+    good = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(tenant="globex"), "globex's")
+
+    async def failing(*args: object) -> object:
+        if args[1].id == bad.id:  # type: ignore[attr-defined]
+            raise ValueError("nobody foresaw this")
+        return await step(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reviewer, "step", failing)
+    service = Reviewer(store, {}, lambda lines: None)
+    while await service.step_all():
+        pass
+    await service.step_all()
+
+    done = await store.bulk_run(good.id)
+    assert done is not None and done.state is BulkState.DONE
+    assert caplog.text.count("nobody foresaw this") >= 1
+    assert len([record for record in caplog.records if record.name == "dutiful.services"]) == 1
+
+
+# --- what the database does not take
+
+
+REFUSED = {
+    "after the year 9999": "p_run_at => '20000-01-01'",
+    "for ever": "p_run_at => 'infinity'",
+    "since ever": "p_run_at => '-infinity'",
+    "before Christ": "p_run_at => '0044-03-15 BC'",
+    "a text for a subject": "p_subject => '\"x\"'",
+    "a list for a subject": "p_subject => '[1, 2]'",
+    "nobody": "p_tenant => ''",
+    "everybody": "p_tenant => '*'",
+}
+
+
+@pytest.mark.parametrize("argument", REFUSED.values(), ids=REFUSED)
+async def test_what_nobody_could_read_or_means_something_else_is_refused(pg18_url: str, argument: str) -> None:
+    connection = await asyncpg.connect(pg18_url)
+    try:
+        with pytest.raises(asyncpg.CheckViolationError):
+            await connection.execute(f"SELECT dutiful.enqueue('greet', {argument})")
+        await connection.execute(
+            "SELECT dutiful.enqueue('greet', p_run_at => '9999-12-31 23:59:59+00', p_subject => '{}')"
+        )
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("fields", [{"tenant": ""}, {"tenant": "*"}, {"delay": timedelta(days=4_000_000)}], ids=str)
+async def test_a_store_refuses_it_too(store: Store, fields: dict[str, object]) -> None:
+    with pytest.raises(DataRefused):
+        await store.insert([new_job(**fields)], now=T0)
+
+    assert (await store.survey(UUID(int=1), timedelta(seconds=5), now=now())).next_run_at is None
