@@ -1,12 +1,9 @@
 """A thread that waits for an event loop may be interrupted anywhere, and holds up nobody by that."""
 
 import asyncio
-import gc
-import sys
 import threading
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+from contextlib import suppress
 
 import pytest
 
@@ -17,23 +14,6 @@ class Interrupted(Exception):
     pass
 
 
-class InterruptAt:
-    """Raises at the n-th instruction of Python code, as an error that another thread raises here may."""
-
-    def __init__(self, instruction: int) -> None:
-        self.left = instruction
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if frame.f_code.co_filename.endswith("_weakrefset.py"):
-            return None  # called when a task has gone, where nobody could raise
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self.left -= 1
-            if self.left == 0:
-                raise Interrupted
-        return self
-
-
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
@@ -41,43 +21,37 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(5)
     if not thread.is_alive():
         loop.close()
 
 
-@pytest.fixture
-def undisturbed() -> Iterator[None]:
-    """What others have left is not collected, and interrupted, in the middle of ours."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+def test_a_thread_that_is_interrupted_leaves_the_loop_no_lock_to_wait_for(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, ended = threading.Event(), asyncio.Event(), threading.Event()
+    enter, waiting = threading.Condition.__enter__, threading.get_ident()
 
+    def interrupted(condition: threading.Condition) -> bool:
+        """The error is raised when the lock has been taken, and before anybody is there to free it."""
+        entered = enter(condition)
+        if threading.get_ident() == waiting:
+            loop.call_soon_threadsafe(go_on.set)
+            raise Interrupted
+        return entered
 
-@pytest.mark.usefixtures("undisturbed")
-def test_wherever_a_thread_is_interrupted_the_loop_goes_on(loop: asyncio.AbstractEventLoop) -> None:
     async def work() -> str:
+        begun.set()
+        await asyncio.wait_for(go_on.wait(), 0.2)
         return "done"
 
-    def interrupted_at(instruction: int) -> bool:
-        interrupt = InterruptAt(instruction)
-        sys.settrace(interrupt)
-        try:
-            assert Errand(loop, work).wait() == "done"
-        except Interrupted:
-            pass
-        finally:
-            sys.settrace(None)
-        return interrupt.left <= 0
-
-    instruction = 1
-    while interrupted_at(instruction):
-        alive = threading.Event()
-        loop.call_soon_threadsafe(alive.set)
-        assert alive.wait(5), f"interrupted at instruction {instruction}, the thread left the loop standing"
-        instruction += 1
-    assert instruction > 50, "it was interrupted at every step"
+    errand = Errand(loop, work)
+    assert begun.wait(5)
+    with monkeypatch.context() as patched, suppress(Interrupted, TimeoutError):
+        patched.setattr(threading.Condition, "__enter__", interrupted)
+        errand.wait()
+    loop.call_soon_threadsafe(loop.call_later, 0.3, ended.set)
+    assert ended.wait(5), "the loop stands still"
 
 
 def test_an_errand_brings_back_what_was_raised(loop: asyncio.AbstractEventLoop) -> None:

@@ -113,7 +113,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Lapsed(msgspec.Struct, frozen=True):
-    """A lease whose time is over: what the core needs to decide its job's fate."""
+    """A claim, for others than its worker: what the core needs to decide its job's fate."""
 
     job_id: UUID
     claim_id: int
