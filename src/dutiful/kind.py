@@ -142,6 +142,11 @@ class Kind(Generic[P, R]):
             return list(error.errors)
         return []
 
+    def check_tenant(self, tenant: str | None) -> None:
+        """PayloadInvalid if a job has to have a tenant, and this one has none: SQL does not know of that setting."""
+        if tenant is None and self._enqueuer.settings.tenants:
+            raise _no_tenant(self.name)
+
     def accept(self, payload: str, tenant: str | None) -> Accepted:
         """What the handler gets of a stored payload; PayloadInvalid if that breaks the kind's rules."""
         return Accepted(payload, payload) if self._ruling is None else self._ruling.accept(payload, tenant)
@@ -179,8 +184,7 @@ class Kind(Generic[P, R]):
         check, new_id = self.signature.encode, self._enqueuer.new_id
         name, queue = self.name, options.queue or self.queue
         if self._ruling is None:
-            if settings.tenants and tenant is None:
-                raise _no_tenant(name)
+            self.check_tenant(tenant)
             return [NewJob(options.id or new_id(), name, queue, check(payload, limit), *shared) for payload in payloads]
         checked = map(self._ruling.check, payloads)
         jobs = [(NewJob(options.id or new_id(), name, queue, one.text, *shared), one) for one in checked]
@@ -211,8 +215,7 @@ class Kind(Generic[P, R]):
             field = None if self.rules is None else self.rules.unique_field
             own = {**self.details(replace(options, unique=unique)), "unique_field": field}
             job = msgspec.structs.replace(job, unique=unique, options=_json(own))
-        if checked.tenant is None and job.tenant is None and self._enqueuer.settings.tenants:
-            raise _no_tenant(self.name)
+        self.check_tenant(checked.tenant or job.tenant)
         return msgspec.structs.replace(
             job,
             tenant=checked.tenant or job.tenant,

@@ -1,5 +1,6 @@
 """One tenant's view of an app, on both stores: nothing of another one exists there."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from operating import BROKEN, now
 from working import final, working
 
 from dutiful import Dutiful, Retry, Rules
-from dutiful.core.errors import JobNotFound, PayloadInvalid, UsageError
+from dutiful.core.errors import JobFailed, JobNotFound, PayloadInvalid, UsageError
 from dutiful.core.outcome import Failed
 from dutiful.core.transitions import State
 from dutiful.explanation import Why
@@ -111,6 +112,18 @@ async def test_where_every_job_has_a_tenant_one_without_is_refused(app: Dutiful,
 
     assert (await app.tenant("acme").enqueue(greet)).created
     assert len(await app.jobs()) == 1
+
+
+async def test_where_every_job_has_a_tenant_one_that_came_by_another_way_is_not_run(
+    app: Dutiful, greet: Kind[Any, Any]
+) -> None:
+    job = await greet.enqueue()  # as SQL would, which does not know of the setting
+    app._settings = replace(app.settings, tenants=True)
+
+    async with working(app):
+        with pytest.raises(JobFailed, match="option tenant is missing"):
+            await job.result("30s")
+    assert (await job.record()).attempt == 1
 
 
 @pytest.mark.req("W22")

@@ -135,3 +135,12 @@ def test_an_error_is_told_by_type_message_and_traceback() -> None:
 def test_any_error_can_be_stored(error: Exception) -> None:
     told = describe(error)
     assert json.loads(encode(told, what="error", limit=100_000)) == told
+
+
+def test_what_is_nested_so_deeply_that_it_could_not_be_shown_is_refused() -> None:
+    deep: list[object] = []
+    for _ in range(200):
+        deep = [deep]
+    encode(deep[0], what="payload", limit=10_000)
+    with pytest.raises(PayloadInvalid, match="nested deeper than 200 levels"):
+        encode(deep, what="payload", limit=10_000)

@@ -9,6 +9,7 @@ import msgspec
 
 from dutiful.core.errors import PayloadInvalid
 from dutiful.core.place import Place, spell
+from dutiful.core.readable import DEEPEST, nested_deeper
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 
@@ -43,6 +44,8 @@ def encode(value: Any, *, what: str, limit: int) -> str:
             f"the {what} has {len(data):,} bytes, more than the limit of {limit:,}; "
             "store it elsewhere and pass a reference"
         )
+    if len(data) > 2 * DEEPEST and nested_deeper(data.decode()):
+        raise PayloadInvalid(f"the {what} is nested deeper than {DEEPEST} levels; store a reference instead")
     if b"\\u0000" in data or b"null" in data:
         # Either may be innocent (an escaped backslash, a None), so look closely only now.
         for place, item in _leaves(msgspec.to_builtins(value, enc_hook=_to_builtin)):

@@ -88,9 +88,14 @@ def check_whole(text: str, what: str) -> str:
     return text
 
 
+def nested_deeper(text: str) -> bool:
+    """Whether it goes beyond what is read back; most have not even so many brackets."""
+    return text.count("[") + text.count("{") > DEEPEST and _depth(text) > DEEPEST
+
+
 def _shallow(text: str) -> str:
-    """`text` itself, unless it is nested too deeply; most have not even so many brackets."""
-    if text.count("[") + text.count("{") > DEEPEST and _depth(text) > DEEPEST:
+    """`text` itself, unless it is nested too deeply."""
+    if nested_deeper(text):
         raise RecursionError
     return text
 

@@ -69,6 +69,7 @@ class Attempts:
         context = AttemptContext(claim, slot, self._ports)
         outcome: Outcome
         try:
+            kind.check_tenant(claim.tenant)
             if kind.rules is not None:
                 # What comes by SQL, or from code of another day, has been checked by nobody.
                 accepted = kind.accept(claim.payload, claim.tenant)
