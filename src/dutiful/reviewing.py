@@ -44,6 +44,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     history: list[dict[str, Any]]  # every earlier attempt with its error, the first one first
     reviewed_by: str | None = None
     reviewed_at: datetime | None = None
+    acknowledged_by: str | None = None  # the first who has seen it, whatever was decided later
+    acknowledged_at: datetime | None = None
     notes: str | None = None
     new_job_id: UUID | None = None
     resolution: str | None = None  # how it came to be resolved, or is to be reviewed again

@@ -193,8 +193,8 @@ def _filled(name: str, tests: Iterable[str]) -> str:
 
 def _letter(row: Row) -> DeadLetter:
     (job_id, status, died_at, kind, queue, tenant, correlation_id, unique_key, created_at, attempt, max_attempts,
-     error_class, error_type, fingerprint, message, reviewed_by, reviewed_at, new_job_id, resolution, notes, job,
-     errors, history) = row  # fmt: skip
+     error_class, error_type, fingerprint, message, reviewed_by, reviewed_at, acknowledged_by, acknowledged_at,
+     new_job_id, resolution, notes, job, errors, history) = row  # fmt: skip
     asked = read_object(job) or {}
     return DeadLetter(
         id=uuid(job_id),
@@ -218,6 +218,8 @@ def _letter(row: Row) -> DeadLetter:
         history=read_objects(history) or [],
         reviewed_by=reviewed_by,
         reviewed_at=maybe_moment(reviewed_at),
+        acknowledged_by=acknowledged_by,
+        acknowledged_at=maybe_moment(acknowledged_at),
         notes=notes,
         new_job_id=maybe_uuid(new_job_id),
         resolution=resolution,

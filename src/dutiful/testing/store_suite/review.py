@@ -104,6 +104,17 @@ class ReviewSuite:
         after = await the_letter(store, letter.id)
         assert (after.notes, after.reviewed_by, after.reviewed_at) == ("who knows why", "bob", at(5))
 
+    @pytest.mark.req("L26", "L102")
+    async def test_who_acknowledged_it_stays_known_whatever_is_decided_later(self, store: Store) -> None:
+        letter = await bury(store)
+        assert (letter.acknowledged_by, letter.acknowledged_at) == (None, None)
+        await applied(store, act_on(letter, ACKNOWLEDGE, by="ada"), now=at(3))
+
+        await applied(store, act_on(letter, DISCARD, by="bob"), now=at(5))
+
+        after = await the_letter(store, letter.id)
+        assert (after.acknowledged_by, after.acknowledged_at, after.reviewed_by) == ("ada", at(3), "bob")
+
     @pytest.mark.req("W46")
     async def test_a_reprocessed_job_can_be_claimed_and_has_all_that_it_was_given(self, store: Store) -> None:
         letter = await bury(store, payload=ODD, tenant="acme", correlation_id="order-17")

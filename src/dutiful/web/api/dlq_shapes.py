@@ -104,6 +104,8 @@ class DlqDetail(DlqItem):
     notes: str | None
     reviewed_by: str | None
     reviewed_at: datetime | None
+    acknowledged_by: str | None
+    acknowledged_at: datetime | None
     new_job_id: PublicId | None
     resolution: str | None
 
@@ -207,6 +209,8 @@ def detail(letter: DeadLetter, app: Dutiful) -> DlqDetail:
         notes=letter.notes,
         reviewed_by=letter.reviewed_by,
         reviewed_at=letter.reviewed_at,
+        acknowledged_by=letter.acknowledged_by,
+        acknowledged_at=letter.acknowledged_at,
         new_job_id=letter.new_job_id,
         resolution=letter.resolution,
     )

@@ -204,6 +204,7 @@ create table {schema}.dead_letter (
     died_at        timestamptz not null,
     created_at     timestamptz not null,      -- of the job
     reviewed_at    timestamptz,
+    acknowledged_at timestamptz,
     closed_at      timestamptz,               -- when it was resolved or discarded; retention goes by it
     new_job_id     uuid,
     attempt        int  not null,
@@ -220,6 +221,7 @@ create table {schema}.dead_letter (
     message        text,
     fingerprint    text,
     reviewed_by    text,
+    acknowledged_by text,
     notes          text,
     resolution     text,
     job            jsonb not null,

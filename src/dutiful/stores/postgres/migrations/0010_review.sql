@@ -103,6 +103,8 @@ begin
         update {schema}.dead_letter d
         set status = p_moves -> a.act ->> d.status,
             reviewed_by = a.v ->> 'by', reviewed_at = v_now, notes = coalesce(a.v ->> 'notes', d.notes),
+            acknowledged_by = case a.act when 'acknowledge' then a.v ->> 'by' else d.acknowledged_by end,
+            acknowledged_at = case a.act when 'acknowledge' then v_now else d.acknowledged_at end,
             new_job_id = coalesce(a.new_job_id, d.new_job_id),
             closed_at = case when p_moves -> a.act ->> d.status in ('resolved', 'discarded') then v_now end,
             resolution = case when p_moves -> a.act ->> d.status = 'resolved' then p_resolution end

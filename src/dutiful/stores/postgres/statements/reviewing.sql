@@ -2,7 +2,7 @@
 -- {where}: the conditions that were asked for.
 select job_id as id, status, died_at, kind, queue, tenant, correlation_id, unique_key, created_at, attempt,
        max_attempts, error_class, error_type, message, fingerprint, job, errors, history,
-       reviewed_by, reviewed_at, notes, new_job_id, resolution
+       reviewed_by, reviewed_at, acknowledged_by, acknowledged_at, notes, new_job_id, resolution
 from {schema}.dead_letter where {where} order by died_at desc, job_id desc limit $1;
 
 -- name: dead_letter_count

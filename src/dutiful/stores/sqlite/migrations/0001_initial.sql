@@ -149,6 +149,8 @@ CREATE TABLE dutiful_dead_letter (
     message        TEXT,
     reviewed_by    TEXT,
     reviewed_at    INTEGER,
+    acknowledged_by TEXT,
+    acknowledged_at INTEGER,
     closed_at      INTEGER,
     new_job_id     BLOB,
     resolution     TEXT,

@@ -1,7 +1,7 @@
 -- name: select_dead_letters
 SELECT d.job_id, d.status, d.died_at, d.kind, d.queue, d.tenant, d.correlation_id, d.unique_key, d.created_at,
        d.attempt, d.max_attempts, d.error_class, d.error_type, d.fingerprint, d.message, d.reviewed_by, d.reviewed_at,
-       d.new_job_id, d.resolution, d.notes, b.job, b.errors, b.history
+       d.acknowledged_by, d.acknowledged_at, d.new_job_id, d.resolution, d.notes, b.job, b.errors, b.history
 FROM dutiful_dead_letter d
 CROSS JOIN dutiful_dead_letter_body b ON b.job_id = d.job_id;
 
@@ -36,6 +36,8 @@ SELECT status, new_job_id FROM dutiful_dead_letter WHERE job_id = ?;
 -- name: review_dead_letter
 UPDATE dutiful_dead_letter
 SET status = ?2, reviewed_by = ?3, reviewed_at = ?4, notes = coalesce(?5, notes), new_job_id = ?6, resolution = ?7,
+    acknowledged_by = iif(?2 = 'acknowledged', ?3, acknowledged_by),
+    acknowledged_at = iif(?2 = 'acknowledged', ?4, acknowledged_at),
     closed_at = iif(?2 IN ('resolved', 'discarded'), ?4, NULL)
 WHERE job_id = ?1;
 
