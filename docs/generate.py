@@ -34,7 +34,7 @@ SETTINGS = {
         "`DATABASE_URL` is read if `DUTIFUL_DATABASE_URL` is not set."
     ),
     "direct_url": "A way to Postgres past a pooler, for LISTEN and locks. Without one, workers behind a pooler poll.",
-    "schema": "The Postgres schema that holds Dutiful's tables and functions; also the NOTIFY channel.",
+    "schema": "The Postgres schema that holds Dutiful's tables and functions, nothing else; also the NOTIFY channel.",
     "sqlite_driver": "`apsw`, or `sqlite3` to enqueue in transactions of your own on a SQLite file.",
     "pool_size": "The most connections that one process takes from its Postgres pool.",
     "lock_connections": "The most connections that a worker takes for named locks, besides its pool. See "

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from examples.media_pipeline.media import shelf
 from examples.media_pipeline.origin import Origin
-from examples.media_pipeline.server import serving
 from examples.media_pipeline.service import media_queue
 from examples.media_pipeline.site import site
 from examples.media_pipeline.story import NEW, OLD
+from examples.serving import serving
 
 
 async def serve(console: Console, folder: Path, port: int) -> None:

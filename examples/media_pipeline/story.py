@@ -16,8 +16,8 @@ from examples.media_pipeline.ledger import Ledger
 from examples.media_pipeline.media import make, shelf
 from examples.media_pipeline.origin import Origin
 from examples.media_pipeline.queue import JobQueue
-from examples.media_pipeline.server import serving
 from examples.media_pipeline.service import media_queue, order
+from examples.serving import serving
 
 OLD = "whsec_" + base64.b64encode(b"the old key of the media service").decode()
 NEW = "whsec_" + base64.b64encode(b"the new key of the media service").decode()

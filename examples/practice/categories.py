@@ -6,7 +6,6 @@ from dutiful import OnConflict, Rules, Scope, Unique
 
 PAYLOAD_VERSION = "1.0"
 PAYLOAD_LIMIT = 10_240  # bytes
-MAX_ATTEMPTS = 5
 NORMAL = 2  # priority; lower runs first
 
 JOB_TYPES: dict[str, tuple[str, ...]] = {

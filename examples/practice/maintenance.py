@@ -6,6 +6,7 @@ from datetime import date, datetime
 from typing import Any
 
 from dutiful import Context, Inject
+from examples.practice.archive import written_once
 from examples.practice.office import Office
 
 
@@ -18,13 +19,16 @@ async def session_expire(
 
 
 def data_archival(ctx: Context, run_id: int, before: date, office: Office = Inject("office")) -> dict[str, Any]:
-    """Move closed work into a file; it is written before anything is deleted, and again if the job is."""
+    """Move closed work into a file of this job; what its first attempt has written is what is removed, by every one."""
     firm = office.desk(ctx).firm
-    works = firm.all("closed_works", before=before.isoformat())
-    file = firm.folder / "archive" / f"works-{run_id}.jsonl.gz"
-    if works:
-        file.parent.mkdir(exist_ok=True)
-        with gzip.open(file, "wt") as lines:
+    file = firm.folder / "archive" / f"works-{run_id}-{ctx.job_id}.jsonl.gz"
+    if not file.exists():
+        works = firm.all("closed_works", before=before.isoformat())
+        if not works:
+            return {"archived": 0}
+        with written_once(file) as half, gzip.open(half, "wt") as lines:
             lines.writelines(json.dumps(work) + "\n" for work in works)
-        firm.run("remove_closed_works", before=before.isoformat())
-    return {"archived": len(works)}
+    with gzip.open(file, "rt") as lines:
+        ids = [json.loads(line)["id"] for line in lines]
+    firm.run("remove_closed_works", before=before.isoformat(), ids=json.dumps(ids))
+    return {"archived": len(ids)}

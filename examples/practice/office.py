@@ -49,5 +49,6 @@ class Office:
     queue_of: Callable[[int], JobQueue]
 
     def desk(self, ctx: Context) -> Desk:
-        firm_id = int(ctx.payload["tenant_id"])
+        assert ctx.tenant is not None, "the rules of every category ask for a tenant"
+        firm_id = int(ctx.tenant)
         return Desk(self.firms.firm(firm_id), self.queue_of(firm_id), ctx.correlation_id)

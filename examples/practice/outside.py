@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from examples.media_pipeline.server import serving
 from examples.practice import ics
 from examples.practice.office import Addresses
+from examples.serving import serving
 
 
 @dataclass

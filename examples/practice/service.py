@@ -1,11 +1,11 @@
 """The platform's app: every category, every job type, and what their handlers work with."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 
-from dutiful import Dutiful
+from dutiful import Dutiful, Retry
 from examples.practice import (
     documents,
     export,
@@ -16,22 +16,24 @@ from examples.practice import (
     recurrence,
     sync,
 )
-from examples.practice.categories import CATEGORIES, NORMAL
-from examples.practice.errors import RETRY
+from examples.practice.categories import CATEGORIES, JOB_TYPES, NORMAL
 from examples.practice.firms import Firms
 from examples.practice.office import Addresses, Office
 from examples.practice.queue import JobQueue
 
-HANDLERS: dict[str, Sequence[Callable[..., Any]]] = {
-    "ingestion": (ingestion.email_ingestion_fetch, ingestion.email_ingestion_parse),
-    "sync": (sync.calendar_sync_pull, sync.calendar_sync_push),
-    "recurrence": (recurrence.recurrence_period_generate, recurrence.recurrence_work_create),
-    "orchestration": (orchestration.orchestration_step_execute,),
-    "documents": (documents.document_scan, documents.document_classify),
-    "notifications": (notifications.notification_email_send, notifications.notification_inapp_create),
-    "export": (export.firm_export, export.firm_purge),
-    "maintenance": (maintenance.session_expire, maintenance.data_archival),
+# The handlers of each category: functions named as its job types are.
+MODULES = {
+    "ingestion": ingestion,
+    "sync": sync,
+    "recurrence": recurrence,
+    "orchestration": orchestration,
+    "documents": documents,
+    "notifications": notifications,
+    "export": export,
+    "maintenance": maintenance,
 }
+# 2, 4, 8, 16 s between attempts, or 60, 120, 240 s when asked to slow down; a fifth more or less, at most five minutes.
+RETRY = Retry.named("patient", max_attempts=5)
 
 
 def practice_app(database_url: str, firms: Firms, addresses: Addresses, **settings: Any) -> Dutiful:
@@ -39,8 +41,8 @@ def practice_app(database_url: str, firms: Firms, addresses: Addresses, **settin
     app = Dutiful(database_url, tenants=True, **settings)
     for category, rules in CATEGORIES.items():
         app.category(category, rules)
-        for handler in HANDLERS[category]:
-            app.job(category=category, priority=NORMAL, retry=RETRY)(handler)
+        for job_type in JOB_TYPES[category]:
+            app.job(category=category, priority=NORMAL, retry=RETRY)(getattr(MODULES[category], job_type))
 
     @app.resource
     async def office() -> AsyncIterator[Office]:

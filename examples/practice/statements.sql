@@ -71,7 +71,8 @@ UPDATE works SET closed_on = :closed_on WHERE firm_id = :firm AND id = :id;
 SELECT id, period_id, title, closed_on FROM works WHERE firm_id = :firm AND closed_on < :before ORDER BY id;
 
 -- name: remove_closed_works
-DELETE FROM works WHERE firm_id = :firm AND closed_on < :before;
+DELETE FROM works
+ WHERE firm_id = :firm AND closed_on < :before AND id IN (SELECT value FROM json_each(:ids));
 
 -- name: add_execution
 INSERT INTO executions (firm_id, client_id) VALUES (:firm, :client_id);
@@ -134,4 +135,4 @@ INSERT INTO exports (firm_id) VALUES (:firm);
 SELECT id, file, sha256 FROM exports WHERE firm_id = :firm AND id = :id;
 
 -- name: export_made
-UPDATE exports SET file = :file, sha256 = :sha256 WHERE firm_id = :firm AND id = :id;
+UPDATE exports SET file = :file, sha256 = :sha256 WHERE firm_id = :firm AND id = :id AND sha256 IS NULL;

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from dutiful import Dutiful, PayloadInvalid, UniqueConflict
 from dutiful.web import create_app
-from examples.media_pipeline.server import serving
 from examples.practice.database import own_schema
 from examples.practice.firms import Firms
 from examples.practice.furnishing import (
@@ -30,6 +29,8 @@ from examples.practice.queue import JobQueue
 from examples.practice.record import QueueRecord
 from examples.practice.review import Reviewed, review
 from examples.practice.service import practice_app
+from examples.practice.visitor import revoke_tokens
+from examples.serving import serving
 
 HERE, THERE = 123, 456  # the firms
 DEADLINE = 60.0
@@ -120,13 +121,16 @@ class Story:
         for job_type in ("firm_export", "firm_purge"):
             job = await self._create(THERE, job_type, f"{job_type}_{export}", export_id=export)
             await JobQueue(self.app, THERE).result(job.id, "20s")
+        await revoke_tokens(self.app, THERE)
         await self.ledger.all_ended()
+        self.say("its finished jobs are kept for a week, its idempotency keys for good")
 
     async def adds_up(self) -> bool:
         self._chapter("Does it add up?")
         here, there = self.firms.firm(HERE), self.firms.firm(THERE)
         jobs = [job for firm in (HERE, THERE) for job in await JobQueue(self.app, firm).list(limit=500)]
         export = there.one("export", id=self.furnished[THERE].export)
+        tokens = await (await self.app.operator("platform")).tokens()
         checks = {
             "nothing that was refused became a job": len(self.refused) == 4
             and len({(job.tenant, job.idempotency_key) for job in jobs}) == len(jobs),
@@ -150,9 +154,10 @@ class Story:
             and self.reviewed.told(),
             "only the manager of their firm could see them": self.reviewed is not None and self.reviewed.guarded(),
             "the audit trail tells who did what and why": self.reviewed is not None and self.reviewed.audited(),
-            "the firm that left has its data, and nothing of it is left": export is not None
+            "the firm that left has its data; its rows are gone, its tokens revoked": export is not None
             and (self.firms.folder / "exports" / str(export["file"])).exists()
-            and not any(there.dump().values()),
+            and not any(there.dump().values())
+            and all(token.revoked_at for token in tokens if token.tenant == str(THERE)),
             "all that is not a dead letter is completed": [j.status for j in jobs if j.status != "completed"]
             == ["failed", "failed"],
         }

@@ -25,3 +25,11 @@ async def token(app: Dutiful, name: str, role: Role, firm_id: int) -> str:
     """Given out by the platform's administrator; its secret is told this once."""
     _, secret = await (await app.operator("platform")).create_token(name, role, str(firm_id))
     return secret
+
+
+async def revoke_tokens(app: Dutiful, firm_id: int) -> None:
+    """All of a firm that leaves: nobody of it comes in any more."""
+    platform = await app.operator("platform")
+    for found in await platform.tokens():
+        if found.tenant == str(firm_id):
+            await platform.revoke_token(found.id, "the firm has left")

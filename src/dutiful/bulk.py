@@ -1,5 +1,6 @@
 """One step of a bulk run, for whoever takes it: a service, or a person who does not want to wait for one."""
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
@@ -18,6 +19,7 @@ from dutiful.delivery import EVERYWHERE, Lines
 from dutiful.reprocessing import Kinds, new_job
 from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, Review, Reviewed, Reviewing
 
+log = logging.getLogger("dutiful.bulk")
 PAGE = 500
 REASON_LIMIT = 500
 
@@ -61,8 +63,8 @@ async def _step(
     for letter in page:
         try:
             review = _review(run, letter, now, kinds, taken, new_id)
-        except UsageError as error:  # it cannot be made a job again
-            skipped[letter.id] = str(error)
+        except Exception as error:  # this one's trouble, not that of those behind it
+            skipped[letter.id] = _trouble(run, letter, error)
             continue
         if refused is not None:
             skipped[letter.id] = refused
@@ -101,6 +103,14 @@ def _review(
     event = _event(run, letter.id, letter.tenant, now, AuditOutcome.SUCCEEDED, after, {"status": letter.status})
     notes = letter.notes_for(run.by, run.reason)
     return Review(id=letter.id, act=run.act, by=run.by, notes=notes, job=job, event=event)
+
+
+def _trouble(run: BulkRun, letter: DeadLetter, error: Exception) -> str:
+    """Why it cannot be made a job again; what we did not write ourselves may hold anything, so it is logged only."""
+    if isinstance(error, UsageError):
+        return str(error)
+    log.warning("bulk run %s passes over %s", ids.public(run.id), ids.public(letter.id), exc_info=error)
+    return f"it could not be made a job: {type(error).__name__}"
 
 
 def _why(reviewed: Reviewed) -> str:

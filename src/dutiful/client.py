@@ -19,7 +19,7 @@ from dutiful.core.errors import (
     StoreUnavailable,
     UniqueConflict,
 )
-from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
+from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope
 from dutiful.core.payload import clean
 from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
@@ -129,10 +129,11 @@ def checked(inserted: Inserted, job: NewJob) -> Inserted:
     """Raise UniqueConflict if the job's key was taken and its caller wants to hear of it."""
     if inserted.insertion is Insertion.REJECTED:
         key = job.unique.key if job.unique else ""
+        remedy = "; wait for it, or enqueue with on_conflict=return or replace"
+        if job.unique is not None and job.unique.scope is Scope.FOREVER:
+            remedy = " for good; use another key"
         raise UniqueConflict(
-            f"{job.kind}: job {ids.public(inserted.job_id)} holds the unique key {key!r}; wait for it, or enqueue with "
-            "on_conflict=return or replace",
-            inserted.job_id,
+            f"{job.kind}: job {ids.public(inserted.job_id)} holds the unique key {key!r}{remedy}", inserted.job_id
         )
     return inserted
 

@@ -80,6 +80,7 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     from dutiful.worker.worker import Worker
 
     store, settings, news = client.store, app.settings, client.delivery.news
+    store.check_worker()
     opening.debug("retry policies of %d kinds", len(app.kinds))
     rescuer = Rescuer(store, app.kinds)
     duties: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id)]

@@ -32,6 +32,8 @@ class Errand(Generic[T]):
             try:
                 task = self._answer.get(timeout=LOOK)
             except Empty:
+                if self._loop.is_closed() and self._answer.empty():  # then nobody is left to bring it
+                    raise CancelledError from None
                 continue
             if task.cancelled():
                 raise CancelledError

@@ -14,10 +14,10 @@ from dutiful.core.readable import check_whole
 from dutiful.core.rules import Rules
 from dutiful.kind import Kind
 from dutiful.reviewing import DeadLetter
-from dutiful.ruling import Checked, problems
+from dutiful.ruling import UNBOUNDED, Checked, problems
 
 KEY_LIMIT = 500
-NO_RULES = Rules()
+NO_RULES = Rules(limit=UNBOUNDED)  # the app's own limit has been looked at by then
 _EARLIER = re.compile(r"(?:_retry_\d+\.\d{3})+$", re.ASCII)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -39,6 +39,8 @@ def new_job(
     What cannot be made a job raises PayloadInvalid.
     """
     asked, kind = letter.job, kinds.get(letter.kind)
+    if "priority" not in asked:
+        raise PayloadInvalid("what was kept of the job cannot be read by Python, so it cannot be sent again", "job")
     options = dict(asked.get("options") or {})
     body = letter.payload if payload is None else payload
     unique = None
@@ -154,7 +156,7 @@ def _checked(letter: DeadLetter, payload: Any, kind: Kind[Any, Any] | None, *, e
 def _check_nothing_sensitive(letter: DeadLetter, payload: Mapping[str, Any]) -> None:
     """Whatever a kind without rules has in its payloads, nobody is to put in a secret by hand."""
     known = {error.field for error in problems(NO_RULES, letter.payload)}
-    if found := [e for e in problems(NO_RULES, payload) if e.field not in known | {"payload"}]:
+    if found := [e for e in problems(NO_RULES, payload) if e.field not in known]:
         raise PayloadInvalid(f"{letter.kind}: {'; '.join(map(str, found))}", found[0].field, found)
 
 

@@ -194,9 +194,12 @@ class Reviewing(Protocol):
         """False if it was not running."""
         ...
 
-    async def resolve_reprocessed(self, limit: int, *, now: datetime | None = None) -> int:
+    async def resolve_reprocessed(
+        self, limit: int, *, new_job_id: UUID | None = None, now: datetime | None = None
+    ) -> int:
         """Take up to `limit` that are reprocessing, and whose new job has ended or is gone, where core.review says.
 
-        Returns how many. One that is to be reviewed again has no new job any more.
+        With `new_job_id` only the one that this job stands for. Returns how many. One that is to be reviewed again
+        has no new job any more.
         """
         ...

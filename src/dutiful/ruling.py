@@ -114,6 +114,10 @@ class Ruling:
             yield from (FieldError(safe_name(name), problem) for name in unknown[:MOST])
             told = {*missing, *map(safe_name, unknown)}
             yield from (one for one in error.errors if one.field not in told)
+        except UsageError:
+            raise  # the signature's fault
+        except Exception as error:  # of a type of the handler's; its text may hold what it was given
+            yield FieldError("payload", f"does not fit: a type of the handler's raised {type(error).__qualname__}")
 
     def _asked_for(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Without the fields that only the rules know."""

@@ -274,6 +274,9 @@ class Schema(Protocol):
         """Whether the database itself keeps tenants apart for us; then a batch holds the jobs of one tenant only."""
         ...
 
+    def check_worker(self) -> None:
+        """UsageError if a worker could not do all of its work with the rights that we have here."""
+
     def for_tenant(self, tenant: str) -> "Store":
         """The same store, for calls on behalf of one tenant; where the database can, it lets them see nothing else.
 

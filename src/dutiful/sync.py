@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,6 +15,8 @@ from dutiful.core.duration import Duration
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import JobRecord
 from dutiful.errand import Errand
+
+log = logging.getLogger("dutiful.client")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -106,8 +109,14 @@ class _Room:
         self._closed = False
         self._calls: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dutiful sync", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="dutiful sync", daemon=True)
         self._thread.start()
+
+    def _live(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()  # tells whoever still waits
 
     def call(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Errand[T]:
         return Errand(self._loop, lambda: self._call(work))
@@ -127,23 +136,23 @@ class _Room:
             self._calls.discard(task)
 
     def close(self) -> None:
-        """Let what is under way come to an end, and leave nobody waiting."""
+        """Let what is under way come to an end, give up what does not, and leave nobody waiting."""
         try:
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LAST_WORDS)
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LAST_WORDS + 5)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5)
-            if not self._thread.is_alive():
-                self._loop.close()
 
     async def _end(self) -> None:
         try:
-            async with self._opening:
+            async with asyncio.timeout(LAST_WORDS), self._opening:
                 self._closed = True
                 if self._client is not None:
                     await self._close_client(self._client)
             if self._calls:
                 await asyncio.wait(self._calls, timeout=1)
+        except TimeoutError:
+            log.warning("closing was given up after %g s: the database does not answer", LAST_WORDS)
         finally:
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             for task in rest:

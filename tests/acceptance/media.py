@@ -17,9 +17,9 @@ from examples.media_pipeline.media import shelf
 from examples.media_pipeline.origin import Origin
 from examples.media_pipeline.phases import PHASES, Workshop
 from examples.media_pipeline.queue import JobQueue, Told
-from examples.media_pipeline.server import serving
 from examples.media_pipeline.service import order
 from examples.media_pipeline.story import NEW, OLD
+from examples.serving import serving
 
 DEADLINE = 20.0
 SHELF = shelf(60, 200)

@@ -15,7 +15,6 @@ from dutiful import DeadLetter, Dutiful, Role
 from dutiful.services import runner
 from dutiful.web import create_app
 from dutiful.worker import lease
-from examples.media_pipeline.server import serving
 from examples.practice.firms import Firms
 from examples.practice.furnishing import CONNECTION, Furnished, fill, furnish
 from examples.practice.office import Addresses
@@ -25,6 +24,7 @@ from examples.practice.queue import JobQueue
 from examples.practice.record import QueueRecord, Status
 from examples.practice.service import practice_app
 from examples.practice.visitor import Visitor, token
+from examples.serving import serving
 
 HERE, THERE = 123, 456
 DEADLINE = 20.0

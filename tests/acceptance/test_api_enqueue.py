@@ -40,7 +40,7 @@ async def test_a_second_job_of_a_key_is_told_who_holds_it(house: House) -> None:
 async def test_what_cannot_be_enqueued_is_refused_with_its_field_and_one_event(house: House) -> None:
     theirs = public(house.waiting["globex"])
     for asked, status, field in (
-        ({"kind": "nothing"}, 422, "request"),
+        ({"kind": "nothing"}, 422, "kind"),
         ({"kind": "fetch", "payload": {}}, 422, "connection_id"),
         ({"kind": "greet", "payload": {"name": "Ada"}, "options": {"id": theirs}}, 422, "options.id"),
         ({"kind": "greet", "payload": {"name": "Ada"}, "options": {"tenant": "globex"}}, 403, None),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import Project
 
+from dutiful.auditing import AuditFilter
 from dutiful.core import ids
 from dutiful.core.transitions import State
 from dutiful.store import JobFilter, Store
@@ -59,6 +60,18 @@ async def test_a_job_is_stored_as_asked_for(project: Project, store: Store) -> N
     again = project.run("enqueue", "greet", "name=Ada", "--tenant", "acme", "--unique", "ada")
     assert again.out.strip() == ids.public(job.id)
     assert "already" in again.err
+
+
+async def test_a_job_of_the_command_line_is_on_record(project: Project, store: Store) -> None:
+    stored = project.run("enqueue", "greet", "name=Ada", "--tenant", "acme", "--reason", "asked by phone").out.strip()
+    assert project.run("enqueue", "greet").code == 2
+
+    refused, ended, begun = await store.audit_events(AuditFilter())
+    assert [event.outcome for event in (begun, ended, refused)] == ["requested", "succeeded", "refused"]
+    assert {(event.action, event.target) for event in (begun, ended, refused)} == {("job.enqueue", "greet")}
+    assert (ended.tenant, ended.reason, ended.origin) == ("acme", "asked by phone", "cli")
+    assert ended.principal == (await store.jobs(JobFilter()))[0].created_by
+    assert ended.after == {"job": stored, "made": True}
 
 
 @pytest.mark.parametrize(

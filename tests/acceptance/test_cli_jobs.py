@@ -49,6 +49,8 @@ async def test_jobs_are_listed_by_filter_and_page_by_page(project: Project, stor
     assert len(table.out.splitlines()) == 5
     assert ids.public(made[0]) in table.out
     assert "\x1b" not in table.out
+    assert "acme" in table.out
+    assert "tenant" not in project.run("jobs", "list", "--kind", "other").out, "a column for nothing"
 
 
 @pytest.mark.req("W51")

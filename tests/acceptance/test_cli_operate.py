@@ -161,6 +161,19 @@ async def test_doctor_warns_of_what_waits_for_services_that_nobody_runs(project:
     assert "waited for their seal for 6m" in old.out
 
 
+async def test_doctor_finds_events_that_live_workers_do_not_seal(project: Project, store: Store) -> None:
+    await store.append_audit([old_event()])
+    await start_worker(store, ["greet"])
+
+    answer = project.run("doctor")
+
+    assert answer.code == 1
+    [problem] = [line for line in answer.out.splitlines() if line.startswith("problem:")]
+    assert "waited for their seal" in problem
+    assert "though workers are alive" in problem
+    assert "group worker" in answer.out
+
+
 def old_event() -> AuditEvent:
     # Its id says when it was made: the oldest is sealed first.
     id_, at = UUID("018cc251-f400-7000-8000-000000000000"), now() - timedelta(minutes=6)

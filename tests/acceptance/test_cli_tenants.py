@@ -88,15 +88,24 @@ def test_tenants_are_switched_on_bound_and_unbound_and_all_of_it_is_on_record(ro
 
 def test_a_dba_can_do_it_by_a_script_where_the_owner_may_not_make_roles(roles: LoginRoles, run: Run) -> None:
     roles.run("ALTER ROLE {} NOCREATEROLE", roles.name("owner"))
-    refused = run("owner", "tenants", "on")
-    roles.run("ALTER ROLE {} CREATEROLE", roles.name("owner"))
+    reports = roles.name("reports")
+    try:
+        refused = run("owner", "tenants", "on")
+        script = run("owner", "tenants", "on", "--sql").out
+        with psycopg.connect(roles.superuser_url, autocommit=True) as dba:
+            dba.execute(script.encode())
+        bound = run("owner", "tenants", "bind", reports, "acme")
+    finally:
+        roles.run("ALTER ROLE {} CREATEROLE", roles.name("owner"))
+
     assert refused.code == 2
     assert "dutiful tenants on --sql" in refused.err
-    script = run("owner", "tenants", "on", "--sql").out
-    with psycopg.connect(roles.superuser_url, autocommit=True) as dba:
-        dba.execute(script.encode())
-
-    assert "tenants are on" in run("owner", "tenants", "status").out
+    status = run("owner", "tenants", "status", "--json").json
+    assert status["enabled"]
+    assert bound.out == f"role {reports} sees tenant acme\n", bound.err
+    assert [m["role"] for m in status["members"] if m["group"] == "member"] == [reports]
+    [_, switched] = run("owner", "audit", "list", "--limit", "2", "--outcome", "succeeded", "--json").json["events"]
+    assert (switched["action"], switched["origin"]) == ("tenants.on", "sql")
     grant(roles, "application")
     assert run("application", "jobs", "list").code == 0
 
@@ -135,6 +144,20 @@ def test_a_binding_that_would_mean_nothing_or_everything_is_refused(
 
     assert (answer.code, answer.out) == (2, "")
     assert told in answer.err
+
+
+@pytest.mark.parametrize("more", [(), ("--processes=2",)])
+def test_a_worker_that_logs_in_as_an_application_does_not_start(
+    roles: LoginRoles, run: Run, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    run("owner", "tenants", "on")
+    grant(roles, "application")
+
+    project = Project(tmp_path, roles.url("application")).write_jobs()
+    answer = project.run("worker", *more, DUTIFUL_SCHEMA=roles.schema)
+
+    assert answer.code == 2
+    assert f"grant {roles.schema}_worker to {roles.name('application')}" in answer.err
 
 
 def test_doctor_is_content_with_ordinary_roles(roles: LoginRoles, run: Run) -> None:

@@ -283,6 +283,43 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
+def test_a_fresh_folder_can_begin_with_the_first_line_of_the_admin_guide(desk: Desk) -> None:
+    first = next(block for block in blocks(DOCS / "guides" / "admin-api.md") if block.language == "sh")
+
+    desk.run_line(first.lines[0], 0)
+
+
+def test_every_action_is_in_the_table_of_the_audit_guide() -> None:
+    told: set[str] = set()
+    for row in re.findall(r"^\|(.*)\| .*\|$", (DOCS / "guides" / "audit.md").read_text(), re.MULTILINE):
+        noun = ""
+        for before, verb in re.findall(r"`(\w*)\.(\w+)`", row):
+            noun = before or noun
+            told.add(f"{noun}.{verb}")
+    modules = [ast.parse(file.read_text()) for file in (ROOT / "src" / "dutiful" / "operator").glob("*.py")]
+    texts = {
+        node.value
+        for module in modules
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+    actions = {text for text in texts if re.fullmatch(r"(?!dutiful\.)[a-z_]+\.[a-z_]+", text)}
+    assert "job.enqueue" in actions
+    assert actions - told == set()
+
+
+def test_every_error_is_importable_unless_its_page_says_otherwise(generate: ModuleType) -> None:
+    table = "\n".join(generate.error_classes())
+    sentence = re.search(
+        r"^All are importable from `dutiful`, except (.*)$", (DOCS / "reference" / "errors.md").read_text(), re.M
+    )
+    assert sentence is not None
+
+    missing = set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) - set(dutiful.__all__)
+    assert missing == set(re.findall(r"`(\w+)`", sentence[1]))
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     reference = (DOCS / "reference" / "python.md").read_text()
 

@@ -12,8 +12,8 @@ import pytest
 from media import Service, listening, service
 
 from examples.media_pipeline.queue import JobQueue
-from examples.media_pipeline.server import serving
 from examples.media_pipeline.site import site
+from examples.serving import serving
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,8 +1,11 @@
 """The example practice: dead letters, who may see them, and what a manager makes of them."""
 
+import gzip
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from practice import HERE, THERE, Practice, practice, reception, until
@@ -10,6 +13,7 @@ from practice import HERE, THERE, Practice, practice, reception, until
 from dutiful import ReviewState, Role, State
 from dutiful.core import ids
 from examples.practice.audit_names import audit_name
+from examples.practice.firms import Firm
 from examples.practice.furnishing import CLOSED_CALENDAR, CONNECTION
 from examples.practice.record import Status
 
@@ -205,12 +209,76 @@ async def test_every_job_may_run_again_and_nothing_is_there_twice(office: Practi
 async def test_nothing_is_purged_before_it_is_exported_and_nothing_of_others_ever(office: Practice) -> None:
     export, before = office.furnished[HERE].export, office.firms.firm(HERE).dump()
     others = office.firms.firm(THERE).dump()
+
+    async def done(job_type: str, export_id: int) -> None:
+        job = await office.create(job_type, f"{job_type}_{export_id}", export_id=export_id)
+        assert (await office.ended(job.id)).status is Status.COMPLETED
+
     async with office.working():
         too_early = await office.create("firm_purge", "purge", export_id=export)
         assert (await office.ended(too_early.id)).error_class == "non_retryable"
         assert office.firms.firm(HERE).dump() == before
-        for job_type in ("firm_export", "firm_purge"):
-            job = await office.create(job_type, f"{job_type}_again", export_id=export)
-            assert (await office.ended(job.id)).status is Status.COMPLETED
+        await done("firm_export", export)
+        office.firms.firm(HERE).add("add_client", name="Dora", address="dora@client.example")
+        too_late = await office.create("firm_purge", "purge_late", export_id=export)
+        assert "another export" in str((await office.ended(too_late.id)).error_message), "for Dora is not in this one"
+        assert len(office.firms.firm(HERE).dump()["clients"]) == len(before["clients"]) + 1
+        another = office.firms.firm(HERE).add("add_export")
+        await done("firm_export", another)
+        await done("firm_purge", another)
     assert not any(office.firms.firm(HERE).dump().values())
     assert office.firms.firm(THERE).dump() == others
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_the_archive_of_a_firm_that_left_stays_as_it_is_whatever_runs_again(office: Practice) -> None:
+    export, jobs = office.furnished[HERE].export, []
+    operator = await office.app.operator()
+    archive = office.firms.folder / "exports" / f"firm-{HERE}-{export}.zip"
+    async with office.working():
+        for job_type in ("firm_export", "firm_purge"):
+            jobs.append(await office.create(job_type, job_type, export_id=export))
+            assert (await office.ended(jobs[-1].id)).status is Status.COMPLETED
+        before = archive.read_bytes()
+        for job in jobs:
+            again = (await operator.retry(job.id, "once more")).job_id
+            assert (await office.ended(again)).status is Status.COMPLETED
+    assert archive.read_bytes() == before
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_work_is_put_away_once_though_the_first_attempt_ends_too_early(
+    office: Practice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firm, engagement = office.firms.firm(HERE), office.furnished[HERE].engagement
+    for month in ("2026-01", "2026-02"):
+        firm.run("add_period", engagement_id=engagement, month=month)
+    for period in firm.all("periods", engagement_id=engagement):
+        firm.run("add_work", period_id=period["id"])
+    first, second = (work["id"] for work in firm.all("works"))
+    firm.run("close_work", id=first, closed_on="2026-01-31")
+    run = Firm.run
+
+    def fail_after_removal(self: Firm, statement: str, /, **params: Any) -> None:
+        run(self, statement, **params)
+        if statement == "remove_closed_works":
+            monkeypatch.undo()
+            run(self, "close_work", id=second, closed_on="2026-02-10")  # somebody does meanwhile
+            raise TimeoutError
+
+    monkeypatch.setattr(Firm, "run", fail_after_removal)
+    job = await office.create("data_archival", "archive", run_id=1, before="2026-02-28")
+    operator = await office.app.operator()
+
+    def put_away() -> list[int]:
+        files = (firm.folder / "archive").iterdir()
+        return sorted(json.loads(line)["id"] for file in files for line in gzip.open(file, "rt"))
+
+    async with office.working():
+        await until(lambda: office.attempts(job.id))
+        await operator.retry(job.id, "not in the mood to wait")
+        assert (await office.ended(job.id)).attempt_count == 2
+        assert sorted(put_away() + [work["id"] for work in firm.all("works")]) == [first, second]
+        again = (await operator.retry(job.id, "for what was closed meanwhile")).job_id
+        await office.ended(again)
+    assert (put_away(), firm.all("works")) == ([first, second], [])

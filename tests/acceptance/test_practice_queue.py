@@ -11,9 +11,9 @@ import pytest
 from practice import HERE, THERE, Practice, practice, until
 
 from dutiful import ErrorClass, UniqueConflict
-from examples.practice.errors import RETRY
 from examples.practice.furnishing import ADA, CLOSED_CALENDAR, CONNECTION, letter
 from examples.practice.record import QueueRecord, Status
+from examples.practice.service import RETRY
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from chromium import Page, available, browsing
 from databases import missing
 from examples.media_pipeline.media import shelf
 from examples.media_pipeline.origin import Origin
-from examples.media_pipeline.server import serving
 from examples.media_pipeline.service import media_queue
 from examples.media_pipeline.site import site
 from examples.media_pipeline.story import OLD
+from examples.serving import serving
 
 
 @pytest.fixture

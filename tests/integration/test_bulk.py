@@ -12,15 +12,17 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from operating import BROKEN, dead_letter, now, of_acme, operator, told, trail
 from working import eventually, working
 
-from dutiful import Dutiful, Retry
+from dutiful import Dutiful, Retry, Rules, reprocessing
 from dutiful.auditing import AuditFilter
 from dutiful.core import ids
 from dutiful.core.audit import AuditEvent, AuditOutcome
-from dutiful.core.errors import DataRefused, IllegalTransition, UsageError
+from dutiful.core.errors import DataRefused, IllegalTransition, PayloadInvalid, UsageError
+from dutiful.core.job import NewJob
 from dutiful.core.outcome import Failed
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.operator import Operator
@@ -166,6 +168,53 @@ async def test_why_one_was_skipped_is_on_record(store: Store, monkeypatch: pytes
         ids.public(refused): "the payload lacks: firm",
     }
     assert (await told(store, wanted)) == ["dead_letter.reprocess succeeded"]
+
+
+class Span(msgspec.Struct):
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        assert self.low <= self.high
+
+
+async def test_one_that_the_handlers_own_types_cannot_bear_is_skipped_and_the_run_goes_on(app: Dutiful) -> None:
+    @app.job(name="greet", rules=Rules())
+    async def greet(span: Span) -> None: ...
+
+    store = (await app.client()).store
+    good = await dead_letter(store, payload='{"span": {"low": 1, "high": 2}}')
+    bad = await dead_letter(store, payload='{"span": {"low": 3, "high": 2}}')
+    ada = Operator(await app.client(), "ada", app.kinds)
+
+    run = await finished(ada, await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING))
+
+    assert (run.done, run.skipped) == (1, 1)
+    assert await told(store, good) == ["dead_letter.reprocess succeeded"]
+    assert await told(store, bad) == ["dead_letter.reprocess refused"]
+    with pytest.raises(PayloadInvalid, match="AssertionError"):
+        await ada.reprocess(bad)
+
+
+async def test_an_error_that_nobody_foresaw_in_one_does_not_hold_up_the_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = [await dead_letter(store) for _ in range(2)]
+
+    def fail_for_one(letter: DeadLetter, **more: Any) -> NewJob:
+        if letter.id == bad:
+            raise KeyError("mailbox 7")
+        return reprocessing.new_job(letter, **more)
+
+    monkeypatch.setattr("dutiful.bulk.new_job", fail_for_one)
+    ada = operator(store)
+    run = await finished(ada, await ada.start_bulk(ReviewAct.REPROCESS, EVERYTHING))
+
+    assert (run.done, run.skipped) == (1, 1)
+    assert await told(store, good) == ["dead_letter.reprocess succeeded"]
+    (refused,) = await trail(store, target=ids.public(bad))
+    assert refused.after == {"error": "it could not be made a job: KeyError"}
+    assert "mailbox 7" in caplog.text  # the trail is for good, and the text of such an error may hold anything
 
 
 async def test_a_run_by_somebody_whose_clock_is_behind_meets_what_the_preview_showed(

@@ -31,6 +31,9 @@ async def test_a_taken_key_is_refused_if_so_asked(app: Dutiful, bill: Kind[[], s
     with pytest.raises(UniqueConflict, match="holds the unique key 'order 42'") as caught:
         await bill.options(unique=key(scope, OnConflict.REJECT)).enqueue()
     assert caught.value.existing == first.id and first.public_id in str(caught.value)
+    assert ("use another key" in str(caught.value), "wait" in str(caught.value)) == (
+        (True, False) if scope is Scope.FOREVER else (False, True)
+    )
 
 
 @pytest.mark.parametrize("scope", Scope)

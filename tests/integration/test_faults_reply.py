@@ -13,15 +13,22 @@ from uuid import UUID
 
 import pytest
 from fault_jobs import DIARY, address, executions
+from operating import operator
 
+from dutiful.auditing import AuditFilter
+from dutiful.core.audit import AuditOutcome
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import Claim, Insertion, NewJob
 from dutiful.core.outcome import Failed
+from dutiful.core.principal import Role
+from dutiful.core.review import ReviewAct
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Completion, JobFilter, Line, Refusal, Store, Verdict
+from dutiful.reviewing import BulkState, DeadLetterFilter
+from dutiful.store import Ask, Completion, JobFilter, Line, PauseScope, Refusal, Store, Verdict
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.faults import Fleet, WorkerProcess, until
 from dutiful.testing.store_suite.builders import ADA, OOPS, change, new_job
+from dutiful.testing.store_suite.outbox import webhook
 
 pytestmark = pytest.mark.parametrize("backend", ["postgres18"])
 
@@ -174,6 +181,61 @@ async def test_a_failure_whose_reply_is_lost_is_counted_once(store: Store) -> No
     assert refused == [Refusal(claim.job_id, claim.claim_id, Verdict.REPEATED)]
     assert [attempt.outcome for attempt in await store.attempts(claim.job_id)] == ["failed"]
     assert await store.check_places() == []
+
+
+async def test_an_act_whose_reply_is_lost_is_never_told_as_not_done(store: Store) -> None:
+    ada = operator(store, role=Role.ADMIN)
+    job = new_job()
+    await ada.create_token("ci", Role.STAFF)
+    await store.insert([job])
+    await store.put_webhooks([webhook()])
+    (token,), (hook,) = await store.tokens(), await store.webhooks()
+    run = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(), "old")
+
+    async def cancelled() -> bool:
+        return bool(await store.outcomes([job.id]))
+
+    async def paused() -> bool:
+        return bool(await store.pauses())
+
+    async def resumed() -> bool:
+        return not await store.pauses()
+
+    async def revoked() -> bool:
+        return (await store.tokens())[0].revoked_at is not None
+
+    async def disabled() -> bool:
+        return (await store.webhooks())[0].disabled_at is not None
+
+    async def removed() -> bool:
+        return not await store.webhooks()
+
+    async def stopped() -> bool:
+        found = await store.bulk_run(run.id)
+        return found is not None and found.state is BulkState.STOPPED
+
+    async with through_proxy(store) as (behind, proxy):
+        bob = operator(behind, "bob", role=Role.ADMIN)
+        acts: list[tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[bool]]]] = [
+            (lambda: bob.cancel(job.id), cancelled),
+            (lambda: bob.pause(PauseScope.QUEUE, "default"), paused),
+            (lambda: bob.resume(PauseScope.QUEUE, "default"), resumed),
+            (lambda: bob.revoke_token(token.id), revoked),
+            (lambda: bob.enable_webhook(hook.name, False), disabled),
+            (lambda: bob.remove_webhook(hook.name), removed),
+            (lambda: bob.stop_bulk(run.id), stopped),
+        ]
+        for act, done in acts:
+
+            async def look(_: bytes, done: Callable[[], Awaitable[bool]] = done) -> bool:
+                return await done()
+
+            proxy.cut(look)
+            with pytest.raises(StoreUnavailable, match="nobody knows whether this was done; look"):
+                await act()
+            assert proxy.cuts == 1
+    trail = await store.audit_events(AuditFilter(principal="bob"))
+    assert [event.outcome for event in trail] == [AuditOutcome.REQUESTED] * len(acts)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from uuid_utils.compat import uuid7
 from dutiful.access import hash_of
 from dutiful.auditing import AuditFilter
 from dutiful.core import ids
-from dutiful.core.audit import AuditOutcome
+from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.errors import (
     BulkRunNotFound,
     DataRefused,
@@ -254,6 +254,38 @@ async def test_a_failed_job_that_is_retried_is_reprocessed(store: Store) -> None
     letter = await store.dead_letter(job_id)
     assert letter is not None
     assert (letter.status, letter.new_job_id) == (ReviewState.REPROCESSING, first.job_id)
+
+
+async def test_a_failed_job_whose_new_one_was_cancelled_never_has_two_in_its_place(store: Store) -> None:
+    job_id, ada = await dead_letter(store), operator(store)
+    first = await ada.reprocess(job_id)
+    await ada.cancel(first.new_job_id)
+
+    second = await ada.retry(job_id)  # before the services have seen the end of the first
+
+    assert second.made
+    await store.resolve_reprocessed(10)
+    with pytest.raises(IllegalTransition, match="reprocessing"):
+        await ada.reprocess(job_id)
+    assert [job.id for job in await store.jobs(JobFilter(state=State.READY))] == [second.job_id]
+
+
+async def test_a_retry_makes_nothing_while_the_new_job_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id, ada = await dead_letter(store), operator(store)
+    new_job_id = (await ada.reprocess(job_id)).new_job_id
+    append = store.append_audit
+
+    async def cancelled_meanwhile(events: Sequence[AuditEvent]) -> None:
+        monkeypatch.setattr(ada._store, "append_audit", append)
+        await store.cancel(new_job_id, "no use")
+        await append(events)
+
+    monkeypatch.setattr(ada._store, "append_audit", cancelled_meanwhile)
+
+    with pytest.raises(IllegalTransition, match="try again"):
+        await ada.retry(job_id)
+
+    assert list(await store.jobs(JobFilter(state=State.READY))) == []
 
 
 @pytest.mark.parametrize("decision", ["discard", "resolve"])

@@ -15,6 +15,7 @@ from dutiful.core import ids
 from dutiful.core.errors import IllegalTransition, PayloadInvalid, UniqueConflict
 from dutiful.core.job import JobRecord, OnConflict, Scope
 from dutiful.core.outcome import Failed
+from dutiful.core.readable import read_object
 from dutiful.core.review import ReviewState
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
@@ -229,11 +230,30 @@ async def test_nobody_puts_a_secret_into_a_payload_by_hand_even_where_no_rules_f
     job_id = await dead_letter(store, kind="greet", payload='{"n": 1, "token": "kept"}')
     ada = Operator(await app.client(), "ada", app.kinds)
 
-    with pytest.raises(PayloadInvalid, match="password"):
-        await ada.reprocess(job_id, None, {"n": 2, "token": "kept", "extra": {"password": "hunter2"}})
+    for padding in ("", "x" * 50_000):
+        with pytest.raises(PayloadInvalid, match="password"):
+            await ada.reprocess(
+                job_id, None, {"n": 2, "token": "kept", "extra": {"note": padding, "password": "hunter2"}}
+            )
     made = await ada.reprocess(job_id, None, {"n": 2, "token": "kept"})
 
     assert (await ada.job(made.new_job_id)).payload == {"n": 2, "token": "kept"}
+
+
+async def test_one_of_which_nothing_can_be_read_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id, ada = await dead_letter(store), operator(store)
+    unreadable = msgspec.structs.replace(
+        await letter_of(store, job_id), job=read_object("nonsense") or {}, payload=None
+    )
+
+    async def as_read(_: UUID) -> DeadLetter:
+        return unreadable
+
+    monkeypatch.setattr(ada._store, "dead_letter", as_read)
+
+    with pytest.raises(PayloadInvalid, match="cannot be read"):
+        await ada.reprocess(job_id)
+    assert await told(store, job_id) == ["dead_letter.reprocess refused"]
 
 
 async def test_one_that_died_before_its_kind_had_rules_is_held_by_them_now(app: Dutiful) -> None:

@@ -151,6 +151,27 @@ async def test_a_failing_whose_answer_was_lost_is_known_for_done(
     assert await told(store, job_id) == ["job.fail requested", "job.fail succeeded"]
 
 
+@pytest.mark.req("L41")
+async def test_a_failing_that_came_too_late_is_not_taken_for_an_earlier_one_with_the_same_reason(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada, job_id = operator(store), (await start_one(store, now=now())).job_id
+    await ada.fail(job_id, "stuck", retry=True)
+    await store.expedite(job_id)
+    second = await claim_one(store, now=now())
+    settle = store.settle
+
+    async def too_late(changes: Any) -> Any:
+        monkeypatch.setattr(ada._store, "settle", settle)
+        await complete(store, second)
+        return await settle(changes)
+
+    monkeypatch.setattr(ada._store, "settle", too_late)
+
+    with pytest.raises(IllegalTransition, match="completed"):
+        await ada.fail(job_id, "stuck", retry=True)
+
+
 @pytest.mark.req("L60", "L86", "L87", "L102")
 async def test_those_that_nobody_has_acknowledged_are_listed_the_newest_first(store: Store) -> None:
     first, seen, last = [await dead_letter(store) for _ in range(3)]

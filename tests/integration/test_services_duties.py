@@ -9,10 +9,12 @@ from working import clocked, eventually, final, state, working
 
 from dutiful import Dutiful, Fail, Fixed, Retry, State
 from dutiful.client import Client
+from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
 from dutiful.core.settle import Policy
 from dutiful.kind import Handle
-from dutiful.store import Ask, Line
+from dutiful.services.sealer import Sealer
+from dutiful.store import Ask, Line, Survey
 from dutiful.testing import Clock
 
 DEAD = UUID(int=0xDEAD)
@@ -39,6 +41,27 @@ async def test_a_job_is_promoted_when_its_time_has_come(app: Dutiful, clock: Clo
         assert await state(app, day) is State.SCHEDULED
         clock.advance("1d")
         assert await day.result("20s") == "day"
+
+
+async def test_a_service_that_meets_the_same_trouble_again_and_again_says_so_once(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticks = 0
+
+    async def tick(self: Sealer, survey: Survey) -> None:
+        nonlocal ticks
+        ticks += 1
+        raise DutifulError("this role may not seal" if ticks < 4 else "nobody may seal")
+
+    async def often() -> bool:
+        return ticks > 6
+
+    monkeypatch.setattr(Sealer, "tick", tick)
+    async with working(app):
+        await eventually(often)
+
+    told = [record.getMessage() for record in caplog.records if record.name == "dutiful.services"]
+    assert told == ["sealer: this role may not seal", "sealer: nobody may seal"]
 
 
 @pytest.mark.req("D35")

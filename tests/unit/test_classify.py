@@ -249,6 +249,28 @@ def test_a_mail_server_means_later_by_4xx_and_never_by_5xx(reply: Callable[[int]
     assert {classify(reply(code)).error_class for code in (550, 554)} == {NON_RETRYABLE}
 
 
+class SMTPRecipientsRefused(Exception):
+    """As aiosmtplib has it."""
+
+    def __init__(self, codes: list[int]) -> None:
+        self.recipients = [SMTPResponseException(code) for code in codes]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        SMTPRecipientsRefused,
+        lambda codes: smtplib.SMTPRecipientsRefused({f"{n}@here": (code, b"no") for n, code in enumerate(codes)}),
+    ],
+)
+def test_recipients_that_are_refused_are_so_for_good_if_all_of_them_are(
+    refused: Callable[[list[int]], Exception],
+) -> None:
+    assert classify(refused([550])) == classify(refused([550, 553])) == Classified(NON_RETRYABLE)
+    assert classify(refused([451])) == classify(refused([550, 451])) == Classified(TRANSIENT)
+    assert classify(refused([])) == Classified(RETRYABLE)
+
+
 def test_a_group_is_what_all_its_errors_are() -> None:
     asked = [from_httpx(429, {"Retry-After": text}) for text in ("5", "90")]
     inner = ExceptionGroup("inside", [TimeoutError()])

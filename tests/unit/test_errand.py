@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 
 import pytest
@@ -60,3 +61,21 @@ def test_an_errand_brings_back_what_was_raised(loop: asyncio.AbstractEventLoop) 
 
     with pytest.raises(LookupError, match="nothing here"):
         Errand(loop, fail).wait()
+
+
+def test_a_thread_is_told_when_the_loop_that_works_for_it_has_been_closed() -> None:
+    loop = asyncio.new_event_loop()
+    errand = Errand(loop, asyncio.Event().wait)
+    loop.close()
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            errand.wait()
+        except BaseException as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(5)
+    assert [type(error) for error in told] == [CancelledError]

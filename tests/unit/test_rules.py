@@ -265,10 +265,13 @@ def test_any_payload_gets_an_answer(payload: dict[str, Any]) -> None:
 
 def test_deep_nesting_exhausts_nothing() -> None:
     deep: Any = JWT
-    for _ in range(500):
+    for _ in range(150):
         deep = [deep]
     (error,) = open_kind(Rules()).problems({"data": deep})
     assert error.problem.startswith("has a JWT in it")
+    for _ in range(500):
+        deep = [deep]
+    assert open_kind(Rules()).problems({"data": deep})
 
 
 @pytest.mark.parametrize("payload", [[1], "x", None, 7])

@@ -123,7 +123,7 @@ async def _look(client: Client, report: Report) -> None:
         *_locks(fleet),
         *_lapsed(len(await store.lapsed(SAMPLE, now=moment - LATE))),
         *_schedules(await store.schedules(), moment),
-        *_trail(await store.unsealed(1), moment),
+        *_trail(await store.unsealed(1), fleet, moment),
         *_bulk(await store.bulk_runs(running=True), fleet),
         *(
             Finding(
@@ -214,13 +214,19 @@ def _lapsed(count: int) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, what, f"workers do that: {START}")
 
 
-def _trail(unsealed: Iterable[AuditEvent], moment: datetime) -> Iterator[Finding]:
+def _trail(unsealed: Iterable[AuditEvent], fleet: Fleet, moment: datetime) -> Iterator[Finding]:
     for oldest in unsealed:
-        if moment - oldest.at > LONG_WAIT:
-            what = (
-                f"audit events have waited for their seal for {brief(moment - oldest.at)}: until then nothing vouches"
+        waited = moment - oldest.at
+        what = f"audit events have waited for their seal for {brief(waited)}"
+        if fleet.workers and waited > LATE:
+            yield Finding(
+                Level.PROBLEM,
+                f"{what}, though workers are alive",
+                "see what their logs say of the sealer; if tenants are on, let workers log in as a role of the group "
+                "worker (`dutiful tenants status`), and restart them",
             )
-            yield Finding(Level.WARNING, f"{what} for them", f"workers seal them: {START}")
+        elif waited > LONG_WAIT:
+            yield Finding(Level.WARNING, f"{what}: until then nothing vouches for them", f"workers seal them: {START}")
 
 
 def _bulk(runs: Iterable[BulkRun], fleet: Fleet) -> Iterator[Finding]:

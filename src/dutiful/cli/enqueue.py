@@ -8,14 +8,13 @@ import msgspec
 import typer
 
 from dutiful.cli import FAILURE
-from dutiful.cli.output import AsJson, job_json, note, print_json
+from dutiful.cli.output import AsJson, Reason, job_json, note, print_json
 from dutiful.cli.payload import read_payload
-from dutiful.cli.target import target
+from dutiful.cli.target import target, this_user
 from dutiful.client import JobHandle
 from dutiful.core.duration import duration
 from dutiful.core.errors import JobCancelled, JobFailed, ResultTimeout, UsageError
 from dutiful.kind import Kind
-from dutiful.operator import os_user
 
 
 def register(cli: typer.Typer) -> None:
@@ -49,6 +48,7 @@ def enqueue(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print its result.")] = False,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Wait no longer than this.")] = None,
+    reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
     """Store a job, and print its id.
@@ -76,13 +76,14 @@ def enqueue(
         "tenant": tenant,
         "correlation_id": correlation_id,
         "max_attempts": max_attempts,
-        "created_by": os_user(),
     }
     given = {name: value for name, value in options.items() if value is not None}
 
     async def session() -> bool:
         async with app:
-            handle = await app.enqueue(kind, body, **given)
+            operator = await app.operator(this_user())
+            stored = await operator.enqueue(kind, body, reason, **given)
+            handle: JobHandle[Any] = JobHandle(stored.job_id, stored.made, await app.client())
             if not as_json:
                 typer.echo(handle.public_id)
             if not handle.created:

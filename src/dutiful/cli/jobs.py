@@ -83,9 +83,22 @@ def list_jobs(
         listed = [job_json(job) for job in found]
         print_json({"jobs": listed, "next_before": following, "searched_since": found.searched_since})
         return
+    tenants = any(j.tenant is not None for j in found)
     print_table(
-        ("id", "kind", "queue", "state", "tries#", "made", "due or ended"),
-        ((ids.public(j.id), j.kind, j.queue, j.state.value, _tries(j), ago(j.created_at), _moment(j)) for j in found),
+        ("id", *(["tenant"] if tenants else []), "kind", "queue", "state", "tries#", "made", "due or ended"),
+        (
+            (
+                ids.public(j.id),
+                *([j.tenant] if tenants else []),
+                j.kind,
+                j.queue,
+                j.state.value,
+                _tries(j),
+                ago(j.created_at),
+                _moment(j),
+            )
+            for j in found
+        ),
         empty="no jobs" if found.next is None else "no jobs so far",
     )
     if found.next is not None:

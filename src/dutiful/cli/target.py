@@ -59,16 +59,30 @@ def run(ctx: typer.Context, work: Callable[[Client], Coroutine[Any, Any, T]]) ->
     return _open(target(ctx).any_app(), work)
 
 
-def operate(ctx: typer.Context, work: Callable[[Operator], Coroutine[Any, Any, T]], tenant: str | None = None) -> T:
-    """Do `work` as the user of this process; with a `tenant`, nothing of another one exists."""
+def operate(
+    ctx: typer.Context,
+    work: Callable[[Operator], Coroutine[Any, Any, T]],
+    tenant: str | None = None,
+    *,
+    makes_file: bool = False,
+) -> T:
+    """Do `work` as the user of this process; with a `tenant`, nothing of another one exists.
+
+    `makes_file`: a fresh folder may begin with it, so a SQLite file that is missing is made.
+    """
     app = target(ctx).any_app()
-    who = Principal(name=os_user(), tenant=tenant, origin=Origin.CLI)
-    return _open(app, lambda client: work(Operator(client, who, app.kinds)))
+    return _open(app, lambda client: work(Operator(client, this_user(tenant), app.kinds)), makes_file)
 
 
-def _open(app: Dutiful, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+def this_user(tenant: str | None = None) -> Principal:
+    """Whoever runs the command."""
+    return Principal(name=os_user(), tenant=tenant, origin=Origin.CLI)
+
+
+def _open(app: Dutiful, work: Callable[[Client], Coroutine[Any, Any, T]], makes_file: bool = False) -> T:
     async def session() -> T:
-        check_file(app.make_store())
+        if not makes_file:
+            check_file(app.make_store())
         async with app.opened() as client:
             return await work(client)
 

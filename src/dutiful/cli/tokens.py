@@ -38,7 +38,9 @@ def create(
       dutiful token create --name nightly-report --role viewer --tenant acme
     """
     length = None if expires is None else duration(expires, "--expires")
-    token, secret = operate(ctx, lambda operator: operator.create_token(name, role, tenant, length, reason))
+    token, secret = operate(
+        ctx, lambda operator: operator.create_token(name, role, tenant, length, reason), makes_file=True
+    )
     if as_json:
         print_json({**_json(token), "secret": secret})
         return

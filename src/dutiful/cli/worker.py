@@ -137,6 +137,7 @@ def _heed_signals(worker: Worker) -> None:
 
 async def _supervise(app: Dutiful, processes: int) -> int:
     async with app.opened() as client:  # fails here, once, if the database cannot be worked with
+        client.store.check_worker()
         rescuer = Rescuer(client.store, app.kinds)
 
         async def reclaim(worker_id: UUID) -> None:

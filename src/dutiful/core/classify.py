@@ -115,9 +115,20 @@ def _by_smtp(error: Exception) -> Classified | None:
     code = _get(error, "smtp_code")
     if code is None and any(ancestor.__name__.startswith("SMTP") for ancestor in type(error).__mro__):
         code = _get(error, "code")
+        if code is None:
+            code = _mildest(_get(error, "recipients"))
     if not isinstance(code, int) or not 400 <= code < 600:
         return None
     return _TRANSIENT if code < 500 else _NON_RETRYABLE
+
+
+def _mildest(refused: Any) -> int | None:
+    """The least of the replies to several recipients: smtplib has them by address, aiosmtplib as a list of errors."""
+    if isinstance(refused, dict):
+        codes = [reply[0] for reply in refused.values() if isinstance(reply, tuple) and reply]
+    else:
+        codes = [_get(one, "code") for one in refused] if isinstance(refused, list) else []
+    return min((code for code in codes if isinstance(code, int)), default=None)
 
 
 def _by_status(error: Exception) -> Classified | None:

@@ -1,7 +1,7 @@
 """What can go wrong, named after whose fault it is; each message says what to do next."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from uuid import UUID
 
 
@@ -37,6 +37,8 @@ class PayloadInvalid(UsageError):
 
 class UnknownKind(UsageError):
     """No kind of this name is registered with the app."""
+
+    field: ClassVar = "kind"
 
 
 class MalformedId(UsageError):

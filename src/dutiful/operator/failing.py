@@ -26,15 +26,16 @@ class Failing(Jobs):
         """
         found = await self._found(job_id)
         async with self._acting("job.fail", job_id, found, reason, lambda job: _check_possible(job, retry)) as act:
-            state = await self._fail(job_id, self._error(reason, retry), retry)
+            state = await self._fail(job_id, self._error(act.asked.act, reason, retry), retry)
             act.after = {"state": state, "retry": retry}
         self._client.delivery.news()
         return state
 
-    def _error(self, reason: str | None, retry: bool) -> dict[str, Any]:
+    def _error(self, act: UUID, reason: str | None, retry: bool) -> dict[str, Any]:
+        """With the id of the act in the trail: by that it is told from another for the same reason."""
         why = f": {recordable(reason)}" if reason else ", who gave no reason"
         error_class = ErrorClass.RETRYABLE if retry else ErrorClass.NON_RETRYABLE
-        return made("FailedByHand", f"failed by {self.principal.name}{why}", error_class)
+        return {**made("FailedByHand", f"failed by {self.principal.name}{why}", error_class), "act": str(act)}
 
     async def _fail(self, job_id: UUID, error: dict[str, Any], retry: bool) -> State:
         for look in range(LOOKS):

@@ -118,7 +118,7 @@ class Jobs(DeadLetters):
 
         A job that failed for good is reprocessed, so that its dead letter knows of the new one.
         """
-        letter = await self._letter(job_id)
+        letter = await self._letter_by_now(job_id)
         if letter is not None and letter.status in OPEN:
             new = (await self.reprocess(job_id, reason)).new_job_id
             return Retried(new, (await self.job(new)).state, made=True)
@@ -128,12 +128,25 @@ class Jobs(DeadLetters):
             act.after = {"job": ids.public(retried.job_id), "state": retried.state, "made": retried.made}
         return retried
 
+    async def _letter_by_now(self, job_id: UUID) -> DeadLetter | None:
+        """With the end of its new job, which the services may not have seen yet: it may be open again."""
+        letter = await self._letter(job_id)
+        if letter is None or letter.status is not ReviewState.REPROCESSING:
+            return letter
+        resolved = await self._store.resolve_reprocessed(1, new_job_id=letter.new_job_id)
+        return await self._letter(job_id) if resolved else letter
+
     async def _standing_for(self, letter: DeadLetter | None) -> Retried | None:
-        """The job that was made of it already, while that one has not ended."""
+        """The job that was made of it already; never another one beside that, for it may be open again then."""
         if letter is None or letter.status is not ReviewState.REPROCESSING or letter.new_job_id is None:
             return None
         new = await self._found(letter.new_job_id)
-        return None if new is None or new.state.final else Retried(new.id, new.state, made=False)
+        if new is None or new.state.final:
+            raise IllegalTransition(
+                f"job {ids.public(letter.new_job_id)}, which stands for {ids.public(letter.id)}, has just ended; look "
+                "at it, and try again"
+            )
+        return Retried(new.id, new.state, made=False)
 
     async def _found(self, job_id: UUID) -> JobRecord | None:
         record = await self._store.find(job_id)

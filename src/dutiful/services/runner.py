@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -22,6 +23,7 @@ LEADER_LOOK = 1.0
 FOLLOWER_LOOK = 2.5
 SOONEST = 0.01
 TICK_LIMIT = 15.0
+REPEAT = 60.0  # before a service says again what it has just said
 
 
 class Runner:
@@ -47,6 +49,7 @@ class Runner:
         self._poster = poster
         self._rules = rules
         self._tasks: dict[str, asyncio.Task[Lines | None]] = {}
+        self._said: dict[str, tuple[str, float]] = {}  # by service: its last trouble, and when
         self._wake = asyncio.Event()
         self._expected: float | None = None  # when a job of ours is due, on the monotonic clock
         self.leading = False
@@ -123,11 +126,21 @@ class Runner:
             log.warning(
                 "%s took longer than %.0f s and was interrupted; it goes on at its next turn", service.name, limit
             )
-        except DutifulError as error:
-            log.warning("%s: %s", service.name, error)
-        except Exception:
-            log.exception("%s met an error and goes on", service.name)
+        except Exception as error:
+            self._complain(service.name, error)
         return None
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """The same trouble comes at every tick until somebody mends it, and is not to fill the log meanwhile."""
+        trouble, moment = "".join(traceback.format_exception_only(error)), time.monotonic()
+        last, at = self._said.get(name, ("", 0.0))
+        if trouble == last and moment - at < REPEAT:
+            return
+        self._said[name] = trouble, moment
+        if isinstance(error, DutifulError):
+            log.warning("%s: %s", name, error)
+        else:
+            log.error("%s met an error and goes on", name, exc_info=error)
 
     def _say(self, moved: Callable[[Lines], None], lines: Lines | None) -> None:
         if lines is not None:

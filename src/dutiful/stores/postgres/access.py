@@ -34,7 +34,7 @@ class PostgresAccess(PostgresPart):
         return [_token(**dict(row)) for row in await self._db.fetch(self._sql["tokens"])]
 
     async def revoke_token(self, token_id: UUID, *, now: datetime | None = None) -> bool:
-        return bool(await self._db.fetch(self._sql["revoke_token"], token_id, now))
+        return bool(await self._db.fetch(self._sql["revoke_token"], token_id, now, repeat=False))
 
     async def touch_tokens(self, token_ids: Sequence[UUID], *, now: datetime | None = None) -> None:
         await self._db.fetch(self._sql["touch_tokens"], token_ids, now)

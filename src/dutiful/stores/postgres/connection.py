@@ -126,11 +126,11 @@ class Connections:
 
     async def open(self) -> None:
         try:
-            probe = await connect(self.dsn, pooled=True)
+            probe = await connect(self.dsn, pooled=True, command_timeout=10)
             try:
                 self.pooled = await behind_pooler(probe)
             finally:
-                await probe.close()
+                await probe.close(timeout=5)
             self._pool = Pool(self._connect, size=self._size, idle=self._idle)
             # For handlers' own transactions, of which eight that take long must not bring the engine to a halt.
             self._lent = Pool(self._connect, size=self._size, idle=self._idle, keep=0)
@@ -150,20 +150,31 @@ class Connections:
     async def fetch(self, statement: str, *args: Any, repeat: bool = True) -> list[Any]:
         """Run one statement in a transaction of its own; repeated once if the connection turns out to be broken.
 
-        The repeat is safe because every statement of a store is.
+        The repeat is safe because every statement of a store is. But it may be answered otherwise: that a job is
+        cancelled already, say. Without `repeat` whoever asked is told that nobody knows.
         """
-        for last in (False, True) if repeat else (True,):
+        for last in (False, True):
+            asked = False
             try:
                 async with self._ready().acquire() as connection:
+                    asked = True
                     if self.first is None:
                         return list(await connection.fetch(statement, *args))
                     return await fetch_after(connection, self.first, statement, args)
-            except (*BROKEN, asyncpg.DeadlockDetectedError) as error:
+            except asyncpg.DeadlockDetectedError as error:
                 if last:
                     raise translate(error, self.url) from error
-                await asyncio.sleep(0.05)
+            except BROKEN as error:
+                if asked and not repeat:
+                    raise StoreUnavailable(
+                        f"the connection to {self.url} broke ({type(error).__name__}: {error}): nobody knows whether "
+                        "this was done; look, then try again if it was not"
+                    ) from error
+                if last:
+                    raise translate(error, self.url) from error
             except DRIVER_ERRORS as error:
                 raise translate(error, self.url) from error
+            await asyncio.sleep(0.05)
         raise AssertionError("unreachable")
 
     @asynccontextmanager

@@ -29,11 +29,11 @@ class PostgresLocking(PostgresPart):
         pooled = self._db.pooled
         if self._direct_given:
             try:
-                connection = await connect(self.direct_dsn, pooled=True)
+                connection = await connect(self.direct_dsn, pooled=True, command_timeout=10)
                 try:
                     pooled = await behind_pooler(connection)
                 finally:
-                    await connection.close()
+                    await connection.close(timeout=5)
             except DRIVER_ERRORS as error:
                 raise translate(error, self._db.url) from error
         return LockMode.ROWS if pooled else LockMode.SESSIONS

@@ -1,6 +1,7 @@
 """Numbered SQL files, applied once each, each in its own transaction; running them again is harmless."""
 
 import hashlib
+import re
 from importlib import resources
 from typing import Any
 
@@ -11,6 +12,7 @@ from dutiful.core.errors import SchemaMismatch
 # Raised with every migration; a database may be newer than the code as long as its `oldest_version` allows it.
 SCHEMA_VERSION = 1
 OLDEST_VERSION = 1
+_MADE = re.compile(r"^create (table|view|sequence|function)(?: if not exists)? \{schema\}\.(\w+)", re.MULTILINE)
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -37,6 +39,13 @@ def script(schema: str) -> str:
 
 def render(sql: str, schema: str) -> str:
     return sql.replace("{schema}", schema)
+
+
+def own_names() -> str:
+    """Of all that the migrations make, functions with (), as a literal array; whatever else there is is not ours."""
+    text = "\n".join([_prelude("{schema}"), *(m.sql for m in migrations())])
+    names = {f"{name}()" if what == "function" else name for what, name in _MADE.findall(text)}
+    return "{" + ",".join(sorted(names)) + "}"
 
 
 async def migrate(connection: Any, schema: str) -> list[str]:
@@ -102,7 +111,10 @@ def _record(migration: Migration, schema: str) -> str:
 
 def _guard(schema: str) -> str:
     """What a migration has added is guarded as the rest is."""
-    return f"select {schema}.tenants_on() where {schema}.tenants_enabled();"
+    return (
+        f"select {schema}.check_alone('{own_names()}') where {schema}.tenants_enabled();\n"
+        f"select {schema}.tenants_on() where {schema}.tenants_enabled();"
+    )
 
 
 def _versions(schema: str) -> str:

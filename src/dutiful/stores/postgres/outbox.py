@@ -37,16 +37,16 @@ class PostgresOutbox(PostgresPart):
     async def disable_webhook(
         self, name: str, reason: str, *, url: str | None = None, now: datetime | None = None
     ) -> bool:
-        return bool((await self._db.fetch(self._sql["disable_webhook"], name, reason, url, now))[0][0])
+        return bool((await self._db.fetch(self._sql["disable_webhook"], name, reason, url, now, repeat=False))[0][0])
 
     async def enable_webhook(self, name: str) -> bool:
-        return bool(await self._db.fetch(self._sql["enable_webhook"], name))
+        return bool(await self._db.fetch(self._sql["enable_webhook"], name, repeat=False))
 
     async def remove_webhook(self, name: str, *, now: datetime | None = None) -> bool:
-        return bool((await self._db.fetch(self._sql["remove_webhook"], name, now))[0][0])
+        return bool((await self._db.fetch(self._sql["remove_webhook"], name, now, repeat=False))[0][0])
 
     async def post_again(self, post_id: UUID, *, now: datetime | None = None) -> bool:
-        return bool(await self._db.fetch(self._sql["post_again"], post_id, now))
+        return bool(await self._db.fetch(self._sql["post_again"], post_id, now, repeat=False))
 
     async def webhooks(self) -> list[WebhookRecord]:
         return [WebhookRecord(**dict(row)) for row in await self._db.fetch(self._sql["webhooks"])]

@@ -129,9 +129,14 @@ class PostgresReviewing(PostgresPart):
         return [_bulk_run(**dict(row)) for row in await self._db.fetch(statement, *args)]
 
     async def stop_bulk(self, run_id: UUID, *, now: datetime | None = None) -> bool:
-        return bool(await self._db.fetch(self._sql["stop_bulk"], run_id, now))
+        return bool(await self._db.fetch(self._sql["stop_bulk"], run_id, now, repeat=False))
 
-    async def resolve_reprocessed(self, limit: int, *, now: datetime | None = None) -> int:
+    async def resolve_reprocessed(
+        self, limit: int, *, new_job_id: UUID | None = None, now: datetime | None = None
+    ) -> int:
+        if new_job_id is not None:
+            rows = await self._db.fetch(self._sql["reprocessed"], UUID(int=new_job_id.int - 1), 1)
+            return await self._resolve([row for row in rows[:-1] if row[1] == new_job_id], now)
         rows = await self._db.fetch(self._sql["reprocessed"], self._reprocessed_after, max(limit, LOOK))
         *ended, last = rows
         # Each call goes on where the last one ended, so that many which still run do not hide those that do not.
@@ -139,10 +144,14 @@ class PostgresReviewing(PostgresPart):
         if len(ended) > limit:
             ended = ended[:limit]
             self._reprocessed_after = ended[-1][1]
+        return await self._resolve(ended, now)
+
+    async def _resolve(self, ended: Sequence[Any], now: datetime | None) -> int:
         if not ended:
             return 0
         fates = [resolution(row[1], None if row[2] is None else State(row[2])) for row in ended]
-        columns = [row[0] for row in ended], [to.value for to, _ in fates], [why for _, why in fates]
+        letters, new_jobs = [row[0] for row in ended], [row[1] for row in ended]
+        columns = letters, new_jobs, [to.value for to, _ in fates], [why for _, why in fates]
         return len(await self._db.fetch(self._sql["resolve_reprocessed"], *columns, now))
 
 

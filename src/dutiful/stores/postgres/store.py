@@ -1,6 +1,5 @@
 """The Postgres store: a thin caller of the functions in migrations/."""
 
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -42,6 +41,7 @@ from dutiful.stores.postgres.locking import PostgresLocking
 from dutiful.stores.postgres.outbox import PostgresOutbox
 from dutiful.stores.postgres.parting import PostgresParting
 from dutiful.stores.postgres.reviewing import PostgresReviewing
+from dutiful.stores.postgres.schema_name import check_schema
 from dutiful.stores.postgres.tenancy import PostgresTenancy
 from dutiful.stores.postgres.tracking import PostgresTracking
 from dutiful.stores.postgres.watching import PostgresWatching
@@ -85,8 +85,7 @@ class PostgresStore(
         pool_size: int = 8,
         notify_within: bool = True,
     ) -> None:
-        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-            raise UsageError(f"schema {schema!r} must be a plain lower-case name, such as dutiful")
+        check_schema(schema)
         super().__init__(Connections(dsn, size=pool_size), schema)
         self.direct_dsn = direct_dsn or dsn
         self._direct_given = direct_dsn is not None
@@ -346,10 +345,10 @@ class PostgresStore(
         await self._db.fetch(self._sql["leave"], worker_id)
         await self.resign(worker_id)
 
-    # --- acts
+    # --- acts; not repeated where the second answer would be another than the first
 
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
-        rows = await self._db.fetch(self._sql["cancel"], job_id, reason, now)
+        rows = await self._db.fetch(self._sql["cancel"], job_id, reason, now, repeat=False)
         return CancelResult(State(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
 
     async def bury(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
@@ -362,16 +361,16 @@ class PostgresStore(
 
     async def pause(self, pause: Pause, *, now: datetime | None = None) -> bool:
         args = (pause.scope.value, pause.name, now, pause.by, pause.reason)
-        return bool(await self._db.fetch(self._sql["pause"], *args))
+        return bool(await self._db.fetch(self._sql["pause"], *args, repeat=False))
 
     async def resume(self, scope: PauseScope, name: str) -> bool:
-        return bool(await self._db.fetch(self._sql["resume"], scope.value, name))
+        return bool(await self._db.fetch(self._sql["resume"], scope.value, name, repeat=False))
 
     async def enable_schedule(self, name: str, enabled: bool) -> bool:
         return bool(await self._db.fetch(self._sql["enable_schedule"], name, enabled))
 
     async def remove_schedule(self, name: str) -> bool:
-        return bool(await self._db.fetch(self._sql["remove_schedule"], name))
+        return bool(await self._db.fetch(self._sql["remove_schedule"], name, repeat=False))
 
     async def connect_direct(self) -> Any:
         """A connection that can LISTEN, past a pooler if there is one."""

@@ -10,13 +10,14 @@ import msgspec
 from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.tenant import EVERYONE, check_tenant
 from dutiful.guarding import TenantMember, TenantStatus
+from dutiful.stores.postgres import migrations
 from dutiful.stores.postgres.reader import PostgresReader
-
-_LONGEST_SCHEMA = 63 - len("_application")
+from dutiful.stores.postgres.schema_name import check_guarded_schema
 
 
 class PostgresTenancy(PostgresReader):
     _tenant: str | None = None  # on whose behalf, if tenants are on; None: they are off
+    _no_worker: str | None = None  # our role, if tenants are on and it may not do all that a worker does
 
     @property
     def guarded(self) -> bool:
@@ -34,9 +35,18 @@ class PostgresTenancy(PostgresReader):
         return scoped
 
     async def _learn_tenancy(self, connection: Any) -> None:
-        enabled, everywhere = await connection.fetchrow(self._sql["tenancy"])
+        enabled, everywhere, works, role = await connection.fetchrow(self._sql["tenancy"])
         self._tenant = EVERYONE if enabled else None
+        self._no_worker = role if enabled and not works else None
         self._db.first = self._acting_for(EVERYONE) if enabled and not everywhere else None
+
+    def check_worker(self) -> None:
+        if self._no_worker is not None:
+            group = f"{self._schema}_worker"
+            raise UsageError(
+                f"tenants are on, and role {self._no_worker} is not in the group {group}, so it may not do all that a "
+                f"worker does: grant {group} to {self._no_worker}, or log in as a role that is"
+            )
 
     def _acting_for(self, tenant: str) -> str:
         return self._sql["act_for"].replace("{hex}", tenant.encode().hex())
@@ -50,13 +60,14 @@ class PostgresTenancy(PostgresReader):
     # --- for those who set it up
 
     def tenants_sql(self) -> str:
-        self._check_schema()
-        lines = ["begin", self._sql["tenant_groups"], self._sql["tenants_on"], "commit"]
+        check_guarded_schema(self._schema)
+        steps = ("tenant_groups", "let_owner_bind", "tenants_on", "record_tenants_on")
+        lines = ("begin", self._check_alone(), *(self._sql[step] for step in steps), "commit")
         return "".join(f"{line};\n" for line in lines)
 
     async def enable_tenants(self) -> None:
-        self._check_schema()
-        await self._alter(self._sql["tenant_groups"], self._sql["tenants_on"])
+        check_guarded_schema(self._schema)
+        await self._alter(self._check_alone(), self._sql["tenant_groups"], self._sql["tenants_on"])
 
     async def disable_tenants(self) -> None:
         await self._alter(self._sql["tenants_off"])
@@ -92,12 +103,8 @@ class PostgresTenancy(PostgresReader):
             problems += [_GAPS[gap].told(what, self._schema) for gap, what in gaps]
         return {**facts, "tenants": "off" if self._tenant is None else "on", "problems": problems}
 
-    def _check_schema(self) -> None:
-        if len(self._schema) > _LONGEST_SCHEMA:
-            raise UsageError(
-                f"schema {self._schema!r} is too long for its groups, as {self._schema}_application: tenants need a "
-                f"name of at most {_LONGEST_SCHEMA} characters"
-            )
+    def _check_alone(self) -> str:
+        return self._sql["check_alone"].replace("{ours}", migrations.own_names())
 
     async def _alter(self, *statements: str) -> None:
         """All or nothing; from now on this process goes by it."""

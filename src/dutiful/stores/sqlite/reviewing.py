@@ -144,11 +144,21 @@ def ended(db: Connection, after: bytes, limit: int) -> tuple[list[Row], bytes]:
     found: list[Row] = []
     for new_job_id, job_id, state in walked:
         if state is not None:
-            to, why = resolution(uuid(new_job_id), State(state) if state else None)
-            found.append((job_id, new_job_id, to.value, why))
+            found.append(_ended(new_job_id, job_id, state))
             if len(found) == limit:
                 return found, new_job_id
     return found, walked[-1][0] if len(walked) == _LOOKED_THROUGH else b""
+
+
+def ended_as(db: Connection, wanted: UUID) -> list[Row]:
+    """The row for `resolve` of the one that this new job stands for, if that has ended."""
+    walked = db.rows(SQL["reprocessing_between"], (UUID(int=wanted.int - 1).bytes, 1))
+    return [_ended(*row) for row in walked if row[0] == wanted.bytes and row[2] is not None]
+
+
+def _ended(new_job_id: bytes, job_id: bytes, state: str) -> Row:
+    to, why = resolution(uuid(new_job_id), State(state) if state else None)
+    return job_id, new_job_id, to.value, why
 
 
 def resolve(db: Connection, rows: Sequence[Row], now: int) -> int:

@@ -129,6 +129,9 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteReview, SqliteFollowing):
     def guarded(self) -> bool:
         return False
 
+    def check_worker(self) -> None:
+        """Who can open the file can do everything."""
+
     def for_tenant(self, tenant: str) -> "SqliteStore":
         """Itself: who can open the file can read all of it, so only what is asked for keeps tenants apart."""
         check_tenant(tenant)

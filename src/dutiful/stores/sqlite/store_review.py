@@ -49,7 +49,12 @@ class SqliteReview(Threaded):
     ) -> list[Reviewed]:
         return await self._write(lambda db: reviewing.review(db, reviews, step, self._clock(now)))
 
-    async def resolve_reprocessed(self, limit: int, *, now: datetime | None = None) -> int:
+    async def resolve_reprocessed(
+        self, limit: int, *, new_job_id: UUID | None = None, now: datetime | None = None
+    ) -> int:
+        if new_job_id is not None:
+            ended = await self._read(lambda db: reviewing.ended_as(db, new_job_id))
+            return await self._write(lambda db: reviewing.resolve(db, ended, self._clock(now))) if ended else 0
         # Looked for by a reader and in stretches, since most of what is reprocessing may have to wait for long.
         rows, self._resolved_to = await self._read(lambda db: reviewing.ended(db, self._resolved_to, limit))
         return await self._write(lambda db: reviewing.resolve(db, rows, self._clock(now))) if rows else 0

@@ -309,6 +309,19 @@ class ReviewSuite:
         (left,) = await store.dead_letters(DeadLetterFilter(status=[REPROCESSING]))
         assert left.new_job_id == running.job_id
 
+    async def test_the_dead_letter_of_one_new_job_is_resolved_alone(self, store: Store) -> None:
+        letters = [await bury(store) for _ in range(3)]
+        await applied(store, *(act_on(letter, REPROCESS) for letter in letters))
+        running, *rest = await claim(store, lines=[AGAIN])
+        await complete(store, *rest)
+
+        resolved = [await store.resolve_reprocessed(10, new_job_id=one.job_id, now=at(1)) for one in (running, *rest)]
+
+        assert resolved == [0, 1, 1]
+        assert await store.resolve_reprocessed(10, new_job_id=new_id(), now=at(1)) == 0
+        (left,) = await store.dead_letters(DeadLetterFilter(status=[REPROCESSING]))
+        assert left.new_job_id == running.job_id
+
     async def test_a_survey_tells_whether_a_dead_letter_is_reprocessing(self, store: Store) -> None:
         async def reviewing() -> bool:
             return (await store.survey(ADA, timedelta(seconds=30), now=T0)).reviewing

@@ -83,6 +83,31 @@ begin
     end loop;
 end $$;
 
+-- Rights and policies are set on all that the schema holds. So it must hold nothing but what the migrations have made,
+-- whose names are p_ours. A sequence goes with the table that owns it.
+create function {schema}.check_alone(p_ours text[]) returns void
+language plpgsql stable as $$
+declare
+    v_foreign text := (
+        select string_agg(f.what, ', ' order by f.what)
+        from (select c.relname::text as what from pg_class c
+              where c.relnamespace = '{schema}'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'f', 'S')
+                and c.relname <> all (p_ours)
+                and not exists (select 1 from pg_depend d
+                                where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype in ('a', 'i')
+                                  and d.refclassid = 'pg_class'::regclass and c.relkind = 'S')
+              union
+              select p.proname || '()' from pg_proc p
+              where p.pronamespace = '{schema}'::regnamespace and p.proname || '()' <> all (p_ours)) f);
+begin
+    if v_foreign is not null then
+        raise exception 'the schema {schema} holds what is not Dutiful''s, and would be taken over: %',
+                        case when length(v_foreign) > 500 then left(v_foreign, 500) || ' …' else v_foreign end
+            using errcode = 'invalid_parameter_value',
+                  hint = 'move that elsewhere, or give Dutiful a schema of its own by the setting schema';
+    end if;
+end $$;
+
 -- All of them: whatever else there is would let more through, for a row is seen if any policy shows it.
 create function {schema}.drop_policies(p_table text) returns void
 language plpgsql volatile as $$

@@ -59,7 +59,8 @@ select job_id, new_job_id, state from {schema}.reprocessed($1, $2);
 update {schema}.dead_letter d
 set status = a.status, resolution = a.resolution,
     new_job_id = case a.status when 'resolved' then d.new_job_id end,
-    closed_at = case a.status when 'resolved' then coalesce($4, clock_timestamp()) end
-from unnest($1::uuid[], $2::text[], $3::text[]) a (job_id, status, resolution)
-where d.job_id = a.job_id and d.status = 'reprocessing'
+    closed_at = case a.status when 'resolved' then coalesce($5, clock_timestamp()) end
+from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) a (job_id, new_job_id, status, resolution)
+-- Somebody may have taken it further meanwhile, and have reprocessed it again.
+where d.job_id = a.job_id and d.new_job_id = a.new_job_id and d.status = 'reprocessing'
 returning d.job_id;

@@ -1,8 +1,11 @@
 -- name: tenancy
--- `everywhere`: our role sees all tenants anyway, so that nothing has to be said first.
+-- `everywhere`: our role sees all tenants anyway, so that nothing has to be said first. `works`: it may do what of a
+-- worker's work applications may not, as workers and the owner may.
 select {schema}.tenants_enabled() as enabled,
        exists (select 1 from pg_roles r
-               where r.rolname = '{schema}_worker' and pg_has_role(current_user, r.oid, 'usage')) as everywhere;
+               where r.rolname = '{schema}_worker' and pg_has_role(current_user, r.oid, 'usage')) as everywhere,
+       has_function_privilege('{schema}.seal_audit(bigint[], uuid[], text[])', 'execute') as works,
+       current_user::text as role;
 
 -- name: act_for
 -- {hex}: the tenant's name, which needs no quoting that way; so it can be sent together with a BEGIN.
@@ -39,8 +42,32 @@ begin
     end loop;
 end $$;
 
+-- name: let_owner_bind
+-- Whoever makes a group may put others into it; where that is a DBA, the owner may not yet.
+do $$
+declare
+    v_owner oid := (select n.nspowner from pg_namespace n where n.nspname = '{schema}');
+begin
+    if not pg_has_role(v_owner, '{schema}_member', 'member with admin option') then
+        execute format(
+            'grant {schema}_member to %I with admin true, inherit false, set false', pg_get_userbyid(v_owner));
+    end if;
+end $$;
+
+-- name: check_alone
+-- {ours}: the names of all that the migrations make.
+select {schema}.check_alone('{ours}');
+
 -- name: tenants_on
 select {schema}.tenants_on();
+
+-- name: record_tenants_on
+-- For who runs the script: no operator does it for them.
+select set_config('dutiful.tenant', '*', true),
+       {schema}.append_audit(json_build_array(json_build_object(
+           'id', i.id, 'act', i.id, 'at', clock_timestamp(), 'principal', session_user, 'origin', 'sql',
+           'action', 'tenants.on', 'outcome', 'succeeded')))
+from {schema}.new_id() i (id);
 
 -- name: tenants_off
 select {schema}.tenants_off();
