@@ -16,7 +16,7 @@ practice: $(READY)
 	$(BIN)/python -m examples.practice $(PRACTICE)
 
 test: check
-	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .

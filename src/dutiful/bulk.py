@@ -80,12 +80,13 @@ async def _step(
         skipped=len(skipped),
         last=last,
         event=_ended(run, now) if last else None,
+        events=[_passed_over(run, letter, now, skipped[letter.id]) for letter in page if letter.id in skipped],
     )
     reviewed = await store.review(reviews, step=taken_step)
-    if reviewed or not reviews:  # or else the step did not count
-        skipped |= {one.id: _why(one) for one in reviewed if not one.applied}
-        passed_over = [_passed_over(run, letter, now, skipped[letter.id]) for letter in page if letter.id in skipped]
-        await store.append_audit(passed_over)
+    # That somebody was faster is known only now; a step that did not count has no answers.
+    left = {one.id: _why(one) for one in reviewed if not one.applied}
+    if left:
+        await store.append_audit([_passed_over(run, one, now, left[one.id]) for one in page if one.id in left])
     applied = {one.id for one in reviewed if one.applied}
     lines = frozenset((r.job.queue, r.job.priority) for r in reviews if r.job is not None and r.id in applied)
     return await store.bulk_run(run.id), lines
@@ -118,7 +119,7 @@ def _why(reviewed: Reviewed) -> str:
         case None:
             return "it is gone"
         case status if status in OPEN:
-            return "another job holds the unique key of its new one"
+            return "another job holds the unique key of its new one, or the database's rules forbid its payload"
         case status:
             return f"somebody else was faster: it is {status}"
 

@@ -152,7 +152,8 @@ class BulkStep(msgspec.Struct, frozen=True, kw_only=True):
     to: Place | None
     skipped: int = 0  # of the page, those that no Review was made for
     last: bool = False  # nothing is left beyond `to`
-    event: AuditEvent | None = None  # appended in the same transaction, if the step counts
+    event: AuditEvent | None = None  # of the run's end; appended in the same transaction, if the step counts
+    events: Sequence[AuditEvent] = ()  # of those that were passed over; likewise
 
 
 class Reviewing(Protocol):

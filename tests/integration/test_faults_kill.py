@@ -78,7 +78,7 @@ async def survive_kills(
 ) -> None:
     """Only `doomed` of the four seats are hit: lost jobs are tried again one at a time, which takes its time."""
     async with fault_jobs.fleet(store, folder) as fleet:
-        await fault_jobs.lengthy.enqueue_many({"seconds": 10.0} for _ in range(lengthies))
+        await fault_jobs.lengthy.enqueue_many({"seconds": 6.0} for _ in range(lengthies))
         await fault_jobs.brief.enqueue_many({"milliseconds": random.randint(5, 50)} for _ in range(briefs))
         slaughter = Slaughter(fleet, store, workers=4, doomed=doomed)
         await slaughter.begin()

@@ -61,8 +61,7 @@ def take_step(db: Connection, step: BulkStep, done: int, skipped: int, now: int)
             "now": now,
         },
     )
-    if step.event is not None:
-        auditing.append(db, [step.event])
+    auditing.append(db, [*step.events, *([] if step.event is None else [step.event])])
 
 
 def _place(place: Place | None) -> tuple[int | None, bytes | None]:

@@ -112,13 +112,15 @@ class BulkSuite:
         await applied(store, act_on(letters[1], ReviewAct.RESOLVE))
         reviews = [act_on(letter, ReviewAct.DISCARD) for letter in page[1:]]
 
-        step = step_of(run, page, skipped=1, last=True, event=(told := event(act=run.id)))
+        step = step_of(run, page, skipped=1, last=True, event=event(act=run.id), events=[event(act=run.id)])
         answers = await store.review(reviews, step=step, now=at(200))
 
         assert [answer.applied for answer in answers] == [True, False, True]
         after = await the_run(store, run.id)
         assert (after.done, after.skipped) == (2, 2)
-        assert told in await store.audit_events(AuditFilter(act=run.id))
+        recorded = await store.audit_events(AuditFilter(act=run.id))
+        assert step.event in recorded
+        assert step.events[0] in recorded
 
     async def test_a_step_behind_the_cursor_does_nothing(self, store: Store) -> None:
         letters = await bury_some(store, 3)
@@ -127,7 +129,7 @@ class BulkSuite:
         before = await the_run(store, run.id)
 
         for act_letter in letters:
-            late = step_of(run, [act_letter], last=True, event=event(act=run.id))
+            late = step_of(run, [act_letter], last=True, event=event(act=run.id), events=[event(act=run.id)])
             review = act_on(act_letter, ReviewAct.DISCARD, event=event(act=run.id))
             assert await store.review([review], step=late, now=at(201)) == []
 

@@ -23,8 +23,8 @@ create index bulk_run_running on {schema}.bulk_run (id) where state = 'running';
 
 -- Apply reviews, in one transaction. p_reviews: [{id, act, by, notes, job, event}], `job` as insert_jobs takes it,
 -- `event` as append_audit does; p_moves: {act: {from: to}}, all that is legal; p_resolution: of those that a person
--- resolves. p_step: {run_id, after, to, skipped, last, event}; with one that no longer counts nothing is done, and no
--- row returned. Of several reviews of one dead letter only the first counts.
+-- resolves. p_step: {run_id, after, to, skipped, last, event, events}; with one that no longer counts nothing is done,
+-- and no row returned. Of several reviews of one dead letter only the first counts.
 create function {schema}.review(p_reviews json, p_moves jsonb, p_resolution text, p_step json, p_now timestamptz)
 returns table (ord bigint, id uuid, status text, applied boolean, new_job_id uuid)
 language plpgsql volatile
@@ -129,6 +129,9 @@ begin
         where b.id = (p_step ->> 'run_id')::uuid;
         if json_typeof(p_step -> 'event') = 'object' then
             perform {schema}.append_audit(json_build_array(p_step -> 'event'));
+        end if;
+        if json_array_length(p_step -> 'events') > 0 then
+            perform {schema}.append_audit(p_step -> 'events');
         end if;
     end if;
 
