@@ -21,7 +21,9 @@ from dutiful.core.ids import time_of
 from dutiful.core.job import Claim, NewJob
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Completion, JobFilter, Line, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
+from dutiful.working import Ask, Completion, Line
 
 _SMALL = 1_000
 _BATCH = 1_000

@@ -17,9 +17,10 @@ from dutiful.core.job import Unique
 from dutiful.core.outcome import Failed, Snoozed
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.transitions import State
+from dutiful.duties import ScheduleRecord
 from dutiful.locking import LockName
 from dutiful.reviewing import DeadLetterFilter
-from dutiful.store import ScheduleRecord, Store
+from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.store_suite.access import api_token
 from dutiful.testing.store_suite.audit import event

@@ -13,8 +13,8 @@ from benchmarks.harness import Bench
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Peer, Store, payload
 from benchmarks.tally import Tally
 from dutiful import Dutiful
+from dutiful.acting import Pause, PauseScope
 from dutiful.kind import Kind
-from dutiful.store import Pause, PauseScope
 
 _BULK = 1_000
 _ALL = frozenset(

@@ -23,9 +23,10 @@ from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
 from dutiful.kind import Handle, Kind, SyncHandle
 from dutiful.options import read_options
+from dutiful.reading import JobFilter, JobPage
 from dutiful.registry import Registry
 from dutiful.settings import Settings, load
-from dutiful.store import JobFilter, JobPage, Store
+from dutiful.store import Store
 from dutiful.sync import Portal, SyncJobHandle
 from dutiful.tenant import Tenant
 from dutiful.watcher import EventStream, Snapshot, Wanted

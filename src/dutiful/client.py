@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from dutiful.acting import CancelResult
 from dutiful.core import ids
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import (
@@ -23,7 +24,7 @@ from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope
 from dutiful.core.payload import clean
 from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
-from dutiful.store import CancelResult, Store
+from dutiful.store import Store
 from dutiful.watcher import Watcher
 
 log = logging.getLogger("dutiful.client")

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from dutiful.acting import Pause, PauseScope
 from dutiful.core import ids
 from dutiful.core.duration import brief
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.transitions import State
-from dutiful.store import Pause, PauseScope, WorkerRecord
+from dutiful.duties import WorkerRecord
 
 START = "start one with `dutiful worker`"
 

@@ -17,6 +17,7 @@ from dutiful.core.job import JobRecord, Unique
 from dutiful.core.payload import check_name
 from dutiful.core.retry import Retry
 from dutiful.core.rules import Rules
+from dutiful.duties import ScheduleRecord
 from dutiful.kind import Enqueuer, Kind, Mode
 from dutiful.options import Options, read_options, read_policy, read_timeout
 from dutiful.outbox import WebhookRecord
@@ -26,7 +27,6 @@ from dutiful.ruling import problems
 from dutiful.schedule import ScheduleSpec, read_schedule_options
 from dutiful.settings import Settings
 from dutiful.signature import check_function
-from dutiful.store import ScheduleRecord
 from dutiful.webhook import WebhookSpec, read_webhook
 
 P = ParamSpec("P")

@@ -8,9 +8,9 @@ import msgspec
 
 from dutiful.core.cron import CatchUp, Cron, Every, Schedule
 from dutiful.core.errors import UsageError
+from dutiful.duties import ScheduleRecord
 from dutiful.kind import Kind
 from dutiful.options import Options, read_options
-from dutiful.store import ScheduleRecord
 
 EVERY = "every "
 OPTIONS = ("queue", "priority", "max_attempts", "tenant")

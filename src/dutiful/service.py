@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from dutiful.delivery import Lines
-from dutiful.store import Survey
+from dutiful.duties import Survey
 
 
 class Service(Protocol):

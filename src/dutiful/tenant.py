@@ -17,8 +17,9 @@ from dutiful.core.payload import check_name
 from dutiful.core.tenant import check_tenant
 from dutiful.kind import Handle, Kind
 from dutiful.options import read_options
+from dutiful.reading import JobPage
 from dutiful.reviewing import DeadLetter, DeadLetterFilter, Place
-from dutiful.store import JobPage, Store
+from dutiful.store import Store
 from dutiful.watcher import EventStream, Snapshot, Wanted
 
 R = TypeVar("R")

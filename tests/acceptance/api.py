@@ -18,8 +18,8 @@ from dutiful.client import Client
 from dutiful.core import ids
 from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.operator import Operator
+from dutiful.reading import JobFilter
 from dutiful.reviewing import DeadLetterFilter
-from dutiful.store import JobFilter
 from dutiful.web import Role, create_app
 
 TENANTS = ("acme", "globex")

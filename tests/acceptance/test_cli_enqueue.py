@@ -11,7 +11,8 @@ from command_line import Project
 from dutiful.auditing import AuditFilter
 from dutiful.core import ids
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 
 
 @pytest.fixture

@@ -9,16 +9,18 @@ from uuid import UUID, uuid4
 import pytest
 from command_line import Project
 
+from dutiful.acting import PauseScope
 from dutiful.client import Client
 from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Origin
 from dutiful.core.review import ReviewAct
 from dutiful.deliveries.in_process import InProcess
+from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
 from dutiful.operator import Operator
 from dutiful.reviewing import DeadLetterFilter
-from dutiful.store import PauseScope, ScheduleRecord, Store, WorkerRecord
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, start_one
 
 

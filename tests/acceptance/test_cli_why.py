@@ -10,12 +10,14 @@ from uuid import UUID, uuid4
 import pytest
 from command_line import Project
 
+from dutiful.acting import PauseScope
 from dutiful.client import Client
 from dutiful.core.outcome import Failed, Lost, Snoozed
 from dutiful.deliveries.in_process import InProcess
+from dutiful.duties import WorkerRecord
 from dutiful.explanation import Explanation, Why
 from dutiful.operator import Operator
-from dutiful.store import PauseScope, Store, WorkerRecord
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, settle, start_one
 
 

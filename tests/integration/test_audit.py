@@ -12,11 +12,13 @@ from uuid_utils.compat import uuid7
 from working import eventually, working
 
 from dutiful import Dutiful
+from dutiful.acting import PauseScope
 from dutiful.core.audit import AuditEvent, AuditOutcome, Seal
 from dutiful.core.principal import Origin
+from dutiful.duties import Survey
 from dutiful.operator import Operator
 from dutiful.services.sealer import Sealer
-from dutiful.store import PauseScope, Store, Survey
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import enqueue_one
 
 BUSY = Survey(leading=True, now=now(), unsealed=True)

@@ -13,8 +13,8 @@ from working import eventually, final
 
 from dutiful import Dutiful, Inject, ShutdownTimeout, State, StoreUnavailable, UsageError
 from dutiful.core.job import Claim
-from dutiful.store import Ask
 from dutiful.worker import worker
+from dutiful.working import Ask
 
 
 @pytest.mark.req("J1", "J2", "J3", "J4", "J5", "J6", "J7", "J8", "J9")

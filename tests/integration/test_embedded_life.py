@@ -15,10 +15,12 @@ from receivers import SECRET, ok, receiving
 from working import eventually, final
 
 from dutiful import Dutiful, Inject, JobCancelled, ShutdownTimeout, State, StoreUnavailable, UsageError
+from dutiful.duties import WorkerRecord
 from dutiful.services.rescuer import Rescuer
-from dutiful.store import Ask, Line, Store, WorkerRecord
+from dutiful.store import Store
 from dutiful.stores.sqlite import liveness
 from dutiful.worker import lease, worker
+from dutiful.working import Ask, Line
 
 
 async def test_a_block_of_the_app_inside_leaves_the_worker_its_store(app: Dutiful) -> None:

@@ -11,7 +11,8 @@ import pytest
 from fault_jobs import executions
 
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 from dutiful.testing.faults import Fleet, WorkerProcess, children, end, until
 
 HOUR = timedelta(hours=1)

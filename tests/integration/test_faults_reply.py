@@ -15,6 +15,7 @@ import pytest
 from fault_jobs import DIARY, address, executions
 from operating import operator
 
+from dutiful.acting import PauseScope
 from dutiful.auditing import AuditFilter
 from dutiful.core.audit import AuditOutcome
 from dutiful.core.errors import StoreUnavailable
@@ -23,12 +24,14 @@ from dutiful.core.outcome import Failed
 from dutiful.core.principal import Role
 from dutiful.core.review import ReviewAct
 from dutiful.core.transitions import State
+from dutiful.reading import JobFilter
 from dutiful.reviewing import BulkState, DeadLetterFilter
-from dutiful.store import Ask, Completion, JobFilter, Line, PauseScope, Refusal, Store, Verdict
+from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.faults import Fleet, WorkerProcess, until
 from dutiful.testing.store_suite.builders import ADA, OOPS, change, new_job
 from dutiful.testing.store_suite.outbox import webhook
+from dutiful.working import Ask, Completion, Line, Refusal, Verdict
 
 pytestmark = pytest.mark.parametrize("backend", ["postgres18"])
 

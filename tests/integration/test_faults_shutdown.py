@@ -9,7 +9,8 @@ from fault_jobs import executions
 
 from dutiful.client import JobHandle
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 from dutiful.testing.faults import WorkerProcess, until
 
 ONE_SLOT = ("--fast", "0", "--general", "1")

@@ -15,7 +15,8 @@ from fault_jobs import BULK, FLOOD, executions
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.faults import Process, until
 

@@ -15,7 +15,8 @@ from fault_jobs import address, executions, gate_of
 from dutiful.client import JobHandle
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 from dutiful.testing.faults import Fleet, WorkerProcess, until
 
 

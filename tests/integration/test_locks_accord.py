@@ -10,8 +10,9 @@ from lock_jobs import Room
 from working import final, working
 
 from dutiful import Context, Dutiful, LaneSettings, Retry, State, UsageError
+from dutiful.duties import WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.store import Store, WorkerRecord
+from dutiful.store import Store
 from dutiful.worker.lock_accord import Accord
 
 ONCE = Retry(max_attempts=1)

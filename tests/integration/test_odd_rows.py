@@ -15,10 +15,11 @@ from dutiful.bulk import step
 from dutiful.core.errors import DataRefused, PayloadInvalid
 from dutiful.core.outcome import Failed
 from dutiful.core.review import ReviewAct
+from dutiful.reading import JobFilter
 from dutiful.reviewing import BulkState, DeadLetterFilter
 from dutiful.services import reviewer
 from dutiful.services.reviewer import Reviewer
-from dutiful.store import JobFilter, Store
+from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.store_suite.builders import OOPS, T0, at, enqueue_one, finish_one, new_job
 from dutiful.testing.store_suite.outbox import webhook

@@ -11,6 +11,7 @@ from operating import dead_letter, now, of_acme, operator, told, trail
 from uuid_utils.compat import uuid7
 
 from dutiful.access import hash_of
+from dutiful.acting import PauseScope
 from dutiful.auditing import AuditFilter
 from dutiful.core import ids
 from dutiful.core.audit import AuditEvent, AuditOutcome
@@ -30,8 +31,9 @@ from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
 from dutiful.outbox import WebhookRecord
+from dutiful.reading import JobFilter
 from dutiful.reviewing import BulkState, DeadLetterFilter, Review
-from dutiful.store import JobFilter, PauseScope, Store
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import enqueue_one, finish_one, state
 
 HOUR = timedelta(hours=1)

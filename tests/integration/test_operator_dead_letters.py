@@ -19,9 +19,10 @@ from dutiful.core.readable import read_object
 from dutiful.core.review import ReviewState
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
+from dutiful.reading import JobFilter
 from dutiful.reprocessing import changed_fields, retry_key
 from dutiful.reviewing import DeadLetter
-from dutiful.store import JobFilter, Store
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import claim, settle
 
 KEYED = '{"unique": "welcome-7", "unique_field": "key", "webhook": null}'

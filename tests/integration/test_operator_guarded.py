@@ -14,10 +14,10 @@ from dutiful.core.principal import Role
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
+from dutiful.reading import JobFilter
 from dutiful.reviewing import BulkState, DeadLetterFilter
 from dutiful.services.reviewer import Reviewer
 from dutiful.services.sealer import Sealer
-from dutiful.store import JobFilter
 from dutiful.stores.postgres import PostgresStore
 from tenanted import World, guarded
 

@@ -23,9 +23,10 @@ from dutiful import (
     UniqueConflict,
 )
 from dutiful.core.job import JobRecord, NewJob
+from dutiful.duties import Survey
 from dutiful.kind import Kind
+from dutiful.reading import JobFilter
 from dutiful.services.scheduler import Scheduler
-from dutiful.store import JobFilter, Survey
 from dutiful.testing import Clock
 
 RULES = Rules(

@@ -15,7 +15,6 @@ from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed
 from dutiful.core.pipeline import PhaseState
 from dutiful.locking import LockName
-from dutiful.store import Completion, Refusal, Verdict
 from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.servers import PgBouncer
 from dutiful.testing.store_suite.builders import (
@@ -37,6 +36,7 @@ from dutiful.testing.store_suite.builders import (
     track,
 )
 from dutiful.testing.store_suite.outbox import webhook
+from dutiful.working import Completion, Refusal, Verdict
 
 EDITION = LockName("edition", 7)
 

@@ -14,9 +14,9 @@ from working import clocked, eventually
 
 from dutiful import Dutiful, EventType, JobRecord, Scope, Unique, UsageError, composition
 from dutiful.client import Client
+from dutiful.duties import Retained
 from dutiful.services import retention
 from dutiful.services.retention import Retention
-from dutiful.store import Retained
 from dutiful.testing import Clock, app_on
 from dutiful.watcher import Wanted
 

@@ -12,10 +12,11 @@ from dutiful.client import Client
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
 from dutiful.core.settle import Policy
+from dutiful.duties import Survey
 from dutiful.kind import Handle
 from dutiful.services.sealer import Sealer
-from dutiful.store import Ask, Line, Survey
 from dutiful.testing import Clock
+from dutiful.working import Ask, Line
 
 DEAD = UUID(int=0xDEAD)
 

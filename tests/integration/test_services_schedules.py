@@ -10,8 +10,10 @@ from working import EVERYWHERE, clocked, eventually, working
 
 from dutiful import CatchUp, Dutiful, State, UsageError
 from dutiful.core.job import JobRecord
+from dutiful.duties import ScheduleRecord, Survey
+from dutiful.reading import JobFilter
 from dutiful.services.scheduler import Scheduler
-from dutiful.store import JobFilter, ScheduleRecord, Store, Survey
+from dutiful.store import Store
 from dutiful.testing import Clock
 
 TEN = timedelta(minutes=10)

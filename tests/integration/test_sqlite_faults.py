@@ -16,9 +16,10 @@ import uuid_utils.compat
 
 from dutiful.core.errors import DataRefused, SchemaMismatch, StoreUnavailable, UsageError
 from dutiful.core.job import Inserted, Insertion, NewJob, Unique
-from dutiful.store import Ask, Completion, JobFilter, Line
+from dutiful.reading import JobFilter
 from dutiful.stores.sqlite import SqliteStore, schema
 from dutiful.stores.sqlite.driver import Connection
+from dutiful.working import Ask, Completion, Line
 
 LEASE = timedelta(seconds=60)
 BIG = '"' + "x" * 100_000 + '"'

@@ -16,8 +16,8 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.job import NewJob
+from dutiful.duties import WorkerRecord
 from dutiful.locking import LockName
-from dutiful.store import Completion, WorkerRecord
 from dutiful.stores.sqlite import SqliteStore, liveness
 from dutiful.stores.sqlite.driver import Driver
 from dutiful.testing.store_suite.builders import (
@@ -37,6 +37,7 @@ from dutiful.testing.store_suite.builders import (
     start_one,
     token,
 )
+from dutiful.working import Completion
 
 NAME = LockName("edition", 7)
 

@@ -17,7 +17,7 @@ import uuid_utils.compat
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import NewJob
-from dutiful.store import JobFilter
+from dutiful.reading import JobFilter
 from dutiful.stores.sqlite import SqliteStore
 
 SPAWN = multiprocessing.get_context("spawn")

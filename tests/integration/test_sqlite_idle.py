@@ -19,9 +19,10 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.job import NewJob, Token
-from dutiful.store import Ask, Line, WorkerRecord
+from dutiful.duties import WorkerRecord
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.stores.sqlite.liveness import HOST
+from dutiful.working import Ask, Line
 
 SPAWN = multiprocessing.get_context("spawn")
 ADA = UUID(int=0xADA)

@@ -18,11 +18,12 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.job import NewJob, Token
-from dutiful.store import Ask, Line, WorkerRecord
+from dutiful.duties import WorkerRecord
 from dutiful.stores.sqlite import SqliteStore, intake, schema
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.liveness import HOST
 from dutiful.stores.sqlite.lock import WriteLock
+from dutiful.working import Ask, Line
 
 SPAWN = multiprocessing.get_context("spawn")
 LEASE = timedelta(seconds=60)

@@ -13,11 +13,11 @@ from dutiful.core.audit import AuditEvent, Seal, seal
 from dutiful.core.outcome import Failed
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.reviewing import DeadLetterFilter
-from dutiful.store import Line
 from dutiful.stores.sqlite import SqliteStore, reviewing
 from dutiful.testing.store_suite.audit import DAY, append, event, full_event, seal_all
 from dutiful.testing.store_suite.builders import T0, at, claim, claim_one, complete, settle, start_one
 from dutiful.testing.store_suite.dead_letter import TIMED_OUT, act_on, applied, bury, found, the_letter
+from dutiful.working import Line
 
 
 @asynccontextmanager

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from dutiful.core.errors import ClaimLost, StoreUnavailable, UsageError
 from dutiful.core.job import Insertion, NewJob, Token, Unique
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Line
 from dutiful.stores.sqlite import SqliteStore
+from dutiful.working import Ask, Line
 
 LEASE = timedelta(seconds=60)
 ADA = UUID(int=0xADA)

@@ -14,10 +14,10 @@ import uuid_utils.compat
 from dutiful.core.errors import ClaimLost, DataRefused, UsageError
 from dutiful.core.job import Claim, NewJob, Token
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Completion, Line
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.inbox import Command, Reply
+from dutiful.working import Ask, Completion, Line
 
 LEASE = timedelta(seconds=60)
 ADA = UUID(int=0xADA)

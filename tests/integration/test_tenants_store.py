@@ -19,13 +19,14 @@ from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
 from dutiful.core.review import ReviewAct
 from dutiful.core.transitions import State
 from dutiful.deliveries.in_process import InProcess
+from dutiful.reading import JobFilter
 from dutiful.reviewing import DeadLetterFilter, Review
-from dutiful.store import JobFilter, Line
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.servers import PgBouncer, PostgresServer
 from dutiful.testing.store_suite.audit import event
 from dutiful.testing.store_suite.builders import OOPS, T0, claim, enqueue, made, new_job, start_one, state, token
+from dutiful.working import Line
 from tenanted import World, guarded
 
 pytestmark = pytest.mark.req("W67")

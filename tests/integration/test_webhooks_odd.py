@@ -12,11 +12,12 @@ from working import eventually, final, working
 
 from dutiful import Dutiful, kind
 from dutiful.core.webhook import Answer, new_secret
+from dutiful.duties import Survey
 from dutiful.kind import Kind
 from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
 from dutiful.services import webhooks
 from dutiful.services.webhooks import RETRIES, Poster
-from dutiful.store import Store, Survey
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import finish_one
 from dutiful.testing.store_suite.outbox import own, webhook
 

@@ -8,8 +8,8 @@ import pytest
 from working import EVERYWHERE, eventually, final, state, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, State, UnknownKind
+from dutiful.acting import Pause, PauseScope
 from dutiful.kind import Kind
-from dutiful.store import Pause, PauseScope
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 

@@ -10,9 +10,9 @@ import pytest
 from working import eventually, final, working
 
 from dutiful import ClaimLost, Context, Dutiful, State
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
-from dutiful.store import Pause, PauseScope
 from dutiful.worker.lease import LeaseKeeper
 
 

@@ -14,9 +14,9 @@ from working import eventually, final, state, working
 from dutiful import Context, Dutiful, Retry, ShutdownTimeout, State
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
-from dutiful.store import Ask, Line, Verdict
 from dutiful.worker import settler, worker
 from dutiful.worker.supervisor import Supervisor
+from dutiful.working import Ask, Line, Verdict
 
 
 async def test_a_rescue_does_not_wait_for_a_lease_that_is_locked(pg18_url: str) -> None:

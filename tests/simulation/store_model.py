@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from dutiful.acting import PauseScope
 from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob, OnConflict, Scope
 from dutiful.core.review import TABLE, ReviewAct, ReviewState
 from dutiful.core.settle import Change
 from dutiful.core.transitions import WAITING, State
 from dutiful.reviewing import DeadLetter, Reviewed
-from dutiful.store import Ask, PauseScope, Verdict
 from dutiful.testing.store_suite.builders import T0
+from dutiful.working import Ask, Verdict
 
 Key = tuple[str | None, str | None, str]
 COMPLETED = {State.COMPLETED, State.COMPLETED_WITH_ERRORS}

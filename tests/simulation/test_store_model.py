@@ -16,17 +16,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from store_model import Model, ModelJob, Taken
 
 from databases import CleanDatabase
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord, NewJob, OnConflict, Scope, Token, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.review import ReviewAct
 from dutiful.core.settle import Change
 from dutiful.core.transitions import FINAL, State
+from dutiful.reading import JobFilter
 from dutiful.reviewing import DeadLetterFilter, Review
-from dutiful.store import Ask, Completion, JobFilter, Line, Pause, PauseScope, Refusal, Store, Verdict
+from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.store_suite.builders import ADA, BOB, OOPS, change, new_id, new_job
+from dutiful.working import Ask, Completion, Line, Refusal, Verdict
 
 T = TypeVar("T")
 Run = Callable[[Awaitable[Any]], Any]

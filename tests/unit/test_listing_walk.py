@@ -1,4 +1,4 @@
-from dutiful.store import JobFilter
+from dutiful.reading import JobFilter
 from dutiful.stores.listing import SEARCHED, Walk, listing
 
 

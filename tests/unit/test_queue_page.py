@@ -6,7 +6,7 @@ from uuid import UUID
 
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
-from dutiful.store import JobFilter, JobPage
+from dutiful.reading import JobFilter, JobPage
 from dutiful.web.api.queue import in_states
 
 

@@ -18,7 +18,7 @@ from dutiful.client import Client
 from dutiful.core.errors import DutifulError
 from dutiful.core.transitions import FINAL, State
 from dutiful.kind import Handle
-from dutiful.store import JobFilter
+from dutiful.reading import JobFilter
 
 DEADLINE = 60.0
 BAR = 12

@@ -20,9 +20,10 @@ from dutiful.core.audit import AuditEvent
 from dutiful.core.duration import brief
 from dutiful.core.errors import SchemaMismatch, StoreUnavailable
 from dutiful.core.transitions import State
+from dutiful.duties import ScheduleRecord
 from dutiful.explanation import START, Fleet, paused_words
+from dutiful.reading import JobFilter, QueueRecord
 from dutiful.reviewing import BulkRun
-from dutiful.store import JobFilter, QueueRecord, ScheduleRecord
 
 OLD_TRANSACTION = timedelta(minutes=5)
 MANY_DEAD_ROWS = 200_000

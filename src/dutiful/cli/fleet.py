@@ -8,7 +8,7 @@ import typer
 from dutiful.cli.output import AsJson, Tenant, ago, print_json, print_table, show
 from dutiful.cli.target import operate
 from dutiful.core.duration import brief, duration
-from dutiful.store import WorkerRecord
+from dutiful.duties import WorkerRecord
 
 
 def register(cli: typer.Typer) -> None:

@@ -6,6 +6,7 @@ from uuid import UUID
 import msgspec
 import typer
 
+from dutiful.acting import CancelResult
 from dutiful.cli import FAILURE
 from dutiful.cli.job_page import job_page, page_json
 from dutiful.cli.moment import moment
@@ -17,7 +18,7 @@ from dutiful.core.errors import JobNotFound, UsageError
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
-from dutiful.store import CancelResult, JobFilter
+from dutiful.reading import JobFilter
 
 jobs = typer.Typer(help="Look at jobs, cancel or fail them, run them again.", no_args_is_help=True)
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in either spelling.")]

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
+from dutiful.acting import PauseScope
 from dutiful.cli.output import Reason, note, now
 from dutiful.cli.target import operate
 from dutiful.explanation import Fleet, paused_words
 from dutiful.operator import Operator
-from dutiful.store import PauseScope
 
 Scope = Annotated[PauseScope, typer.Argument(metavar="queue|kind|lane", help="What is named.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]

@@ -9,7 +9,7 @@ from dutiful.cli.output import AsJson, Reason, both_ids, note, print_json, print
 from dutiful.cli.target import operate, target
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError, UsageError
-from dutiful.store import ScheduleRecord
+from dutiful.duties import ScheduleRecord
 
 schedules = typer.Typer(help="List schedules, pause and resume them.", invoke_without_command=True)
 

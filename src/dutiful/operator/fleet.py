@@ -3,10 +3,11 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.payload import check_name
+from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.operator.door import Door, recordable
 from dutiful.outbox import PostState, WebhookPost, WebhookRecord
-from dutiful.store import Pause, PauseScope, ScheduleRecord, WorkerRecord
 
 
 class Fleetwide(Door):

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
+from dutiful.acting import CancelResult
 from dutiful.core import ids
 from dutiful.core.endpoint import origin
 from dutiful.core.errors import IllegalTransition, JobNotFound
@@ -19,9 +20,9 @@ from dutiful.explanation import Explanation, Fleet, finished, gate, in_line, lat
 from dutiful.operator.dead_letters import DeadLetters
 from dutiful.operator.door import Act, recordable
 from dutiful.outbox import WebhookPost
+from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.reprocessing import json_text
 from dutiful.reviewing import DeadLetter
-from dutiful.store import CancelResult, JobFilter, JobPage, QueueRecord, Stats
 
 COUNTED = 200  # ready jobs of a queue up to which those ahead are counted one by one
 

@@ -3,7 +3,7 @@
 import time
 
 from dutiful.delivery import Lines
-from dutiful.store import Duties, Survey
+from dutiful.duties import Duties, Survey
 
 BATCH = 1_000
 ROUNDS = 10

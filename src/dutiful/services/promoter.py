@@ -1,7 +1,7 @@
 """Moves scheduled jobs whose time has come to their lines."""
 
 from dutiful.delivery import Lines
-from dutiful.store import Duties, Survey
+from dutiful.duties import Duties, Survey
 
 BATCH = 1_000
 ROUNDS = 20

@@ -11,8 +11,9 @@ from dutiful.core.outcome import Cancelled, Lost
 from dutiful.core.settle import Change, Policy, decide_surely
 from dutiful.core.transitions import State
 from dutiful.delivery import EVERYWHERE, Lines
+from dutiful.duties import Duties, Survey
 from dutiful.kind import Kind
-from dutiful.store import Duties, Refusal, Survey, Work
+from dutiful.working import Refusal, Work
 
 log = logging.getLogger("dutiful.services")
 BATCH = 500

@@ -16,7 +16,7 @@ from dutiful.core import ids
 from dutiful.core.job import JobRecord
 from dutiful.daemons import Daemons
 from dutiful.delivery import Lines
-from dutiful.store import Duties, Parted, Survey, Tidings
+from dutiful.duties import Duties, Parted, Survey, Tidings
 from dutiful.watching import Watching
 
 log = logging.getLogger("dutiful.services")

@@ -10,8 +10,8 @@ from dutiful.bulk import Reviewable, step
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Lines
+from dutiful.duties import Survey
 from dutiful.reprocessing import Kinds
-from dutiful.store import Survey
 
 log = logging.getLogger("dutiful.services")
 RESOLVED_AT_ONCE = 500

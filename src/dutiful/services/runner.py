@@ -11,11 +11,11 @@ from uuid import UUID
 
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Delivery, Lines
+from dutiful.duties import Duties, ScheduleRecord, Survey
 from dutiful.payload_rule import PayloadRule
 from dutiful.service import Closing, Service
 from dutiful.services.rescuer import Rescuer
 from dutiful.services.webhooks import Poster
-from dutiful.store import Duties, ScheduleRecord, Survey
 
 log = logging.getLogger("dutiful.services")
 LEADER_TTL = timedelta(seconds=8)

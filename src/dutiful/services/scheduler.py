@@ -12,8 +12,9 @@ from dutiful.core.cron import CatchUp, due
 from dutiful.core.errors import DataRefused, UsageError
 from dutiful.core.job import NewJob, Unique
 from dutiful.delivery import Lines
+from dutiful.duties import Duties, Fired, ScheduleRecord, Survey
+from dutiful.reading import Reader
 from dutiful.schedule import when_of
-from dutiful.store import Duties, Fired, Reader, ScheduleRecord, Survey
 
 log = logging.getLogger("dutiful.services")
 

@@ -5,7 +5,7 @@ import time
 from dutiful.auditing import Auditing
 from dutiful.core.audit import Anchor, Seal, seal
 from dutiful.delivery import Lines
-from dutiful.store import Survey
+from dutiful.duties import Survey
 
 BATCH = 500
 REST = 60.0  # between two looks for events whose time is over

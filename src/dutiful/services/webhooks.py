@@ -14,9 +14,9 @@ from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.payload import clean
 from dutiful.core.webhook import Answer, Fate, Uniform, Verdict, again, check_secrets, give_up, headers, judge, message
 from dutiful.delivery import Lines
+from dutiful.duties import Survey
 from dutiful.outbox import Outbox, PostResult, PostState, WebhookPost, WebhookRecord
 from dutiful.services.guard import Forbidden, Unreachable
-from dutiful.store import Survey
 
 log = logging.getLogger("dutiful.webhooks")
 AT_ONCE = 16

@@ -21,7 +21,7 @@ from dutiful.core import ids
 from dutiful.core.errors import MalformedId, UsageError
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, JobPage
+from dutiful.reading import JobFilter, JobPage
 
 SEARCHED = 5_000  # candidates that one page looks at, unless it was asked for more jobs than half of that
 FIRST = 250  # of them in the first stretch, of all branches together

@@ -6,7 +6,7 @@ import msgspec
 
 from dutiful.core.job import JobRecord
 from dutiful.kind import Kind
-from dutiful.store import JobFilter, Reader
+from dutiful.reading import JobFilter, Reader
 
 PAGE = 500
 SHOWN = 5

@@ -8,7 +8,8 @@ from typing import Any
 
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
-from dutiful.store import Keeper, Store
+from dutiful.store import Store
+from dutiful.working import Keeper
 
 
 class Clock:

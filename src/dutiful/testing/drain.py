@@ -14,15 +14,17 @@ from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, JobRecord
 from dutiful.core.outcome import Done, Outcome
 from dutiful.core.transitions import State
+from dutiful.duties import Survey
 from dutiful.kind import Kind
 from dutiful.services.scheduler import Scheduler
 from dutiful.settings import Settings
-from dutiful.store import Ask, Line, Store, Survey
+from dutiful.store import Store
 from dutiful.testing.clock import Clock
 from dutiful.worker.attempt import Attempts
 from dutiful.worker.lease import Leases
 from dutiful.worker.settler import Settler
 from dutiful.worker.slot import Slot, Stop
+from dutiful.working import Ask, Line
 
 WORKER = UUID(int=0)
 BATCH = 1_000

@@ -8,8 +8,8 @@ import msgspec
 from fastapi import params
 from pydantic import BaseModel
 
+from dutiful.acting import PauseScope
 from dutiful.core.principal import Role
-from dutiful.store import PauseScope
 from dutiful.web.examples import example_of
 from dutiful.web.problems import declared
 

@@ -17,12 +17,12 @@ from dutiful.core.outcome import TimeoutExceeded
 from dutiful.core.payload import encode
 from dutiful.errand import Errand
 from dutiful.kind import Phase
-from dutiful.store import Errors, Transaction, Work
 from dutiful.worker.items import KEPT_ERRORS, TrackedItems, each, failures
 from dutiful.worker.lock import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks import Locks
 from dutiful.worker.slot import Slot, Stop
 from dutiful.worker.track import Notes, Track
+from dutiful.working import Errors, Transaction, Work
 
 T = TypeVar("T")
 

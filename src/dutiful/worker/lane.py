@@ -15,12 +15,13 @@ from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed, Outcome, Released
 from dutiful.kind import Kind
 from dutiful.settings import LaneSettings
-from dutiful.store import Ask, Store
+from dutiful.store import Store
 from dutiful.worker.attempt import Attempts
 from dutiful.worker.lease import Leases
 from dutiful.worker.lines import Lines
 from dutiful.worker.settler import Settler
 from dutiful.worker.slot import Slot
+from dutiful.working import Ask
 
 log = logging.getLogger("dutiful.worker")
 # A no-op job never waits, so a slot lets the loop turn now and then.

@@ -15,8 +15,8 @@ from uuid import UUID
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim, Token
-from dutiful.store import Keeper
 from dutiful.worker.slot import Slot, Stepping
+from dutiful.working import Keeper
 
 log = logging.getLogger("dutiful.worker")
 STUCK = 70  # the exit code of a worker whose event loop was held by a job past its timeout

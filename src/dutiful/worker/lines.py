@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from dutiful.core.job import Claim
 from dutiful.settings import ANY
-from dutiful.store import Line
+from dutiful.working import Line
 
 # A row may commit after one with a higher seq was claimed; this many are looked at again with every claim.
 MARGIN = 1_000

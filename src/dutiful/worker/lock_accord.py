@@ -6,8 +6,8 @@ from typing import Protocol
 from uuid import UUID
 
 from dutiful.core.errors import StoreUnavailable, UsageError
+from dutiful.duties import WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.store import WorkerRecord
 
 log = logging.getLogger("dutiful.worker")
 PAUSE = 1.0

@@ -20,8 +20,8 @@ from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
 from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide_surely
 from dutiful.core.transitions import State
 from dutiful.kind import Kind
-from dutiful.store import Completion, Refusal, Verdict, Work
 from dutiful.worker.lease import Leases
+from dutiful.working import Completion, Refusal, Verdict, Work
 
 log = logging.getLogger("dutiful.worker")
 BATCH = 1_000

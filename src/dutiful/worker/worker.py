@@ -21,11 +21,12 @@ from dutiful.core.outcome import Released
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.delivery import EVERYWHERE, Delivery
+from dutiful.duties import WorkerRecord
 from dutiful.kind import Kind
 from dutiful.locking import LockMode
 from dutiful.service import Duty
 from dutiful.settings import Settings
-from dutiful.store import Store, WorkerRecord
+from dutiful.store import Store
 from dutiful.worker.attempt import Attempts
 from dutiful.worker.lane import Lane, Suspects
 from dutiful.worker.lease import LeaseKeeper, Leases

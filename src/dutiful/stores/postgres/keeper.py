@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from dutiful.core.job import Token
-from dutiful.store import Renewal
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, connect, fetch_after, translate, without_secrets
 from dutiful.stores.statements import Statements
+from dutiful.working import Renewal
 
 T = TypeVar("T")
 

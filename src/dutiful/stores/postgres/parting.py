@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from dutiful.core import ids
-from dutiful.store import Parted, Retained, Tidings
+from dutiful.duties import Parted, Retained, Tidings
 from dutiful.stores.postgres.part import PostgresPart, snapshot
 
 NIL = UUID(int=0)

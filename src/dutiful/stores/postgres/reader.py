@@ -7,19 +7,12 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.transitions import State
+from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.store import (
-    JobFilter,
-    JobPage,
-    Pause,
-    PauseScope,
-    QueueRecord,
-    ScheduleRecord,
-    Stats,
-    WorkerRecord,
-)
+from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.stores.listing import Fetch, Lines, Request, Sift, Walk, listing, needle
 from dutiful.stores.postgres.part import PostgresPart, decoded, record
 

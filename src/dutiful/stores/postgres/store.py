@@ -10,28 +10,14 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from dutiful.acting import CancelResult, Pause, PauseScope
 from dutiful.core import ids
 from dutiful.core.errors import ClaimLost, DataRefused, StoreUnavailable, UsageError
 from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
+from dutiful.duties import Fired, Promotion, ScheduleRecord, Survey, WorkerRecord
 from dutiful.payload_rule import PayloadRule
-from dutiful.store import (
-    Ask,
-    CancelResult,
-    Completion,
-    Errors,
-    Fired,
-    Line,
-    Pause,
-    PauseScope,
-    Promotion,
-    Refusal,
-    ScheduleRecord,
-    Survey,
-    Verdict,
-    WorkerRecord,
-)
 from dutiful.stores.postgres import encode, migrations, within
 from dutiful.stores.postgres.access import PostgresAccess
 from dutiful.stores.postgres.auditing import PostgresAuditing
@@ -45,6 +31,7 @@ from dutiful.stores.postgres.schema_name import check_schema
 from dutiful.stores.postgres.tenancy import PostgresTenancy
 from dutiful.stores.postgres.tracking import PostgresTracking
 from dutiful.stores.postgres.watching import PostgresWatching
+from dutiful.working import Ask, Completion, Errors, Line, Refusal, Verdict
 
 CHUNK = 5_000
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from dutiful.acting import CancelResult, Pause, PauseScope
 from dutiful.core.transitions import State
-from dutiful.store import CancelResult, Pause, PauseScope
 from dutiful.stores.sqlite import places
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL

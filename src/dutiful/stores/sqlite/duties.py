@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from dutiful.core.job import Lapsed
-from dutiful.store import Fired, Promotion, ScheduleRecord
+from dutiful.duties import Fired, Promotion, ScheduleRecord
 from dutiful.stores.sqlite import intake, liveness, places
 from dutiful.stores.sqlite.codec import maybe_bytes, maybe_micros, maybe_moment, micros, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection, Row

@@ -4,7 +4,7 @@ import msgspec
 
 from dutiful.core.ids import public
 from dutiful.core.transitions import State
-from dutiful.store import Promotion
+from dutiful.duties import Promotion
 from dutiful.stores.sqlite import places
 from dutiful.stores.sqlite.codec import maybe_moment, uuid
 from dutiful.stores.sqlite.driver import Connection

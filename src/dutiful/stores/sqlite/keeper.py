@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from dutiful.core.job import Token
-from dutiful.store import Renewal
 from dutiful.stores.sqlite import work
 from dutiful.stores.sqlite.reader import Reader
 from dutiful.stores.sqlite.writer import Writer
+from dutiful.working import Renewal
 
 
 class SqliteKeeper:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from dutiful.core.job import JobRecord
 from dutiful.core.readable import read_object
-from dutiful.store import JobFilter, JobPage
+from dutiful.reading import JobFilter, JobPage
 from dutiful.stores.listing import Branch, Fetch, Index, Lines, Request, Sift, Walk, listing, needle
 from dutiful.stores.sqlite import looking
 from dutiful.stores.sqlite.codec import to_json, uuid

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.job import AttemptRecord, JobRecord, Progress
 from dutiful.core.readable import read, read_object, read_objects
 from dutiful.core.transitions import State
+from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.store import Pause, PauseScope, QueueRecord, ScheduleRecord, Stats, WorkerRecord
+from dutiful.reading import QueueRecord, Stats
 from dutiful.stores.sqlite import liveness
 from dutiful.stores.sqlite.codec import maybe_moment, maybe_uuid, moment, span, uuid
 from dutiful.stores.sqlite.driver import Connection, Row

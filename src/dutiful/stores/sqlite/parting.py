@@ -9,7 +9,7 @@ import msgspec
 from dutiful.core.ids import floor_at
 from dutiful.core.job import JobRecord
 from dutiful.core.readable import read_as
-from dutiful.store import Retained, Tidings
+from dutiful.duties import Retained, Tidings
 from dutiful.stores.sqlite import locking, looking, tracking
 from dutiful.stores.sqlite.codec import moment, span, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection

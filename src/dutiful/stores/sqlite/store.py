@@ -9,29 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+from dutiful.acting import CancelResult, Pause, PauseScope
 from dutiful.core.errors import UsageError
 from dutiful.core.job import AttemptRecord, Claim, Inserted, JobRecord, NewJob, Token
 from dutiful.core.settle import Change
 from dutiful.core.tenant import check_tenant
 from dutiful.core.transitions import State
-from dutiful.store import (
-    Ask,
-    CancelResult,
-    Completion,
-    Errors,
-    JobFilter,
-    JobPage,
-    Keeper,
-    Line,
-    Pause,
-    PauseScope,
-    QueueRecord,
-    Refusal,
-    ScheduleRecord,
-    Stats,
-    Transaction,
-    WorkerRecord,
-)
+from dutiful.duties import ScheduleRecord, WorkerRecord
+from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.stores.sqlite import acts, check, health, intake, listing, looking, schema, work
 from dutiful.stores.sqlite.driver import Driver
 from dutiful.stores.sqlite.keeper import SqliteKeeper
@@ -42,6 +27,7 @@ from dutiful.stores.sqlite.store_review import SqliteReview
 from dutiful.stores.sqlite.threads import Threads
 from dutiful.stores.sqlite.transaction import BufferedTransaction, complete
 from dutiful.stores.sqlite.within import borrowed
+from dutiful.working import Ask, Completion, Errors, Keeper, Line, Refusal, Transaction
 
 Synchronous = Literal["FULL", "NORMAL", "EXTRA", "OFF"]
 

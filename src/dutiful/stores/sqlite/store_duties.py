@@ -8,8 +8,8 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.job import JobRecord, Lapsed
+from dutiful.duties import Fired, Parted, Promotion, Retained, ScheduleRecord, Survey, Tidings, WorkerRecord
 from dutiful.payload_rule import PayloadRule
-from dutiful.store import Fired, Parted, Promotion, Retained, ScheduleRecord, Survey, Tidings, WorkerRecord
 from dutiful.stores.sqlite import duties, gates, parting, survey, workers
 from dutiful.stores.sqlite.codec import maybe_moment, micros, span
 from dutiful.stores.sqlite.driver import Connection

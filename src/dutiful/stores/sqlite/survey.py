@@ -1,6 +1,6 @@
 """Who leads the services of this file, and what there is for them to do."""
 
-from dutiful.store import Survey
+from dutiful.duties import Survey
 from dutiful.stores.sqlite import fork, gates
 from dutiful.stores.sqlite.codec import maybe_moment, moment
 from dutiful.stores.sqlite.driver import Connection

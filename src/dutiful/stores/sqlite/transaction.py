@@ -8,10 +8,10 @@ from dutiful.core.ids import public
 from dutiful.core.job import Token
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
-from dutiful.store import Completion, Errors
 from dutiful.stores.sqlite import tracking, work
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
+from dutiful.working import Completion, Errors
 
 _COMMENTS = re.compile(r"\A(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 _FORBIDDEN = frozenset(

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from dutiful.acting import PauseScope
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, Token
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.settle import Change
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Completion, Line, PauseScope, Refusal, Renewal, Verdict
 from dutiful.stores.sqlite import burial, outbox, places, tracking
 from dutiful.stores.sqlite.codec import (
     errors_json,
@@ -22,6 +22,7 @@ from dutiful.stores.sqlite.codec import (
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.looking import lines
 from dutiful.stores.sqlite.sql import SQL
+from dutiful.working import Ask, Completion, Line, Refusal, Renewal, Verdict
 
 _ALIVE = (State.READY, State.SCHEDULED)
 _SUCCESS, _NO_SUCCESS = ("done", "partial"), (State.FAILED, State.CANCELLED)

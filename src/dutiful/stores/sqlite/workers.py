@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.store import WorkerRecord
+from dutiful.duties import WorkerRecord
 from dutiful.stores.sqlite import liveness
 from dutiful.stores.sqlite.codec import EPOCH, micros, span, to_json
 from dutiful.stores.sqlite.driver import Connection

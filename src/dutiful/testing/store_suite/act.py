@@ -5,11 +5,12 @@ from uuid import UUID
 
 import pytest
 
+from dutiful.acting import CancelResult, PauseScope
 from dutiful.core.job import Lapsed, Unique
 from dutiful.core.outcome import Cancelled, Failed, Lost
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.transitions import State
-from dutiful.store import CancelResult, PauseScope, Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     ADA,
     EXPIRED,
@@ -33,6 +34,7 @@ from dutiful.testing.store_suite.builders import (
     state,
 )
 from dutiful.testing.store_suite.outbox import webhook
+from dutiful.working import Verdict
 
 
 class ActSuite:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.backoff import Fixed
 from dutiful.core.ids import from_parts
 from dutiful.core.job import Claim, Inserted, Insertion, Lapsed, NewJob, Progress, Token
@@ -19,8 +20,9 @@ from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry import Retry
 from dutiful.core.settle import Change, Held, Policy, decide
 from dutiful.core.transitions import State
-from dutiful.store import Ask, Completion, Line, Pause, PauseScope, Refusal, Renewal, Store, Verdict
+from dutiful.store import Store
 from dutiful.tracking import PhaseMark, Report
+from dutiful.working import Ask, Completion, Line, Refusal, Renewal, Verdict
 
 # Long past, so that a call that forgets its `now` and asks the clock is noticed.
 T0 = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)

@@ -9,8 +9,9 @@ import msgspec
 
 from dutiful.auditing import AuditFilter
 from dutiful.core.review import ReviewAct, ReviewState
+from dutiful.reading import JobFilter
 from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, DeadLetterFilter, Reviewed
-from dutiful.store import JobFilter, Store
+from dutiful.store import Store
 from dutiful.testing.store_suite.audit import event
 from dutiful.testing.store_suite.builders import ADA, T0, at, new_id, warm
 from dutiful.testing.store_suite.dead_letter import TIMED_OUT, act_on, applied, bury, found

@@ -2,9 +2,10 @@
 
 import pytest
 
+from dutiful.acting import PauseScope
 from dutiful.core.outcome import Failed, Released
 from dutiful.core.transitions import State
-from dutiful.store import Line, PauseScope, Store
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     BOB,
     DEFAULT,
@@ -27,6 +28,7 @@ from dutiful.testing.store_suite.builders import (
     state,
     token,
 )
+from dutiful.working import Line
 
 
 class ClaimSuite:

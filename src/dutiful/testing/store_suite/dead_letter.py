@@ -11,7 +11,7 @@ from dutiful.core.job import NewJob, Unique
 from dutiful.core.outcome import Failed
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.reviewing import DeadLetter, DeadLetterFilter, Place, Review
-from dutiful.store import Line, Store
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     ADA,
     BACKOFF,
@@ -27,6 +27,7 @@ from dutiful.testing.store_suite.builders import (
     start_one,
 )
 from dutiful.testing.store_suite.retention import LATER, retain_all
+from dutiful.working import Line
 
 TIMED_OUT = {
     "type": "TimeoutError",

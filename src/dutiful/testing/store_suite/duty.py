@@ -10,7 +10,8 @@ import pytest
 
 from dutiful.core.job import Lapsed
 from dutiful.core.transitions import State
-from dutiful.store import Promotion, Store, WorkerRecord
+from dutiful.duties import Promotion, WorkerRecord
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     ADA,
     BOB,

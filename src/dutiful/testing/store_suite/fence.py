@@ -6,7 +6,7 @@ import pytest
 
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Released, Snoozed, TimedOut
 from dutiful.core.transitions import State
-from dutiful.store import Completion, Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     BACKOFF,
     EXPIRED,
@@ -26,6 +26,7 @@ from dutiful.testing.store_suite.builders import (
     start_one,
     state,
 )
+from dutiful.working import Completion, Verdict
 
 LIVING = [Failed(OOPS), Snoozed(BACKOFF), TimedOut(BACKOFF, OOPS), Released(), Lost()]
 

@@ -2,9 +2,11 @@
 
 import pytest
 
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.outcome import Cancelled, Failed, Outcome, Partial
 from dutiful.core.transitions import State
-from dutiful.store import Pause, PauseScope, Promotion, Store
+from dutiful.duties import Promotion
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     DEFAULT,
     KIND,

@@ -7,12 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from dutiful.acting import PauseScope
 from dutiful.core.errors import DataRefused, UsageError
 from dutiful.core.ids import public
 from dutiful.core.job import Inserted, Insertion, Unique
 from dutiful.core.outcome import Failed
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, PauseScope, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     KIND,
     OOPS,

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from dutiful.core.job import Lapsed
 from dutiful.core.transitions import State
-from dutiful.store import Renewal, Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     ADA,
     BOB,
@@ -27,6 +27,7 @@ from dutiful.testing.store_suite.builders import (
     start_one,
     state,
 )
+from dutiful.working import Renewal, Verdict
 
 
 class LeaseSuite:

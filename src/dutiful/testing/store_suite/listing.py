@@ -15,7 +15,8 @@ from dutiful.core.ids import from_parts, time_of
 from dutiful.core.job import JobRecord, NewJob
 from dutiful.core.outcome import Cancelled, Failed, Outcome, Partial
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, JobPage, Line, Store
+from dutiful.reading import JobFilter, JobPage
+from dutiful.store import Store
 from dutiful.stores import listing
 from dutiful.testing.store_suite.builders import (
     KIND,
@@ -31,6 +32,7 @@ from dutiful.testing.store_suite.builders import (
     new_job,
     start_one,
 )
+from dutiful.working import Line
 
 QUEUES = ("default", "mail", "ma%l")
 KINDS = (KIND, "send", "Send")

@@ -9,7 +9,7 @@ from dutiful.core.errors import ClaimLost
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed, Outcome, Snoozed
 from dutiful.locking import LockName
-from dutiful.store import Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     BACKOFF,
     EXPIRED,
@@ -31,6 +31,7 @@ from dutiful.testing.store_suite.builders import (
     token,
     warm,
 )
+from dutiful.working import Verdict
 
 EDITION = LockName("edition", 7)
 OTHERS = [LockName("edition", 8), LockName("project", 7), LockName("edition", "7"), LockName("edition:7", "")]

@@ -10,8 +10,10 @@ import pytest
 from dutiful.core.job import JobRecord
 from dutiful.core.outcome import Cancelled, Failed, Partial
 from dutiful.core.transitions import State
+from dutiful.duties import Parted, Tidings
 from dutiful.outbox import PostState
-from dutiful.store import JobFilter, Parted, Store, Tidings
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     OOPS,
     PIPELINE,

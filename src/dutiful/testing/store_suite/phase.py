@@ -9,7 +9,7 @@ from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Release
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.settle import Policy
 from dutiful.core.transitions import State
-from dutiful.store import Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.act import waiting
 from dutiful.testing.store_suite.builders import (
     BACKOFF,
@@ -38,6 +38,7 @@ from dutiful.testing.store_suite.builders import (
     track,
     warm,
 )
+from dutiful.working import Verdict
 
 RUNNING, COMPLETED, SKIPPED = PhaseState.RUNNING, PhaseState.COMPLETED, PhaseState.SKIPPED
 FAILED, INTERRUPTED, CANCELLED = PhaseState.FAILED, PhaseState.INTERRUPTED, PhaseState.CANCELLED

@@ -11,7 +11,7 @@ from dutiful.core.job import OnConflict, Unique
 from dutiful.core.outcome import Cancelled, Failed, Outcome, Partial, Released, Snoozed
 from dutiful.core.settle import Policy
 from dutiful.outbox import MALFORMED, PostState
-from dutiful.store import Completion, Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     BACKOFF,
     EXPIRED,
@@ -33,6 +33,7 @@ from dutiful.testing.store_suite.builders import (
     token,
 )
 from dutiful.testing.store_suite.outbox import ALL, own, settled, take_one, webhook
+from dutiful.working import Completion, Verdict
 
 WEEK = timedelta(days=7)
 End = Callable[..., Awaitable[UUID]]

@@ -8,7 +8,7 @@ import pytest
 from dutiful.core.errors import UsageError
 from dutiful.core.outcome import Failed, Lost
 from dutiful.core.transitions import State
-from dutiful.store import Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     ADA,
     BOB,
@@ -33,6 +33,7 @@ from dutiful.testing.store_suite.builders import (
     state,
     warm,
 )
+from dutiful.working import Verdict
 
 
 class RaceSuite:

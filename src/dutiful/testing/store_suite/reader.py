@@ -6,9 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from dutiful.acting import PauseScope
 from dutiful.core.outcome import Cancelled, Failed, Partial
 from dutiful.core.transitions import State
-from dutiful.store import JobFilter, PauseScope, QueueRecord, Store
+from dutiful.reading import JobFilter, QueueRecord
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     OOPS,
     T0,

@@ -5,7 +5,8 @@ from uuid import UUID
 
 from dutiful.core.outcome import Failed
 from dutiful.core.transitions import State
-from dutiful.store import Retained, Store
+from dutiful.duties import Retained
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     OOPS,
     T0,

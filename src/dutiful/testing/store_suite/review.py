@@ -11,8 +11,9 @@ from dutiful.core.job import OnConflict, Scope, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Partial
 from dutiful.core.review import BY_HAND, TABLE, ReviewAct, ReviewState, resolution
 from dutiful.core.transitions import State
+from dutiful.reading import JobFilter
 from dutiful.reviewing import DeadLetter, DeadLetterFilter, Reviewed
-from dutiful.store import JobFilter, Line, Store
+from dutiful.store import Store
 from dutiful.testing.store_suite.audit import event
 from dutiful.testing.store_suite.builders import (
     ADA,
@@ -30,6 +31,7 @@ from dutiful.testing.store_suite.builders import (
 )
 from dutiful.testing.store_suite.dead_letter import ODD, act_on, another, applied, bury, found, the_letter
 from dutiful.testing.store_suite.retention import LATER, retain_all
+from dutiful.working import Line
 
 ACKNOWLEDGE, REPROCESS, RESOLVE, DISCARD = (
     ReviewAct.ACKNOWLEDGE,

@@ -8,7 +8,8 @@ import msgspec
 
 from dutiful.core.job import NewJob
 from dutiful.core.transitions import State
-from dutiful.store import Fired, ScheduleRecord, Store
+from dutiful.duties import Fired, ScheduleRecord
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import ADA, KIND, at, claim, new_job, state, warm
 
 TTL = timedelta(seconds=10)

@@ -7,7 +7,7 @@ import pytest
 from dutiful.core.errors import DataRefused
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.transitions import State
-from dutiful.store import Completion, Store
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     ADA,
     BACKOFF,
@@ -29,6 +29,7 @@ from dutiful.testing.store_suite.builders import (
     state,
     states,
 )
+from dutiful.working import Completion
 
 
 class SettleSuite:

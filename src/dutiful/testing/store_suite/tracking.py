@@ -9,7 +9,8 @@ from dutiful.core.errors import DataRefused
 from dutiful.core.job import PhaseRecord, Progress
 from dutiful.core.outcome import Failed
 from dutiful.core.pipeline import PhaseState
-from dutiful.store import JobFilter, Store
+from dutiful.reading import JobFilter
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     OOPS,
     PHASES,

@@ -9,7 +9,7 @@ import pytest
 from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, Scope, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Partial
 from dutiful.core.transitions import State
-from dutiful.store import Store, Verdict
+from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     BACKOFF,
     KIND,
@@ -30,6 +30,7 @@ from dutiful.testing.store_suite.builders import (
     state,
     warm,
 )
+from dutiful.working import Verdict
 
 HOUR = timedelta(hours=1)
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from fastapi import Query
 
-from dutiful.store import PauseScope
+from dutiful.acting import PauseScope
 from dutiful.web.api.queue import QueueItem
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations

@@ -13,7 +13,7 @@ from dutiful.core.job import JobRecord
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.transitions import State
 from dutiful.outbox import PostState
-from dutiful.store import JobFilter
+from dutiful.reading import JobFilter
 from dutiful.web.catalog import category_of, kinds_of
 from dutiful.web.shapes import Ask, Cursor, JsonObject, Limit, Moment, PublicId, Reason, Receiver, Shape, Text, Texts
 

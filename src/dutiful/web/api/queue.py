@@ -11,7 +11,7 @@ from pydantic import Field
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
 from dutiful.operator import Operator
-from dutiful.store import JobFilter, JobPage
+from dutiful.reading import JobFilter, JobPage
 from dutiful.web import cursor
 from dutiful.web.api import job_shapes as shapes
 from dutiful.web.gates import TheApp, TheOperator
