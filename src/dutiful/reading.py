@@ -21,6 +21,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     oldest_ready_at: datetime | None = None
     paused: bool = False
+    estimated: bool = False  # some of the counts are estimates
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready_at: datetime | None
     dead_letters: int
     workers: int
+    estimated: bool = False  # some of the counts are estimates
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,10 +16,13 @@ from typing import Any, Protocol
 
 from dutiful.access import Access
 from dutiful.acting import Acts
+from dutiful.alerting import Alerting
 from dutiful.auditing import Auditing
+from dutiful.breaking import Breaking
 from dutiful.core.job import Inserted, NewJob
 from dutiful.duties import Duties
 from dutiful.locking import Locking
+from dutiful.measuring import Measuring
 from dutiful.outbox import Outbox
 from dutiful.reading import Reader
 from dutiful.reviewing import Reviewing
@@ -93,6 +96,9 @@ class Store(
     Auditing,
     Access,
     Watching,
+    Breaking,
+    Measuring,
+    Alerting,
     Protocol,
 ):
     """All of it."""

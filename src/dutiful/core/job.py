@@ -106,6 +106,7 @@ class Claim(msgspec.Struct, frozen=True):
     parent_id: UUID | None
     subject: str | None
     options: str | None
+    waited: float = 0.0  # seconds since it was due, by the store's clock
 
     @property
     def correlation(self) -> str:

@@ -1,0 +1,62 @@
+"""The contract of circuit breakers: rows that the whole fleet shares, so that what one worker learns all know.
+
+A name that has no row is a closed breaker. While it is closed and nothing has failed lately, entering is one look and
+leaving writes nothing.
+
+A kind may declare a breaker. While that one is open, the kind's jobs wait as those of a paused kind do, unspent; while
+it is half-open, only as many are let out as may probe.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import msgspec
+
+from dutiful.core.breaker import Barred, Breaker, BreakerPolicy, Entry, Sign
+from dutiful.core.job import Token
+
+
+class BreakerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A breaker as people look at it."""
+
+    breaker: Breaker
+    probing: int = 0  # probes under way
+    kinds: list[str] = []  # those that declare it
+    waiting: int = 0  # jobs of these kinds that wait for it
+
+
+class Breaking(Protocol):
+    async def enter_breaker(
+        self, name: str, policy: BreakerPolicy, token: Token, *, now: datetime | None = None
+    ) -> Entry | Barred:
+        """Ask to call the service; a probe's place is kept for `token` until it leaves or its lease is over."""
+        ...
+
+    async def leave_breaker(
+        self,
+        name: str,
+        policy: BreakerPolicy,
+        token: Token,
+        entry: Entry,
+        sign: Sign,
+        *,
+        now: datetime | None = None,
+    ) -> Breaker:
+        """Say how the call ended; repeated, the second word of one probe counts nothing."""
+        ...
+
+    async def breakers(self, *, now: datetime | None = None) -> list[BreakerRecord]:
+        """All that have a row, or that a kind declares, by name."""
+        ...
+
+    async def force_breaker(self, name: str, open_for: timedelta | None, *, now: datetime | None = None) -> Breaker:
+        """Open it now, for this long or as long as its policy says, whatever its state."""
+        ...
+
+    async def reset_breaker(self, name: str, *, now: datetime | None = None) -> Breaker | None:
+        """Close it now and forget its failures; None if there is none of that name."""
+        ...
+
+    async def put_breaker_kinds(self, kinds: Mapping[str, str | None], *, now: datetime | None = None) -> None:
+        """By kind, the breaker that it declares in the code; None: none any more."""

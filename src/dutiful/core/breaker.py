@@ -1,0 +1,127 @@
+"""A circuit breaker as a value: closed until failures in a row open it, half-open when its time is over.
+
+Every change of state begins a new round. Whoever was let in says in which round that was, so that what comes of a call
+from an earlier one, however late, changes nothing.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from dutiful.core.errors import UsageError
+
+AGAIN = timedelta(seconds=5)  # when to ask again while others probe, unless the breaker is open for less
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"  # calls pass
+    OPEN = "open"  # calls are refused
+    HALF_OPEN = "half_open"  # a few calls pass, to find out
+
+
+class Sign(StrEnum):
+    """What a call that was let in says of the service."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNCLEAR = "unclear"  # it was cut short, or failed for a reason of its own
+
+
+class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """After how many failures in a row a breaker opens, for how long, and how many calls may then find out."""
+
+    failures: int = 5
+    open_for: timedelta = timedelta(seconds=60)
+    probes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("failures", "probes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
+                raise UsageError(f"a breaker's {name} is {value!r}: it must be a whole number from 1")
+        if not timedelta(milliseconds=10) <= self.open_for <= timedelta(days=365):
+            raise UsageError(f"a breaker's open_for is {self.open_for}: it must be from 10ms to a year")
+
+
+class Breaker(msgspec.Struct, frozen=True, kw_only=True):
+    """One breaker, shared by the fleet."""
+
+    name: str
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0  # in a row, while it is closed; when open, those that opened it
+    successes: int = 0  # of probes in this round
+    round: int = 0
+    trips: int = 0  # how often it has opened
+    policy: BreakerPolicy = BreakerPolicy()  # as whoever spoke last has it
+    last_failure_at: datetime | None = None
+    opened_at: datetime | None = None
+    open_until: datetime | None = None
+    half_opened_at: datetime | None = None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Somebody was let in."""
+
+    round: int
+    probe: bool = False
+
+
+class Barred(msgspec.Struct, frozen=True):
+    """Somebody was refused, and may ask again then."""
+
+    until: datetime
+
+
+def enter(breaker: Breaker, policy: BreakerPolicy, probing: int, now: datetime) -> tuple[Breaker, Entry | Barred]:
+    """Let a call in or not; `probing` is how many probes of this round are under way."""
+    if breaker.state is BreakerState.CLOSED:
+        return breaker, Entry(breaker.round)
+    if breaker.state is BreakerState.OPEN:
+        if breaker.open_until is not None and now < breaker.open_until:
+            return breaker, Barred(breaker.open_until)
+        breaker, probing = half_opened(breaker, now), 0
+    if breaker.successes + probing < policy.probes:
+        return breaker, Entry(breaker.round, probe=True)
+    return breaker, Barred(now + min(AGAIN, policy.open_for))
+
+
+def leave(breaker: Breaker, policy: BreakerPolicy, entry: Entry, sign: Sign, now: datetime) -> Breaker:
+    """What a call that was let in changes by how it ended."""
+    if entry.round != breaker.round or sign is Sign.UNCLEAR:
+        return breaker
+    if sign is Sign.BAD:
+        failed = msgspec.structs.replace(breaker, failures=breaker.failures + 1, last_failure_at=now, policy=policy)
+        if breaker.state is BreakerState.HALF_OPEN or failed.failures >= policy.failures:
+            return opened(failed, now, policy.open_for)
+        return failed
+    if breaker.state is BreakerState.HALF_OPEN:
+        good = msgspec.structs.replace(breaker, successes=breaker.successes + 1, policy=policy)
+        return closed(good) if good.successes >= policy.probes else good
+    return breaker if breaker.failures == 0 else msgspec.structs.replace(breaker, failures=0, policy=policy)
+
+
+def half_opened(breaker: Breaker, now: datetime) -> Breaker:
+    return msgspec.structs.replace(
+        breaker, state=BreakerState.HALF_OPEN, successes=0, half_opened_at=now, round=breaker.round + 1
+    )
+
+
+def opened(breaker: Breaker, now: datetime, open_for: timedelta) -> Breaker:
+    """It trips, or somebody forces it."""
+    return msgspec.structs.replace(
+        breaker,
+        state=BreakerState.OPEN,
+        opened_at=now,
+        open_until=now + open_for,
+        successes=0,
+        trips=breaker.trips + 1,
+        round=breaker.round + 1,
+    )
+
+
+def closed(breaker: Breaker) -> Breaker:
+    """Its probes were good, or somebody resets it."""
+    return msgspec.structs.replace(
+        breaker, state=BreakerState.CLOSED, failures=0, successes=0, open_until=None, round=breaker.round + 1
+    )

@@ -1,0 +1,53 @@
+"""How long things took, counted in buckets that widen as they go: any quantile within an eighth, in little space.
+
+Each power of two microseconds is parted into four. A sketch is how many fell into each bucket that is not empty, so two
+are merged by adding.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+Sketch = dict[int, int]
+
+
+def bucket(microseconds: int) -> int:
+    """The bucket of a time; what is under four microseconds has one each."""
+    if microseconds < 4:
+        return microseconds if microseconds > 0 else 0
+    power = microseconds.bit_length() - 3
+    return (power << 2) + (microseconds >> power)
+
+
+def edge(number: int) -> int:
+    """The first time, in microseconds, that is too long for a bucket."""
+    if number < 4:
+        return number + 1
+    power, part = (number >> 2) - 1, (number & 3) + 4
+    return (part + 1) << power
+
+
+def merged(sketches: Iterable[Mapping[int, int]]) -> Sketch:
+    total: Sketch = {}
+    for sketch in sketches:
+        for number, count in sketch.items():
+            total[number] = total.get(number, 0) + count
+    return total
+
+
+def quantile(sketch: Mapping[int, int], share: float) -> float | None:
+    """The time, in seconds, that this share of all took at most; None if there was nothing."""
+    wanted = share * sum(sketch.values())
+    if not wanted:
+        return None
+    seen = 0
+    for number in sorted(sketch):
+        seen += sketch[number]
+        if seen >= wanted:
+            low = edge(number - 1) if number else 0
+            return (low + edge(number)) / 2e6
+    raise AssertionError("a share is at most 1")
+
+
+def cumulative(sketch: Mapping[int, int], edges: Sequence[float]) -> list[int]:
+    """How many took at most each of these seconds, which must be powers of two microseconds to be exact."""
+    ordered = sorted(sketch.items())
+    return [sum(count for number, count in ordered if edge(number) <= limit * 1e6) for limit in edges]
