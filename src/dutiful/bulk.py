@@ -3,33 +3,31 @@
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
 from uuid import UUID
 
 import uuid_utils.compat
 
-from dutiful.auditing import Auditing
 from dutiful.core import ids
 from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.errors import DataRefused, UsageError
 from dutiful.core.payload import clean
 from dutiful.core.principal import Origin, Role
-from dutiful.core.review import OPEN, TABLE, ReviewAct
+from dutiful.core.review import TABLE, ReviewAct
 from dutiful.delivery import EVERYWHERE, Lines
 from dutiful.reprocessing import Kinds, new_job
-from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, Review, Reviewed, Reviewing
+from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, Review, Reviewing
 
 log = logging.getLogger("dutiful.bulk")
 PAGE = 500
 REASON_LIMIT = 500
-
-
-class Reviewable(Reviewing, Auditing, Protocol):
-    """What a step needs of a store."""
+NOT_APPLIED = (
+    "somebody else was faster, another job holds the unique key of its new one, or the database's rules forbid its "
+    "payload"
+)
 
 
 async def step(
-    store: Reviewable, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID] = uuid_utils.compat.uuid7
+    store: Reviewing, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID] = uuid_utils.compat.uuid7
 ) -> tuple[BulkRun | None, Lines]:
     """Take the run one page further; returns how it stands then, and the lines that got jobs.
 
@@ -53,7 +51,7 @@ async def step(
 
 
 async def _step(
-    store: Reviewable, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID], limit: int, refused: str | None
+    store: Reviewing, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID], limit: int, refused: str | None
 ) -> tuple[BulkRun | None, Lines]:
     page = await store.dead_letters(run.filter, after=run.cursor, limit=limit)
     now = datetime.now(UTC)
@@ -83,10 +81,6 @@ async def _step(
         events=[_passed_over(run, letter, now, skipped[letter.id]) for letter in page if letter.id in skipped],
     )
     reviewed = await store.review(reviews, step=taken_step)
-    # That somebody was faster is known only now; a step that did not count has no answers.
-    left = {one.id: _why(one) for one in reviewed if not one.applied}
-    if left:
-        await store.append_audit([_passed_over(run, one, now, left[one.id]) for one in page if one.id in left])
     applied = {one.id for one in reviewed if one.applied}
     lines = frozenset((r.job.queue, r.job.priority) for r in reviews if r.job is not None and r.id in applied)
     return await store.bulk_run(run.id), lines
@@ -103,7 +97,8 @@ def _review(
         after["new_job"] = ids.public(job.id)
     event = _event(run, letter.id, letter.tenant, now, AuditOutcome.SUCCEEDED, after, {"status": letter.status})
     notes = letter.notes_for(run.by, run.reason)
-    return Review(id=letter.id, act=run.act, by=run.by, notes=notes, job=job, event=event)
+    refusal = _passed_over(run, letter, now, NOT_APPLIED)
+    return Review(id=letter.id, act=run.act, by=run.by, notes=notes, job=job, event=event, refusal=refusal)
 
 
 def _trouble(run: BulkRun, letter: DeadLetter, error: Exception) -> str:
@@ -112,16 +107,6 @@ def _trouble(run: BulkRun, letter: DeadLetter, error: Exception) -> str:
         return str(error)
     log.warning("bulk run %s passes over %s", ids.public(run.id), ids.public(letter.id), exc_info=error)
     return f"it could not be made a job: {type(error).__name__}"
-
-
-def _why(reviewed: Reviewed) -> str:
-    match reviewed.status:
-        case None:
-            return "it is gone"
-        case status if status in OPEN:
-            return "another job holds the unique key of its new one, or the database's rules forbid its payload"
-        case status:
-            return f"somebody else was faster: it is {status}"
 
 
 def _passed_over(run: BulkRun, letter: DeadLetter, now: datetime, why: str) -> AuditEvent:

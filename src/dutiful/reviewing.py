@@ -108,6 +108,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     notes: str | None = None
     job: NewJob | None = None
     event: AuditEvent | None = None  # appended in the same transaction, if the act is applied
+    refusal: AuditEvent | None = None  # appended instead if it is not, with where the dead letter stands in its `after`
 
 
 class Reviewed(msgspec.Struct, frozen=True, kw_only=True):

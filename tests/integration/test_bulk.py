@@ -19,6 +19,7 @@ from working import eventually, working
 
 from dutiful import Dutiful, Retry, Rules, reprocessing
 from dutiful.auditing import AuditFilter
+from dutiful.bulk import NOT_APPLIED
 from dutiful.core import ids
 from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.errors import DataRefused, IllegalTransition, PayloadInvalid, UsageError
@@ -163,9 +164,9 @@ async def test_why_one_was_skipped_is_on_record(store: Store, monkeypatch: pytes
 
     assert (run.state, run.done, run.skipped, run.total) == (BulkState.DONE, 1, 2, 3)
     events = await trail(store, act=run.id, outcome=AuditOutcome.REFUSED)
-    assert {event.target: event.after["error"] for event in events} == {
-        ids.public(faster): "somebody else was faster: it is discarded",
-        ids.public(refused): "the payload lacks: firm",
+    assert {event.target: event.after for event in events} == {
+        ids.public(faster): {"error": NOT_APPLIED, "status": "discarded"},
+        ids.public(refused): {"error": "the payload lacks: firm"},
     }
     assert (await told(store, wanted)) == ["dead_letter.reprocess succeeded"]
 

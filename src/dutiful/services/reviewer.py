@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from dutiful.bulk import Reviewable, step
+from dutiful.bulk import step
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Lines
 from dutiful.duties import Survey
 from dutiful.reprocessing import Kinds
+from dutiful.reviewing import Reviewing
 
 log = logging.getLogger("dutiful.services")
 RESOLVED_AT_ONCE = 500
@@ -24,7 +25,7 @@ class Reviewer:
 
     name = "reviewer"
 
-    def __init__(self, store: Reviewable, kinds: Kinds, hint: Callable[[Lines], None]) -> None:
+    def __init__(self, store: Reviewing, kinds: Kinds, hint: Callable[[Lines], None]) -> None:
         self._store = store
         self._kinds = kinds
         self._hint = hint

@@ -200,6 +200,7 @@ def _asked(review: Review) -> dict[str, Any]:
         "notes": review.notes,
         "job": None if review.job is None else encode.as_object(review.job),
         "event": review.event,
+        "refusal": review.refusal,
     }
 
 

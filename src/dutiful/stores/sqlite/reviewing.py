@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
+from dutiful.core.audit import AuditEvent
 from dutiful.core.job import Insertion
 from dutiful.core.readable import read_object, read_objects
 from dutiful.core.review import BY_HAND, OPEN, TABLE, ReviewAct, ReviewState, resolution
@@ -96,6 +99,9 @@ def review(db: Connection, reviews: Sequence[Review], step: BulkStep | None, now
     apply = _with_their_jobs(db, _allowed(reviews, standing), now)
     db.many(SQL["review_dead_letter"], [_reviewed_row(one, to, now) for one, to in apply.values()])
     auditing.append(db, [one.event for one, _ in apply.values() if one.event is not None])
+    auditing.append(
+        db, [_refusal(one.refusal, standing[one.id]) for one in reviews if one.refusal and one.id not in apply]
+    )
     if step is not None:
         bulk.take_step(db, step, len(apply), len(reviews) - len(apply), now)
     return [_answer(one, apply, standing[one.id]) for one in reviews]
@@ -126,6 +132,10 @@ def _reviewed_row(one: Review, to: ReviewState, now: int) -> Row:
     new_job_id = None if one.job is None else one.job.id.bytes
     by_hand = BY_HAND if one.act is ReviewAct.RESOLVE else None
     return one.id.bytes, to.value, one.by, now, one.notes, new_job_id, by_hand
+
+
+def _refusal(event: AuditEvent, stood: Row | None) -> AuditEvent:
+    return msgspec.structs.replace(event, after={**event.after, "status": None if stood is None else stood[0]})
 
 
 def _answer(one: Review, apply: Applied, stood: Row | None) -> Reviewed:

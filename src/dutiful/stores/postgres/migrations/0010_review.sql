@@ -21,8 +21,8 @@ create table {schema}.bulk_run (
 );
 create index bulk_run_running on {schema}.bulk_run (id) where state = 'running';
 
--- Apply reviews, in one transaction. p_reviews: [{id, act, by, notes, job, event}], `job` as insert_jobs takes it,
--- `event` as append_audit does; p_moves: {act: {from: to}}, all that is legal; p_resolution: of those that a person
+-- Apply reviews, in one transaction. p_reviews: [{id, act, by, notes, job, event, refusal}], `job` as insert_jobs takes it,
+-- `event` and `refusal` as append_audit does: the one is appended if the act is applied, the other if not; p_moves: {act: {from: to}}, all that is legal; p_resolution: of those that a person
 -- resolves. p_step: {run_id, after, to, skipped, last, event, events}; with one that no longer counts nothing is done,
 -- and no row returned. Of several reviews of one dead letter only the first counts.
 create function {schema}.review(p_reviews json, p_moves jsonb, p_resolution text, p_step json, p_now timestamptz)
@@ -113,6 +113,16 @@ begin
     )
     select array_agg(m.job_id), json_agg(m.event) filter (where json_typeof(m.event) = 'object')
     into v_done, v_events from moved m;
+    if v_events is not null then
+        perform {schema}.append_audit(v_events);
+    end if;
+    select json_agg((r.v -> 'refusal')::jsonb
+                    || jsonb_build_object('after', (r.v #> '{refusal,after}')::jsonb
+                                                   || jsonb_build_object('status', d.status)))
+    into v_events
+    from json_array_elements(p_reviews) r (v)
+    left join {schema}.dead_letter d on d.job_id = (r.v ->> 'id')::uuid
+    where json_typeof(r.v -> 'refusal') = 'object' and (r.v ->> 'id')::uuid <> all (coalesce(v_done, '{}'));
     if v_events is not null then
         perform {schema}.append_audit(v_events);
     end if;
