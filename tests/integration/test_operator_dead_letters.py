@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -131,8 +132,9 @@ async def test_of_many_who_reprocess_at_once_one_makes_a_job(store: Store) -> No
     (made,) = [answer for answer in answers if not isinstance(answer, BaseException)]
     assert all(isinstance(answer, IllegalTransition) for answer in answers if answer is not made)
     assert {job.id for job in await store_jobs(store)} == {job_id, made.new_job_id}
-    outcomes = [event.outcome.value for event in await trail(store)]
-    assert sorted(outcomes) == sorted(["requested"] * 8 + ["succeeded"] + ["refused"] * 7)
+    outcomes = Counter(event.outcome.value for event in await trail(store))
+    # Who comes when it is decided is refused before the act begins, and leaves that one event.
+    assert (outcomes["succeeded"], outcomes["refused"]) == (1, 7) and 1 <= outcomes["requested"] <= 8
 
 
 async def test_a_reprocessed_job_that_dies_has_a_dead_letter_of_its_own(store: Store) -> None:

@@ -15,7 +15,7 @@ from working import eventually
 
 from dutiful import Dutiful
 
-WINDOW, WINDOWS = 2.5, 4
+WINDOW, WINDOWS = 2.5, 16
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ async def test_an_idle_worker_makes_few_statements_on_few_connections(
                 connections.append(look()[1])
                 await asyncio.sleep(0.2)
             made, spent = look()[0] - before, time.monotonic() - began
-            if 1 <= made <= 2 * spent:
+            # Connections of its start are closed when they have been idle for a while.
+            if 1 <= made <= 2 * spent and 1 <= max(connections) <= 4:
                 break
         else:
-            pytest.fail(f"{made} statements in {spent:.1f} s")
-    assert 1 <= max(connections) <= 4
+            pytest.fail(f"{made} statements in {spent:.1f} s on up to {max(connections)} connections")

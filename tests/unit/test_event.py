@@ -129,6 +129,11 @@ def test_a_start_is_the_same_fact_whether_the_attempt_runs_or_is_over() -> None:
     assert types(facts(waiting, seen)) == ["retrying"]
 
 
+def test_what_a_claim_found_after_it_had_looked_at_the_clock_is_still_enqueued_first() -> None:
+    view = JobView(job=job(state=State.RUNNING, attempt=1, started_at=at(-1)), claim_id=7)
+    assert [(event.type, event.at) for event in facts(view)] == [("enqueued", T0), ("started", T0)]
+
+
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [

@@ -122,7 +122,7 @@ def _event(job: JobRecord, type: EventType, mark: object, at: datetime, data: di
     return Event(
         type=type,
         key=f"{type}:{mark}" if mark != "" else type.value,
-        at=at,
+        at=max(at, job.created_at),  # whoever claims looks at the clock first, and may then find what is newer
         job_id=job.id,
         kind=job.kind,
         queue=job.queue,
