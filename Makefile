@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo example practice test check bench soak release clean
+.PHONY: demo example practice sports test check bench soak release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
@@ -14,6 +14,9 @@ example: $(READY)
 
 practice: $(READY)
 	$(BIN)/python -m examples.practice $(PRACTICE)
+
+sports: $(READY)
+	$(BIN)/python -m examples.sports_sites
 
 test: check
 	$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile

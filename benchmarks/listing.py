@@ -61,8 +61,8 @@ async def listing(bench: Bench, peer: Peer) -> Metrics:
         bench.database(peer) as large_url,
         make_app(large_url).opened() as large,
     ):
-        await _fill(small.store, _SMALL)
-        ids = await _fill(large.store, bench.sizes.listed_jobs)
+        await fill(small.store, _SMALL)
+        ids = await fill(large.store, bench.sizes.listed_jobs)
         bench.analyze(peer, large_url)
         middle = ids[len(ids) // 2]
         pages = [(name, JobFilter(**fields)) for name, fields in _FILTERS.items()]
@@ -91,13 +91,13 @@ async def _seconds(store: Store, wanted: JobFilter) -> float:
     return time.perf_counter() - start
 
 
-async def _fill(store: Store, count: int) -> list[UUID]:
+async def fill(store: Store, count: int) -> list[UUID]:
     """Finish that many jobs, one of a hundred badly; returns their ids in the order of their making."""
     worker, ids = uuid_utils.compat.uuid7(), list[UUID]()
-    jobs = _jobs()
+    source = jobs()
     lines = [Line(queue, 100) for queue in _QUEUES]
     for start in range(0, count, _BATCH):
-        batch = list(itertools.islice(jobs, min(_BATCH, count - start)))
+        batch = list(itertools.islice(source, min(_BATCH, count - start)))
         await store.insert(batch)
         ids += [job.id for job in batch]
         while claims := await store.claim(
@@ -108,7 +108,7 @@ async def _fill(store: Store, count: int) -> list[UUID]:
     return ids
 
 
-def _jobs() -> Iterator[NewJob]:
+def jobs() -> Iterator[NewJob]:
     for number in itertools.count():
         yield NewJob(
             id=uuid_utils.compat.uuid7(),

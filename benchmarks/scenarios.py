@@ -9,9 +9,12 @@ from itertools import count, cycle, product
 
 import asyncpg
 
+from benchmarks.counting import COUNTING_SCENARIOS
 from benchmarks.harness import Bench, Metrics
+from benchmarks.lanes import LANE_SCENARIOS
 from benchmarks.listeners import LISTENER_SCENARIOS
 from benchmarks.listing import LISTING_SCENARIOS
+from benchmarks.metering import METERING_SCENARIOS
 from benchmarks.peer import Lane, Peer, payload
 from benchmarks.phases import PHASE_SCENARIOS
 from benchmarks.scenario import ALONE, RATE, RATIO, Metric, Scenario
@@ -182,5 +185,8 @@ SCENARIOS = (
     Scenario("unpinned", "The same without the snapshot", unpinned, _SPAN, repeats=1, by_default=False),
     *PHASE_SCENARIOS,
     *LISTENER_SCENARIOS,
+    *LANE_SCENARIOS,
     *LISTING_SCENARIOS,
+    *COUNTING_SCENARIOS,
+    *METERING_SCENARIOS,
 )

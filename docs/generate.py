@@ -29,6 +29,7 @@ PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 SETTINGS = {
     "app": "Which app the command line works with, as in `jobs:app`.",
+    "profile": "A named set of settings, which all others win over. See [operating](../guides/operating.md#profiles).",
     "database_url": (
         "Where jobs are kept: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://user@host/database`. "
         "`DATABASE_URL` is read if `DUTIFUL_DATABASE_URL` is not set."
@@ -48,7 +49,11 @@ SETTINGS = {
     "poll": "How often a worker looks for jobs that no hint told it of. At least 50ms.",
     "heartbeat": "How often a worker signs in; after three times this long it counts as gone.",
     "watchdog": "How far past its timeout a job may hold the event loop before the worker ends itself.",
-    "prefetch": "How many jobs a lane may claim ahead.",
+    "batch": "How many jobs a lane claims at most at once, and ahead of its slots.",
+    "retry_base": "The first delay of kinds that declare no retry; it doubles each time.",
+    "retry_max": "The longest delay of kinds that declare no retry, jitter included.",
+    "retry_jitter": "Up to this share is added to each delay of kinds that declare no retry: `0.1` is 10 %.",
+    "timeouts": 'How long jobs of kinds that declare no timeout may run, by queue, as in `"fast=2m; *=20m"`.',
     "cpu_processes": "How many processes run `process=True` handlers, for each worker.",
     "payload_limit": "The largest payload, in bytes of JSON.",
     "result_limit": "The largest result, in bytes of JSON.",
@@ -61,6 +66,13 @@ SETTINGS = {
     ),
     "webhook_networks": "Networks that are not public and may be posted to, as in `10.1.0.0/16,127.0.0.0/8`.",
     "webhook_timeout": "How long a webhook's receiver may take to answer, from 100ms to 5m.",
+    "metrics": "Whether a worker counts what attempts came to. See [metrics](../guides/metrics.md).",
+    "alert_interval": "How often a leading worker looks at what [alerts](../guides/alerts.md) watch. At least 100ms.",
+    "alerts_off": "Names of alerts that are not watched, separated by commas.",
+    "log_format": "How `dutiful worker` and `dutiful server` [log](../guides/logging.md): `text` or `json`.",
+    "tracing": "Whether enqueues and attempts make OpenTelemetry spans. See [tracing](../guides/tracing.md).",
+    "breaker_failures": "How many failures in a row open a [breaker](../guides/breakers.md) that says nothing else.",
+    "breaker_open_for": "For how long such a breaker stays open, from 10ms to 365d.",
     "notify_in_transaction": "Whether an enqueue in your own transaction wakes workers at its commit (Postgres).",
 }
 DEFAULTS = {"cpu_processes": "one less than the CPUs, at least 1"}
@@ -78,7 +90,7 @@ def settings() -> Iterator[str]:
 
 def _default(value: Any) -> str:
     match value:
-        case None | ():
+        case None | () | {} if not value:
             return "none"
         case timedelta():
             return f"`{brief(value)}`"

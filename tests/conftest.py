@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from databases import DATABASE, CleanDatabase, GivenPostgres, Postgres, missing
 from dutiful import Dutiful
@@ -17,6 +18,9 @@ from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.servers import PgBouncer, PostgresServer, database_url
 
 pytest.register_assert_rewrite("dutiful.testing.store_suite")
+# A slow machine is no fault of the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def _postgres(version: int) -> Iterator[Postgres]:

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from databases import Postgres
+from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.job import Unique
 from dutiful.core.outcome import Failed, Snoozed
 from dutiful.core.pipeline import PhaseState
@@ -46,16 +47,23 @@ PASSWORD = "not-a-secret"
 GROUPS = ("application", "worker", "member")
 # Rows of nobody in particular; whoever adds a table says here that no tenant's data is in it.
 FLEET = {
+    "alert",
     "audit_anchor",
     "audit_policy",
     "audit_seal",
     "audit_unsealed",
+    "breaker",
+    "breaker_kind",
     "leader",
     "listener",
     "meta",
     "migration",
     "pause",
     "payload_rule",
+    "tally",
+    "tally_minute",
+    "tally_total",
+    "tally_turn",
     "tenant_role",
     "webhook",
     "worker",
@@ -130,6 +138,7 @@ async def fill(store: Store, *tenants: str | None) -> dict[str | None, dict[str,
         await finish_one(store, tenant=tenant)
     await store.remove(timedelta(0), 10, None, stale_only=False, told=True, now=at(1))
     await store.put_webhooks([webhook()])
+    await store.force_breaker("maps", timedelta(seconds=1), now=T0)
     jobs = {tenant: await _make_jobs(store, tenant) for tenant in tenants}
     await store.mark_stale(timedelta(0), 100, None, told=True, now=at(1))
     for tenant in tenants:
@@ -160,6 +169,7 @@ async def _make_jobs(store: Store, tenant: str | None) -> dict[str, UUID]:
     waiting = await start_one(store, **whose)
     for claimed in (running, waiting):
         await store.try_lock(token(claimed), LockName("edition", tenant or "none"), now=T0)
+    await store.enter_breaker("maps", BreakerPolicy(probes=10), token(running), now=at(1))
     ready = new_job(**whose, unique=Unique("key"))
     blocked = new_job(**whose, depends_on=(ready.id,))
     await enqueue(store, ready, blocked)

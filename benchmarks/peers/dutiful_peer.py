@@ -20,7 +20,7 @@ _BULK = 1_000
 _ALL = frozenset(
     {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
     | {"backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
-    | {"phases", "listeners", "listeners-inside", "listing"}
+    | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics"}
 )
 
 
@@ -99,6 +99,7 @@ SQLITE = DutifulPeer(
     "sqlite",
     100_000,
     frozenset(
-        {"drain1", "enqueue-single", "enqueue-bulk", "latency"} | {"phases", "listeners", "listeners-inside", "listing"}
+        {"drain1", "enqueue-single", "enqueue-bulk", "latency"}
+        | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics"}
     ),
 )

@@ -7,6 +7,7 @@ from dutiful.core.backoff import Exponential, Fixed, Jitter, Linear
 from dutiful.core.cron import CatchUp
 from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import (
+    BreakerOpen,
     BulkRunNotFound,
     ClaimLost,
     DataRefused,
@@ -60,6 +61,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AuditFilter",
+    "BreakerOpen",
     "BulkRunNotFound",
     "Cancel",
     "CatchUp",

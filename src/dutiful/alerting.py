@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -12,9 +12,10 @@ from dutiful.core.alert import Alert
 class AlertChange(msgspec.Struct, frozen=True):
     """How an alert stands now, if it still stood as was seen: two that watch at once tell of a change once."""
 
-    before: Alert | None
+    before: Alert | None  # none: there was none
     after: Alert
-    tell: bool = False  # it has begun to fire or is over: webhooks hear of it, by the same transaction
+    event: str | None = None  # "alert.firing" or "alert.cleared": webhooks hear of it, by the same transaction
+    data: dict[str, Any] = {}  # what they are told
 
 
 class Alerting(Protocol):
@@ -22,10 +23,9 @@ class Alerting(Protocol):
         """All that are stored, by rule and series."""
         ...
 
-    async def change_alerts(self, changes: Sequence[AlertChange], *, now: datetime | None = None) -> list[Alert]:
-        """Apply those that still hold; returns the alerts that were changed."""
+    async def change_alerts(self, changes: Sequence[AlertChange], *, now: datetime | None = None) -> list[AlertChange]:
+        """Apply those that still hold; returns the ones that were applied."""
         ...
 
-    async def forget_alerts(self, rules: Sequence[str]) -> list[str]:
-        """Drop alerts of rules that are not among these; returns the names of the rules that are gone."""
-        ...
+    async def forget_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Drop those of them that are ok, and still stand as was seen."""

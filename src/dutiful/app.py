@@ -25,7 +25,7 @@ from dutiful.kind import Handle, Kind, SyncHandle
 from dutiful.options import read_options
 from dutiful.reading import JobFilter, JobPage
 from dutiful.registry import Registry
-from dutiful.settings import Settings, load
+from dutiful.settings import Settings, load, read_profile
 from dutiful.store import Store
 from dutiful.sync import Portal, SyncJobHandle
 from dutiful.tenant import Tenant
@@ -49,6 +49,7 @@ class Dutiful(Registry):
     def __init__(self, database_url: str | None = None, **settings: Any) -> None:
         super().__init__()
         self._given: dict[str, Any] = {"database_url": database_url, **settings}
+        self._profiles: dict[str, dict[str, Any]] = {}
         self._settings: Settings | None = None
         self._clients = Clients(self._open_client, self._close_client)
         self._portal = Portal(self._open_client, self._close_client)
@@ -57,14 +58,25 @@ class Dutiful(Registry):
     def settings(self) -> Settings:
         # Read when first needed, so that a process may set its environment after importing the app.
         if self._settings is None:
-            self._settings = load(self._given)
+            self._settings = load(self._given, profiles=self._profiles)
         return self._settings
 
     def configure(self, **settings: Any) -> None:
         """Change settings before the app is opened; what is given here wins over file and environment."""
-        if self._clients.open:
-            raise UsageError("configure() comes before the app is opened")
+        self._forget_settings()
         self._given.update({k: v for k, v in settings.items() if v is not None})
+
+    def profile(self, name: str, base: str | None = None, **settings: Any) -> None:
+        """Name a set of settings, on those of `base`: the setting `profile` chooses it, and all others win over it.
+
+        To one that is there already, as `development` and `production` are, it adds these.
+        """
+        self._forget_settings()
+        self._profiles[name] = {**self._profiles.get(name, {}), **read_profile(name, base, settings)}
+
+    def _forget_settings(self) -> None:
+        if self._clients.open:
+            raise UsageError("configure() and profile() come before the app is opened")
         self._settings = None
 
     # --- producing side
@@ -92,7 +104,7 @@ class Dutiful(Registry):
         return [self._handle(i, j, client) for i, j in zip(inserted, jobs, strict=True)]
 
     async def _submit_within(self, client: Client, jobs: list[NewJob], within: Any) -> list[Handle[Any]]:
-        inserted = await client.store.insert_within(within, jobs)
+        inserted = await client.submit_within(within, jobs)
         return [self._handle(i, j, client) for i, j in zip(inserted, jobs, strict=True)]
 
     def submit_sync(self, job: NewJob, within: Any = None) -> SyncHandle[Any]:
@@ -109,7 +121,7 @@ class Dutiful(Registry):
         inserted, client = self._portal.run(submit)
         if within is not None:
             # On the caller's thread: the connection is the caller's.
-            inserted = client.store.insert_within_sync(within, jobs)
+            inserted = client.submit_within_sync(within, jobs)
         return [SyncJobHandle(self._handle(i, j, client), self._portal) for i, j in zip(inserted, jobs, strict=True)]
 
     def _handle(self, inserted: Inserted, job: NewJob, client: Client) -> JobHandle[Any]:
@@ -169,7 +181,7 @@ class Dutiful(Registry):
         """What people look at and do, as one of them; by default the user of this process."""
         from dutiful.operator import Operator
 
-        return Operator(await self.client(), principal, self.kinds)
+        return Operator(await self.client(), principal, self.kinds, self.alert_rules())
 
     def tenant(self, name: str) -> Tenant:
         """This app as one tenant sees it: nothing of another one exists there."""
@@ -221,9 +233,9 @@ class Dutiful(Registry):
         self._portal.close()
 
     async def _open_client(self) -> Client:
-        store = self.make_store()
+        store, tracer = self.make_store(), composition.make_tracer(self.settings)
         await store.open()
-        return Client(store, self.make_delivery(store))
+        return Client(store, self.make_delivery(store), tracer)
 
     async def _close_client(self, client: Client) -> None:
         await client.close()

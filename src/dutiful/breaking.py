@@ -30,7 +30,10 @@ class Breaking(Protocol):
     async def enter_breaker(
         self, name: str, policy: BreakerPolicy, token: Token, *, now: datetime | None = None
     ) -> Entry | Barred:
-        """Ask to call the service; a probe's place is kept for `token` until it leaves or its lease is over."""
+        """Ask to call the service; a probe's place is kept for `token` until it leaves or its lease is over.
+
+        One claim has one place, however often it asks. ClaimLost if it would be a probe, and its lease is over.
+        """
         ...
 
     async def leave_breaker(
@@ -43,11 +46,11 @@ class Breaking(Protocol):
         *,
         now: datetime | None = None,
     ) -> Breaker:
-        """Say how the call ended; repeated, the second word of one probe counts nothing."""
+        """Say how the call ended; of a probe that has left, or whose place another one has, no word counts."""
         ...
 
     async def breakers(self, *, now: datetime | None = None) -> list[BreakerRecord]:
-        """All that have a row, or that a kind declares, by name."""
+        """All that have a row, by name."""
         ...
 
     async def force_breaker(self, name: str, open_for: timedelta | None, *, now: datetime | None = None) -> Breaker:
@@ -58,5 +61,14 @@ class Breaking(Protocol):
         """Close it now and forget its failures; None if there is none of that name."""
         ...
 
-    async def put_breaker_kinds(self, kinds: Mapping[str, str | None], *, now: datetime | None = None) -> None:
-        """By kind, the breaker that it declares in the code; None: none any more."""
+    async def put_breaker_kinds(
+        self,
+        kinds: Mapping[str, str | None],
+        policies: Mapping[str, BreakerPolicy] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> None:
+        """By kind, the breaker that it declares in the code; None: none any more. By name, the policies declared there.
+
+        Each of these breakers has a row then, so that people see it before it has ever failed.
+        """

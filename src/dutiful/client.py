@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from dutiful.acting import CancelResult
@@ -26,6 +26,9 @@ from dutiful.core.transitions import State
 from dutiful.delivery import Delivery
 from dutiful.store import Store
 from dutiful.watcher import Watcher
+
+if TYPE_CHECKING:
+    from dutiful.observe.tracing import Tracer
 
 log = logging.getLogger("dutiful.client")
 R = TypeVar("R")
@@ -69,9 +72,10 @@ class JobHandle(Generic[R]):
 class Client:
     """The producing side of one open store, on one event loop."""
 
-    def __init__(self, store: Store, delivery: Delivery) -> None:
+    def __init__(self, store: Store, delivery: Delivery, tracer: "Tracer | None" = None) -> None:
         self.store = store
         self.delivery = delivery
+        self.tracer = tracer
         self._intake = _Intake(store, delivery)
         self._waiting = _Waiting(store)
         self.watcher = Watcher(store, delivery)
@@ -80,13 +84,40 @@ class Client:
 
     async def submit(self, job: NewJob) -> Inserted:
         """Store one job; calls made while another is under way share its successor's commit."""
-        if job.plain:
-            return await self._intake.add(job)
-        # Keys are locks: they never wait inside a batch that others share.
-        return checked((await self.submit_many([job]))[0], job)
+        if self.tracer is None:
+            return await self._put(job)
+        with self.tracer.producing([job]) as production:
+            inserted = await self._put(production.jobs[0])
+            production.stored([inserted])
+            return inserted
 
     async def submit_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store all of them in one transaction, or none."""
+        if self.tracer is None:
+            return await self._put_many(jobs)
+        with self.tracer.producing(jobs) as production:
+            return await self._put_many(production.jobs)
+
+    async def submit_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Store them in the transaction that is open on somebody's connection or session."""
+        if self.tracer is None:
+            return await self.store.insert_within(connection, jobs)
+        with self.tracer.producing(jobs) as production:
+            return await self.store.insert_within(connection, production.jobs)
+
+    def submit_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        if self.tracer is None:
+            return self.store.insert_within_sync(connection, jobs)
+        with self.tracer.producing(jobs) as production:
+            return self.store.insert_within_sync(connection, production.jobs)
+
+    async def _put(self, job: NewJob) -> Inserted:
+        if job.plain:
+            return await self._intake.add(job)
+        # Keys are locks: they never wait inside a batch that others share.
+        return checked((await self._put_many([job]))[0], job)
+
+    async def _put_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         along = self.delivery.rides()
         inserted = await self.store.insert(jobs, hint=along)
         self.delivery.hint(lines(jobs), sent=along)

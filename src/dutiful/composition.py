@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+from dutiful.alert import check_names
 from dutiful.client import Client
 from dutiful.core.errors import UsageError
 from dutiful.deliveries.in_process import InProcess
@@ -15,6 +16,7 @@ from dutiful.settings import Settings
 from dutiful.store import Store
 
 if TYPE_CHECKING:
+    from dutiful.observe.tracing import Tracer
     from dutiful.service import Service
     from dutiful.services.http import Http
     from dutiful.services.retention import Retention
@@ -66,9 +68,21 @@ def make_delivery(settings: Settings, store: Store) -> Delivery:
     return Notify(settings.schema, store.notify, store.connect_direct if direct else None)
 
 
+def make_tracer(settings: Settings) -> "Tracer | None":
+    if not settings.tracing:
+        return None
+    try:
+        from dutiful.observe.tracing import Tracer
+    except ImportError as error:
+        raise UsageError(f"setting tracing needs an extra ({error}): pip install 'dutiful[otel]'") from error
+    return Tracer()
+
+
 def make_worker(app: Registry, client: Client, *, services: bool = True, worker_id: UUID | None = None) -> "Worker":
     """A worker on an open client; `await worker.run()` until `worker.stop()`."""
     # Imported here, for a process that only enqueues needs none of it.
+    from dutiful.observe.measure import measure
+    from dutiful.services.alerts import Alerts
     from dutiful.services.gates import Gates
     from dutiful.services.promoter import Promoter
     from dutiful.services.rescuer import Rescuer
@@ -76,18 +90,23 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     from dutiful.services.runner import Runner
     from dutiful.services.scheduler import Scheduler
     from dutiful.services.sealer import Sealer
+    from dutiful.services.tallier import Tallier
     from dutiful.services.webhooks import Poster
+    from dutiful.worker.tallies import Tallies
     from dutiful.worker.worker import Worker
 
     store, settings, news = client.store, app.settings, client.delivery.news
     store.check_worker()
     opening.debug("retry policies of %d kinds", len(app.kinds))
-    rescuer = Rescuer(store, app.kinds)
+    tallies = Tallies() if settings.metrics else None
+    rescuer = Rescuer(store, app.kinds, rescued=None if tallies is None else tallies.rescued)
     duties: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id)]
     declared = [spec.record for spec in app.webhooks.values()]
     poster = Poster(store, declared, lambda: _make_http(settings), app.webhook_secrets, settings.webhook_timeout, news)
     reviewer = Reviewer(store, app.kinds, client.delivery.hint)
-    slow: list[Service] = [make_retention(app, client), poster, reviewer, Sealer(store)]
+    slow: list[Service] = [make_retention(app, client), poster, reviewer, Sealer(store), Tallier(store)]
+    check_names(settings.alerts_off, app.alerts)
+    slow.append(Alerts(store, app.alert_rules(), lambda now: measure(store, now=now), settings.alert_interval))
     runner = Runner(store, duties, slow, client.delivery, app.schedule_records, rescuer, poster, app.payload_rules())
     worker = Worker(
         store,
@@ -95,8 +114,11 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
         app.kinds,
         app.settings,
         resources=app.resources,
+        breakers=app.breaker_policies(),
         duties=runner if services else None,
         worker_id=worker_id,
+        tallies=tallies,
+        tracer=client.tracer,
     )
     opening.debug("worker made")
     opening.debug("webhooks: %s", ", ".join(app.webhooks) or "none but jobs' own")

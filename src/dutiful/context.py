@@ -29,6 +29,10 @@ class Lock(AbstractAsyncContextManager["Lock"], AbstractContextManager["Lock"], 
     """A named lock: `async with`, or in a blocking handler's thread plain `with`."""
 
 
+class BreakerBlock(AbstractAsyncContextManager["BreakerBlock"], AbstractContextManager["BreakerBlock"], Protocol):
+    """A call under a breaker: `async with`, or in a blocking handler's thread plain `with`."""
+
+
 class Items(Protocol):
     """The things that a job works through, each with what became of it."""
 
@@ -153,6 +157,14 @@ class Context(Protocol):
         """Be the only one in the fleet to hold (namespace, key) for the length of a block; waits, never fails.
 
         LockLost ends the block if the lock is lost. Take several in one order everywhere.
+        """
+        ...
+
+    def breaker(self, name: str) -> BreakerBlock:
+        """Call a service that may fail, for the length of a block; the whole fleet learns how that ended.
+
+        BreakerOpen, raised before the block begins, if too many calls have failed lately: left alone, it lets the job
+        wait until it may try, and no attempt is spent. A block inside another of the same name counts as one with it.
         """
         ...
 

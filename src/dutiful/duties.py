@@ -64,7 +64,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
     alive: bool = True
     leading: bool = False
-    lanes: dict[str, Any]  # lane -> {"slots": 3, "queues": ["fast"] or ["*"], "busy": 1}
+    # lane -> its slots, queues (["*"]: any), how many are busy, with which jobs, and how many it has claimed ahead:
+    # {"slots": 3, "queues": ["fast"], "busy": 1, "jobs": ["0193…"], "ahead": 0}; {"paused": True}, if it knows of that
+    lanes: dict[str, Any]
     kinds: list[str]
     locks: LockMode | None = None  # None: it takes none, or does not say
 

@@ -1,20 +1,24 @@
 """Why a job stands where it stands, in words for people, from facts that were looked up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from dutiful.acting import Pause, PauseScope
+from dutiful.breaking import BreakerRecord
 from dutiful.core import ids
+from dutiful.core.breaker import Breaker, BreakerState
 from dutiful.core.duration import brief
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.transitions import State
 from dutiful.duties import WorkerRecord
 
+CLOSED = BreakerState.CLOSED
+ZERO = timedelta(0)
 START = "start one with `dutiful worker`"
 
 
@@ -32,6 +36,7 @@ class Why(StrEnum):
     KIND_PAUSED = "kind_paused"
     QUEUE_PAUSED = "queue_paused"
     LANE_PAUSED = "lane_paused"
+    BREAKER = "breaker"
     GATED = "gated"
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
@@ -52,18 +57,30 @@ class Explanation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The workers that are alive, and what is paused; `house`: who asks may know who has paused it, and why."""
+    """The workers that are alive, what is paused, and the breakers; `house`: who asks may know who has paused it."""
 
     workers: tuple[WorkerRecord, ...]
     pauses: tuple[Pause, ...]
     house: bool = True
+    breakers: tuple[BreakerRecord, ...] = ()
 
     @classmethod
-    def of(cls, workers: list[WorkerRecord], pauses: list[Pause], *, house: bool = True) -> "Fleet":
-        return cls(tuple(w for w in workers if w.alive), tuple(pauses), house)
+    def of(
+        cls,
+        workers: list[WorkerRecord],
+        pauses: list[Pause],
+        *,
+        house: bool = True,
+        breakers: Sequence[BreakerRecord] = (),
+    ) -> "Fleet":
+        return cls(tuple(w for w in workers if w.alive), tuple(pauses), house, tuple(breakers))
 
     def paused(self, scope: PauseScope, name: str) -> Pause | None:
         return next((p for p in self.pauses if p.scope is scope and p.name == name), None)
+
+    def breaker(self, kind: str) -> Breaker | None:
+        """The one that keeps jobs of the kind from being run."""
+        return next((r.breaker for r in self.breakers if kind in r.kinds and r.breaker.state is not CLOSED), None)
 
     def serving(self, queue: str) -> Iterator[tuple[WorkerRecord, str, dict[str, Any]]]:
         """Each lane of each worker that takes jobs from the queue."""
@@ -116,9 +133,11 @@ def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], no
     last = next((a for a in reversed(attempts) if a.outcome != "refused"), None)
     if last is None:
         return Explanation(Why.NOT_DUE, f"is not due until {due}", remedy)
+    error = last.error or {}
+    if last.outcome == "snoozed" and error.get("type") == "BreakerOpen":
+        return Explanation(Why.BREAKER, f"could not do its work: {error.get('message')}; it is due at {due}", remedy)
     if last.outcome == "snoozed":
         return Explanation(Why.SNOOZED, f"asked to be run later (snoozed); it is due at {due}", remedy)
-    error = last.error or {}
     what = f"{error.get('type', last.outcome)}: {error.get('message', '')}".rstrip(": ").splitlines()
     tried = f"attempt {record.attempt} of {record.max_attempts}"
     return Explanation(Why.RETRY, f"waits to be retried after {tried} ended with {what[0]}; it is due at {due}", remedy)
@@ -135,7 +154,7 @@ def gate(record: JobRecord, needs: list[JobRecord], fleet: Fleet, now: datetime)
         remedy = f"`dutiful jobs show {ids.public(waiting[0].id)}` tells what that one waits for"
         return Explanation(Why.DEPENDENCY, f"depends on jobs that have not completed: {named}{more}", remedy)
     if record.gate == "paused":
-        return _paused(PauseScope.KIND, record.kind, fleet, now)
+        return _paused(PauseScope.KIND, record.kind, fleet, now) or _barred(record.kind, fleet, now)
     return Explanation(Why.GATED, f"is held back by {record.gate} {record.gate_key or ''}".rstrip())
 
 
@@ -150,11 +169,28 @@ def _paused(scope: PauseScope, name: str, fleet: Fleet, now: datetime) -> Explan
     return Explanation(code, f"{sentence} {paused_words(pause, now)}", f"`dutiful resume {scope} {name}`")
 
 
+def _barred(kind: str, fleet: Fleet, now: datetime) -> Explanation | None:
+    breaker = fleet.breaker(kind)
+    if breaker is None:
+        return None
+    if not fleet.house:
+        return Explanation(Why.BREAKER, "waits because a service that its kind needs is failing")
+    if breaker.state is BreakerState.HALF_OPEN:
+        state = "which is half-open: others of its kind find out whether calls go well again"
+    else:
+        until = breaker.open_until or now
+        state = f"which is open until {until:%Y-%m-%d %H:%M:%S} UTC, for {brief(max(until - now, ZERO))}"
+    remedy = f"`dutiful breakers reset {breaker.name}`, if the service is back"
+    return Explanation(Why.BREAKER, f"waits for the breaker {breaker.name!r}, {state}", remedy)
+
+
 def unserved(record: JobRecord, fleet: Fleet, now: datetime) -> Explanation | None:
     """What keeps every worker from taking a due job; None if one could."""
     queue, kind = record.queue, record.kind
     if found := _paused(PauseScope.KIND, kind, fleet, now) or _paused(PauseScope.QUEUE, queue, fleet, now):
         return found
+    if (breaker := fleet.breaker(kind)) is not None and breaker.state is BreakerState.OPEN:
+        return _barred(kind, fleet, now)
     if not fleet.workers:
         return Explanation(Why.NO_WORKER, "waits because no worker is alive", START)
     serving = list(fleet.serving(queue))

@@ -18,8 +18,9 @@ from dutiful.core.rules import Rules
 from dutiful.core.settle import Policy
 from dutiful.core.webhook import check_secrets
 from dutiful.handle import Enqueuer, Handle, SyncHandle
-from dutiful.options import Options, check_priority, read_options
+from dutiful.options import NEVER, USUAL_RETRY, Options, check_priority, read_options
 from dutiful.ruling import Accepted, Checked, Ruling, Upgrade
+from dutiful.settings import Settings
 from dutiful.signature import Schema, Signature
 
 P = ParamSpec("P")
@@ -70,16 +71,19 @@ class Kind(Generic[P, R]):
         signature: Schema | None = None,
         category: str | None = None,
         rules: Rules | None = None,
+        breaker: str | None = None,
     ) -> None:
         self.function = function
         self.name = check_name(name, "kind")
         self.queue = check_name(queue, "queue")
         self.priority = check_priority(priority)
-        self.policy = policy
-        self.timeout = timeout
+        self._policy = policy
+        self._timeout = timeout
+        self._usual: tuple[Settings, Policy] | None = None
         self.mode = mode
         self.category = category
         self.rules = rules
+        self.breaker = breaker  # while it is open, jobs of this kind wait
         self._ruling = None if rules is None else Ruling(self.name, rules, lambda: self.signature)
         self._enqueuer = enqueuer
         self._defaults = options
@@ -92,6 +96,23 @@ class Kind(Generic[P, R]):
             raise UsageError(
                 f"kind {name} runs in a process of its own, which has no context; leave {self.signature.context} out"
             )
+
+    @property
+    def policy(self) -> Policy:
+        """Its own; of one that declares no retry, with the one of the settings."""
+        if self._policy.retry is not USUAL_RETRY:
+            return self._policy
+        settings = self._enqueuer.settings
+        if self._usual is None or self._usual[0] is not settings:
+            self._usual = settings, msgspec.structs.replace(self._policy, retry=settings.retry)
+        return self._usual[1]
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """How long one attempt may take: its own, or what the settings say for its queue; None is without limit."""
+        if self._timeout is None:
+            return self._enqueuer.settings.timeout_of(self.queue)
+        return None if self._timeout is NEVER else self._timeout
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

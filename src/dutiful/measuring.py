@@ -4,14 +4,14 @@ A worker counts in memory and hands over what is new since the last time, a few 
 a service folds them, for all workers together, into minutes and into totals that only grow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
-from dutiful.core.sketch import Sketch
+from dutiful.core.sketch import Sketch, merged
 from dutiful.core.transitions import State
 
 
@@ -32,6 +32,27 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     payload_most: int = 0  # of one
 
 
+def summed(tallies: Iterable[Tally]) -> list[Tally]:
+    """One for each kind and outcome, in their order."""
+    alike: dict[tuple[str, str], list[Tally]] = {}
+    for tally in tallies:
+        alike.setdefault((tally.kind, tally.outcome), []).append(tally)
+    return [
+        Tally(
+            kind=kind,
+            outcome=outcome,
+            count=sum(one.count for one in some),
+            run=merged(one.run for one in some),
+            wait=merged(one.wait for one in some),
+            run_seconds=sum(one.run_seconds for one in some),
+            wait_seconds=sum(one.wait_seconds for one in some),
+            payload_bytes=sum(one.payload_bytes for one in some),
+            payload_most=max(one.payload_most for one in some),
+        )
+        for (kind, outcome), some in sorted(alike.items())
+    ]
+
+
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs of one kind stand in one place of one queue."""
 
@@ -42,9 +63,20 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     estimated: bool = False
 
 
+class Signs(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells at a glance that something is wrong."""
+
+    due_since: dict[str, datetime]  # by queue: its oldest job that waits
+    dead_letters: int  # that nobody has reviewed; 100,000 stand for more, too
+    stuck: int  # jobs that have been running for too long
+
+
 class Measuring(Protocol):
     async def tally(self, worker_id: UUID, turn: int, tallies: Sequence[Tally], *, now: datetime | None = None) -> None:
-        """Add what a worker has counted since its last turn; the same turn again changes nothing."""
+        """Add what a worker has counted since its last turn; turns come in order, and a repeated one changes nothing.
+
+        Whoever lost the reply repeats the turn as it was, and counts what is new for the next.
+        """
 
     async def fold_tallies(self, keep: timedelta, *, now: datetime | None = None) -> bool:
         """Fold what workers have handed over into minutes and totals, in bounded steps, and forget minutes that are
@@ -52,7 +84,7 @@ class Measuring(Protocol):
         ...
 
     async def tallied(self, since: timedelta, *, now: datetime | None = None) -> list[Tally]:
-        """By kind and outcome, what was counted within this time."""
+        """By kind and outcome, what was counted within this time, and the rest of the minute that it began in."""
         ...
 
     async def totals(self) -> list[Tally]:
@@ -62,4 +94,8 @@ class Measuring(Protocol):
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         """How many jobs wait or run, by queue, kind and place, at a cost that does not grow with them: beyond 10,000
         in a place it may be an estimate, and says so."""
+        ...
+
+    async def signs(self, stuck_after: timedelta, *, now: datetime | None = None) -> Signs:
+        """Of all tenants, at a cost that does not grow with their jobs; `stuck_after` is how long a job may run."""
         ...

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from dutiful.core import ids
-from dutiful.core.duration import Duration, duration
+from dutiful.core.duration import LONGEST, Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import OnConflict, Scope, Unique
 from dutiful.core.payload import check_name
@@ -17,6 +17,9 @@ from dutiful.core.webhook import Receiver, read_receiver
 
 E = TypeVar("E", Scope, OnConflict)
 MAX_INT = 2_147_483_647
+# What a kind that declares nothing has; what stands for these is in the settings.
+USUAL_RETRY = Retry()
+NEVER = LONGEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ def read_policy(retry: Any, max_crashes: Any, on_crash: Any) -> Policy:
         raise UsageError(f"max_crashes {max_crashes!r} must be a whole number from 1")
     if on_crash not in ("retry", "fail"):
         raise UsageError(f'on_crash {on_crash!r} must be "retry" or "fail"')
-    return Policy(read_retry(retry) or Retry(), max_crashes, on_crash == "retry")
+    return Policy(read_retry(retry) or USUAL_RETRY, max_crashes, on_crash == "retry")
 
 
 def read_retry(value: Any) -> Retry | None:
@@ -75,11 +78,14 @@ def read_retry(value: Any) -> Retry | None:
 
 
 def read_timeout(value: Duration | None) -> timedelta | None:
+    """None: as the settings say; NEVER: without limit, whatever they say."""
     if value is None:
         return None
+    if value == "never":
+        return NEVER
     timeout = duration(value, "timeout")
     if not timeout:
-        raise UsageError("timeout 0 leaves a job no time: give it some, or leave it out for no limit")
+        raise UsageError('timeout 0 leaves a job no time: give it some, or "never" for no limit')
     return timeout
 
 

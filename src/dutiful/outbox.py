@@ -1,4 +1,5 @@
-"""The contract of the webhook outbox: what is to be posted is written in the transaction that makes a job final."""
+"""The contract of the webhook outbox: what is to be posted is written in the transaction that makes a job final, or
+changes an alert."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -19,12 +20,13 @@ class PostState(StrEnum):
 
 
 class WebhookRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint that hears of jobs; declared by the code, disabled by its receiver (410) or an operator."""
+    """An endpoint that hears of jobs or alerts; declared by the code, disabled by its receiver (410) or an operator."""
 
     name: str
     url: str
     kinds: list[str] | None = None  # none: all
-    states: list[str]  # the final states that it hears of
+    states: list[str]  # the final states that it hears of; empty: of no jobs
+    alerts: bool = False  # whether it hears of alerts
     enabled: bool = True
     disabled_at: datetime | None = None
     reason: str | None = None  # why it is disabled
@@ -34,11 +36,11 @@ class WebhookPost(msgspec.Struct, frozen=True, kw_only=True):
     """One message to one endpoint; it outlives its job. `id` is the same for every attempt."""
 
     id: UUID
-    job_id: UUID
+    job_id: UUID | None  # none: it is about an alert
     webhook: str | None  # the endpoint's name; none: the job named its own URL
     url: str
-    event: str  # "job.completed", …
-    job: dict[str, Any]  # what the message tells of it, as it was when it ended
+    event: str  # "job.completed", "alert.firing", …
+    data: dict[str, Any]  # what the message tells, of the job as it was when it ended
     state: PostState
     attempts: int  # the one under way included
     created_at: datetime

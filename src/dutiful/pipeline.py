@@ -42,6 +42,7 @@ class Pipeline(Kind[..., Any]):
         on_retry: OnRetry = "resume",
         category: str | None = None,
         rules: Rules | None = None,
+        breaker: str | None = None,
     ) -> None:
         if on_retry not in ("resume", "restart"):
             raise UsageError(f'pipeline {name}: on_retry {on_retry!r} must be "resume" or "restart"')
@@ -58,6 +59,7 @@ class Pipeline(Kind[..., Any]):
             signature=JointSignature(name),
             category=category,
             rules=rules,
+            breaker=breaker,
         )
         self.resumes = on_retry == "resume"
         self.__name__ = self.__qualname__ = name

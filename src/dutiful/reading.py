@@ -25,7 +25,12 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts by state; those of final states are over `since` only, so that history never slows it."""
+    """Counts by state; those of final states are over `since` only, so that history never slows it.
+
+    Exact up to 10,000 in a place, and of 10,000 that ended; beyond that, those that live are estimated, and those that
+    ended are what workers have counted, which comes a few seconds late. Of a tenant, those that ended are sought among
+    its newest 5,000 jobs. Dead letters are those that nobody has reviewed, 100,000 at most.
+    """
 
     live: dict[str, int]
     finished: dict[str, int]
@@ -91,7 +96,9 @@ class Reader(Protocol):
 
     async def dependencies(self, job_id: UUID) -> list[JobRecord]: ...
 
-    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]: ...
+    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
+        """Those that have jobs or are paused; of a tenant, those where it has some."""
+        ...
 
     async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats: ...
 

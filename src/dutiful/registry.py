@@ -1,15 +1,17 @@
-"""What an app declares: categories, kinds, pipelines, resources, schedules, webhooks, callbacks, each by its name."""
+"""What an app declares: categories, kinds, pipelines, resources, breakers, schedules, callbacks, each by its name."""
 
 import inspect
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from dutiful.breaker import BreakerSpec, breaker_policy, read_breaker
+from dutiful.breaker import name_of as breaker_name
 from dutiful.context import Context
+from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.cron import CatchUp, Cron, Every
 from dutiful.core.duration import Duration
 from dutiful.core.errors import FieldError, UnknownKind, UsageError
@@ -20,14 +22,12 @@ from dutiful.core.rules import Rules
 from dutiful.duties import ScheduleRecord
 from dutiful.kind import Enqueuer, Kind, Mode
 from dutiful.options import Options, read_options, read_policy, read_timeout
-from dutiful.outbox import WebhookRecord
 from dutiful.payload_rule import PayloadRule
 from dutiful.pipeline import OnRetry, Pipeline
 from dutiful.ruling import problems
 from dutiful.schedule import ScheduleSpec, read_schedule_options
-from dutiful.settings import Settings
 from dutiful.signature import check_function
-from dutiful.webhook import WebhookSpec, read_webhook
+from dutiful.telling import Telling
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,21 +54,18 @@ class JobDecorator:
         return self._register(function)
 
 
-class Registry(Enqueuer):
+class Registry(Telling, Enqueuer):
     """The declaring half of an app; the other half enqueues what is declared here."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.kinds: dict[str, Kind[Any, Any]] = {}
         self.categories: dict[str, Rules] = {}
         self.schedules: dict[str, ScheduleSpec] = {}
         self.resources: dict[str, Resource] = {}
-        self.webhooks: dict[str, WebhookSpec] = {}
+        self.breakers: dict[str, BreakerSpec] = {}
         self.stale_callbacks: list[Callback] = []
         self.delete_callbacks: list[Callback] = []
-
-    @property
-    @abstractmethod
-    def settings(self) -> Settings: ...
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
@@ -95,6 +92,7 @@ class Registry(Enqueuer):
         unique: Any = None,
         category: str | None = None,
         rules: Rules | None = None,
+        breaker: BreakerSpec | str | None = None,
     ) -> JobDecorator: ...
     def job(
         self,
@@ -112,9 +110,13 @@ class Registry(Enqueuer):
         unique: Any = None,
         category: str | None = None,
         rules: Rules | None = None,
+        breaker: BreakerSpec | str | None = None,
     ) -> Any:
-        """Make a function a kind; its parameters' types are the payload's schema, and `rules` add to its category's."""
-        ruled = self._rules(category, rules)
+        """Make a function a kind; its parameters' types are the payload's schema, and `rules` add to its category's.
+
+        While the `breaker` is open, its jobs wait, and spend no attempt.
+        """
+        ruled, under = self._rules(category, rules), breaker_name(breaker)
         policy, limit = read_policy(retry, max_crashes, on_crash), read_timeout(timeout)
 
         def register(function: Callable[..., Any]) -> Kind[Any, Any]:
@@ -132,6 +134,7 @@ class Registry(Enqueuer):
                 options=read_options(Options(), {"unique": unique}),
                 category=category,
                 rules=ruled,
+                breaker=under,
             )
             return self.kinds[chosen]
 
@@ -151,6 +154,7 @@ class Registry(Enqueuer):
         unique: Any = None,
         category: str | None = None,
         rules: Rules | None = None,
+        breaker: BreakerSpec | str | None = None,
     ) -> Pipeline:
         """A kind made of phases: `publish = app.pipeline("publish")`, then `@publish.phase` on each function."""
         pipeline = Pipeline(
@@ -164,6 +168,7 @@ class Registry(Enqueuer):
             on_retry=on_retry,
             category=category,
             rules=self._rules(category, rules),
+            breaker=breaker_name(breaker),
         )
         self.kinds[name] = pipeline
         return pipeline
@@ -206,6 +211,18 @@ class Registry(Enqueuer):
         self.resources[function.__name__] = function
         return function
 
+    def breaker(
+        self, name: str, *, failures: int | None = None, open_for: Duration | None = None, probes: int = 1
+    ) -> BreakerSpec:
+        """Declare a breaker: after so many failures in a row it lets no call through for that long, then `probes` to
+        find out. What is left out is in the settings: breaker_failures, breaker_open_for.
+        """
+        if name in self.breakers:
+            raise UsageError(f"there is a breaker {name!r} already; give one of them another name")
+        spec = read_breaker(name, failures, open_for, probes)
+        self.breakers[name] = spec
+        return spec
+
     def on_stale(self, function: CallbackT) -> CallbackT:
         """Call a function (plain or async) with each job that retention has marked stale, before the event goes out."""
         self.stale_callbacks.append(_callback(function, "on_stale"))
@@ -215,23 +232,6 @@ class Registry(Enqueuer):
         """Call a function (plain or async) with each job that retention has deleted, before the event goes out."""
         self.delete_callbacks.append(_callback(function, "on_delete"))
         return function
-
-    def webhook(
-        self,
-        name: str,
-        url: str,
-        *,
-        kinds: Iterable[Kind[Any, Any] | str] | None = None,
-        states: Iterable[str] | None = None,
-        secrets: str | Iterable[str] | None = None,
-    ) -> WebhookRecord:
-        """Tell this URL of jobs that have ended: of all, or of these kinds and states; signed with the settings'
-        webhook_secrets, or with `secrets` of its own, the newest first."""
-        if name in self.webhooks:
-            raise UsageError(f"there is a webhook {name!r} already; give one of them another name")
-        spec = read_webhook(name, url, kinds, states, secrets, self.settings)
-        self.webhooks[name] = spec
-        return spec.record
 
     def schedule(
         self,
@@ -278,21 +278,21 @@ class Registry(Enqueuer):
         """As they are stored, for an app that starts now."""
         return [spec.record(now) for spec in self.schedules.values()]
 
+    def breaker_policies(self) -> dict[str, BreakerPolicy]:
+        """Of every breaker that is declared, or that a kind names."""
+        named = {kind.breaker for kind in self.kinds.values() if kind.breaker is not None}
+        usual = dict.fromkeys(named, breaker_policy(self.settings))
+        return usual | {name: spec.policy(self.settings) for name, spec in self.breakers.items()}
+
+    def breaker_kinds(self) -> dict[str, str | None]:
+        """The breaker of every kind."""
+        return {name: kind.breaker for name, kind in self.kinds.items()}
+
     def payload_rules(self) -> dict[str, PayloadRule | None]:
         """What a database can see to by itself, of every kind."""
         return {
             name: None if kind.rules is None else PayloadRule.of(name, kind.rules) for name, kind in self.kinds.items()
         }
-
-    def webhook_secrets(self, name: str | None) -> tuple[str, ...]:
-        """What a webhook is signed with; without a name, one that a job names itself.
-
-        None for one that this app does not declare: whoever does may have given it secrets of its own.
-        """
-        if name is None:
-            return self.settings.webhook_secrets
-        spec = self.webhooks.get(name)
-        return () if spec is None else spec.secrets or self.settings.webhook_secrets
 
 
 def _read_rules(value: Any) -> Rules | None:

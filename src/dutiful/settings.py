@@ -1,4 +1,4 @@
-"""Everything that can be set: frozen, from a file, then the environment, then arguments, the last one winning."""
+"""Everything that can be set: frozen, from a profile, a file, the environment, then arguments, the last one winning."""
 
 import os
 import tomllib
@@ -8,9 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from dutiful.core.backoff import Exponential, Jitter
 from dutiful.core.duration import duration
 from dutiful.core.endpoint import Network, read_network
 from dutiful.core.errors import UsageError
+from dutiful.core.profile import declare, joined, resolve
+from dutiful.core.retry import Retry
 from dutiful.core.webhook import key_of
 
 DEFAULT_URL = "sqlite:///dutiful.db"
@@ -35,6 +38,7 @@ class Settings:
     database_url: str = DEFAULT_URL
     direct_url: str | None = None  # past a pooler, for LISTEN and named locks
     schema: str = "dutiful"
+    profile: str | None = None  # a named set of settings, below all others
     sqlite_driver: str = "apsw"
     pool_size: int = 8
     lock_connections: int = 10  # for named locks, besides the pool; open only while they are needed
@@ -47,7 +51,11 @@ class Settings:
     poll: timedelta = timedelta(seconds=2)
     heartbeat: timedelta = timedelta(seconds=10)
     watchdog: timedelta = timedelta(seconds=5)  # how long past its timeout a job may hold the event loop
-    prefetch: int = 500
+    batch: int = 500  # the most jobs that a lane claims at once, or ahead of its slots
+    retry_base: timedelta = timedelta(seconds=1)  # these three: of kinds that declare no retry of their own
+    retry_max: timedelta = timedelta(minutes=5)
+    retry_jitter: float = 0.1  # up to this share is added to each delay
+    timeouts: Mapping[str, timedelta] = field(default_factory=dict, hash=False)  # by queue, of kinds that declare none
     cpu_processes: int = field(default_factory=lambda: max(1, (os.cpu_count() or 2) - 1))
     payload_limit: int = 256 * 1024
     result_limit: int = 1024 * 1024
@@ -58,6 +66,13 @@ class Settings:
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # messages are signed with each; newest first
     webhook_networks: tuple[Network, ...] = ()  # not public, and may be posted to all the same
     webhook_timeout: timedelta = timedelta(seconds=15)
+    alert_interval: timedelta = timedelta(seconds=15)  # between two looks at what alerts watch
+    alerts_off: tuple[str, ...] = ()  # names of alerts that are not watched
+    log_format: str = "text"  # of `dutiful worker` and `dutiful server`: text or json
+    tracing: bool = False  # OpenTelemetry spans of enqueues and attempts
+    metrics: bool = True  # count what attempts came to, how long they waited and ran
+    breaker_failures: int = 5  # in a row, that open a breaker which says nothing else
+    breaker_open_for: timedelta = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
@@ -67,10 +82,22 @@ class Settings:
             raise UsageError(f"setting lease is {self.lease}: a lease shorter than 1s cannot be renewed reliably")
         if self.poll < timedelta(milliseconds=50):
             raise UsageError(f"setting poll is {self.poll}: less than 50ms would hammer the database")
+        if not timedelta(milliseconds=1) <= self.retry_base <= self.retry_max:
+            raise UsageError(
+                f"setting retry_base is {self.retry_base}: it must be from 1ms to retry_max, which is {self.retry_max}"
+            )
+        if not 0 <= self.retry_jitter <= 1:
+            raise UsageError(f"setting retry_jitter is {self.retry_jitter}: it must be from 0 to 1, as in 0.1 for 10 %")
+        if briefest := [queue for queue, timeout in self.timeouts.items() if not timeout]:
+            raise UsageError(f"setting timeouts leaves jobs of queue {briefest[0]!r} no time: give them some, or none")
         if self.heartbeat < timedelta(milliseconds=100):
             raise UsageError(f"setting heartbeat is {self.heartbeat}: less than 100ms would hammer the database")
+        if self.alert_interval < timedelta(milliseconds=100):
+            raise UsageError(f"setting alert_interval is {self.alert_interval}: it must be at least 100ms")
         if self.sqlite_driver not in ("apsw", "sqlite3"):
             raise UsageError(f'setting sqlite_driver is {self.sqlite_driver!r}: it must be "apsw" or "sqlite3"')
+        if self.log_format not in ("text", "json"):
+            raise UsageError(f'setting log_format is {self.log_format!r}: it must be "text" or "json"')
         if self.retention is not None and self.stale_after is not None and self.stale_after > self.retention:
             raise UsageError(
                 f"setting stale_after is {self.stale_after}, longer than retention ({self.retention}): a job becomes "
@@ -80,6 +107,8 @@ class Settings:
             key_of(secret)
         if not timedelta(milliseconds=100) <= self.webhook_timeout <= timedelta(minutes=5):
             raise UsageError(f"setting webhook_timeout is {self.webhook_timeout}: it must be from 100ms to 5m")
+        if not timedelta(milliseconds=10) <= self.breaker_open_for <= timedelta(days=365):
+            raise UsageError(f"setting breaker_open_for is {self.breaker_open_for}: it must be from 10ms to 365d")
         if not self.lanes:
             raise UsageError("setting lanes is empty: a worker needs at least one lane")
         if idle := [lane.name for lane in self.lanes if lane.slots < 1]:
@@ -88,22 +117,59 @@ class Settings:
         if len(set(names)) < len(names):
             raise UsageError(f"setting lanes names a lane twice: {', '.join(names)}")
 
+    @property
+    def retry(self) -> Retry:
+        """How kinds that do not say so themselves are retried."""
+        jitter = Jitter(1.0, 1.0 + self.retry_jitter)
+        return Retry(backoff=Exponential(self.retry_base, cap=self.retry_max, jitter=jitter))
+
+    def timeout_of(self, queue: str) -> timedelta | None:
+        """How long jobs of kinds that do not say so themselves may run; None: without limit."""
+        return self.timeouts.get(queue, self.timeouts.get(ANY))
+
 
 def load(
     overrides: Mapping[str, Any] | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
     folder: Path | None = None,
+    profiles: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
-    """Settings from `dutiful.toml` (or [tool.dutiful] of pyproject.toml), DUTIFUL_* variables, and `overrides`."""
-    values: dict[str, Any] = {}
-    for source, raw in (("file", _from_file(folder or Path.cwd())), ("environment", _from_environment(environ))):
-        for name, value in raw.items():
-            values[name] = _read(name, value, source)
-    for name, value in (overrides or {}).items():
-        if value is not None:
-            values[name] = _read(name, value, "argument")
-    return replace(Settings(), **values)
+    """Settings from `dutiful.toml` (or [tool.dutiful] of pyproject.toml), DUTIFUL_* variables, and `overrides`.
+
+    `profiles` are those that the app declares; the file may declare more, and add to these.
+    """
+    file = _from_file(folder or Path.cwd())
+    declared = joined(profiles or {}, _profiles(file.pop("profiles", {})))
+    given = {name: value for name, value in (overrides or {}).items() if value is not None}
+    said: list[tuple[str, Mapping[str, Any]]] = [("file", file), ("environment", _from_environment(environ))]
+    said.append(("argument", given))
+    chosen = next((raw["profile"] for _, raw in reversed(said) if "profile" in raw), None)
+    if chosen:
+        said.insert(0, (f"profile {chosen}", resolve(str(chosen), declared)))
+    return replace(Settings(), **{name: _read(name, raw[name], source) for source, raw in said for name in raw})
+
+
+def named_app(*, environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> str | None:
+    """Which app the command line works with; found before that is imported, and so before its profiles are known."""
+    app = environ.get("DUTIFUL_APP") or _from_file(folder or Path.cwd()).get("app")
+    return None if app is None else str(app)
+
+
+def read_profile(name: str, base: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What app.profile(…) declares, checked as far as it can be by itself."""
+    declared = declare(name, {"base": base, **values})
+    for key, value in declared.items():
+        if key != "base":
+            _read(key, value, f"profile {name}")
+    return declared
+
+
+def _profiles(tables: Any) -> dict[str, dict[str, Any]]:
+    """The tables [profiles.NAME] of the file."""
+    if not isinstance(tables, Mapping) or not all(isinstance(table, Mapping) for table in tables.values()):
+        raise UsageError("profiles in the settings file is no table of tables: write [profiles.staging], and below it")
+    return {name: declare(name, table) for name, table in tables.items()}
 
 
 def _from_file(folder: Path) -> dict[str, Any]:
@@ -137,16 +203,21 @@ _DURATIONS = (
     "retention",
     "stale_after",
     "webhook_timeout",
+    "alert_interval",
+    "breaker_open_for",
+    "retry_base",
+    "retry_max",
 )
 _TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _NUMBERS = (
     "pool_size",
     "lock_connections",
-    "prefetch",
+    "batch",
     "cpu_processes",
     "payload_limit",
     "result_limit",
     "error_message_limit",
+    "breaker_failures",
 )
 
 
@@ -161,18 +232,43 @@ def _read(name: str, value: Any, source: str) -> Any:
         if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip().isdecimal():
             return int(value)
         raise UsageError(f"setting {name} is {value!r} ({source}): it must be a whole number")
+    if name == "retry_jitter":
+        return _share(name, value, source)
     if name == "lanes":
         return _lanes(value)
-    if name in ("kinds", "claim_tenants", "webhook_secrets", "webhook_networks"):
+    if name == "timeouts":
+        return _timeouts(value)
+    if name in ("kinds", "claim_tenants", "webhook_secrets", "webhook_networks", "alerts_off"):
         listed = value.split(",") if isinstance(value, str) else value
         texts = tuple(str(text).strip() for text in listed if str(text).strip())
         return tuple(map(read_network, texts)) if name == "webhook_networks" else texts
-    if name in ("notify_in_transaction", "tenants"):
+    if name in ("metrics", "notify_in_transaction", "tenants", "tracing"):
         word = str(value).lower()
         if word not in _TRUTHS:
             raise UsageError(f"setting {name} is {value!r} ({source}): it must be true or false")
         return _TRUTHS[word]
+    if name == "profile":
+        return str(value) or None
     return str(value)
+
+
+def _share(name: str, value: Any, source: str) -> float:
+    try:
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise UsageError(f"setting {name} is {value!r} ({source}): it must be a number, as in 0.1")
+
+
+def _timeouts(value: Any) -> dict[str, timedelta]:
+    """`"fast=2m; *=20m"`, or a table {fast = "2m"}; "*" stands for all other queues."""
+    if isinstance(value, str):
+        pairs = [text.partition("=") for text in value.split(";") if text.strip()]
+        value = {queue.strip(): timeout.strip() for queue, _, timeout in pairs}
+    if not isinstance(value, Mapping) or not all(isinstance(queue, str) and queue for queue in value):
+        raise UsageError(f'setting timeouts is {value!r}: write it as "fast=2m; *=20m"')
+    return {queue: duration(timeout, f"timeouts of queue {queue}") for queue, timeout in value.items()}
 
 
 def _lanes(value: Any) -> tuple[LaneSettings, ...]:

@@ -32,6 +32,8 @@ def read_webhook(
     states: Iterable[str] | None,
     secrets: str | Iterable[str] | None,
     settings: Settings,
+    *,
+    alerts: bool = False,
 ) -> WebhookSpec:
     """Everything about it checked now, for when a job ends there is nobody to tell."""
     what = f"webhook {check_name(name, 'webhook')}"
@@ -45,7 +47,9 @@ def read_webhook(
         name=name,
         url=check_url(url, settings.webhook_networks, what),
         kinds=None if kinds is None else _names(kinds, what),
-        states=check_states(states, what) or ALL_STATES,
+        # Who wants to be woken at night hears of jobs only if that is said.
+        states=[] if alerts and kinds is None and states is None else check_states(states, what) or ALL_STATES,
+        alerts=alerts,
     )
     return WebhookSpec(record, own)
 

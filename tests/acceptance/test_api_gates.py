@@ -28,10 +28,11 @@ ADMIN = [operation for operation in OPERATIONS if operation.path.startswith("/ad
 BODIES: dict[str, Any] = {
     "preview_bulk": {"act": "discard", "filter": {}},
     "start_bulk": {"act": "acknowledge", "filter": {"job_type": "nothing"}},
+    "start_drain": {"lanes": ["general"]},
     "enqueue_job": {"kind": "greet", "payload": {"name": "Ada"}},
     "create_token": {"name": "eve", "role": "viewer"},
 }
-PARAMETERS = {"dlq_id", "job_id", "run_id", "scope", "name", "post_id", "token_id"}
+PARAMETERS = {"correlation_id", "dlq_id", "job_id", "run_id", "scope", "name", "post_id", "token_id"}
 
 
 @pytest.fixture
@@ -54,6 +55,7 @@ def sample(house: House, operation: Operation, tenant: str) -> tuple[str, str]:
     name = operation.endpoint.__name__
     dead, other = house.dead.get(tenant, [uuid7(), uuid7()])
     values = {
+        "correlation_id": public(dead),
         "dlq_id": public(dead),
         "job_id": public(other if "status" in name else house.waiting.get(tenant, other)),
         "run_id": public(house.runs.get(tenant, other)),

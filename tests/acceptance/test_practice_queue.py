@@ -114,7 +114,7 @@ async def test_jobs_are_taken_when_due_by_priority_then_by_time(office: Practice
     for name, priority in order.items():
         office.outside.messages[f"{CONNECTION}/{name}"] = letter(ADA, name)
         await office.fetch(name, priority=priority)
-    worker = office.another_app(lanes="only=1:*", prefetch=1)
+    worker = office.another_app(lanes="only=1:*", batch=1)
     async with office.working(worker):
         await until(lambda: _fetched(office, len(order)))
     fetched = [name.partition("/")[2] for name in office.outside.fetched]

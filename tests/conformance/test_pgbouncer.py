@@ -11,6 +11,7 @@ from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.servers import PgBouncer
 from dutiful.testing.store_suite import (
     AuditSuite,
+    BreakerSuite,
     BulkSuite,
     ClaimSuite,
     FenceSuite,
@@ -102,6 +103,9 @@ class TestReview(ReviewSuite): ...
 
 
 class TestBulk(BulkSuite): ...
+
+
+class TestBreaker(BreakerSuite): ...
 
 
 class TestAudit(AuditSuite): ...

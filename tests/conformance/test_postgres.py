@@ -11,7 +11,10 @@ from dutiful.stores.postgres import PostgresStore
 from dutiful.testing.store_suite import (
     AccessSuite,
     ActSuite,
+    AlertingSuite,
     AuditSuite,
+    BreakerGateSuite,
+    BreakerSuite,
     BulkSuite,
     ClaimSuite,
     DeadLetterSuite,
@@ -23,6 +26,7 @@ from dutiful.testing.store_suite import (
     ListingSuite,
     LockingSuite,
     LockSessionSuite,
+    MeasuringSuite,
     OutboxSuite,
     PhaseSuite,
     PostingSuite,
@@ -204,7 +208,22 @@ class TestReview(ReviewSuite): ...
 class TestBulk(BulkSuite): ...
 
 
+@pytest.mark.req("L27", "L55", "L56", "L57", "L58", "L66")
+class TestBreaker(BreakerSuite): ...
+
+
+@pytest.mark.req("L57", "L58")
+class TestBreakerGate(BreakerGateSuite): ...
+
+
 class TestAudit(AuditSuite): ...
 
 
 class TestAccess(AccessSuite): ...
+
+
+class TestAlerting(AlertingSuite): ...
+
+
+@pytest.mark.req("L39", "L76", "L77", "L78")
+class TestMeasuring(MeasuringSuite): ...

@@ -3,7 +3,10 @@ import pytest
 from dutiful.testing.store_suite import (
     AccessSuite,
     ActSuite,
+    AlertingSuite,
     AuditSuite,
+    BreakerGateSuite,
+    BreakerSuite,
     BulkSuite,
     ClaimSuite,
     DeadLetterSuite,
@@ -14,6 +17,7 @@ from dutiful.testing.store_suite import (
     LeaseSuite,
     ListingSuite,
     LockingSuite,
+    MeasuringSuite,
     OutboxSuite,
     PhaseSuite,
     PostingSuite,
@@ -123,7 +127,22 @@ class TestReview(ReviewSuite): ...
 class TestBulk(BulkSuite): ...
 
 
+@pytest.mark.req("L27", "L55", "L56", "L57", "L58", "L66")
+class TestBreaker(BreakerSuite): ...
+
+
+@pytest.mark.req("L57", "L58")
+class TestBreakerGate(BreakerGateSuite): ...
+
+
 class TestAudit(AuditSuite): ...
 
 
 class TestAccess(AccessSuite): ...
+
+
+class TestAlerting(AlertingSuite): ...
+
+
+@pytest.mark.req("L39", "L76", "L77", "L78")
+class TestMeasuring(MeasuringSuite): ...

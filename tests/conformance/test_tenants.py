@@ -19,6 +19,7 @@ from dutiful.testing.store_suite import (
     ClaimSuite,
     InsertSuite,
     LeaseSuite,
+    MeasuringSuite,
     ReaderSuite,
     ReviewSuite,
     SettleSuite,
@@ -130,3 +131,7 @@ class TestAct(ActSuite): ...
 
 @acting_as("application")
 class TestAccess(AccessSuite): ...
+
+
+@acting_as("worker")
+class TestMeasuring(MeasuringSuite): ...

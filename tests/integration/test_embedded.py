@@ -35,7 +35,7 @@ async def test_it_opens_in_a_fixed_order(app: Dutiful, caplog: pytest.LogCapture
         "worker made",
         "webhooks: orders",
         "recovered",
-        "services: promoter, rescuer, gates, scheduler, retention, webhooks, reviewer, sealer",
+        "services: promoter, rescuer, gates, scheduler, retention, webhooks, reviewer, sealer, tallier, alerts",
         "first claim",
     ]
 

@@ -125,10 +125,20 @@ async def test_an_idle_worker_holds_no_connection_for_locks(app: Dutiful, admin:
 
     with patch.object(lock_link, "IDLE", 0.2):
         async with working(app):
-            first, second = [await (await update.enqueue()).result(SOON) for _ in range(2)]
-            assert first == second  # soon after, it is used again
-            pid = second
+            pid = await (await update.enqueue()).result(SOON)
             await eventually(gone)
+
+
+async def test_a_connection_for_locks_is_used_again_soon_after(app: Dutiful, admin: Any) -> None:
+    @app.job
+    async def update(ctx: Context) -> int:
+        async with ctx.lock("edition", 1):
+            return int((await holders(admin))[0]["pid"])
+
+    with patch.object(lock_link, "IDLE", 60.0):
+        async with working(app):
+            first, second = [await (await update.enqueue()).result(SOON) for _ in range(2)]
+            assert first == second
 
 
 @pytest.mark.parametrize("mode", ["loop", "thread", "tasks"])

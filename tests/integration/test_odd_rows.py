@@ -85,13 +85,13 @@ async def test_a_message_about_it_is_posted_with_words_for_what_cannot_be_read(s
     await finish_one(store)
     if isinstance(store, PostgresStore):
         with psycopg.connect(store.direct_dsn) as connection:
-            connection.execute(f"UPDATE dutiful.webhook_post SET job = job || '{ODD['a number of 5,000 digits']}'")
+            connection.execute(f"UPDATE dutiful.webhook_post SET data = data || '{ODD['a number of 5,000 digits']}'")
     else:
-        by_hand(store, "UPDATE dutiful_webhook_post SET job = '{\"n\": ' || ? || '}'", "9" * 5_000)
+        by_hand(store, "UPDATE dutiful_webhook_post SET data = '{\"n\": ' || ? || '}'", "9" * 5_000)
 
     (post,) = await store.take_posts(10, timedelta(minutes=1))
 
-    assert "cannot be read by Python" in post.job["n"]
+    assert "cannot be read by Python" in post.data["n"]
 
 
 async def test_it_is_not_run_again_with_words_in_its_payload(store: Store) -> None:

@@ -15,7 +15,7 @@ from dutiful.reviewing import DeadLetterFilter
 from dutiful.stores.listing import Index
 from dutiful.stores.postgres import PostgresStore, reviewing
 from dutiful.stores.postgres.sql import statements
-from dutiful.testing.store_suite.builders import KIND, OOPS, change, claim, complete, enqueue_one, new_job
+from dutiful.testing.store_suite.builders import KIND, OOPS, T0, change, claim, complete, enqueue_one, new_job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -125,3 +125,11 @@ async def test_a_dead_letter_is_looked_up_by_its_id_and_a_page_of_them_along_an_
     ):
         where, args = reviewing._where(wanted, 50)
         assert await deceived.buffers("dead_letters", *args, where=where) < 150
+
+
+async def test_counts_of_many_touch_as_many_pages_as_those_of_some(deceived: Deceived) -> None:
+    for tenant in (None, "acme"):
+        assert await deceived.buffers("line_heads", tenant) < 200
+    assert await deceived.buffers("depths", None) < 5_000
+    assert await deceived.buffers("count_finished", T0, None, 100) < 300
+    assert await deceived.buffers("count_finished", T0, "acme", 100) < 1_500

@@ -236,7 +236,7 @@ async def test_all_times_are_in_utc_wherever_the_session_is(pg18_url: str) -> No
     assert record is not None and record.progress is not None
     assert (record.progress.updated_at, record.progress.updated_at.tzinfo) == (at(1), UTC)
     assert [record] == parted.jobs == [view.job]
-    assert (post.job["created_at"], post.job["finished_at"]) == (T0.isoformat(), at(2).isoformat())
+    assert (post.data["created_at"], post.data["finished_at"]) == (T0.isoformat(), at(2).isoformat())
 
 
 @pytest.mark.parametrize(("direct", "sessions"), [(None, False), ("pooler", False), ("server", True)])

@@ -137,7 +137,7 @@ async def test_a_rescue_goes_on_past_a_job_whose_policy_fails(app: Dutiful, cloc
     async def victim() -> str:
         return "rescued"
 
-    odd.policy = Policy(max_crashes="3")  # type: ignore[arg-type]  # what no declaration would let through
+    odd._policy = Policy(max_crashes="3")  # type: ignore[arg-type]  # what no declaration would let through
     async with clocked(app, clock) as client:
         jobs = [await odd.enqueue(), await victim.enqueue()]
         await claim(client, "odd")

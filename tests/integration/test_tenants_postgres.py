@@ -101,12 +101,20 @@ async def test_views_show_a_member_what_the_tables_do(world: World) -> None:
         seen = {row["id"]: row["state"] for row in await member.run("SELECT id, state FROM {schema}.jobs")}
         queues = {row[0] for row in await member.run("SELECT queue FROM {schema}.queue_health")}
         ended = await member.run("SELECT sum(jobs)::int FROM {schema}.job_metrics")
+        runs = {row[0] for row in await member.run("SELECT id FROM {schema}.job_runs")}
+        stuck = {row[0] for row in await member.run("SELECT id FROM {schema}.stuck_jobs")}
+        live = await member.run("SELECT sum(jobs)::int FROM {schema}.kind_health WHERE state = 'ready'")
+        assert await member.run("SELECT kind FROM {schema}.failing_kinds") == []
 
-        assert "permission denied" in await member.refused("SELECT * FROM {schema}.misplaced")
+        for view in ("misplaced", "kind_metrics", "lane_utilisation", "breaker_status"):
+            assert "permission denied" in await member.refused(f"SELECT * FROM {{schema}}.{view}")
     assert set(world.jobs["acme"].values()) <= set(seen)
     assert not {*world.jobs["globex"].values(), *world.jobs[None].values()} & set(seen)
     assert queues == {"of_acme"}
-    assert ended[0][0] == len(world.rows["finished"]["acme"])
+    assert ended[0][0] == len(runs) == len(world.rows["finished"]["acme"])
+    assert runs | stuck <= set(seen)
+    assert len(stuck) == len(world.rows["lease"]["acme"])  # they were all begun long ago
+    assert live[0][0] == len(world.rows["ready"]["acme"])
 
 
 async def test_a_member_can_change_no_table_and_not_even_read_the_fleets(world: World) -> None:

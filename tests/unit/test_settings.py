@@ -22,11 +22,11 @@ def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
 
 
 def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
-    file = 'lease = "10s"\npoll = "10s"\ngrace = "10s"\nprefetch = 10'
-    environ = {"DUTIFUL_POLL": "20s", "DUTIFUL_GRACE": "20s", "DUTIFUL_PREFETCH": "20"}
+    file = 'lease = "10s"\npoll = "10s"\ngrace = "10s"\nbatch = 10'
+    environ = {"DUTIFUL_POLL": "20s", "DUTIFUL_GRACE": "20s", "DUTIFUL_BATCH": "20"}
     settings = read(tmp_path, file, environ, grace="30s", lease=None)
     assert [settings.lease, settings.poll, settings.grace] == [timedelta(seconds=n) for n in (10, 20, 30)]
-    assert settings.prefetch == 20
+    assert settings.batch == 20
 
 
 def test_a_projects_own_file_serves_where_there_is_no_other(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
         ({"pool_size": "many"}, r"setting pool_size is 'many' \(argument\): it must be a whole number"),
         ({"pool_size": 1.5}, "setting pool_size is 1.5"),
         ({"pool_size": True}, "setting pool_size is True"),
-        ({"prefetch": 0}, "setting prefetch is 0: it must be at least 1"),
+        ({"batch": 0}, "setting batch is 0: it must be at least 1"),
         ({"payload_limit": -1}, "setting payload_limit is -1"),
         ({"sqlite_driver": "other"}, 'setting sqlite_driver is \'other\': it must be "apsw" or "sqlite3"'),
         ({"notify_in_transaction": "maybe"}, "setting notify_in_transaction is 'maybe'"),

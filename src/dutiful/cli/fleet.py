@@ -27,10 +27,7 @@ def queues(ctx: typer.Context, tenant: Tenant = None, as_json: AsJson = False) -
         (
             (
                 q.queue,
-                q.ready,
-                q.running,
-                q.scheduled,
-                q.blocked,
+                *(_about(count, q.estimated) for count in (q.ready, q.running, q.scheduled, q.blocked)),
                 ago(q.oldest_ready_at),
                 "paused" if q.paused else None,
             )
@@ -75,10 +72,19 @@ def stats(
         return
     rows: list[tuple[Any, ...]] = [("now", state, count) for state, count in found.live.items()]
     rows += [(f"last {brief(length)}", state, count) for state, count in found.finished.items() if count]
-    print_table(("when", "state", "jobs#"), rows, empty="no jobs")
+    print_table(
+        ("when", "state", "jobs#"),
+        ((when, state, _about(count, found.estimated)) for when, state, count in rows),
+        empty="no jobs",
+    )
     show(f"dead letters {found.dead_letters:,}, workers alive {found.workers:,}")
     if found.oldest_ready_at is not None:
-        show(f"the oldest ready job was made {ago(found.oldest_ready_at)}")
+        show(f"the oldest ready job was due {ago(found.oldest_ready_at)}")
+
+
+def _about(count: int, estimated: bool) -> int | str:
+    """Few are never guessed by much, so only many are marked."""
+    return f"~{count:,}" if estimated and count >= 1_000 else count
 
 
 def _alive(worker: WorkerRecord) -> str:

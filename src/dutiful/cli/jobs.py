@@ -1,4 +1,4 @@
-"""`jobs`: list, show, cancel, fail and retry them."""
+"""`jobs`: list, show, cancel, fail and retry them; and those that run for too long."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from dutiful.acting import CancelResult
-from dutiful.cli import FAILURE
+from dutiful.cli import FAILURE, stuck
 from dutiful.cli.job_page import job_page, page_json
 from dutiful.cli.moment import moment
 from dutiful.cli.output import AsJson, Reason, Tenant, ago, both_ids, job_json, note, print_json, print_table, when
@@ -21,6 +21,7 @@ from dutiful.operator import Operator
 from dutiful.reading import JobFilter
 
 jobs = typer.Typer(help="Look at jobs, cancel or fail them, run them again.", no_args_is_help=True)
+stuck.register(jobs)
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in either spelling.")]
 MOST = 1_000
 

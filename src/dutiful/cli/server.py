@@ -1,13 +1,12 @@
 """`dutiful server`: the admin API over HTTP, until told to stop."""
 
 import asyncio
-import logging
 from typing import Annotated
 
 import typer
 
+from dutiful.cli.log_options import LogFormat, LogLevel, adopt, set_up
 from dutiful.cli.target import target as chosen
-from dutiful.cli.worker import level
 from dutiful.core.errors import UsageError
 
 
@@ -25,11 +24,15 @@ def server(
     public_status: Annotated[
         bool, typer.Option("--public-status", help="Whoever knows a job's id may see how it fares, without a token.")
     ] = False,
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", help="Whoever can reach /metrics may read it, without a token.")
+    ] = False,
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option(metavar="NETWORK", help="Believe X-Forwarded-For from there, as in 10.0.0.0/8; may be repeated."),
     ] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
 ) -> None:
     """Serve the admin API until TERM or INT: then end what is asked, within ten seconds.
 
@@ -37,10 +40,20 @@ def server(
     Examples:
       dutiful server jobs:app --port 8080
     """
-    logging.basicConfig(level=level(log_level), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up(log_level, log_format)
     try:
         from dutiful.web.server import serve
     except ImportError as error:
         raise UsageError(f"the server needs more packages ({error}): pip install 'dutiful[web]'") from None
     app = chosen(ctx).app(app_name)
-    asyncio.run(serve(app, host, port, public_status=public_status, trusted_proxies=trusted_proxy or ()))
+    adopt(app, log_format)
+    asyncio.run(
+        serve(
+            app,
+            host,
+            port,
+            public_status=public_status,
+            open_metrics=open_metrics,
+            trusted_proxies=trusted_proxy or (),
+        )
+    )

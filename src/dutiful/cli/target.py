@@ -17,7 +17,7 @@ from dutiful.client import Client
 from dutiful.core.errors import StoreUnavailable, UsageError
 from dutiful.core.principal import Origin, Principal
 from dutiful.operator import Operator, os_user
-from dutiful.settings import load
+from dutiful.settings import named_app
 from dutiful.store import Store
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Target:
 
     def app(self, name: str | None = None) -> Dutiful:
         """The user's app, with its kinds; `name` wins over --app, and that over the environment and the file."""
-        chosen = name or self.app_name or load().app
+        chosen = name or self.app_name or named_app()
         if not chosen:
             raise UsageError(
                 "this needs your app: give --app module:name (as in --app jobs:app), set DUTIFUL_APP, or write "
@@ -45,8 +45,9 @@ class Target:
 
     def any_app(self) -> Dutiful:
         """The user's app if one is named, or else a bare one: enough to read, and to act on jobs that exist."""
-        if self.app_name is None and (self.database_url is not None or not load().app):
-            return Dutiful(self.database_url)
+        if self.app_name is None and (self.database_url is not None or not named_app()):
+            # Without a profile, for that may be one that only the user's app knows; none says where jobs are kept.
+            return Dutiful(self.database_url, profile="")
         return self.app()
 
 
@@ -71,7 +72,8 @@ def operate(
     `makes_file`: a fresh folder may begin with it, so a SQLite file that is missing is made.
     """
     app = target(ctx).any_app()
-    return _open(app, lambda client: work(Operator(client, this_user(tenant), app.kinds)), makes_file)
+    user, rules = this_user(tenant), app.alert_rules()
+    return _open(app, lambda client: work(Operator(client, user, app.kinds, rules)), makes_file)
 
 
 def this_user(tenant: str | None = None) -> Principal:

@@ -1,4 +1,4 @@
-"""`webhooks`: who hears of jobs that have ended, and what came of each message."""
+"""`webhooks`: who hears of jobs that have ended, or of alerts, and what came of each message."""
 
 import secrets
 from collections.abc import Sequence
@@ -34,13 +34,14 @@ def list_webhooks(ctx: typer.Context, as_json: AsJson = False) -> None:
         print_json({"webhooks": found})
         return
     print_table(
-        ("webhook", "url", "kinds", "states", "enabled", "reason"),
+        ("webhook", "url", "kinds", "states", "alerts", "enabled", "reason"),
         (
             (
                 w.name,
                 w.url,
-                "all" if w.kinds is None else ", ".join(w.kinds),
+                None if not w.states else "all" if w.kinds is None else ", ".join(w.kinds),
                 ", ".join(w.states),
+                "yes" if w.alerts else "no",
                 "yes" if w.enabled else f"no, since {when(w.disabled_at)}",
                 w.reason,
             )
@@ -136,7 +137,7 @@ def print_posts(found: Sequence[WebhookPost], title: str | None = None) -> None:
             (
                 str(p.id),
                 p.event,
-                ids.public(p.job_id),
+                None if p.job_id is None else ids.public(p.job_id),
                 p.webhook or p.url,
                 p.state.value,
                 p.attempts,

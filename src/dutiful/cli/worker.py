@@ -13,13 +13,16 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
+import uuid_utils.compat
 
 from dutiful.app import Dutiful
+from dutiful.cli.log_options import LogFormat, LogLevel, adopt, set_up
 from dutiful.cli.target import target as chosen
 from dutiful.core.errors import ShutdownTimeout, UsageError
-from dutiful.services.rescuer import Rescuer, report
+from dutiful.services.rescuer import Rescuer
 from dutiful.settings import LaneSettings
 from dutiful.worker.supervisor import WORKER_ID, Supervisor, child_command
+from dutiful.worker.tallies import Tallies
 from dutiful.worker.worker import Worker
 
 log = logging.getLogger("dutiful.worker")
@@ -34,6 +37,9 @@ def worker(
     app_name: Annotated[
         str | None, typer.Argument(metavar="[MODULE:NAME]", help="The app, as in myapp.jobs:app.", show_default=False)
     ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Settings by one name: development, production, or one of your own.")
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many worker processes to run and keep running.")] = 1,
     fast: Annotated[int | None, typer.Option(min=0, help="Slots of the lane `fast`; 0 leaves it out.")] = None,
     general: Annotated[int | None, typer.Option(min=0, help="Slots of the lane `general`.")] = None,
@@ -47,16 +53,18 @@ def worker(
     lease: Annotated[str | None, typer.Option(help="How long a claim holds unless renewed, as in 30s.")] = None,
     grace: Annotated[str | None, typer.Option(help="How long running jobs may take to finish at a stop.")] = None,
     poll: Annotated[str | None, typer.Option(help="How often to look for jobs that no hint told of.")] = None,
-    prefetch: Annotated[int | None, typer.Option(min=1, help="How many jobs a lane may claim ahead.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="How many jobs a lane claims at most at once.")] = None,
     no_services: Annotated[bool, typer.Option("--no-services", help="Never lead: only run jobs.")] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
 ) -> None:
     """Run jobs until TERM or INT: then finish what runs, within the grace period.
 
     A second INT interrupts running jobs (exit code 1), QUIT ends at once, TTIN prints the stacks of all threads.
     """
-    logging.basicConfig(level=level(log_level), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up(log_level, log_format)
     app = chosen(ctx).app(app_name)
+    app.configure(profile=profile)
     app.configure(
         lanes=_lanes(app, fast, general, lane),
         kinds=kinds,
@@ -64,8 +72,9 @@ def worker(
         lease=lease,
         grace=grace,
         poll=poll,
-        prefetch=prefetch,
+        batch=batch,
     )
+    adopt(app, log_format)
     if not app.kinds:
         raise UsageError("the app has no kinds; import the modules that define them where the app is made")
     _run(_to_the_end(_supervise(app, processes) if processes > 1 else _serve(app, services=not no_services)))
@@ -97,13 +106,19 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
         worker = app.make_worker(client, services=services, worker_id=UUID(given) if given else None)
         _heed_signals(worker)
         lanes = ", ".join(f"{lane.name} {lane.slots}" for lane in app.settings.lanes)
+        profile = f"; profile {app.settings.profile}" if app.settings.profile else ""
         whose = f"; of {', '.join(app.settings.claim_tenants)} only" if app.settings.claim_tenants else ""
-        log.info("worker %s on %s: lanes %s; %d kinds%s", os.getpid(), client.store.url, lanes, len(app.kinds), whose)
+        kinds = len(app.settings.kinds or app.kinds)
+        told = f"lanes {lanes}; {kinds} kinds{whose}{profile}"
+        log.info("worker %s on %s: %s", os.getpid(), client.store.url, told)
         try:
             await worker.run()
         except ShutdownTimeout as error:
             log.warning("%s", error)
             return 1
+        finally:
+            if client.tracer is not None:
+                await asyncio.to_thread(client.tracer.flush)
         log.info("worker %s stopped; nothing was left running", os.getpid())
         return 0
 
@@ -138,15 +153,18 @@ def _heed_signals(worker: Worker) -> None:
 async def _supervise(app: Dutiful, processes: int) -> int:
     async with app.opened() as client:  # fails here, once, if the database cannot be worked with
         client.store.check_worker()
-        rescuer = Rescuer(client.store, app.kinds)
+        tallies, supervisor_id = Tallies(), uuid_utils.compat.uuid7()
+        rescuer = Rescuer(client.store, app.kinds, rescued=tallies.rescued)
 
         async def reclaim(worker_id: UUID) -> None:
             held = await client.store.held_by(worker_id)
             if held:
                 changes = rescuer.decide(held)
-                report(held, changes, await client.store.settle(changes))
+                rescuer.report(held, changes, await client.store.settle(changes))
                 client.delivery.hint(frozenset())
             await client.store.leave(worker_id)
+            if app.settings.metrics:
+                await tallies.hand_over(client.store, supervisor_id)
 
         return await Supervisor(child_command(_single(sys.argv[1:])), processes, reclaim).run()
 
@@ -178,10 +196,3 @@ def _lanes(
         for lane in app.settings.lanes
     )
     return tuple(lane for lane in lanes if lane.slots > 0)
-
-
-def level(name: str) -> int:
-    found = logging.getLevelNamesMapping().get(name.upper())
-    if found is None:
-        raise UsageError(f"log level {name!r} must be one of: debug, info, warning, error")
-    return found

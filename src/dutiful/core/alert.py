@@ -1,13 +1,19 @@
 """Alerts as values: a rule watches a metric, and what it says of each series goes ok, pending, firing, ok.
 
 It fires once the value has been beyond the threshold for as long as the rule holds it, and is over once the value has
-been back on the safe side of `clear` for as long: between the two it stays what it is.
+been back on the safe side of `clear` for `clear_hold`: between the two, one that fires goes on.
 """
 
+import math
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
+
+from dutiful.core.metric import Sample
 
 
 class AlertState(StrEnum):
@@ -27,8 +33,36 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     hold: timedelta = timedelta(0)
     clear_hold: timedelta = timedelta(0)
     where: dict[str, str] = {}  # only series with these labels
+    least: int = 0  # a share or quantile of fewer attempts says nothing
     summary: str = ""  # what a person reads
     runbook: str | None = None  # where to read on
+
+    def reads(self, sample: Sample) -> bool:
+        """Whether the sample is of a series that is watched, and says something."""
+        enough = sample.count is None or sample.count >= self.least
+        return sample.metric == self.metric and enough and self.where.items() <= sample.labels.items()
+
+    def beyond(self, value: float | None) -> bool:
+        if value is None:
+            return False
+        return value > self.above if self.above is not None else value < self._below
+
+    def safe(self, value: float | None) -> bool:
+        """Whether it is over with this value; a series that is not there any more is safe."""
+        if value is None:
+            return True
+        if self.above is not None:
+            return value <= (self.above if self.clear is None else self.clear)
+        return value >= (self._below if self.clear is None else self.clear)
+
+    @property
+    def threshold(self) -> float:
+        return self.above if self.above is not None else self._below
+
+    @property
+    def _below(self) -> float:
+        assert self.below is not None
+        return self.below
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,3 +77,43 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     fired_at: datetime | None = None
     cleared_at: datetime | None = None
     summary: str = ""
+
+
+def series_of(labels: Mapping[str, str]) -> str:
+    """Labels as text, each set of them as another one."""
+    return ", ".join(f"{name}={_spelt(value)}" for name, value in sorted(labels.items()))
+
+
+def judge(rule: AlertRule, before: Alert, value: float | None, now: datetime) -> Alert:
+    """How an alert stands now that its series has this value; None: there is no such series any more."""
+    known = value if value is not None and math.isfinite(value) else None
+    # A clock that was set back must not make it wait until it has caught up.
+    alert = replace(before, value=known, summary=rule.summary, since=min(before.since, now))
+    match before.state:
+        case AlertState.OK:
+            risen = replace(alert, state=AlertState.PENDING, since=now)
+            return _held(rule, risen, now) if rule.beyond(known) else before
+        case AlertState.PENDING:
+            return _held(rule, alert, now) if rule.beyond(known) else replace(alert, state=AlertState.OK, since=now)
+        case AlertState.FIRING:
+            return _calmed(rule, alert, now) if rule.safe(known) else replace(alert, calm_since=None)
+        case _:
+            assert_never(before.state)
+
+
+def _held(rule: AlertRule, alert: Alert, now: datetime) -> Alert:
+    if now - alert.since < rule.hold:
+        return alert
+    return replace(alert, state=AlertState.FIRING, since=now, fired_at=now, cleared_at=None)
+
+
+def _calmed(rule: AlertRule, alert: Alert, now: datetime) -> Alert:
+    since = min(alert.calm_since or now, now)
+    if now - since < rule.clear_hold:
+        return replace(alert, calm_since=since)
+    return replace(alert, state=AlertState.OK, since=now, calm_since=None, cleared_at=now)
+
+
+def _spelt(value: str) -> str:
+    plain = value.isprintable() and not set(value) & set(',="') and value == value.strip() != ""
+    return value if plain else msgspec.json.encode(value).decode()

@@ -20,6 +20,10 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"  # a few calls pass, to find out
 
 
+GATES = {BreakerState.OPEN: "breaker", BreakerState.HALF_OPEN: "probing"}
+"""Before which gate the jobs of its kinds wait: before the first, none is claimed, even if it stands in a line."""
+
+
 class Sign(StrEnum):
     """What a call that was let in says of the service."""
 
@@ -70,7 +74,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Barred(msgspec.Struct, frozen=True):
     """Somebody was refused, and may ask again then."""
 
-    until: datetime
+    until: datetime  # by the clock of whoever decides
+    wait: timedelta = timedelta(0)  # how long that is, for those whose own clock goes otherwise
 
 
 def enter(breaker: Breaker, policy: BreakerPolicy, probing: int, now: datetime) -> tuple[Breaker, Entry | Barred]:
@@ -78,12 +83,13 @@ def enter(breaker: Breaker, policy: BreakerPolicy, probing: int, now: datetime) 
     if breaker.state is BreakerState.CLOSED:
         return breaker, Entry(breaker.round)
     if breaker.state is BreakerState.OPEN:
-        if breaker.open_until is not None and now < breaker.open_until:
-            return breaker, Barred(breaker.open_until)
+        if breaker.open_until is not None and not due(breaker, now):
+            return breaker, Barred(breaker.open_until, breaker.open_until - now)
         breaker, probing = half_opened(breaker, now), 0
     if breaker.successes + probing < policy.probes:
         return breaker, Entry(breaker.round, probe=True)
-    return breaker, Barred(now + min(AGAIN, policy.open_for))
+    again = min(AGAIN, policy.open_for)
+    return breaker, Barred(now + again, again)
 
 
 def leave(breaker: Breaker, policy: BreakerPolicy, entry: Entry, sign: Sign, now: datetime) -> Breaker:
@@ -125,3 +131,21 @@ def closed(breaker: Breaker) -> Breaker:
     return msgspec.structs.replace(
         breaker, state=BreakerState.CLOSED, failures=0, successes=0, open_until=None, round=breaker.round + 1
     )
+
+
+def due(breaker: Breaker, now: datetime) -> bool:
+    """Whether it is open, and its time is over."""
+    return breaker.state is BreakerState.OPEN and (breaker.open_until is None or breaker.open_until <= now)
+
+
+def room(breaker: Breaker, probing: int, lined_up: int, now: datetime) -> int:
+    """How many more jobs of its kinds may pass the gate of a half-open one; `lined_up` did, and nobody has taken them.
+
+    They may stand in a line that nobody serves. So when it could not be found out for as long as it was open, as many
+    again may pass.
+    """
+    policy = breaker.policy
+    waited = now - (breaker.half_opened_at or now)
+    turns = 1 + max(waited // max(AGAIN, policy.open_for), 0)
+    left = policy.probes - breaker.successes - probing
+    return max(min(left, policy.probes * turns - breaker.successes - probing - lined_up), 0)

@@ -1,6 +1,7 @@
 """What can go wrong, named after whose fault it is; each message says what to do next."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import ClassVar, NamedTuple
 from uuid import UUID
 
@@ -94,6 +95,19 @@ class ClaimLost(DutifulError):
 
 class LockLost(DutifulError):
     """A named lock was lost while its holder worked under it: its connection to the database ended."""
+
+
+class BreakerOpen(DutifulError):
+    """The breaker `name` lets no call through before `until`; unhandled, the job is run again then, unspent."""
+
+    def __init__(self, name: str, until: datetime, wait: timedelta) -> None:
+        super().__init__(f"the breaker {name} is open: no call is made before {until:%Y-%m-%d %H:%M:%S} UTC")
+        self.name = name
+        self.until = until
+        self.wait = wait  # how long that is, by the clock of the database
+
+    def __reduce__(self) -> tuple[type["BreakerOpen"], tuple[str, datetime, timedelta]]:
+        return type(self), (self.name, self.until, self.wait)
 
 
 class ItemsFailed(DutifulError):

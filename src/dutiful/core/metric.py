@@ -15,6 +15,7 @@ class Sample(msgspec.Struct, frozen=True):
     value: float
     labels: dict[str, str] = {}
     estimated: bool = False
+    count: int | None = None  # of how many attempts, if it is a share or a quantile of some
 
 
 WINDOW_MINUTES = 5  # rates and quantiles are over the last minutes

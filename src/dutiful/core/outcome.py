@@ -45,6 +45,7 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class Snoozed:
     delay: timedelta
+    because: dict[str, Any] | None = None  # what kept it from its work, for people; as made by core.error_info
 
 
 @dataclass(frozen=True, slots=True)

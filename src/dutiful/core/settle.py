@@ -86,9 +86,10 @@ def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, unif
         case TimedOut(_, error, phase):
             delay = delay_after(outcome, *_counting(held, policy, max_attempts, phase), uniform)
             return _retry_or_fail(held, "timed_out", delay, (error,), phase)
-        case Snoozed(delay):
+        case Snoozed(delay, because):
             # A snooze is not a failure, so the attempt is handed back.
-            return _later(held, Act.SNOOZE, "snoozed", delay, attempt=held.attempt - 1)
+            told = () if because is None else (because,)
+            return _later(held, Act.SNOOZE, "snoozed", delay, attempt=held.attempt - 1, errors=told)
         case Cancelled(reason):
             error = {"type": "Cancelled", "message": reason}
             return _move(held, Act.CANCEL, State.CANCELLED, "cancelled", errors=(error,))

@@ -31,9 +31,10 @@ _GONE = 410
 Uniform: TypeAlias = Callable[[float, float], float]
 
 
-def message(event: str, at: datetime, job_id: UUID, job: Mapping[str, Any]) -> bytes:
+def message(event: str, at: datetime, job_id: UUID | None, data: Mapping[str, Any]) -> bytes:
     """The body, the same for every attempt."""
-    data = {**job, "id": ids.public(job_id), "job_id": str(job_id), "errors": job.get("errors") or []}
+    if job_id is not None:
+        data = {**data, "id": ids.public(job_id), "job_id": str(job_id), "errors": data.get("errors") or []}
     return msgspec.json.encode({"type": event, "timestamp": at.astimezone(UTC), "data": data})
 
 

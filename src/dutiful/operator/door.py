@@ -13,7 +13,9 @@ from uuid import UUID
 
 import uuid_utils.compat
 
+from dutiful.alert import BUILT_IN
 from dutiful.client import REASON_LIMIT, Client
+from dutiful.core.alert import AlertRule
 from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.errors import (
     BulkRunNotFound,
@@ -86,11 +88,13 @@ class Door:
         client: Client,
         principal: Principal | str | None = None,
         kinds: Mapping[str, Kind[Any, Any]] | None = None,
+        alert_rules: Mapping[str, AlertRule] | None = None,
     ) -> None:
         given = os_user() if principal is None else principal
         self.principal = given if isinstance(given, Principal) else Principal(name=check_name(given, "principal"))
         self._client = client
         self._kinds = kinds or {}
+        self._alert_rules = BUILT_IN if alert_rules is None else alert_rules
         tenant = self.principal.tenant
         # Where the database can, it shows a tenant's principal nothing else; that is the second net, not the first.
         self._store = client.store if tenant is None else client.store.for_tenant(tenant)

@@ -79,7 +79,12 @@ class Jobs(DeadLetters):
                 return later(record, record.run_at, await self._store.attempts(job_id), now)
             case State.SCHEDULED | State.READY | State.BLOCKED:
                 house = self.tenant is None
-                fleet = Fleet.of(await self._store.workers(), await self._store.pauses(), house=house)
+                fleet = Fleet.of(
+                    await self._store.workers(),
+                    await self._store.pauses(),
+                    house=house,
+                    breakers=await self._client.store.breakers(),  # nobody's; a tenant hears no more than that it waits
+                )
                 needs = await self.needs(job_id) if record.gate == "dependency" else []
                 if record.state is State.BLOCKED and (held := gate(record, needs, fleet, now)):
                     return held

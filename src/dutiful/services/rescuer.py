@@ -13,6 +13,7 @@ from dutiful.core.transitions import State
 from dutiful.delivery import EVERYWHERE, Lines
 from dutiful.duties import Duties, Survey
 from dutiful.kind import Kind
+from dutiful.observe.logs import about
 from dutiful.working import Refusal, Work
 
 log = logging.getLogger("dutiful.services")
@@ -31,10 +32,13 @@ class Rescuer:
         store: Rescue,
         kinds: Mapping[str, Kind[Any, Any]],
         uniform: Callable[[float, float], float] = random.uniform,
+        rescued: Callable[[str, Change], None] | None = None,
     ) -> None:
+        """`rescued` hears of the kind and the fate of each."""
         self._store = store
         self._kinds = kinds
         self._uniform = uniform
+        self._rescued = rescued
 
     async def tick(self, survey: Survey) -> Lines | None:
         if not survey.lapsed:
@@ -43,7 +47,7 @@ class Rescuer:
         while lapsed := await self._store.lapsed(BATCH):
             changes = self.decide(lapsed)
             refused = await self._store.settle(changes, lapsed_only=True)
-            report(lapsed, changes, refused)
+            self.report(lapsed, changes, refused)
             moved = moved or len(refused) < len(changes)
             if len(lapsed) < BATCH or len(refused) == len(changes):
                 break
@@ -56,7 +60,7 @@ class Rescuer:
             return 0
         changes = self.decide(lapsed)
         refused = await self._store.settle(changes)
-        report(lapsed, changes, refused)
+        self.report(lapsed, changes, refused)
         return len(changes) - len(refused)
 
     def decide(self, lapsed: Sequence[Lapsed]) -> list[Change]:
@@ -70,12 +74,23 @@ class Rescuer:
         known = self._kinds.get(kind)
         return known.policy if known else Policy()
 
+    def report(self, lapsed: Sequence[Lapsed], changes: Sequence[Change], refused: Sequence[Refusal]) -> None:
+        """Say what became of them."""
+        not_ours = {refusal.job_id for refusal in refused}
+        for job, change in zip(lapsed, changes, strict=True):
+            if job.job_id not in not_ours:
+                _tell_of(job, change)
+                if self._rescued is not None:
+                    self._rescued(job.kind, change)
 
-def report(lapsed: Sequence[Lapsed], changes: Sequence[Change], refused: Sequence[Refusal]) -> None:
-    not_ours = {refusal.job_id for refusal in refused}
-    for job, change in zip(lapsed, changes, strict=True):
-        if job.job_id not in not_ours:
-            fate = "is a dead letter now" if change.to is State.FAILED else f"is {change.to} again"
-            log.warning(
-                "job %s (%s) was lost with worker %s; it %s", ids.public(job.job_id), job.kind, job.worker_id, fate
-            )
+
+def _tell_of(job: Lapsed, change: Change) -> None:
+    fate = "is a dead letter now" if change.to is State.FAILED else f"is {change.to} again"
+    log.warning(
+        "job %s (%s) was lost with worker %s; it %s",
+        ids.public(job.job_id),
+        job.kind,
+        job.worker_id,
+        fate,
+        extra=about(job),
+    )

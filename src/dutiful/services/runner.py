@@ -161,5 +161,5 @@ class Runner:
             self._wake.set()
 
     def ended(self, webhook: bool) -> None:
-        if self.leading and (webhook or self._poster.declared):
+        if self.leading and (webhook or self._poster.hears_of_jobs):
             self._poster.wake()

@@ -61,6 +61,7 @@ class Poster:
     ) -> None:
         self._outbox = outbox
         self.declared = declared
+        self.hears_of_jobs = any(webhook.states for webhook in declared)
         self._names = [webhook.name for webhook in declared]
         self._make_sender = make_sender
         self._secrets = secrets
@@ -208,7 +209,7 @@ class Poster:
     async def _send(self, post: WebhookPost) -> Answer:
         secrets = self._secrets(post.webhook)
         check_secrets(secrets, "a webhook")
-        body = message(post.event, post.created_at, post.job_id, post.job)
+        body = message(post.event, post.created_at, post.job_id, post.data)
         signed = headers(post.id, datetime.now(UTC), body, secrets)
         async with self._making:
             if self._sender is None:
@@ -241,10 +242,9 @@ def _tell_of(post: WebhookPost, verdict: Verdict) -> None:
     if verdict.fate is Fate.DELIVERED:
         return
     log.warning(
-        "webhook %s (%s of job %s) to %s: %s; %s",
+        "webhook %s (%s) to %s: %s; %s",
         post.id,
-        post.event,
-        ids.public(post.job_id),
+        post.event if post.job_id is None else f"{post.event} of job {ids.public(post.job_id)}",
         clean(origin(post.url).rpartition("@")[2], 200),
         verdict.error,
         f"again in {verdict.delay.total_seconds():.0f} s" if verdict.delay else "given up",

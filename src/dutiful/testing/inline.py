@@ -34,7 +34,7 @@ def inline(app: Dutiful, resources: Mapping[str, Any] | None = None) -> Iterator
 
     What the handler raises, its caller gets; there are no retries, and nothing is stored. A pipeline runs through all
     of its phases, without timeouts. Payload and result travel as JSON, as they would. When to run it, unique keys and
-    dependencies are passed over. `resources` are what handlers ask for with Inject.
+    dependencies are passed over, and breakers let every call pass. `resources` are what handlers ask for with Inject.
     """
     runner = _Runner(app, resources or {})
     with patch.multiple(
@@ -101,7 +101,9 @@ class _Runner:
         """What the handler returned, or a coroutine that will; and the context to run that in."""
         kind, slot, claim = self._app.kind(job.kind), Slot("inline"), _claim(job)
         slot.begin(claim, kind)
-        attempt = AttemptContext(claim, slot, Ports(_Nowhere(), _Unheard(), None, self._app.settings.result_limit))
+        attempt = AttemptContext(
+            claim, slot, Ports(_Nowhere(), _Unheard(), None, None, self._app.settings.result_limit)
+        )
         resources = {name: self._resource(kind, name) for name in kind.signature.resources.values()}
         context = contextvars.copy_context()
         context.run(CURRENT.set, attempt)

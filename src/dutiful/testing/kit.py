@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from dutiful.app import Dutiful
+from dutiful.breaker import breaker_policy
 from dutiful.client import Client
 from dutiful.composition import make_retention
 from dutiful.core.duration import Duration, duration
@@ -21,6 +22,7 @@ from dutiful.testing.assertions import Assertions
 from dutiful.testing.clock import Clock, ClockedStore
 from dutiful.testing.drain import Drain, Ran
 from dutiful.worker.attempt import Attempts
+from dutiful.worker.breakers import Breakers
 from dutiful.worker.locks import Locks
 from dutiful.worker.processes import ProcessPool
 from dutiful.worker.resources import open_resources
@@ -127,8 +129,12 @@ class Kit(Assertions):
             opened = await open_resources(self._stack, makers, self.app.kinds.values())
             locks = Locks(self.store, self.app.settings.lock_connections)
             self._stack.push_async_callback(locks.close)
+            policies = self.app.breaker_policies()
+            breakers = Breakers(self.store, policies, breaker_policy(self.app.settings))
+            self._stack.push_async_callback(breakers.close)
+            await self.store.put_breaker_kinds(self.app.breaker_kinds(), policies)
             news = self.client.delivery.news
-            self._attempts = Attempts(self.store, threads, processes, opened, *limits, locks, news)
+            self._attempts = Attempts(self.store, threads, processes, opened, *limits, locks, breakers, news)
             self._stack.callback(self._attempts.close)
             if self.clock is not None:
                 await self.store.put_schedules(self.app.schedule_records(self.clock.now()))

@@ -15,9 +15,12 @@ from starlette.routing import compile_path
 
 from dutiful.app import Dutiful
 from dutiful.core.errors import UsageError
+from dutiful.web.api.alerts import alerts
 from dutiful.web.api.audit import audit, chain
+from dutiful.web.api.breakers import breakers
 from dutiful.web.api.bulk import bulk
 from dutiful.web.api.dlq import dlq
+from dutiful.web.api.draining import draining
 from dutiful.web.api.enqueue import enqueueing
 from dutiful.web.api.events import events
 from dutiful.web.api.fleet import fleet, queues
@@ -26,16 +29,19 @@ from dutiful.web.api.jobs import jobs
 from dutiful.web.api.queue import queue
 from dutiful.web.api.schedules import schedules
 from dutiful.web.api.status import EventsResponse, status
+from dutiful.web.api.stuck import stuck
 from dutiful.web.api.tokens import tokens
+from dutiful.web.api.trace import tracing
 from dutiful.web.api.webhooks import webhooks
 from dutiful.web.auth import Authenticate, Authentication
 from dutiful.web.gates import Gates
 from dutiful.web.limits import read_networks
+from dutiful.web.metrics import metrics
 from dutiful.web.operations import Operation, every
 from dutiful.web.problems import Problem, of_error
 
 PREFIX = "/api/jobs"
-# In this order they are tried, so `/dlq/bulk/` comes before `/dlq/{dlq_id}/`.
+# In this order they are tried: `/dlq/bulk/` before `/dlq/{dlq_id}/`, `/jobs/stuck/` before `/jobs/{job_id}/`.
 OPERATIONS = every(
     [
         queue,
@@ -43,9 +49,14 @@ OPERATIONS = every(
         bulk,
         dlq,
         enqueueing,
+        stuck,
         jobs,
+        tracing,
         events,
         fleet,
+        draining,
+        alerts,
+        breakers,
         schedules,
         webhooks,
         chain,
@@ -99,8 +110,11 @@ def check_prefix(prefix: str) -> None:
         raise UsageError(f"prefix {prefix!r} must begin with a slash and not end with one, as in /api/jobs")
 
 
-def create_app(app: Dutiful, **options: Any) -> FastAPI:
-    """The operations and the health checks as one application; `options` are those of router()."""
+def create_app(app: Dutiful, *, open_metrics: bool = False, **options: Any) -> FastAPI:
+    """The operations, the health checks and /metrics as one application; `options` are those of router().
+
+    `open_metrics`: whoever can reach /metrics may read it, without a token.
+    """
     prefix = options.get("prefix", PREFIX)
     check_prefix(prefix)
 
@@ -121,6 +135,8 @@ def create_app(app: Dutiful, **options: Any) -> FastAPI:
         redirect_slashes=False,
     )
     api.include_router(health(app))  # first, for with an empty prefix their names could be a job's id
+    shared = {name: options[name] for name in ("authenticate", "trusted_proxies") if name in options}
+    api.include_router(metrics(app, _version(), open_metrics=open_metrics, **shared))
     api.include_router(router(app, **options))
     api.add_exception_handler(HTTPException, _elsewhere)
     return api

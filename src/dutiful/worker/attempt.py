@@ -15,13 +15,15 @@ from dutiful.core.error_class import ErrorClass
 from dutiful.core.error_info import made
 from dutiful.core.errors import DutifulError, ItemsFailed
 from dutiful.core.job import Claim
-from dutiful.core.outcome import Cancel, Done, Failed, Lost, Outcome, Partial, Snooze
+from dutiful.core.outcome import Cancel, Done, Failed, Lost, Outcome, Partial, Released, Snooze
 from dutiful.core.payload import encode
 from dutiful.kind import Kind, Mode, Phase
+from dutiful.observe.logs import about
 from dutiful.pipeline import Pipeline
 from dutiful.store import Store
+from dutiful.worker.breakers import Breakers
 from dutiful.worker.context import AttemptContext, Ports
-from dutiful.worker.ending import ended_by
+from dutiful.worker.ending import ended_by, sign_of
 from dutiful.worker.items import failures, item_failures
 from dutiful.worker.locks import Locks
 from dutiful.worker.phases import Phases
@@ -48,6 +50,7 @@ class Attempts:
         result_limit: int,
         message_limit: int,
         locks: Locks,
+        breakers: Breakers,
         news: Callable[[], None],
     ) -> None:
         self.stepping = Stepping()
@@ -57,7 +60,7 @@ class Attempts:
         self._result_limit = result_limit
         self._message_limit = message_limit
         self._reporter = Reporter(store, news)
-        self._ports = Ports(store, self._reporter, locks, result_limit)
+        self._ports = Ports(store, self._reporter, locks, breakers, result_limit)
         self._phases = Phases(self._reporter, self._call, resources, result_limit, message_limit)
 
     def close(self) -> None:
@@ -75,7 +78,9 @@ class Attempts:
                 accepted = kind.accept(claim.payload, claim.tenant)
                 context.upgrade(accepted.payload)
                 claim = msgspec.structs.replace(claim, payload=accepted.arguments)
-            if kind.mode is Mode.LOOP:
+            if kind.breaker is not None and not await context.let_in(kind.breaker):
+                outcome = Released()  # it waits with the others of its kind until the breaker lets one try
+            elif kind.mode is Mode.LOOP:
                 own = contextvars.copy_context()
                 own.run(CURRENT.set, context)
                 handler = kind.function(**self._arguments(claim, kind, context))
@@ -100,12 +105,15 @@ class Attempts:
             context.free_locks()
         if context.tracked is not None:
             await self._last_word(context.tracked, None if stop is None else LAST_WORDS)
+        if kind.breaker is not None:
+            await context.let_out(sign_of(outcome))
         if context.settled:
             if not isinstance(outcome, (Done, Partial)):
                 log.warning(
                     "job %s went on after its transaction had completed it; %r is ignored",
                     ids.public(claim.job_id),
                     outcome,
+                    extra=about(claim),
                 )
             return None
         if context.entrusted and isinstance(outcome, (Done, Partial)):

@@ -9,14 +9,18 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.context import ItemName, Items, JobTransaction, Lock
+from dutiful.context import BreakerBlock, ItemName, Items, JobTransaction, Lock
 from dutiful.core import ids
+from dutiful.core.breaker import Sign
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import Claim, Token
 from dutiful.core.outcome import TimeoutExceeded
-from dutiful.core.payload import encode
+from dutiful.core.payload import check_name, encode
 from dutiful.errand import Errand
 from dutiful.kind import Phase
+from dutiful.worker.breaker import AttemptBreakers, NamedBreaker, PassThrough
+from dutiful.worker.breakers import Breakers
+from dutiful.worker.ending import sign_of_error
 from dutiful.worker.items import KEPT_ERRORS, TrackedItems, each, failures
 from dutiful.worker.lock import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks import Locks
@@ -39,6 +43,7 @@ class Ports:
     work: Work
     reporter: Reporting
     locks: Locks | None
+    breakers: Breakers | None
     result_limit: int
 
 
@@ -46,6 +51,7 @@ class AttemptContext:
     """Implements dutiful.Context for one claim; sees the store through its narrow ports only."""
 
     __slots__ = (
+        "_breakers",
         "_claim",
         "_locks",
         "_payload",
@@ -66,6 +72,7 @@ class AttemptContext:
         self._slot = slot
         self._ports = ports
         self._locks: AttemptLocks | None = None  # those of this attempt, once it wants one
+        self._breakers: AttemptBreakers | None = None
         self._phase: Phase | None = None
         self._results: dict[str, str | None] | None = None  # of phases that have ended, as JSON text
         self.blemishes: tuple[dict[str, Any], ...] = ()  # errors in spite of which the pipeline went on
@@ -154,6 +161,34 @@ class AttemptContext:
         """The attempt has ended, or a phase of it: nothing that it left behind is held any longer."""
         if self._locks is not None:
             self._locks.end()
+
+    # --- breakers
+
+    def breaker(self, name: str) -> BreakerBlock:
+        name = str.__str__(check_name(name, "breaker"))
+        return PassThrough() if self._ports.breakers is None else NamedBreaker(self._own_breakers, name)
+
+    async def let_in(self, breaker: str) -> bool:
+        """Enter the breaker that the kind declares; False if it lets no attempt begin."""
+        return self._ports.breakers is None or await self._own_breakers.let_in(breaker)
+
+    async def let_out(self, sign: Sign) -> None:
+        if self._breakers is not None:
+            await self._breakers.let_out(sign)
+
+    @property
+    def _own_breakers(self) -> AttemptBreakers:
+        if self._breakers is None:
+            assert self._ports.breakers is not None
+            self._breakers = AttemptBreakers(self._ports.breakers, self._token, self._sign_of)
+        return self._breakers
+
+    def _sign_of(self, error: BaseException | None) -> Sign:
+        kind = self._slot.kind
+        if error is not None and (self._slot.claim is not self._claim or kind is None):
+            return Sign.UNCLEAR  # the attempt has ended without it
+        own = None if self._phase is None else self._phase.retry
+        return Sign.GOOD if kind is None else sign_of_error(error, self._slot, own or kind.policy.retry)
 
     # --- phases
 

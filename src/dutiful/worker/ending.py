@@ -1,21 +1,27 @@
 """What it means how a handler ended."""
 
 import asyncio
-from datetime import UTC, datetime
+import random
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
 
+from dutiful.core.breaker import Sign
 from dutiful.core.classify import classify
 from dutiful.core.duration import duration
 from dutiful.core.error_class import ErrorClass
-from dutiful.core.error_info import describe, made, storable, type_of
-from dutiful.core.errors import ClaimLost, JobCancelled, PayloadInvalid
+from dutiful.core.error_info import MESSAGE_LIMIT, class_of, describe, made, storable, type_of
+from dutiful.core.errors import BreakerOpen, ClaimLost, DutifulError, ItemsFailed, JobCancelled, PayloadInvalid
 from dutiful.core.outcome import (
     Cancel,
     Cancelled,
+    Done,
     Fail,
     Failed,
     Lost,
     Outcome,
+    Partial,
     Released,
+    Skip,
     Snooze,
     Snoozed,
     TimedOut,
@@ -25,6 +31,8 @@ from dutiful.core.retry import Retry
 from dutiful.core.retry_after import wait_from
 from dutiful.worker.signal import of_the_job
 from dutiful.worker.slot import Slot, Stop
+
+SPREAD = 0.1
 
 
 def ended_by(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:
@@ -61,6 +69,8 @@ def meant_by(error: BaseException, retry: Retry, message_limit: int) -> Snoozed 
         match error:
             case Snooze():
                 return Snoozed(duration(error.delay))
+            case BreakerOpen():
+                return _until_it_may_call(error)
             case Cancel():
                 return Cancelled(storable(str.__str__(str(error.reason)), message_limit))
     except BaseException:  # a subclass without what its base has, or one that cannot be written as text
@@ -75,6 +85,41 @@ def meant_by(error: BaseException, retry: Retry, message_limit: int) -> Snoozed 
         message = f"(it could not be described: {type(second).__name__})"
         return Failed(made(type_of(error), message, error_class), type(error), final=final)
     return Failed(told, known.decided_by or type(error), wait, final)
+
+
+def sign_of(outcome: Outcome) -> Sign:
+    """What an attempt says of the service that all of it depends on."""
+    match outcome:
+        case Done() | Partial():
+            return Sign.GOOD
+        case TimedOut():
+            return Sign.BAD
+        case Failed(error, exception):
+            # It would have failed by a service in good health, too; and what is ours speaks of no service.
+            ours = isinstance(exception, type) and issubclass(exception, DutifulError)
+            own = class_of(error) is ErrorClass.NON_RETRYABLE or (ours and exception is not ItemsFailed)
+            return Sign.UNCLEAR if own else Sign.BAD
+        case Snoozed() | Cancelled() | Lost() | Released():
+            return Sign.UNCLEAR
+        case _:
+            assert_never(outcome)
+
+
+def sign_of_error(error: BaseException | None, slot: Slot, retry: Retry) -> Sign:
+    """What a block that ended so says of the service that it calls."""
+    if error is None:
+        return Sign.GOOD
+    if isinstance(error, asyncio.CancelledError):
+        return Sign.BAD if slot.stop is Stop.TIMEOUT else Sign.UNCLEAR
+    if isinstance(error, Skip) or not isinstance(error, Exception):
+        return Sign.UNCLEAR
+    return sign_of(ended_by(error, slot, retry, MESSAGE_LIMIT))
+
+
+def _until_it_may_call(error: BreakerOpen) -> Snoozed:
+    """Not all at once, when many wait for one service."""
+    wait = max(error.wait, timedelta(0)) * random.uniform(1, 1 + SPREAD)
+    return Snoozed(wait, made("BreakerOpen", str(error), ErrorClass.TRANSIENT))
 
 
 def _raised(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:

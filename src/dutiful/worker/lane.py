@@ -21,6 +21,7 @@ from dutiful.worker.lease import Leases
 from dutiful.worker.lines import Lines
 from dutiful.worker.settler import Settler
 from dutiful.worker.slot import Slot
+from dutiful.worker.tallies import Tallies
 from dutiful.working import Ask
 
 log = logging.getLogger("dutiful.worker")
@@ -30,6 +31,7 @@ STALE = 1.0
 # Work for at least this long is claimed at a time, for a claim's own cost is spread over what it brings.
 WORTH = 0.02
 SAMPLE = 0.005
+LEAST_BACKLOG = 100  # outcomes that wait to be stored, beyond which nothing is claimed; twice a batch, if that is more
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 
 
@@ -81,8 +83,9 @@ class Lane:
         lost: Callable[[UUID], None],
         *,
         lease: timedelta,
-        prefetch: int,
+        batch: int,
         tenants: Sequence[str] = (),
+        tallies: Tallies | None = None,
     ) -> None:
         self.name = settings.name
         self.settings = settings
@@ -99,8 +102,10 @@ class Lane:
         self._lost = lost
         self._lease = lease
         self._lease_seconds = lease.total_seconds()
-        self._prefetch = prefetch
+        self._batch = batch
+        self._backlog = max(2 * batch, LEAST_BACKLOG)
         self._tenants = tenants
+        self._tallies = tallies
         self._buffer: deque[Claim] = deque()
         self._buffered_at = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -108,8 +113,10 @@ class Lane:
         self._look = True  # whether a claim may find something
         self._open = True
         self._reconcile = False
+        self._asking = False
         self._low = 0  # with so few in the buffer, it is time to claim
         self._taken = 0
+        self._looks = self._found_busy = 0  # since somebody last asked how full it is
         self._measured = (0, time.monotonic())
         self.pace = 0.0  # jobs taken from the buffer a second, while there are any
         self.round_trip = 0.005
@@ -117,6 +124,28 @@ class Lane:
     @property
     def busy(self) -> int:
         return sum(1 for slot in self.slots if slot.claim is not None)
+
+    def look(self) -> None:
+        """See how many slots are busy; what is full now and then is not full all the time."""
+        self._looks += 1
+        self._found_busy += self.busy
+
+    def utilisation(self) -> float:
+        """The share of its slots that were busy, on average since this was last asked."""
+        self.look()
+        share = self._found_busy / (self._looks * len(self.slots))
+        self._looks = self._found_busy = 0
+        return round(share, 4)
+
+    @property
+    def running(self) -> list[str]:
+        """The jobs in its slots, for whoever waits until it is empty."""
+        return [str(slot.claim.job_id) for slot in self.slots if slot.claim is not None]
+
+    @property
+    def ahead(self) -> int:
+        """How many it has claimed that no slot has taken up yet; asking for some counts as one, for it may get them."""
+        return len(self._buffer) + self._asking
 
     @property
     def taken(self) -> int:
@@ -142,7 +171,7 @@ class Lane:
     # --- feeding
 
     async def feed(self) -> None:
-        """Claim as many as slots will free up within a round trip, never more than `prefetch` ahead."""
+        """Claim as many as slots will free up within a round trip, never more than `batch` at once or ahead."""
         pause = FIRST_RETRY
         while self._open:
             self._measure()
@@ -181,12 +210,12 @@ class Lane:
     def _wanted(self) -> tuple[int, int]:
         """How many jobs to ask for, and how many slots stand idle."""
         free = len(self._waiting)
-        if self._settler.pending > 2 * self._prefetch:
+        if self._settler.pending > self._backlog:
             return 0, free
-        ahead = min(self._prefetch, int(self.pace * max(2 * self.round_trip, WORTH)))
+        ahead = min(self._batch, int(self.pace * max(2 * self.round_trip, WORTH)))
         # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
         self._low = ahead // 2
-        want = free + ahead - len(self._buffer)
+        want = min(self._batch, free + ahead - len(self._buffer))
         return (want if free or len(self._buffer) <= self._low else 0), free
 
     async def _claim(self, want: int, free: int) -> list[Claim]:
@@ -197,10 +226,12 @@ class Lane:
         ask = Ask(self._worker_id, self.name, lines, self._names, want, self._lease, int(seeks), self._tenants)
         claims: list[Claim] = []
         try:
+            self._asking = True
             with self._leases.claiming():
                 claims = await self._store.claim(ask)
                 self._leases.add(claims)
         finally:
+            self._asking = False
             if seeks:
                 self._suspects.found(claims)
         if claims:
@@ -276,6 +307,8 @@ class Lane:
                 raise
             if slot.abandoned:
                 return
+            if self._tallies is not None:
+                self._tallies.ended(claim, time.monotonic() - slot.started)
             self._hand_over(claim, outcome)
             if slot.closing:
                 return  # told so while its last word was stored, which must not cost the outcome
@@ -289,6 +322,8 @@ class Lane:
             self._forget_suspect(claim)
         if outcome is None:
             self._leases.drop([claim.claim_id])
+            if self._tallies is not None:
+                self._tallies.completed([claim])  # by its handler's own transaction
         else:
             self._settler.settle(claim, outcome)
 

@@ -66,10 +66,10 @@ class Leases:
         batch = Batch()
         self._held.update({claim.claim_id: (claim, batch) for claim in claims})
 
-    def drop(self, claim_ids: Iterable[int]) -> None:
+    def drop(self, claim_ids: Iterable[int]) -> list[Claim]:
+        """Those of them that were known."""
         pop = self._held.pop
-        for claim_id in claim_ids:
-            pop(claim_id, None)
+        return [held[0] for claim_id in claim_ids if (held := pop(claim_id, None)) is not None]
 
     def claim(self, claim_id: int) -> Claim | None:
         held = self._held.get(claim_id)

@@ -21,6 +21,8 @@ from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome,
 from dutiful.core.payload import encode
 from dutiful.core.retry import Retry
 from dutiful.kind import Kind
+from dutiful.observe import logs
+from dutiful.observe.logs import ABOUT, WORKER, about
 from dutiful.worker.ending import meant_by
 from dutiful.worker.slot import Slot
 
@@ -37,6 +39,8 @@ class Request(msgspec.Struct):
     payload: str
     result_limit: int
     message_limit: int
+    about: dict[str, Any]  # which job it is, for the logs
+    trace: dict[str, str] | None  # the attempt's span, as another process can take it up
 
 
 class Answer(msgspec.Struct):
@@ -54,7 +58,15 @@ class Answer(msgspec.Struct):
 class ProcessPool:
     """Members are started when first needed, kept for the next job, and killed with a job that must stop."""
 
-    def __init__(self, size: int, result_limit: int, message_limit: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        result_limit: int,
+        message_limit: int,
+        carrier: Callable[[], dict[str, str] | None] | None = None,
+    ) -> None:
+        """`carrier` tells the span that is current, where attempts have one."""
+        self._carrier = carrier
         self._result_limit = result_limit
         self._message_limit = message_limit
         self._free = asyncio.Semaphore(size)
@@ -69,7 +81,9 @@ class ProcessPool:
             try:
                 slot.interrupted_by(lambda stop: member.kill())
                 limits = self._result_limit, self._message_limit
-                request = Request(kind.__module__, kind.__qualname__, claim.payload, *limits)
+                trace = None if self._carrier is None else self._carrier()
+                who = {**about(claim), "worker": WORKER.get()}
+                request = Request(kind.__module__, kind.__qualname__, claim.payload, *limits, who, trace)
                 answer = await member.ask(request, slot.count_from_now)
             except BaseException:
                 # Its answer would be taken for the next job's.
@@ -121,7 +135,7 @@ class _Member:
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process: BaseProcess = spawn.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process: BaseProcess = spawn.Process(target=_serve, args=(theirs, logs.shape()), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -191,8 +205,10 @@ def _found(module: str, name: str) -> Any:
     return found
 
 
-def _serve(pipe: Connection) -> None:
-    """The child: answers requests until its parent is gone."""
+def _serve(pipe: Connection, shape: logs.Shape | None) -> None:
+    """The child: answers requests until its parent is gone, and logs as that one does."""
+    if shape is not None:
+        logs.configure(*shape)
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)  # a drain lets it finish; the parent kills it if it must
     threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
@@ -225,10 +241,21 @@ def _run(kind: Any, request: Request, pipe: Connection) -> str | None:
         raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
     # Only now: a young process has much to import, and a timeout that counts it could never be kept.
     pipe.send_bytes(BEGUN)
-    value = kind.function(**msgspec.structs.asdict(kind.signature.decode(request.payload)))
+    ABOUT.set(request.about)
+    arguments = msgspec.structs.asdict(kind.signature.decode(request.payload))
+    with _traced(request.trace):
+        value = kind.function(**arguments)
     if isinstance(value, (Snooze, Cancel)):
         raise value
     return None if value is None else encode(value, what="result", limit=request.result_limit)
+
+
+def _traced(carrier: dict[str, str] | None) -> contextlib.AbstractContextManager[None]:
+    if carrier is None:
+        return contextlib.nullcontext()
+    from dutiful.observe.tracing import carried
+
+    return carried(carrier)
 
 
 def _told(outcome: Snoozed | Cancelled | Failed) -> Answer:

@@ -20,7 +20,9 @@ from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
 from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide_surely
 from dutiful.core.transitions import State
 from dutiful.kind import Kind
+from dutiful.observe.logs import about
 from dutiful.worker.lease import Leases
+from dutiful.worker.tallies import Tallies
 from dutiful.working import Completion, Refusal, Verdict, Work
 
 log = logging.getLogger("dutiful.worker")
@@ -58,6 +60,7 @@ class Settler:
         uniform: Uniform,
         settled: Callable[[Claim, Change], None] | None = None,
         ended: Callable[[bool], None] | None = None,
+        tallies: Tallies | None = None,
     ) -> None:
         """`ended` hears that jobs are final now, and whether one of them names a webhook."""
         self._work = work
@@ -66,6 +69,7 @@ class Settler:
         self._uniform = uniform
         self._settled = settled or (lambda claim, change: None)
         self._ended = ended or (lambda webhook: None)
+        self._tallies = tallies
         self._waiting = Pile()
         self._under_way = Pile()
         # Somebody's open transaction holds their leases: tried again now and then, and never waited for.
@@ -181,8 +185,10 @@ class Settler:
             self._put_aside(Pile([d for d in done if d.claim_id in locked]))
             done = [d for d in done if d.claim_id not in locked]
         self.count += len(done)
-        self._leases.drop([d.claim_id for d in done])
+        claims = self._leases.drop([d.claim_id for d in done])
         self._ended(any(d.webhook for d in done))
+        if self._tallies is not None:
+            self._tallies.completed(claims, _of(refused, Verdict.LOST) if refused else ())
         if refused:
             _report(refused)
 
@@ -221,6 +227,7 @@ class Settler:
                 self._settled(claim, change)
                 if change.to.final:
                     self._ended(_names_webhook(claim))
+        self._count([one for one in changes if one[0].claim_id not in asked], refused)
         _report(refused)
         if asked:
             # It was to live on, but somebody cancelled it meanwhile.
@@ -228,6 +235,17 @@ class Settler:
                 (claim, self._decide(claim, Cancelled("cancelled"))) for claim, _ in changes if claim.claim_id in asked
             ]
             await self._apply(again)
+
+    def _count(self, changes: Sequence[tuple[Claim, Change]], refused: Sequence[Refusal]) -> None:
+        if self._tallies is None:
+            return
+        lost, repeated = _of(refused, Verdict.LOST), _of(refused, Verdict.REPEATED)
+        for claim, change in changes:
+            # That an attempt was lost, whoever took its claim away has said before.
+            if claim.claim_id in lost or (change.outcome == "lost" and claim.claim_id in repeated):
+                self._tallies.refused(claim)
+            else:
+                self._tallies.settled(claim, change)
 
     def _put_aside(self, locked: Pile) -> None:
         if not self._trying_again:
@@ -273,10 +291,12 @@ def _tell_of(claim: Claim, change: Change) -> None:
         error.get("type"),
         str(error.get("message"))[:500],
         fate,
+        extra=about(claim),
     )
 
 
 def _report(refused: Sequence[Refusal]) -> None:
     for refusal in refused:
         if refusal.verdict is Verdict.LOST:
-            log.warning("job %s: its claim was lost, so this outcome is discarded", ids.public(refusal.job_id))
+            job = ids.public(refusal.job_id)
+            log.warning("job %s: its claim was lost, so this outcome is discarded", job, extra={"job": job})

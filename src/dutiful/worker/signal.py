@@ -1,10 +1,10 @@
 """What a handler raises to speak of its whole job: told apart from what has merely gone wrong, also inside a group."""
 
 from dutiful.core.classify import leaves
-from dutiful.core.errors import ClaimLost, JobCancelled, LockLost
+from dutiful.core.errors import BreakerOpen, ClaimLost, JobCancelled, LockLost
 from dutiful.core.outcome import Cancel, Snooze, TimeoutExceeded
 
-_OF_THE_JOB = (Cancel, Snooze, ClaimLost, LockLost)
+_OF_THE_JOB = (Cancel, Snooze, BreakerOpen, ClaimLost, LockLost)
 # Of a job that nobody has told to stop, they speak of another one, whose result it waited for.
 _STOPS = (JobCancelled, TimeoutExceeded)
 

@@ -64,7 +64,9 @@ class Slot:
         self.kind = kind
         self.stop = self.also = None
         self.deadline = self.allowed = None
-        if kind.mode is not Mode.PROCESS:  # that one waits for a process first
+        if kind.mode is Mode.PROCESS:  # that one waits for a process first
+            self.started = time.monotonic()
+        else:
             self.count_from_now()
 
     def count_from_now(self) -> None:

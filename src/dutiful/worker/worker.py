@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import uuid_utils.compat
 
+from dutiful.acting import PauseScope
+from dutiful.breaker import breaker_policy
+from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.duration import brief
 from dutiful.core.errors import DutifulError, ShutdownTimeout, StoreUnavailable, UnknownKind
 from dutiful.core.job import Claim
@@ -24,10 +27,12 @@ from dutiful.delivery import EVERYWHERE, Delivery
 from dutiful.duties import WorkerRecord
 from dutiful.kind import Kind
 from dutiful.locking import LockMode
+from dutiful.observe.logs import WORKER
 from dutiful.service import Duty
 from dutiful.settings import Settings
 from dutiful.store import Store
 from dutiful.worker.attempt import Attempts
+from dutiful.worker.breakers import Breakers
 from dutiful.worker.lane import Lane, Suspects
 from dutiful.worker.lease import LeaseKeeper, Leases
 from dutiful.worker.lines import Lines
@@ -37,7 +42,12 @@ from dutiful.worker.processes import ProcessPool
 from dutiful.worker.resources import open_resources
 from dutiful.worker.settler import Settler
 from dutiful.worker.slot import Slot, Stop
+from dutiful.worker.tallies import Tallies
 from dutiful.worker.threads import Threads
+from dutiful.worker.traced import TracedAttempts
+
+if TYPE_CHECKING:
+    from dutiful.observe.tracing import Tracer
 
 log = logging.getLogger("dutiful.worker")
 opening = logging.getLogger("dutiful.opening")  # each step of a start, in its order
@@ -54,9 +64,12 @@ class Worker:
         settings: Settings,
         *,
         resources: Mapping[str, Callable[[], Any]] | None = None,
+        breakers: Mapping[str, BreakerPolicy] | None = None,
         duties: Duty | None = None,
         worker_id: UUID | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
+        tallies: Tallies | None = None,
+        tracer: "Tracer | None" = None,
     ) -> None:
         unknown = sorted(set(settings.kinds) - set(kinds))
         if unknown:
@@ -69,8 +82,12 @@ class Worker:
         self._settings = settings
         self._kinds = {n: k for n, k in kinds.items() if not settings.kinds or n in settings.kinds}
         self._makers = resources or {}
+        self._breakers = breakers or {}
+        self._breaker_kinds = {name: kind.breaker for name, kind in kinds.items()}
         self._duties = duties
         self._uniform = uniform
+        self._tallies = tallies
+        self._tracer = tracer
         self._lines = Lines()
         self._leases = Leases()
         self._stopping = asyncio.Event()
@@ -102,19 +119,25 @@ class Worker:
     async def run(self) -> None:
         """Work until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored."""
         async with AsyncExitStack() as stack:
+            # For the logs: of all that we do from here on, in whatever task or thread.
+            stack.callback(WORKER.reset, WORKER.set(str(self.id)))
             threads = Threads(sum(lane.slots for lane in self._settings.lanes))
             stack.callback(threads.close)
             limits = self._settings.result_limit, self._settings.error_message_limit
-            processes = ProcessPool(self._settings.cpu_processes, *limits)
+            carrier = None if self._tracer is None else self._tracer.carrier
+            processes = ProcessPool(self._settings.cpu_processes, *limits, carrier)
             stack.callback(processes.close)
             resources = await open_resources(stack, self._makers, self._kinds.values())
             self._accord = Accord(self._store, self.id)
             locks = Locks(self._store, self._settings.lock_connections, self._accord)
             stack.push_async_callback(locks.close)
-            attempts = Attempts(self._store, threads, processes, resources, *limits, locks, self._delivery.news)
+            breakers = Breakers(self._store, self._breakers, breaker_policy(self._settings))
+            stack.push_async_callback(breakers.close)
+            parts = self._store, threads, processes, resources, *limits, locks, breakers, self._delivery.news
+            attempts = Attempts(*parts) if self._tracer is None else TracedAttempts(self._tracer, *parts)
             stack.callback(attempts.close)
             self._settler = Settler(
-                self._store, self._kinds, self._leases, self._uniform, self._on_settled, self._on_ended
+                self._store, self._kinds, self._leases, self._uniform, self._on_settled, self._on_ended, self._tallies
             )
             self.lanes = self._make_lanes(attempts)
             self._slots: list[Slot] = [slot for lane in self.lanes for slot in lane.slots]
@@ -131,6 +154,9 @@ class Worker:
             try:
                 await self._beat()
                 await self._accord.greet()
+                # By every worker, be it one that never leads: what a breaker bars it gives back, and while nobody knows
+                # that the kind has to wait, it would claim that again at once.
+                await self._store.put_breaker_kinds(self._breaker_kinds, self._breakers)
                 if self._duties is not None:
                     await self._duties.recover()
                     opening.debug("recovered")
@@ -156,8 +182,9 @@ class Worker:
                 suspects,
                 lambda job_id: self._tell(job_id, Stop.LOST),
                 lease=self._settings.lease,
-                prefetch=self._settings.prefetch,
+                batch=self._settings.batch,
                 tenants=self._settings.claim_tenants,
+                tallies=self._tallies,
             )
             for lane in self._settings.lanes
         ]
@@ -310,6 +337,8 @@ class Worker:
         while True:
             await asyncio.sleep(self._settings.heartbeat.total_seconds())
             await self._beat()
+            if self._tallies is not None:
+                await self._tallies.hand_over(self._store, self.id)
 
     async def _serve(self) -> None:
         assert self._duties is not None
@@ -326,6 +355,7 @@ class Worker:
                 self._delivery.news()
             for lane in self.lanes:
                 lane.give_back_stale()
+                lane.look()
             now = time.monotonic()
             for slot in self._slots:
                 if slot.deadline is not None and now >= slot.deadline and now - slot.told_at >= 1.0:
@@ -367,12 +397,18 @@ class Worker:
         self._leases.drop([claim.claim_id])
 
     async def _beat(self) -> None:
+        # Seen before the lanes are: what one that is paused claims from here on is nothing.
+        paused = {pause.name for pause in await self._store.pauses() if pause.scope is PauseScope.LANE}
         tenants = {"tenants": list(self._settings.claim_tenants)} if self._settings.claim_tenants else {}
         lanes = {
             lane.name: {
                 "slots": lane.settings.slots,
                 "queues": list(lane.settings.queues),
                 "busy": lane.busy,
+                "jobs": lane.running,
+                "ahead": lane.ahead,
+                "utilisation": lane.utilisation(),
+                **({"paused": True} if lane.name in paused else {}),
                 **tenants,
             }
             for lane in self.lanes
@@ -404,6 +440,11 @@ class Worker:
             return None
 
     async def _leave(self) -> None:
+        if self._tallies is not None:
+            try:
+                await asyncio.wait_for(self._tallies.hand_over_all(self._store, self.id), 2)
+            except (DutifulError, TimeoutError) as error:
+                log.warning("what was counted last could not be handed over: %s", error)
         try:
             await asyncio.wait_for(self._store.leave(self.id), 5)
         except (DutifulError, TimeoutError) as error:

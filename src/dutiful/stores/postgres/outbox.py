@@ -67,5 +67,5 @@ class PostgresOutbox(PostgresPart):
 def _post(row: Any) -> WebhookPost:
     values = dict(row)
     values["state"] = PostState(values["state"])
-    values["job"] = read_object(values["job"])
+    values["data"] = read_object(values["data"])
     return WebhookPost(**values)

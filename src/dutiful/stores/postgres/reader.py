@@ -9,15 +9,17 @@ import msgspec
 
 from dutiful.acting import Pause, PauseScope
 from dutiful.core.job import AttemptRecord, JobRecord
-from dutiful.core.transitions import State
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
+from dutiful.measuring import Signs
 from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
+from dutiful.stores.counting import EXACT, LETTERS, LOOKED_UP, by_queue, by_state, of_many
 from dutiful.stores.listing import Fetch, Lines, Request, Sift, Walk, listing, needle
-from dutiful.stores.postgres.part import PostgresPart, decoded, record
+from dutiful.stores.postgres.measuring import PostgresMeasuring
+from dutiful.stores.postgres.part import decoded, record
 
 
-class PostgresReader(PostgresPart):
+class PostgresReader(PostgresMeasuring):
     async def find(self, job_id: UUID) -> JobRecord | None:
         rows = await self._db.fetch(self._sql["records"], [job_id])
         return record(rows[0]) if rows else None
@@ -60,20 +62,45 @@ class PostgresReader(PostgresPart):
         return [record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
 
     async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
-        return [QueueRecord(**dict(row)) for row in await self._db.fetch(self._sql["queues"], tenant)]
+        paused = {row[0] for row in await self._db.fetch(self._sql["paused_queues"])}
+        return by_queue(await self.depths(tenant=tenant), await self._oldest(tenant), paused, empty=tenant is None)
 
     async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats:
-        start = (now or await self._clock()) - since
-        counts = {State(row[0]): row[1] for row in await self._db.fetch(self._sql["counts"], start, tenant)}
-        oldest, dead_letters, workers = (await self._db.fetch(self._sql["other_counts"], now, tenant))[0]
+        at = now or await self._clock()
+        depths, oldest = await self.depths(tenant=tenant), await self._oldest(tenant)
+        finished, exact = await self._finished(since, tenant, at)
+        dead_letters, workers = (await self._db.fetch(self._sql["other_counts"], now, tenant, LETTERS))[0]
         return Stats(
-            live={state.value: count for state, count in counts.items() if not state.final},
-            finished={state.value: count for state, count in counts.items() if state.final},
-            since=start,
-            oldest_ready_at=oldest,
+            live=by_state(depths),
+            finished=finished,
+            since=at - since,
+            oldest_ready_at=min(oldest.values(), default=None),
             dead_letters=dead_letters,
             workers=workers,
+            estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in depths),
         )
+
+    async def signs(self, stuck_after: timedelta, *, now: datetime | None = None) -> Signs:
+        dead_letters, _ = (await self._db.fetch(self._sql["other_counts"], now, None, LETTERS))[0]
+        stuck = (await self._db.fetch(self._sql["count_stuck"], stuck_after, now))[0][0]
+        return Signs(due_since=await self._oldest(None), dead_letters=dead_letters, stuck=stuck)
+
+    async def _oldest(self, tenant: str | None) -> dict[str, datetime]:
+        """Since when the first jobs of each queue have been due."""
+        return dict(await self._db.fetch(self._sql["line_heads"], tenant))
+
+    async def _finished(self, since: timedelta, tenant: str | None, now: datetime) -> tuple[dict[str, int], bool]:
+        """By state, those that ended lately, and whether that is exact.
+
+        Of many, it is what workers have counted; of a tenant, those among its newest jobs.
+        """
+        limit = EXACT + 1 if tenant is None else LOOKED_UP
+        rows = await self._db.fetch(self._sql["count_finished"], now - since, tenant, limit)
+        seen = {state: count for state, count in rows if state is not None}
+        exact = sum(count for _, count in rows) < limit
+        if exact or tenant is not None:
+            return seen, exact
+        return of_many(seen, await self.tallied(since, now=now)), False
 
     async def workers(self) -> list[WorkerRecord]:
         return [_worker(**decoded(row)) for row in await self._db.fetch(self._sql["workers"])]

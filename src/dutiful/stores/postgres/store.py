@@ -20,7 +20,9 @@ from dutiful.duties import Fired, Promotion, ScheduleRecord, Survey, WorkerRecor
 from dutiful.payload_rule import PayloadRule
 from dutiful.stores.postgres import encode, migrations, within
 from dutiful.stores.postgres.access import PostgresAccess
+from dutiful.stores.postgres.alerting import PostgresAlerting
 from dutiful.stores.postgres.auditing import PostgresAuditing
+from dutiful.stores.postgres.breaking import PostgresBreaking
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.keeper import PostgresKeeper
 from dutiful.stores.postgres.locking import PostgresLocking
@@ -62,6 +64,8 @@ class PostgresStore(
     PostgresReviewing,
     PostgresAuditing,
     PostgresAccess,
+    PostgresBreaking,
+    PostgresAlerting,
 ):
     def __init__(
         self,
@@ -290,6 +294,7 @@ class PostgresStore(
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         rows = await self._db.fetch(self._sql["sweep"], limit, now)
+        rows += await self._let_out(limit, now)
         return Promotion(sum(r[2] for r in rows), frozenset((r[0], r[1]) for r in rows))
 
     async def orphans(self) -> list[Lapsed]:

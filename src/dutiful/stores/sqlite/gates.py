@@ -1,17 +1,17 @@
-"""Opens and shuts the gates before which blocked jobs wait: paused kinds, and jobs that they depend on."""
+"""Opens and shuts the gates before which blocked jobs wait: paused kinds, open breakers, jobs that they depend on."""
 
 import msgspec
 
 from dutiful.core.ids import public
 from dutiful.core.transitions import State
 from dutiful.duties import Promotion
-from dutiful.stores.sqlite import places
+from dutiful.stores.sqlite import places, probing
 from dutiful.stores.sqlite.codec import maybe_moment, uuid
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
 
 Kinds = frozenset[tuple[str, int]]
-"""Paused kinds, each with the time since when."""
+"""Kinds of which nothing is claimed, paused or with an open breaker, each with the time since when."""
 
 _MET = (State.COMPLETED, State.COMPLETED_WITH_ERRORS)
 
@@ -21,24 +21,30 @@ class Found(msgspec.Struct, frozen=True):
 
     shut_out: list[bytes]
     let_in: list[bytes]
+    turns: list[probing.Turn]
     swept: Kinds
     next_run_at: int | None
 
+    @property
+    def nothing(self) -> bool:
+        return not (self.shut_out or self.let_in or self.turns)
 
-def paused_kinds(db: Connection) -> Kinds:
-    return frozenset((name, since) for name, since in db.rows(SQL["pauses_of_kinds"]))
+
+def stopped_kinds(db: Connection) -> Kinds:
+    return frozenset((name, since) for name, since in db.rows(SQL["stopped_kinds"]))
 
 
-def look(db: Connection, limit: int, swept: Kinds) -> Found:
+def look(db: Connection, limit: int, swept: Kinds, now: int) -> Found:
     """Find what is to be moved; only a look, so that however many jobs wait, no writer waits for it."""
-    pauses = paused_kinds(db)
+    stopped = stopped_kinds(db)
     let_in: list[bytes] = []
-    if not pauses <= swept:
-        let_in = [job_id for (job_id,) in db.rows(SQL["ready_of_paused_kinds"], (limit,))]
+    if not stopped <= swept:
+        let_in = [job_id for (job_id,) in db.rows(SQL["ready_of_stopped_kinds"], (limit,))]
     shut_out = [job_id for (job_id,) in db.rows(SQL["no_longer_paused"], (limit,))]
     shut_out += [job_id for (job_id,) in db.rows(SQL["dependency_decided"], (limit - len(shut_out),))]
     clean = len(let_in) < limit
-    return Found(shut_out, let_in, pauses if clean else swept, db.value(SQL["next_run_at"]))
+    turns = probing.look(db, limit - len(shut_out), now)
+    return Found(shut_out, let_in, turns, stopped if clean else swept, db.value(SQL["next_run_at"]))
 
 
 def move(db: Connection, found: Found, now: int) -> Promotion:
@@ -48,7 +54,10 @@ def move(db: Connection, found: Found, now: int) -> Promotion:
     moved = sum(_admit(db, job_id, placing, paused, now) for job_id in found.shut_out)
     moved += sum(_shut(db, job_id, placing, paused) for job_id in found.let_in)
     placing.write()
-    return Promotion(moved, frozenset(placing.lines), maybe_moment(db.value(SQL["next_run_at"])))
+    probes = places.Placing(db, frozenset(), now)
+    moved += probing.let_out(db, found.turns, probes, now)
+    probes.write()
+    return Promotion(moved, frozenset(placing.lines | probes.lines), maybe_moment(db.value(SQL["next_run_at"])))
 
 
 def _admit(db: Connection, job_id: bytes, placing: places.Placing, paused: frozenset[str], now: int) -> bool:

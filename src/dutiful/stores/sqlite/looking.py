@@ -1,7 +1,6 @@
 """What people and the client read."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from uuid import UUID
 
 from dutiful.acting import Pause, PauseScope
@@ -10,9 +9,8 @@ from dutiful.core.readable import read, read_object, read_objects
 from dutiful.core.transitions import State
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.reading import QueueRecord, Stats
 from dutiful.stores.sqlite import liveness
-from dutiful.stores.sqlite.codec import maybe_moment, maybe_uuid, moment, span, uuid
+from dutiful.stores.sqlite.codec import maybe_moment, maybe_uuid, moment, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
@@ -48,31 +46,6 @@ def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:
 def dependencies(db: Connection, job_id: UUID) -> list[JobRecord]:
     found = (find(db, uuid(needed)) for (needed,) in db.rows(SQL["needs_of"], (job_id.bytes,)))
     return [job for job in found if job is not None]
-
-
-def queues(db: Connection, tenant: str | None) -> list[QueueRecord]:
-    paused = {name for scope, name, *_ in db.rows(SQL["pauses"]) if scope == PauseScope.QUEUE}
-    oldest = _oldest(db, tenant)
-    return [
-        QueueRecord(
-            queue=queue, scheduled=scheduled, ready=ready, blocked=blocked, running=running,
-            oldest_ready_at=maybe_moment(oldest.get(queue)), paused=queue in paused,
-        )
-        for queue, scheduled, ready, blocked, running in db.rows(SQL["count_by_queue"], {"tenant": tenant})
-    ]  # fmt: skip
-
-
-def stats(db: Connection, span_back: timedelta, tenant: str | None, now: int) -> Stats:
-    since = now - span(span_back)
-    scheduled, ready, blocked, running, dead_letters = db.rows(SQL["count_live"], {"tenant": tenant})[0]
-    return Stats(
-        live={"scheduled": scheduled, "ready": ready, "blocked": blocked, "running": running},
-        finished=dict(db.rows(SQL["count_finished"], {"since": since, "tenant": tenant})),
-        since=moment(since),
-        oldest_ready_at=maybe_moment(min(_oldest(db, tenant).values(), default=None)),
-        dead_letters=dead_letters,
-        workers=sum(worker.alive for worker in workers(db, now)),
-    )
 
 
 def workers(db: Connection, now: int) -> list[WorkerRecord]:
@@ -115,16 +88,6 @@ def lines(db: Connection) -> list[tuple[str, int]]:
         found.append((line[0], line[1]))
         line = db.row(SQL["next_line_of_queue"], line) or db.row(SQL["next_line_beyond_queue"], line[:1])
     return found
-
-
-def _oldest(db: Connection, tenant: str | None) -> dict[str, int]:
-    """Since when the first job of each queue has been due."""
-    oldest: dict[str, int] = {}
-    for queue, priority in lines(db):
-        first = db.value(SQL["first_in_line"], {"queue": queue, "priority": priority, "tenant": tenant})
-        if first is not None:
-            oldest[queue] = min(first, oldest.get(queue, first))
-    return oldest
 
 
 def _jobs(source: str) -> str:

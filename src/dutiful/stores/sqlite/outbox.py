@@ -1,7 +1,7 @@
-"""Webhook messages: written with a job's end, taken to be posted, and settled."""
+"""Webhook messages: written with a job's end or an alert's change, taken to be posted, and settled."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -51,6 +51,13 @@ def announce(
     posts = [post for job_id in (ended if hooks else naming) for post in _posts(db, job_id, hooks, now)]
     if posts:
         db.many(SQL["insert_post"], posts)
+
+
+def announce_alert(db: Connection, event: str, data: Mapping[str, Any], now: int) -> None:
+    told = to_json(data)
+    for name, url in db.rows(SQL["alert_hooks"]):
+        id_ = from_parts(now // 1000, os.urandom(10)).bytes
+        db.run(SQL["insert_post"], (id_, None, name, url, event, told, now, None, None))
 
 
 def _posts(db: Connection, job_id: bytes, hooks: list[Hook], now: int) -> Iterator[Row]:
@@ -116,7 +123,7 @@ def put_webhooks(db: Connection, webhooks: Sequence[WebhookRecord]) -> None:
         SQL["put_webhook"],
         [
             (one.name, one.url, None if one.kinds is None else to_json(one.kinds), to_json(one.states),
-             int(one.enabled), maybe_micros(one.disabled_at), one.reason)
+             int(one.alerts), int(one.enabled), maybe_micros(one.disabled_at), one.reason)
             for one in webhooks
         ],
     )  # fmt: skip
@@ -182,10 +189,10 @@ def post_again(db: Connection, post_id: UUID, now: int) -> bool:
 def webhooks(db: Connection) -> list[WebhookRecord]:
     return [
         WebhookRecord(
-            name=name, url=url, kinds=read(kinds), states=read(states), enabled=bool(enabled),
+            name=name, url=url, kinds=read(kinds), states=read(states), alerts=bool(alerts), enabled=bool(enabled),
             disabled_at=maybe_moment(disabled_at), reason=reason,
         )
-        for name, url, kinds, states, enabled, disabled_at, reason in db.rows(SQL["webhooks"])
+        for name, url, kinds, states, alerts, enabled, disabled_at, reason in db.rows(SQL["webhooks"])
     ]  # fmt: skip
 
 
@@ -204,15 +211,15 @@ def posts(db: Connection, job_id: UUID | None, state: PostState | None, limit: i
 
 
 def _post(row: Row) -> WebhookPost:
-    (id_, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
+    (id_, job_id, webhook, url, event, data, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
      tenant) = row  # fmt: skip
     return WebhookPost(
         id=uuid(id_),
-        job_id=uuid(job_id),
+        job_id=maybe_uuid(job_id),
         webhook=webhook,
         url=url,
         event=event,
-        job=read_object(job) or {},
+        data=read_object(data) or {},
         state=PostState(state),
         attempts=attempts,
         created_at=moment(created_at),

@@ -14,9 +14,9 @@ from dutiful.core.errors import SchemaMismatch, UsageError
 from dutiful.stores.sqlite.driver import Connection, is_busy
 from dutiful.stores.sqlite.sql import SQL
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 7
 """The number of the newest migration that this release knows."""
-OLDEST_VERSION = 3
+OLDEST_VERSION = 4
 """The oldest release's SCHEMA_VERSION that can work with the tables as this release leaves them."""
 
 _TURNING_WAL_ON_S = 10.0

@@ -17,11 +17,14 @@ from dutiful.core.tenant import check_tenant
 from dutiful.core.transitions import State
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
-from dutiful.stores.sqlite import acts, check, health, intake, listing, looking, schema, work
+from dutiful.stores.sqlite import acts, check, counting, health, intake, listing, looking, schema, work
 from dutiful.stores.sqlite.driver import Driver
 from dutiful.stores.sqlite.keeper import SqliteKeeper
+from dutiful.stores.sqlite.store_alerting import SqliteAlerting
+from dutiful.stores.sqlite.store_breaking import SqliteBreaking
 from dutiful.stores.sqlite.store_duties import SqliteDuties
 from dutiful.stores.sqlite.store_following import SqliteFollowing
+from dutiful.stores.sqlite.store_measuring import SqliteMeasuring
 from dutiful.stores.sqlite.store_outbox import SqliteOutbox
 from dutiful.stores.sqlite.store_review import SqliteReview
 from dutiful.stores.sqlite.threads import Threads
@@ -32,7 +35,15 @@ from dutiful.working import Ask, Completion, Errors, Keeper, Line, Refusal, Tran
 Synchronous = Literal["FULL", "NORMAL", "EXTRA", "OFF"]
 
 
-class SqliteStore(SqliteDuties, SqliteOutbox, SqliteReview, SqliteFollowing):
+class SqliteStore(
+    SqliteDuties,
+    SqliteOutbox,
+    SqliteReview,
+    SqliteFollowing,
+    SqliteBreaking,
+    SqliteMeasuring,
+    SqliteAlerting,
+):
     """Jobs in the file `path`, for any number of processes on one machine.
 
     `synchronous="NORMAL"` is faster, and after a power cut forgets the last commits; FULL keeps its word.
@@ -243,10 +254,10 @@ class SqliteStore(SqliteDuties, SqliteOutbox, SqliteReview, SqliteFollowing):
         return await self._read(lambda db: looking.dependencies(db, job_id))
 
     async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
-        return await self._browse(lambda db: looking.queues(db, tenant))
+        return await self._browse(lambda db: counting.queues(db, tenant))
 
     async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats:
-        return await self._browse(lambda db: looking.stats(db, since, tenant, self._clock(now)))
+        return await self._browse(lambda db: counting.stats(db, since, tenant, self._clock(now)))
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._browse(lambda db: looking.workers(db, self._clock(None)))

@@ -50,8 +50,8 @@ class SqliteDuties(Threaded):
         return await self._read(lambda db: duties.held(db, job_id))
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        found = await self._browse(lambda db: gates.look(db, limit, self._swept))
-        if not found.shut_out and not found.let_in:
+        found = await self._browse(lambda db: gates.look(db, limit, self._swept, self._clock(now)))
+        if found.nothing:
             self._swept = found.swept
             return Promotion(0, next_run_at=maybe_moment(found.next_run_at))
         promotion = await self._write(lambda db: gates.move(db, found, self._clock(now)))

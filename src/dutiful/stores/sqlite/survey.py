@@ -1,7 +1,7 @@
 """Who leads the services of this file, and what there is for them to do."""
 
 from dutiful.duties import Survey
-from dutiful.stores.sqlite import fork, gates
+from dutiful.stores.sqlite import fork, gates, probing
 from dutiful.stores.sqlite.codec import maybe_moment, moment
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.lock import FileLock
@@ -43,7 +43,8 @@ def survey(db: Connection, leads: bool, led_at: int, swept: gates.Kinds, now: in
     `led_at` is when this process was last told so.
     """
     next_run_at, next_fire_at, next_expiry, next_post_at, any_blocked, reviewing, unsealed = db.rows(SQL["survey"])[0]
-    blocked = bool(any_blocked) or not gates.paused_kinds(db) <= swept
+    stopped = gates.stopped_kinds(db)
+    blocked = bool(any_blocked) or not stopped <= swept or (bool(stopped) and probing.any_due(db, now))
     due = (next_run_at, next_fire_at, next_expiry, next_post_at)
     overdue = any(at is not None and at < now - _STALLED for at in due)
     # Whether a gate should have been opened cannot be seen from here, so everyone looks now and then.

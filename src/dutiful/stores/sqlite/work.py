@@ -5,6 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from dutiful.acting import PauseScope
+from dutiful.core.breaker import GATES, BreakerState
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, Token
 from dutiful.core.pipeline import PhaseState
@@ -24,6 +25,7 @@ from dutiful.stores.sqlite.looking import lines
 from dutiful.stores.sqlite.sql import SQL
 from dutiful.working import Ask, Completion, Line, Refusal, Renewal, Verdict
 
+_STOPPING = (PauseScope.KIND.value, GATES[BreakerState.OPEN])
 _ALIVE = (State.READY, State.SCHEDULED)
 _SUCCESS, _NO_SUCCESS = ("done", "partial"), (State.FAILED, State.CANCELLED)
 
@@ -39,7 +41,8 @@ def claim(db: Connection, ask: Ask, now: int) -> list[Claim]:
     if (PauseScope.LANE.value, ask.lane) in paused:
         return []
     open_lines = [line for line in ask.lines if (PauseScope.QUEUE.value, line.queue) not in paused]
-    kinds = to_json([kind for kind in ask.kinds if (PauseScope.KIND.value, kind) not in paused])
+    stopped = {name for scope, name in paused if scope in _STOPPING}
+    kinds = to_json([kind for kind in ask.kinds if kind not in stopped])
     picked = _pick(db, open_lines, kinds, ask)
     if not picked:
         return []
@@ -48,12 +51,12 @@ def claim(db: Connection, ask: Ask, now: int) -> list[Claim]:
     claim_id: int = db.value(SQL["next_claim"], (len(picked),)) - len(picked)
     leases, claims = [], []
     for (queue, priority, seq, job_id, attempt, crashes, kind, payload, max_attempts, tenant, correlation_id, parent_id,
-         subject, options) in picked:  # fmt: skip
+         subject, options, due_at) in picked:  # fmt: skip
         claim_id += 1
         leases.append((job_id, claim_id, worker, attempt + 1, crashes, seq, now, expires))
         claims.append(
             Claim(uuid(job_id), claim_id, attempt + 1, crashes, seq, kind, queue, payload, priority, max_attempts,
-                  tenant, correlation_id, maybe_uuid(parent_id), subject, options)
+                  tenant, correlation_id, maybe_uuid(parent_id), subject, options, max(now - due_at, 0) / 1e6)
         )  # fmt: skip
     db.many(SQL["take_ready"], [row[:3] for row in picked])
     db.many(SQL["insert_lease"], leases)

@@ -12,7 +12,10 @@ For a store of your own, with pytest-asyncio in auto mode:
 
 from dutiful.testing.store_suite.access import AccessSuite
 from dutiful.testing.store_suite.act import ActSuite
+from dutiful.testing.store_suite.alerting import AlertingSuite
 from dutiful.testing.store_suite.audit import AuditSuite
+from dutiful.testing.store_suite.breaker_gate import BreakerGateSuite
+from dutiful.testing.store_suite.breaking import BreakerSuite
 from dutiful.testing.store_suite.bulk import BulkSuite
 from dutiful.testing.store_suite.claim import ClaimSuite
 from dutiful.testing.store_suite.dead_letter import DeadLetterSuite
@@ -24,6 +27,7 @@ from dutiful.testing.store_suite.lease import LeaseSuite
 from dutiful.testing.store_suite.listing import ListingSuite
 from dutiful.testing.store_suite.lock_session import LockSessionSuite
 from dutiful.testing.store_suite.locking import LockingSuite
+from dutiful.testing.store_suite.measuring import MeasuringSuite
 from dutiful.testing.store_suite.outbox import OutboxSuite
 from dutiful.testing.store_suite.parting import RemovalSuite, StaleSuite
 from dutiful.testing.store_suite.phase import PhaseSuite
@@ -43,7 +47,10 @@ from dutiful.testing.store_suite.watching import StirSuite
 __all__ = [
     "AccessSuite",
     "ActSuite",
+    "AlertingSuite",
     "AuditSuite",
+    "BreakerGateSuite",
+    "BreakerSuite",
     "BulkSuite",
     "ClaimSuite",
     "DeadLetterSuite",
@@ -55,6 +62,7 @@ __all__ = [
     "ListingSuite",
     "LockSessionSuite",
     "LockingSuite",
+    "MeasuringSuite",
     "OutboxSuite",
     "PhaseSuite",
     "PostingSuite",

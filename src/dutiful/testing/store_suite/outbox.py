@@ -60,7 +60,7 @@ class OutboxSuite:
         assert await take(store, now=at(4)) == []
         taken = await take_one(store, now=at(5))
 
-        assert (taken.id, taken.url, taken.job, taken.attempts) == (post.id, post.url, post.job, 1)
+        assert (taken.id, taken.url, taken.data, taken.attempts) == (post.id, post.url, post.data, 1)
         assert taken.state is PENDING
 
     async def test_a_post_that_was_taken_is_hidden_until_its_hold_is_over(self, store: Store) -> None:

@@ -116,7 +116,7 @@ class PostingSuite:
         assert await state(store, job_id) == word
         (post,) = await store.posts(job_id=job_id)
         assert (post.webhook, post.url, post.event) == ("ops", "https://ops.example/hook", f"job.{word}")
-        assert (post.job_id, post.job["id"], post.job["state"]) == (job_id, str(job_id), word)
+        assert (post.job_id, post.data["id"], post.data["state"]) == (job_id, str(job_id), word)
         assert (post.state, post.attempts) == (PostState.PENDING, 0)
 
     @each_end
@@ -155,9 +155,9 @@ class PostingSuite:
 
         (post,) = await store.posts(job_id=claimed.job_id)
 
-        times = {name: datetime.fromisoformat(post.job[name]) for name in ("created_at", "started_at", "finished_at")}
+        times = {name: datetime.fromisoformat(post.data[name]) for name in ("created_at", "started_at", "finished_at")}
         assert times == {"created_at": at(1), "started_at": at(1), "finished_at": at(2)}
-        assert {name: value for name, value in post.job.items() if name not in times} == {
+        assert {name: value for name, value in post.data.items() if name not in times} == {
             "id": str(claimed.job_id),
             "kind": "greet",
             "queue": "default",
@@ -178,7 +178,7 @@ class PostingSuite:
 
         (post,) = await store.posts(job_id=await completed(store))
 
-        assert (post.job["result"], post.job["errors"]) == ("ok", [])
+        assert (post.data["result"], post.data["errors"]) == ("ok", [])
 
     async def test_a_job_that_never_ran_tells_what_there_is(self, store: Store) -> None:
         await store.put_webhooks([webhook()])
@@ -186,9 +186,9 @@ class PostingSuite:
 
         (post,) = await store.posts(job_id=job_id)
 
-        assert (post.job["started_at"], post.job["result"], post.job["subject"]) == (None, None, None)
-        assert (post.job["attempt"], post.job["correlation_id"]) == (0, str(job_id))
-        assert post.job["errors"][0]["message"] == "no use"
+        assert (post.data["started_at"], post.data["result"], post.data["subject"]) == (None, None, None)
+        assert (post.data["attempt"], post.data["correlation_id"]) == (0, str(job_id))
+        assert post.data["errors"][0]["message"] == "no use"
 
     async def test_webhooks_hear_of_the_kinds_and_states_they_asked_for(self, store: Store) -> None:
         await store.put_webhooks(
@@ -308,5 +308,5 @@ class PostingSuite:
         assert await store.find(job_id) is None
         assert await settled(store, post, now=T0 + 2 * WEEK)
         (kept,) = await store.posts(job_id=job_id)
-        assert (kept.state, kept.job["result"]) == (PostState.DELIVERED, "ok")
+        assert (kept.state, kept.data["result"]) == (PostState.DELIVERED, "ok")
         assert await store.check_places() == []

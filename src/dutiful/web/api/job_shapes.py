@@ -132,7 +132,7 @@ class Why(Shape):
 
 class Post(Shape):
     id: UUID
-    job_id: PublicId
+    job_id: PublicId | None = Field(description="None if it is about an alert.")
     webhook: str | None
     url: Receiver
     event: str

@@ -36,6 +36,7 @@ class QueueItem(Shape):
     running: int
     oldest_ready_at: datetime | None
     paused: bool
+    estimated: bool = Field(description="There are too many to be counted one by one: the counts are about right.")
 
 
 class QueueStatistics(Shape):
@@ -44,6 +45,7 @@ class QueueStatistics(Shape):
     since: datetime
     oldest_ready_at: datetime | None
     dead_letters: int
+    estimated: bool = Field(description="There are too many to be counted one by one: some counts are estimates.")
     queues: list[QueueItem]
 
 
@@ -97,5 +99,6 @@ async def queue_statistics(operator: TheOperator, query: Annotated[StatisticsQue
         since=stats.since,
         oldest_ready_at=stats.oldest_ready_at,
         dead_letters=stats.dead_letters,
+        estimated=stats.estimated,
         queues=[QueueItem.model_validate(one) for one in queues],
     )

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: who hears of jobs that have ended, and what came of each message."""
+"""Webhooks over HTTP: who hears of jobs that have ended, or of alerts, and what came of each message."""
 
 from datetime import datetime
 from typing import Annotated
@@ -24,6 +24,7 @@ class Webhook(Shape):
     url: Receiver
     kinds: list[str] | None
     states: list[str]
+    alerts: bool
     enabled: bool
     disabled_at: datetime | None
     reason: str | None

@@ -81,12 +81,12 @@ create table {schema}.blocked (
     attempt  int  not null,
     crashes  int  not null,
     gate     text not null,
-    key      text not null,
+    key      text collate "C" not null,
     queue    text collate "C" not null,
     kind     text collate "C" not null,
     tenant   text
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
-create index blocked_gate on {schema}.blocked (gate, key);
+create index blocked_gate on {schema}.blocked (gate, key, since, job_id);
 
 create table {schema}.dependency (
     job_id   uuid not null,
@@ -252,8 +252,9 @@ create index unique_key_queued on {schema}.unique_key (job_id) where scope = 'qu
 create index unique_key_active on {schema}.unique_key (job_id) where scope = 'active';
 create index unique_key_window on {schema}.unique_key (expires_at) where scope = 'window';
 
+-- Of scope breaker and probing, the name is a kind: its breaker is open, or half-open.
 create table {schema}.pause (
-    scope  text not null check (scope in ('queue', 'kind', 'lane')),
+    scope  text not null check (scope in ('queue', 'kind', 'lane', 'breaker', 'probing')),
     name   text collate "C" not null,
     since  timestamptz not null,
     by     text,
@@ -293,23 +294,25 @@ create table {schema}.schedule (
     enabled     boolean not null default true
 );
 
--- Endpoints that hear of jobs.
+-- Endpoints that hear of jobs or alerts.
 create table {schema}.webhook (
     name        text primary key,
     url         text    not null,
     kinds       text[],                       -- null: all
-    states      text[]  not null,
+    states      text[]  not null,             -- empty: of no jobs
+    alerts      boolean not null default false,
     enabled     boolean not null,
     disabled_at timestamptz,
     reason      text
 );
 -- So that a completion learns by one probe that nobody is to hear of it.
-create index webhook_enabled on {schema}.webhook (name) where enabled;
+create index webhook_enabled on {schema}.webhook (name) where enabled and states <> '{}';
 
--- What is to be posted, or was: written in the transaction that makes a job final. It outlives its job.
+-- What is to be posted, or was: written in the transaction that makes a job final, or changes an alert. It outlives its
+-- job.
 create table {schema}.webhook_post (
     id         uuid primary key,
-    job_id     uuid not null,
+    job_id     uuid,                          -- null: it is about an alert
     created_at timestamptz not null,
     next_at    timestamptz,
     ended_at   timestamptz,
@@ -322,7 +325,7 @@ create table {schema}.webhook_post (
     state      text not null check (state in ('pending', 'delivered', 'failed')),
     error      text,
     tenant     text,
-    job        jsonb not null
+    data       jsonb not null
 );
 create index webhook_post_due on {schema}.webhook_post (next_at) where state = 'pending';
 create index webhook_post_ended on {schema}.webhook_post (updated_at) where state <> 'pending';

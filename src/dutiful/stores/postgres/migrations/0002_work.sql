@@ -50,7 +50,7 @@ set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+    v_paused text[] := array(select name from {schema}.pause where scope in ('kind', 'breaker', 'probing'));
     v_count  bigint;
     v_made   uuid[];
 begin
@@ -238,7 +238,7 @@ as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+    v_paused text[] := array(select name from {schema}.pause where scope in ('kind', 'breaker', 'probing'));
     v_made   uuid[];  -- the jobs of ours, those that lost a key taken out again
     v_holder uuid[] := '{}';
     v_beaten uuid[] := '{}';
@@ -505,7 +505,8 @@ create function {schema}.claim(
     p_limit int, p_suspects int, p_lease interval, p_tenants text[], p_now timestamptz
 ) returns table (
     job_id uuid, claim_id bigint, attempt int, crashes int, seq bigint, kind text, queue text, payload jsonb,
-    priority int, max_attempts int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb
+    priority int, max_attempts int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb,
+    waited double precision
 )
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -523,7 +524,7 @@ begin
             return;
         end if;
         v_kinds := array(select k from unnest(p_kinds) k
-                         where not exists (select 1 from {schema}.pause where scope = 'kind' and name = k));
+                         where not exists (select 1 from {schema}.pause where scope in ('kind', 'breaker') and name = k));
         v_queues := array(select case when exists (select 1 from {schema}.pause where scope = 'queue' and name = q)
                                       then null else q end
                           from unnest(p_queues) with ordinality u (q, o) order by o);
@@ -583,7 +584,8 @@ begin
             for update skip locked))
     )
     select l.job_id, l.claim_id, l.attempt, l.crashes, l.seq, j.kind, j.queue, j.payload,
-           j.priority, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
+           j.priority, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options,
+           greatest(extract(epoch from v_now - greatest(j.created_at, j.run_at))::float8, 0)
     from leased l
     -- With its limit this is a look-up by id, whatever the planner believes of the table.
     cross join lateral (select x.* from {schema}.job x where x.id = l.job_id limit 1) j;
@@ -624,7 +626,7 @@ begin
     )
     select array_agg(g.job_id), array_agg(g.claim_id) into v_gone, v_claims from gone g;
     perform {schema}.free_active(v_gone);
-    if exists (select 1 from {schema}.webhook where enabled) then
+    if exists (select 1 from {schema}.webhook where enabled and states <> '{}') then
         perform {schema}.announce(v_gone, v_now);
     elsif p_webhooks is not null then
         perform {schema}.announce(
@@ -688,7 +690,7 @@ as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+    v_paused text[] := array(select name from {schema}.pause where scope in ('kind', 'breaker', 'probing'));
     v_gone   bigint[];
     v_final  uuid[];
     v_dead   uuid[];
@@ -775,7 +777,7 @@ begin
     if v_halted is not null then
         perform {schema}.cancel_phases(v_halted, v_now);
     end if;
-    if v_final is not null and exists (select 1 from {schema}.webhook where enabled) then
+    if v_final is not null and exists (select 1 from {schema}.webhook where enabled and states <> '{}') then
         perform {schema}.announce(v_final, v_now);
     elsif v_tell is not null then
         perform {schema}.announce(v_tell, v_now);

@@ -29,7 +29,8 @@ begin
            (select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1),
            (select min(s.next_at) from {schema}.schedule s where s.enabled),
            exists (select 1 from {schema}.lease l where l.expires_at <= v_now),
-           exists (select 1 from {schema}.blocked) or exists (select 1 from {schema}.pause where scope = 'kind'),
+           exists (select 1 from {schema}.blocked)
+               or exists (select 1 from {schema}.pause where scope in ('kind', 'breaker')),
            (select p.next_at from {schema}.webhook_post p where p.state = 'pending' order by p.next_at limit 1),
            exists (select 1 from {schema}.bulk_run b where b.state = 'running')
                or exists (select 1 from {schema}.dead_letter d where d.status = 'reprocessing'),
@@ -46,7 +47,7 @@ as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_paused text[] := array(select name from {schema}.pause where scope = 'kind');
+    v_paused text[] := array(select name from {schema}.pause where scope in ('kind', 'breaker', 'probing'));
     v_tids   tid[];
 begin
     v_tids := array(
@@ -161,9 +162,10 @@ declare
     v_jobs uuid[];
     v_dead record;
     v_kind text;
+    v_kinds text[];
 begin
-    -- A paused kind's jobs leave the lines, so that nobody scans past them.
-    for v_kind in select name from {schema}.pause where scope = 'kind' loop
+    -- The jobs of a kind that is paused, or whose breaker is open, leave the lines, so that nobody scans past them.
+    for v_kind in select distinct name from {schema}.pause where scope in ('kind', 'breaker') loop
         with stopped as (
             delete from {schema}.ready r
             where r.ctid = any (array(
@@ -175,10 +177,22 @@ begin
         from (select * from stopped order by seq) s;
     end loop;
 
+    -- Kind by kind, so that nobody walks past all the jobs whose gate stays shut.
+    v_kinds := array(
+        with recursive waits as (
+            (select b.key from {schema}.blocked b where b.gate = 'paused' order by b.key limit 1)
+            union all
+            select n.key
+            from waits w, lateral (
+                select b.key from {schema}.blocked b where b.gate = 'paused' and b.key > w.key order by b.key limit 1
+            ) n
+        )
+        select w.key from waits w
+        where not exists (select 1 from {schema}.pause p
+                          where p.scope in ('kind', 'breaker', 'probing') and p.name = w.key));
     v_jobs := array(
         select b.job_id from {schema}.blocked b
-        where b.gate = 'paused'
-          and not exists (select 1 from {schema}.pause p where p.scope = 'kind' and p.name = b.key)
+        where b.gate = 'paused' and b.key = any (v_kinds)
         order by b.since, b.job_id
         limit p_limit
         for update skip locked);
@@ -215,7 +229,9 @@ begin
     if cardinality(v_jobs) > 0 then
         -- Its kind may have been paused while it waited.
         update {schema}.blocked b set gate = 'paused', key = b.kind
-        where b.job_id = any (v_jobs) and exists (select 1 from {schema}.pause p where p.scope = 'kind' and p.name = b.kind);
+        where b.job_id = any (v_jobs)
+          and exists (select 1 from {schema}.pause p
+                      where p.scope in ('kind', 'breaker', 'probing') and p.name = b.kind);
         return query select * from {schema}.admit(
             array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'dependency'), v_now);
     end if;
@@ -274,7 +290,8 @@ begin
     for i in 1..100 loop
         delete from {schema}.scheduled where job_id = p_job returning * into v_row;
         if found then
-            if exists (select 1 from {schema}.pause where scope = 'kind' and name = v_row.kind) then
+            if exists (select 1 from {schema}.pause
+                       where scope in ('kind', 'breaker', 'probing') and name = v_row.kind) then
                 insert into {schema}.blocked
                     (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
                 values (p_job, v_now, v_now, v_row.priority, v_row.attempt, v_row.crashes, 'paused', v_row.kind,

@@ -10,7 +10,7 @@ as $$
 begin
     insert into {schema}.webhook_post
         (id, job_id, created_at, next_at, ended_at, updated_at, attempts, webhook, url, event, state, error, tenant,
-         job)
+         data)
     select {schema}.new_id(p_now), j.id, p_now, case when w.told then p_now end, case when not w.told then p_now end,
            p_now, 0, w.name, w.url, 'job.' || f.state, case when w.told then 'pending' else 'failed' end,
            case when not w.told then
@@ -51,7 +51,7 @@ create function {schema}.take_posts(
     p_limit int, p_hold interval, p_avoid text[], p_names text[], p_retries int, p_now timestamptz
 )
 returns table (
-    id uuid, job_id uuid, webhook text, url text, event text, job jsonb, state text, attempts int,
+    id uuid, job_id uuid, webhook text, url text, event text, data jsonb, state text, attempts int,
     created_at timestamptz, next_at timestamptz, ended_at timestamptz, updated_at timestamptz, status int, error text,
     tenant text
 )
@@ -82,7 +82,7 @@ begin
         from due d where p.id = d.id
         returning p.*, d.due_at
     )
-    select t.id, t.job_id, t.webhook, t.url, t.event, t.job, t.state, t.attempts, t.created_at, t.next_at, t.ended_at,
+    select t.id, t.job_id, t.webhook, t.url, t.event, t.data, t.state, t.attempts, t.created_at, t.next_at, t.ended_at,
            t.updated_at, t.status, t.error, t.tenant
     from taken t
     order by t.due_at, t.id;

@@ -97,7 +97,8 @@ begin
         from {schema}.finished f where f.finished_at >= p_since
         union all
         select p.job_id, p.updated_at, 'post ' || p.id || ' ' || extract(epoch from p.updated_at), null
-        from {schema}.webhook_post p where p.state <> 'pending' and p.updated_at >= p_since
+        from {schema}.webhook_post p
+        where p.state <> 'pending' and p.updated_at >= p_since and p.job_id is not null
         union all
         select s.job_id, s.told_at, 'stale', null
         from {schema}.stale s where s.told_at >= p_since

@@ -58,7 +58,7 @@ language sql stable as $$
     from format('coalesce((select true from {schema}.job j where j.id = %I.job_id limit 1), false)', p_table) by_job
 $$;
 
--- What a member may read, beside the views jobs, queue_health and job_metrics. Of these its policies show its own rows.
+-- What a member may read, beside views that are made of nothing else. Of these its policies show its own rows.
 create function {schema}.member_tables() returns text[]
 language sql immutable as $$
     select array['job', 'ready', 'scheduled', 'blocked', 'lease', 'finished', 'attempt', 'phase', 'progress', 'stale',
@@ -159,7 +159,9 @@ begin
                            {schema}.tenant_condition(v_group, v_table.name, v_table.rule));
         end loop;
     end loop;
-    foreach v_name in array {schema}.member_tables() || array['jobs', 'queue_health', 'job_metrics'] loop
+    foreach v_name in array {schema}.member_tables()
+                            || array['jobs', 'queue_health', 'job_metrics', 'job_runs', 'kind_health', 'stuck_jobs',
+                                     'failing_kinds'] loop
         execute format('grant select on {schema}.%I to {schema}_member', v_name);
     end loop;
 

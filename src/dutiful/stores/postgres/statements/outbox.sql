@@ -1,18 +1,20 @@
 -- name: put_webhooks
 -- One that is disabled stays so, unless it leads elsewhere now.
-insert into {schema}.webhook as w (name, url, kinds, states, enabled)
-select g.name, g.url, g.kinds, g.states, g.enabled
-from jsonb_to_recordset($1::text::jsonb) g (name text, url text, kinds text[], states text[], enabled boolean)
+insert into {schema}.webhook as w (name, url, kinds, states, alerts, enabled)
+select g.name, g.url, g.kinds, g.states, g.alerts, g.enabled
+from jsonb_to_recordset($1::text::jsonb)
+     g (name text, url text, kinds text[], states text[], alerts boolean, enabled boolean)
 order by g.name
 on conflict (name) do update
-set url = excluded.url, kinds = excluded.kinds, states = excluded.states,
+set url = excluded.url, kinds = excluded.kinds, states = excluded.states, alerts = excluded.alerts,
     enabled = case when w.url = excluded.url then w.enabled else excluded.enabled end,
     disabled_at = case when w.url = excluded.url then w.disabled_at end,
     reason = case when w.url = excluded.url then w.reason end
-where row(w.url, w.kinds, w.states) is distinct from row(excluded.url, excluded.kinds, excluded.states);
+where row(w.url, w.kinds, w.states, w.alerts)
+      is distinct from row(excluded.url, excluded.kinds, excluded.states, excluded.alerts);
 
 -- name: take_posts
-select id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
+select id, job_id, webhook, url, event, data, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
        tenant
 from {schema}.take_posts($1, $2, $3, $4, $5, $6);
 
@@ -39,10 +41,10 @@ where p.id = $1 and p.state <> 'pending'
 returning p.id;
 
 -- name: webhooks
-select name, url, kinds, states, enabled, disabled_at, reason from {schema}.webhook order by name;
+select name, url, kinds, states, alerts, enabled, disabled_at, reason from {schema}.webhook order by name;
 
 -- name: posts
 -- {where}: the conditions that were asked for. Newest first, which is the order of the ids.
-select id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
+select id, job_id, webhook, url, event, data, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
        tenant
 from {schema}.webhook_post where {where} order by id desc limit $1;

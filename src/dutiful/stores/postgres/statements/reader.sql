@@ -23,25 +23,22 @@ select id from {schema}.sift($1, $2, $3, $4, $5, $6, $7, lower($8)) as id;
 select job_id, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, error
 from {schema}.attempts_of($1);
 
--- name: queues
--- Those that are paused and empty too, but for a tenant only those where it has something.
-select d.queue, d.scheduled, d.ready, d.blocked, d.running, d.oldest_ready_at,
-       exists (select 1 from {schema}.pause p where p.scope = 'queue' and p.name = d.queue) as paused
-from {schema}.depths($1) d
-union all
-select p.name, 0, 0, 0, 0, null, true
-from {schema}.pause p
-where p.scope = 'queue' and $1 is null and not exists (select 1 from {schema}.depths(null) d where d.queue = p.name)
-order by 1;
+-- name: depths
+select queue, kind, state, jobs as count, estimated from {schema}.depths($1);
 
--- name: counts
-select state, jobs from {schema}.tally($1, $2);
+-- name: line_heads
+select queue, min(due_at) from {schema}.line_heads($1) group by queue;
+
+-- name: paused_queues
+select name from {schema}.pause where scope = 'queue';
+
+-- name: count_finished
+select state, jobs from {schema}.count_finished($1, $2, $3);
 
 -- name: other_counts
-select (select j.created_at from (select job_id from {schema}.ready where $2::text is null or tenant = $2
-                                  order by seq limit 1) f
-        join {schema}.job j on j.id = f.job_id),
-       (select count(*) from {schema}.dead_letter where kind <> '' and status = 'pending_review' and ($2 is null or tenant = $2)),
+select (select count(*)
+        from (select 1 from {schema}.dead_letter
+              where kind <> '' and status = 'pending_review' and ($2::text is null or tenant = $2) limit $3) d),
        (select count(*) from {schema}.worker where expires_at > coalesce($1::timestamptz, clock_timestamp()));
 
 -- name: workers
@@ -57,7 +54,11 @@ select name, kind, expression, timezone, catch_up, job, next_at, last_at, last_j
 from {schema}.schedule order by name;
 
 -- name: pauses
-select scope, name, since, by, reason from {schema}.pause order by scope, name;
+-- Those of people; breakers have theirs.
+select scope, name, since, by, reason
+from {schema}.pause
+where scope in ('queue', 'kind', 'lane')
+order by scope, name;
 
 -- name: misplaced
 select breach from {schema}.misplaced limit 1000;

@@ -44,6 +44,7 @@ CREATE UNIQUE INDEX dutiful_ready_job ON dutiful_ready (job_id);
 CREATE INDEX dutiful_ready_suspect ON dutiful_ready (queue, priority, seq) WHERE crashes > 0;
 CREATE INDEX dutiful_ready_tenant ON dutiful_ready (tenant, queue, priority, seq) WHERE tenant IS NOT NULL;
 
+-- This one and the next have row numbers, along which they are sampled when there are too many to count.
 CREATE TABLE dutiful_scheduled (
     run_at   INTEGER NOT NULL,
     job_id   BLOB    NOT NULL,
@@ -54,7 +55,7 @@ CREATE TABLE dutiful_scheduled (
     attempt  INTEGER NOT NULL DEFAULT 0,
     crashes  INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run_at, job_id)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE UNIQUE INDEX dutiful_scheduled_job ON dutiful_scheduled (job_id);
 
@@ -70,9 +71,9 @@ CREATE TABLE dutiful_blocked (
     crashes  INTEGER NOT NULL DEFAULT 0,
     run_at   INTEGER,
     since    INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
-CREATE INDEX dutiful_blocked_gate ON dutiful_blocked (gate, key);
+CREATE INDEX dutiful_blocked_gate ON dutiful_blocked (gate, key, since, job_id);
 
 CREATE TABLE dutiful_dependency (
     job_id   BLOB NOT NULL,
@@ -192,8 +193,9 @@ CREATE INDEX dutiful_unique_key_queued ON dutiful_unique_key (job_id) WHERE scop
 CREATE INDEX dutiful_unique_key_active ON dutiful_unique_key (job_id) WHERE scope = 'active';
 CREATE INDEX dutiful_unique_key_expiry ON dutiful_unique_key (expires_at) WHERE expires_at IS NOT NULL;
 
+-- Of scope breaker and probing, the name is a kind: its breaker is open, or half-open.
 CREATE TABLE dutiful_pause (
-    scope  TEXT    NOT NULL CHECK (scope IN ('queue', 'kind', 'lane')),
+    scope  TEXT    NOT NULL CHECK (scope IN ('queue', 'kind', 'lane', 'breaker', 'probing')),
     name   TEXT    NOT NULL,
     since  INTEGER NOT NULL,
     by     TEXT,

@@ -60,19 +60,20 @@ CREATE TABLE dutiful_webhook (
     url         TEXT    NOT NULL,
     kinds       TEXT,
     states      TEXT    NOT NULL,
+    alerts      INTEGER NOT NULL DEFAULT 0,
     enabled     INTEGER NOT NULL,
     disabled_at INTEGER,
     reason      TEXT
 ) STRICT, WITHOUT ROWID;
 
--- A message outlives its job.
+-- A message outlives its job; without one, it is about an alert.
 CREATE TABLE dutiful_webhook_post (
     id         BLOB    NOT NULL PRIMARY KEY,
-    job_id     BLOB    NOT NULL,
+    job_id     BLOB,
     webhook    TEXT,
     url        TEXT    NOT NULL,
     event      TEXT    NOT NULL,
-    job        TEXT    NOT NULL,
+    data       TEXT    NOT NULL,
     state      TEXT    NOT NULL CHECK (state IN ('pending', 'delivered', 'failed')),
     attempts   INTEGER NOT NULL,
     created_at INTEGER NOT NULL,

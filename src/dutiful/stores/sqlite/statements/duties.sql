@@ -8,8 +8,8 @@ SELECT (SELECT min(run_at) FROM dutiful_scheduled)                     AS next_r
            OR EXISTS (SELECT 1 FROM dutiful_dead_letter WHERE status = 'reprocessing') AS reviewing,
        EXISTS (SELECT 1 FROM dutiful_audit_unsealed)                   AS unsealed;
 
--- name: pauses_of_kinds
-SELECT name, since FROM dutiful_pause WHERE scope = 'kind';
+-- name: stopped_kinds
+SELECT name, since FROM dutiful_pause WHERE scope IN ('kind', 'breaker');
 
 -- name: due
 SELECT run_at, job_id, queue, priority, kind, tenant, attempt, crashes

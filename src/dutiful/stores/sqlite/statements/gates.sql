@@ -1,8 +1,17 @@
 -- name: no_longer_paused
-SELECT job_id
-FROM dutiful_blocked
-WHERE gate = 'paused' AND key NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'kind')
-ORDER BY since, job_id
+-- Kind by kind, so that nobody walks past all the jobs whose gate stays shut.
+WITH RECURSIVE waits (kind) AS (
+    SELECT min(key) FROM dutiful_blocked WHERE gate = 'paused'
+    UNION ALL
+    SELECT (SELECT min(b.key) FROM dutiful_blocked b WHERE b.gate = 'paused' AND b.key > w.kind)
+    FROM waits w
+    WHERE w.kind IS NOT NULL
+)
+SELECT b.job_id
+FROM waits w
+CROSS JOIN dutiful_blocked b ON b.gate = 'paused' AND b.key = w.kind
+WHERE w.kind NOT IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing'))
+ORDER BY b.since, b.job_id
 LIMIT ?;
 
 -- name: dependency_decided
@@ -24,9 +33,12 @@ WHERE b.gate = 'dependency'
 ORDER BY b.since, b.job_id
 LIMIT ?;
 
--- name: ready_of_paused_kinds
+-- name: ready_of_stopped_kinds
 -- A scan of all lines: done once a pause, because nothing of a paused kind enters a line.
-SELECT job_id FROM dutiful_ready WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope = 'kind') LIMIT ?;
+SELECT job_id
+FROM dutiful_ready
+WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker'))
+LIMIT ?;
 
 -- name: blocked_row
 SELECT gate, key, queue, priority, kind, tenant, attempt, crashes, run_at FROM dutiful_blocked WHERE job_id = ?;

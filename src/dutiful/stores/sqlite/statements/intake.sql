@@ -30,7 +30,7 @@ UPDATE dutiful_counter SET value = value + ? WHERE name = 'seq' RETURNING value;
 UPDATE dutiful_counter SET value = value + ? WHERE name = 'claim' RETURNING value;
 
 -- name: paused_kinds
-SELECT name FROM dutiful_pause WHERE scope = 'kind';
+SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing');
 
 -- name: job_exists
 SELECT 1 FROM dutiful_job WHERE id = ?;

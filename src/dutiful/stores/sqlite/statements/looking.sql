@@ -36,52 +36,6 @@ FROM dutiful_attempt
 WHERE job_id = ?
 ORDER BY id;
 
--- name: count_by_queue
--- Those that are paused and empty too, but for a tenant only those where it has something.
-SELECT queue, sum(scheduled), sum(ready), sum(blocked), sum(running)
-FROM (
-    SELECT queue, count(*) AS scheduled, 0 AS ready, 0 AS blocked, 0 AS running
-    FROM dutiful_scheduled WHERE :tenant IS NULL OR tenant = :tenant GROUP BY queue
-    UNION ALL
-    SELECT queue, 0, count(*), 0, 0 FROM dutiful_ready WHERE :tenant IS NULL OR tenant = :tenant GROUP BY queue
-    UNION ALL
-    SELECT queue, 0, 0, count(*), 0 FROM dutiful_blocked WHERE :tenant IS NULL OR tenant = :tenant GROUP BY queue
-    UNION ALL
-    SELECT j.queue, 0, 0, 0, count(*)
-    FROM dutiful_lease l CROSS JOIN dutiful_job j ON j.id = l.job_id
-    WHERE :tenant IS NULL OR j.tenant = :tenant
-    GROUP BY j.queue
-    UNION ALL
-    SELECT name, 0, 0, 0, 0 FROM dutiful_pause WHERE scope = 'queue' AND :tenant IS NULL
-)
-GROUP BY queue
-ORDER BY queue;
-
--- name: first_in_line
-SELECT max(j.created_at, coalesce(j.run_at, 0))
-FROM dutiful_ready r
-CROSS JOIN dutiful_job j ON j.id = r.job_id
-WHERE r.queue = :queue AND r.priority = :priority AND (:tenant IS NULL OR r.tenant = :tenant)
-ORDER BY r.seq
-LIMIT 1;
-
--- name: count_live
-SELECT (SELECT count(*) FROM dutiful_scheduled WHERE :tenant IS NULL OR tenant = :tenant) AS scheduled,
-       (SELECT count(*) FROM dutiful_ready WHERE :tenant IS NULL OR tenant = :tenant)     AS ready,
-       (SELECT count(*) FROM dutiful_blocked WHERE :tenant IS NULL OR tenant = :tenant)   AS blocked,
-       (SELECT count(*)
-        FROM dutiful_lease l CROSS JOIN dutiful_job j ON j.id = l.job_id
-        WHERE :tenant IS NULL OR j.tenant = :tenant)                                      AS running,
-       (SELECT count(*) FROM dutiful_dead_letter
-        WHERE status = 'pending_review' AND (:tenant IS NULL OR tenant = :tenant))        AS dead_letters;
-
--- name: count_finished
-SELECT f.state, count(*)
-FROM dutiful_finished f
-WHERE f.finished_at >= :since
-  AND (:tenant IS NULL OR (SELECT j.tenant FROM dutiful_job j WHERE j.id = f.job_id) = :tenant)
-GROUP BY f.state;
-
 -- name: workers
 SELECT id, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds, locks
 FROM dutiful_worker
@@ -93,4 +47,8 @@ FROM dutiful_schedule
 ORDER BY name;
 
 -- name: pauses
-SELECT scope, name, since, by, reason FROM dutiful_pause ORDER BY scope, name;
+-- Those of people; breakers have theirs.
+SELECT scope, name, since, by, reason
+FROM dutiful_pause
+WHERE scope IN ('queue', 'kind', 'lane')
+ORDER BY scope, name;

@@ -1,5 +1,8 @@
 -- name: hooks
-SELECT name, url, kinds, states FROM dutiful_webhook WHERE enabled = 1;
+SELECT name, url, kinds, states FROM dutiful_webhook WHERE enabled = 1 AND states <> '[]';
+
+-- name: alert_hooks
+SELECT name, url FROM dutiful_webhook WHERE enabled = 1 AND alerts = 1 ORDER BY name;
 
 -- name: ending
 SELECT j.id, j.kind, j.queue, f.state, f.attempt, f.result, f.errors, j.tenant, j.correlation_id, j.parent_id,
@@ -11,24 +14,25 @@ WHERE f.job_id = ?;
 -- name: insert_post
 -- ?9: why it cannot be posted to anybody; then it has failed at once.
 INSERT INTO dutiful_webhook_post
-       (id, job_id, webhook, url, event, job, attempts, created_at, updated_at, tenant, error, state, next_at, ended_at)
-VALUES (?1, ?2,     ?3,      ?4,  ?5,    ?6,  0,        ?7,         ?7,         ?8,     ?9,
+       (id, job_id, webhook, url, event, data, attempts, created_at, updated_at, tenant, error, state, next_at, ended_at)
+VALUES (?1, ?2,     ?3,      ?4,  ?5,    ?6,   0,        ?7,         ?7,         ?8,     ?9,
         iif(?9 IS NULL, 'pending', 'failed'), iif(?9 IS NULL, ?7, NULL), iif(?9 IS NULL, NULL, ?7));
 
 -- name: webhooks
-SELECT name, url, kinds, states, enabled, disabled_at, reason FROM dutiful_webhook ORDER BY name;
+SELECT name, url, kinds, states, alerts, enabled, disabled_at, reason FROM dutiful_webhook ORDER BY name;
 
 -- name: put_webhook
 -- Whether it is enabled is for its receiver and operators to say, until it is another endpoint.
-INSERT INTO dutiful_webhook (name, url, kinds, states, enabled, disabled_at, reason)
-VALUES                      (?,    ?,   ?,     ?,      ?,       ?,           ?)
+INSERT INTO dutiful_webhook (name, url, kinds, states, alerts, enabled, disabled_at, reason)
+VALUES                      (?,    ?,   ?,     ?,      ?,      ?,       ?,           ?)
 ON CONFLICT (name) DO UPDATE
 SET enabled     = CASE WHEN url = excluded.url THEN enabled ELSE excluded.enabled END,
     disabled_at = CASE WHEN url = excluded.url THEN disabled_at ELSE excluded.disabled_at END,
     reason      = CASE WHEN url = excluded.url THEN reason ELSE excluded.reason END,
     url         = excluded.url,
     kinds       = excluded.kinds,
-    states      = excluded.states;
+    states      = excluded.states,
+    alerts      = excluded.alerts;
 
 -- name: delete_webhook
 DELETE FROM dutiful_webhook WHERE name = ?;
@@ -59,7 +63,7 @@ LIMIT :limit;
 UPDATE dutiful_webhook_post
 SET attempts = attempts + 1, next_at = ?3, updated_at = ?2
 WHERE id = ?1
-RETURNING id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status,
+RETURNING id, job_id, webhook, url, event, data, state, attempts, created_at, next_at, ended_at, updated_at, status,
           error, tenant;
 
 -- name: settle_post
@@ -77,7 +81,7 @@ SET state = 'pending', attempts = 0, next_at = ?2, ended_at = NULL, updated_at =
 WHERE id = ?1 AND state <> 'pending';
 
 -- name: select_posts
-SELECT id, job_id, webhook, url, event, job, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
+SELECT id, job_id, webhook, url, event, data, state, attempts, created_at, next_at, ended_at, updated_at, status, error,
        tenant
 FROM dutiful_webhook_post;
 

@@ -36,7 +36,9 @@ FROM (
     UNION ALL
     SELECT *
     FROM (
-        SELECT ended_at FROM dutiful_webhook_post WHERE ended_at IS NOT NULL AND ended_at > :from ORDER BY ended_at
+        SELECT ended_at FROM dutiful_webhook_post
+        WHERE ended_at IS NOT NULL AND ended_at > :from AND job_id IS NOT NULL
+        ORDER BY ended_at
         LIMIT 1 OFFSET :limit - 1
     )
     UNION ALL
@@ -73,7 +75,7 @@ SELECT finished_at, job_id, 'end' FROM dutiful_finished WHERE finished_at > :fro
 UNION ALL
 SELECT ended_at, job_id, 'post ' || hex(id) || ' ' || ended_at
 FROM dutiful_webhook_post
-WHERE ended_at IS NOT NULL AND ended_at > :from AND ended_at <= :bound
+WHERE ended_at IS NOT NULL AND ended_at > :from AND ended_at <= :bound AND job_id IS NOT NULL
 UNION ALL
 SELECT told_at, job_id, 'stale' FROM dutiful_stale WHERE told_at > :from AND told_at <= :bound
 UNION ALL

@@ -20,7 +20,8 @@ SELECT scope, name FROM dutiful_pause;
 -- name: pick_line
 -- CROSS JOIN keeps the order of the loops: along the line first, then the job of each row.
 SELECT r.queue, r.priority, r.seq, r.job_id, r.attempt, r.crashes,
-       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
+       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options,
+       max(j.created_at, coalesce(j.run_at, 0)) AS due_at
 FROM dutiful_ready r
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.queue = ? AND r.priority = ? AND r.seq > ? AND r.crashes = 0
@@ -31,7 +32,8 @@ LIMIT ?;
 -- name: pick_line_of_tenant
 -- By an index of its own, so that the jobs of others before it, however many, are not walked over.
 SELECT r.queue, r.priority, r.seq, r.job_id, r.attempt, r.crashes,
-       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
+       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options,
+       max(j.created_at, coalesce(j.run_at, 0)) AS due_at
 FROM dutiful_ready r INDEXED BY dutiful_ready_tenant
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.tenant = ? AND r.queue = ? AND r.priority = ? AND r.seq > ? AND r.crashes = 0
@@ -45,7 +47,8 @@ SELECT 1 FROM dutiful_ready INDEXED BY dutiful_ready_suspect WHERE crashes > 0 L
 -- name: pick_suspects
 -- :tenants: null for those of anybody.
 SELECT r.queue, r.priority, r.seq, r.job_id, r.attempt, r.crashes,
-       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options
+       j.kind, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id, j.subject, j.options,
+       max(j.created_at, coalesce(j.run_at, 0)) AS due_at
 FROM dutiful_ready r INDEXED BY dutiful_ready_suspect
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.queue = :queue AND r.priority = :priority AND r.crashes > 0

@@ -1,0 +1,60 @@
+"""How the register is set up: where it keeps its own data, whom it talks to, and how many jobs it runs at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dutiful import UsageError
+
+FAST_THREADS, GENERAL_THREADS = 3, 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    folder: Path  # of the sites' own database
+    services: str = "http://127.0.0.1:8090"  # population grid, elevation, and those who are told of changes
+    smtp_port: int = 2525  # on this machine
+    reminders_every: str = "1h"
+    pager_secret: str | None = field(default=None, repr=False)  # with one, the pager hears of alerts
+    fast_threads: int | None = None  # None: as the profile has it
+    general_threads: int | None = None
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> "Config":
+        return cls(
+            folder=Path(environ.get("SPORTS_FOLDER", ".")),
+            services=environ.get("SPORTS_SERVICES", cls.services),
+            smtp_port=_whole(environ, "SPORTS_SMTP_PORT") or cls.smtp_port,
+            reminders_every=environ.get("SPORTS_REMINDERS_EVERY", cls.reminders_every),
+            pager_secret=environ.get("SPORTS_PAGER_SECRET"),
+            fast_threads=_whole(environ, "WORKER_FAST_THREADS"),
+            general_threads=_whole(environ, "WORKER_GENERAL_THREADS"),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The same for another process."""
+        said = {
+            "SPORTS_FOLDER": self.folder,
+            "SPORTS_SERVICES": self.services,
+            "SPORTS_SMTP_PORT": self.smtp_port,
+            "SPORTS_REMINDERS_EVERY": self.reminders_every,
+            "SPORTS_PAGER_SECRET": self.pager_secret,
+            "WORKER_FAST_THREADS": self.fast_threads,
+            "WORKER_GENERAL_THREADS": self.general_threads,
+        }
+        return {name: str(value) for name, value in said.items() if value is not None}
+
+    def lanes(self) -> str | None:
+        """Slots for quick jobs alone, and slots for any; None: as the profile has them."""
+        if self.fast_threads is None and self.general_threads is None:
+            return None
+        return f"fast={self.fast_threads or FAST_THREADS}:fast; general={self.general_threads or GENERAL_THREADS}:*"
+
+
+def _whole(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{name} is {text!r}: it must be a whole number from 1")
+    return int(text)

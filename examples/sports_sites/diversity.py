@@ -1,0 +1,50 @@
+"""How many different things people can do where they live: Shannon's index, weighed by who lives there."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from examples.sports_sites.sites import Site
+
+AREA = 2_000  # metres around a site that an analysis looks at
+REACH = 800  # metres that people walk
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One square of the population grid, by its middle."""
+
+    east: int
+    north: int
+    population: int
+
+
+@dataclass(frozen=True)
+class Diversity:
+    index: float
+    population: int
+    cells: int
+
+
+def diversity(around: Site, cells: Sequence[Cell], sites: Sequence[Site]) -> Diversity:
+    """The mean index over the area of a site, each cell weighing as much as people live in it."""
+    near = [cell for cell in cells if cell.population and _within(AREA, around, cell)]
+    population = sum(cell.population for cell in near)
+    weighed = sum(cell.population * shannon(_types(cell, sites)) for cell in near)
+    return Diversity(weighed / population if population else 0.0, population, len(near))
+
+
+def shannon(things: Iterable[str]) -> float:
+    """0 if all are alike, the logarithm of how many sorts there are if each is as common as the others."""
+    counts = Counter(things)
+    total = counts.total()
+    return sum(-count / total * math.log(count / total) for count in counts.values()) + 0.0  # never -0.0
+
+
+def _types(cell: Cell, sites: Sequence[Site]) -> list[str]:
+    return [site.type for site in sites if _within(REACH, site, cell)]
+
+
+def _within(metres: int, site: Site, cell: Cell) -> bool:
+    return math.hypot(site.east - cell.east, site.north - cell.north) <= metres

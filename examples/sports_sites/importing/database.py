@@ -1,0 +1,79 @@
+"""The old queues and the new one in one database, so that one transaction sees to both."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
+
+from dutiful import Dutiful
+from dutiful.stores.statements import load
+
+STATEMENTS = load("examples.sports_sites.importing")
+Row = dict[str, Any]
+
+
+class Database(Protocol):
+    @property
+    def connection(self) -> Any:
+        """The driver's own, for `within`."""
+        ...
+
+    async def run(self, name: str, *params: Any) -> list[Row]: ...
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """Alone with the ledger: another import waits."""
+        ...
+
+
+@asynccontextmanager
+async def database(app: Dutiful) -> AsyncIterator[Database]:
+    url = app.settings.database_url
+    if url.startswith("postgres"):
+        import asyncpg  # on SQLite no driver is needed
+
+        connection = await asyncpg.connect(url)
+        try:
+            yield _Postgres(connection)
+        finally:
+            await connection.close()
+    else:
+        import apsw  # the library that the app uses, too
+
+        file = apsw.Connection(url.removeprefix("sqlite:///"))
+        file.set_busy_timeout(30_000)
+        try:
+            yield _Sqlite(file)
+        finally:
+            file.close()
+
+
+class _Postgres:
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def run(self, name: str, *params: Any) -> list[Row]:
+        return [dict(row) for row in await self.connection.fetch(STATEMENTS[name], *params)]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        async with self.connection.transaction():
+            await self.connection.execute(STATEMENTS["lock_ledger"])
+            yield
+
+
+class _Sqlite:
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def run(self, name: str, *params: Any) -> list[Row]:
+        cursor = self.connection.execute(STATEMENTS[name], params)
+        return [dict(zip((column[0] for column in cursor.description), row, strict=True)) for row in cursor]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT")

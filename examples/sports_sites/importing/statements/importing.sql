@@ -1,0 +1,59 @@
+-- Both databases understand these; where they differ, each has its own.
+
+-- name: make_ledger
+create table if not exists imported_rows (
+    source    text   not null,
+    row_id    bigint not null,
+    job_id    text   not null,
+    error     text,                        -- it had been given up: its job is to be a dead letter
+    buried    bigint not null default 0,
+    primary key (source, row_id)
+);
+
+-- name: lock_ledger
+-- Two imports at once would both find a row that neither has written down.
+lock table imported_rows in exclusive mode;
+
+-- name: analysis_queue
+select q.lipas_id as row_id, q.lipas_id, q.status, q.added_at
+from analysis_queue q
+where q.lipas_id > $1 and not exists (
+    select 1 from imported_rows i where i.source = 'analysis_queue' and i.row_id = q.lipas_id)
+order by q.lipas_id limit $2;
+
+-- name: elevation_queue
+select q.lipas_id as row_id, q.lipas_id, q.status, q.retries, q.last_error, q.added_at
+from elevation_queue q
+where q.lipas_id > $1 and not exists (
+    select 1 from imported_rows i where i.source = 'elevation_queue' and i.row_id = q.lipas_id)
+order by q.lipas_id limit $2;
+
+-- name: email_out_queue
+select q.id as row_id, q.message, q.attempts, q.send_after, q.sent_at, q.error
+from email_out_queue q
+where q.id > $1 and not exists (
+    select 1 from imported_rows i where i.source = 'email_out_queue' and i.row_id = q.id)
+order by q.id limit $2;
+
+-- name: integration_out_queue
+select q.id as row_id, q.lipas_id, q.added_at, q.synced_at
+from integration_out_queue q
+where q.id > $1 and not exists (
+    select 1 from imported_rows i where i.source = 'integration_out_queue' and i.row_id = q.id)
+order by q.id limit $2;
+
+-- name: webhook_queue
+select q.id as row_id, q.batch, q.status, q.last_error, q.added_at
+from webhook_queue q
+where q.id > $1 and not exists (
+    select 1 from imported_rows i where i.source = 'webhook_queue' and i.row_id = q.id)
+order by q.id limit $2;
+
+-- name: note
+insert into imported_rows (source, row_id, job_id, error) values ($1, $2, $3, $4);
+
+-- name: unburied
+select source, row_id, job_id, error from imported_rows where error is not null and buried = 0 order by source, row_id;
+
+-- name: note_buried
+update imported_rows set buried = 1 where source = $1 and row_id = $2;

@@ -1,0 +1,95 @@
+"""Jobs: the queue by the verbs that the register's people know, each a line or two of Dutiful."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from dutiful import DeadLetter, DeadLetterFilter, Dutiful, JobRecord, ReviewState, State
+from dutiful.client import JobHandle
+
+PRIORITY, ATTEMPTS = 100, 3
+LISTED = 1_000
+STEP = 500  # jobs that are removed at a time
+
+
+@dataclass(frozen=True)
+class Requeued:
+    """The job that runs in the dead one's place."""
+
+    id: UUID
+    type: str
+    payload: Any
+    correlation_id: str
+
+
+class Jobs:
+    """As somebody in particular: their name is in the audit trail beside all that they do."""
+
+    def __init__(self, app: Dutiful, by: str = "register") -> None:
+        self._app = app
+        self._by = by
+
+    async def enqueue(
+        self,
+        type: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        priority: int = PRIORITY,
+        run_at: datetime | None = None,
+        correlation_id: str | None = None,
+        dedup_key: str | None = None,
+        max_attempts: int = ATTEMPTS,
+        within: Any = None,
+    ) -> JobHandle[Any]:
+        """Lower priorities run first. A key that a live job of this type has gives that job back instead."""
+        return await self._app.enqueue(
+            type,
+            payload or {},
+            priority=priority,
+            run_at=run_at,
+            correlation_id=correlation_id,
+            unique=dedup_key,
+            max_attempts=max_attempts,
+            created_by=self._by,
+            within=within,
+        )
+
+    async def by_correlation(self, correlation_id: str) -> list[JobRecord]:
+        """All that one action of a user has led to, the first one first."""
+        found = await self._app.jobs(correlation_id=correlation_id, limit=LISTED)
+        return sorted(found, key=lambda job: job.id)
+
+    async def fail(self, job_id: UUID, error: str, *, will_retry: bool) -> State:
+        """End the attempt that runs; without a retry the job, running or not, is a dead letter."""
+        return await (await self._app.operator(self._by)).fail(job_id, error, retry=will_retry)
+
+    async def move_to_dead_letter(self, job_id: UUID, error: str) -> None:
+        await self.fail(job_id, error, will_retry=False)
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        """Those that nobody has acknowledged, the newest first."""
+        wanted = DeadLetterFilter(status=[ReviewState.PENDING_REVIEW])
+        return await (await self._app.operator(self._by)).dead_letters(wanted, limit=LISTED)
+
+    async def dead_letter(self, job_id: UUID) -> DeadLetter:
+        return await (await self._app.operator(self._by)).dead_letter(job_id)
+
+    async def acknowledge(self, job_id: UUID, notes: str | None = None) -> DeadLetter:
+        return await (await self._app.operator(self._by)).acknowledge(job_id, notes)
+
+    async def requeue(self, job_id: UUID, notes: str | None = None) -> Requeued:
+        """The same type, payload and correlation id, with all its attempts before it."""
+        operator = await self._app.operator(self._by)
+        made = await operator.job((await operator.reprocess(job_id, notes)).new_job_id)
+        return Requeued(made.id, made.kind, made.payload, made.correlation_id)
+
+    async def remove_finished(self, older_than: timedelta) -> int:
+        """In small steps, so that nobody waits for it."""
+        store, removed, cursor = (await self._app.client()).store, 0, None
+        while True:
+            step = await store.retain(older_than, STEP, cursor)
+            removed, cursor = removed + step.deleted, step.cursor
+            if cursor is None:
+                return removed

@@ -1,0 +1,29 @@
+"""What takes minutes: how diverse the sports around a site are, and how high it lies."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from dutiful import Context, Inject, Rules
+from examples.sports_sites.diversity import diversity
+from examples.sports_sites.services import Search
+from examples.sports_sites.sites import Site, Sites
+
+SITE = Rules(required={"lipas-id": int})  # a name that no parameter can have: handlers find it in ctx.payload
+
+
+async def analysis(ctx: Context, db: Sites = Inject("db"), search: Search = Inject("search")) -> dict[str, Any]:
+    """Its kind waits, unspent, while the breaker of the population grid is open."""
+    site = db.get(ctx.payload["lipas-id"])
+    found = diversity(site, await search.cells(site), db.all())
+    db.set_diversity(site.lipas_id, found.index, found.population)
+    return asdict(found)
+
+
+async def elevation(
+    ctx: Context, db: Sites = Inject("db"), height_of: Callable[[Site], Awaitable[float]] = Inject("height_of")
+) -> dict[str, float]:
+    site = db.get(ctx.payload["lipas-id"])
+    found = await height_of(site)
+    db.set_elevation(site.lipas_id, found)
+    return {"elevation": found}

@@ -1,0 +1,85 @@
+"""What the register asks of others: the population grid, elevation, a mail server, and those it tells of changes."""
+
+import smtplib
+from dataclasses import dataclass
+from email.message import EmailMessage
+from typing import Any
+
+import httpx2
+
+from dutiful import Fail
+from examples.sports_sites.diversity import AREA, Cell
+from examples.sports_sites.sites import Site
+
+PATIENCE = 60.0  # with a mail server, in seconds
+TEMPLATES = {
+    "welcome": ("Welcome to the register", "Hello {name}, your account is ready."),
+    "reminder": ("{site} needs a look", "Nobody has confirmed the data of {site} for a year."),
+    "site-changed": ("{site} has changed", "The change of {site} has reached all who asked to hear of it."),
+}
+
+
+class Refused(Fail):
+    """The other side will not take it, however often it is asked."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The population grid."""
+
+    http: httpx2.AsyncClient
+    url: str
+
+    async def cells(self, site: Site) -> list[Cell]:
+        found = await self.http.get(f"{self.url}/grid", params={"east": site.east, "north": site.north, "radius": AREA})
+        found.raise_for_status()
+        return [Cell(**cell) for cell in found.json()]
+
+
+@dataclass(frozen=True)
+class Heights:
+    http: httpx2.AsyncClient
+    url: str
+
+    async def elevation(self, site: Site) -> float:
+        found = await self.http.get(f"{self.url}/elevation", params={"east": site.east, "north": site.north})
+        found.raise_for_status()
+        return float(found.json()["elevation"])
+
+
+@dataclass(frozen=True)
+class Partners:
+    """Systems that keep a copy of the register, or are told of what changes in it."""
+
+    http: httpx2.AsyncClient
+    url: str
+
+    async def sync(self, site: Site) -> None:
+        """May be repeated: the copy is what was put last."""
+        body = {"name": site.name, "type": site.type, "east": site.east, "north": site.north}
+        (await self.http.put(f"{self.url}/copy/{site.lipas_id}", json=body)).raise_for_status()
+
+    async def notify(self, message_id: str, news: dict[str, Any]) -> None:
+        """The receiver knows by the id what it has heard before."""
+        answer = await self.http.post(f"{self.url}/utp", json=news, headers={"webhook-id": message_id})
+        answer.raise_for_status()
+
+
+@dataclass(frozen=True)
+class Emailer:
+    port: int
+
+    def send(self, message_id: str, to: str, template: str, data: dict[str, Any]) -> None:
+        """Blocks. What the server refuses for good, such as a mailbox that does not exist, is not tried again."""
+        subject, words = TEMPLATES[template]
+        message = EmailMessage()
+        message["Message-ID"] = f"<{message_id}@register.example>"
+        message["From"] = "register@register.example"
+        message["To"] = to
+        try:
+            message["Subject"] = subject.format_map(data)
+            message.set_content(words.format_map(data))
+        except KeyError as error:
+            raise Refused(f"template {template} needs {error}, which data does not have") from None
+        with smtplib.SMTP("127.0.0.1", self.port, timeout=PATIENCE) as server:
+            server.send_message(message)

@@ -1,0 +1,84 @@
+"""The queue as tables, for whoever asks it by SQL: `jobs`, `dead_letter_jobs`, `circuit_breakers` and their like."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from dutiful import Dutiful
+
+HERE = Path(__file__).parent / "views"
+SCHEMA = "sports"  # on Postgres; in a SQLite file Dutiful's own tables have a prefix, so that there is room beside them
+JSON = ("payload", "original_job", "error_details")
+Row = dict[str, Any]
+
+
+class Views(Protocol):
+    async def install(self) -> None:
+        """May be repeated."""
+
+    async def rows(self, statement: str, *params: Any) -> list[Row]: ...
+
+
+@asynccontextmanager
+async def views(app: Dutiful, schema: str = SCHEMA) -> AsyncIterator[Views]:
+    """A connection of its own to the app's database, where the views are to be, or are."""
+    url, settings = app.settings.database_url, app.settings
+    if url.startswith("postgres"):
+        async with _postgres(url, settings.schema, schema) as opened:
+            yield opened
+    else:
+        # The library that the app uses, too: two in one process drop each other's locks on the file.
+        import apsw
+
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        try:
+            yield _Sqlite(connection)
+        finally:
+            connection.close()
+
+
+class _Sqlite:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        connection.set_busy_timeout(30_000)
+
+    async def install(self) -> None:
+        with self._connection:
+            self._connection.execute((HERE / "sqlite.sql").read_text())
+
+    async def rows(self, statement: str, *params: Any) -> list[Row]:
+        cursor = self._connection.execute(statement, params)
+        found: list[Row] = []
+        for row in cursor:
+            named = dict(zip((column[0] for column in cursor.description), row, strict=True))
+            found.append({k: json.loads(v) if k in JSON and v is not None else v for k, v in named.items()})
+        return found
+
+
+class _Postgres:
+    def __init__(self, connection: Any, dutiful: str, schema: str) -> None:
+        self._connection = connection
+        self._names = {"{dutiful}": f'"{dutiful}"', "{views}": f'"{schema}"'}
+
+    async def install(self) -> None:
+        script = (HERE / "postgres.sql").read_text()
+        for name, quoted in self._names.items():
+            script = script.replace(name, quoted)
+        await self._connection.execute(script)
+
+    async def rows(self, statement: str, *params: Any) -> list[Row]:
+        return [dict(row) for row in await self._connection.fetch(statement, *params)]
+
+
+@asynccontextmanager
+async def _postgres(url: str, dutiful: str, schema: str) -> AsyncIterator[_Postgres]:
+    import asyncpg  # on SQLite no driver is needed
+
+    connection = await asyncpg.connect(url, server_settings={"search_path": schema})
+    try:
+        await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        yield _Postgres(connection, dutiful, schema)
+    finally:
+        await connection.close()

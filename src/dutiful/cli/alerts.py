@@ -1,0 +1,120 @@
+"""`alerts`: what fires, since when, and what is watched."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from dutiful.cli.output import AsJson, ago, note, print_json, print_table
+from dutiful.cli.target import operate
+from dutiful.core.alert import AlertRule, AlertState
+from dutiful.core.duration import brief
+from dutiful.duties import WorkerRecord
+from dutiful.operator import Operator
+from dutiful.operator.alerts import AlertRecord
+
+FIRES = 1  # the exit code of --firing if any does
+alerts = typer.Typer(help="List the alerts that fire, and what is watched.")
+
+
+def register(cli: typer.Typer) -> None:
+    cli.add_typer(alerts, name="alerts", rich_help_panel="Operate")
+
+
+@alerts.callback(invoke_without_command=True)
+def list_alerts(
+    ctx: typer.Context,
+    firing: Annotated[
+        bool, typer.Option("--firing", help="Only those that fire; exits with 1 if there are any, for scripts.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the alerts that fire, then those that are about to, then those that are over.
+
+    \b
+    Examples:
+      dutiful alerts
+      dutiful alerts --firing || echo "wake somebody"
+      dutiful alerts rules
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    found, workers = operate(ctx, _look)
+    listed = [one for one in found if one.alert.state is AlertState.FIRING or not firing]
+    if as_json:
+        print_json({"alerts": [_json(one) for one in listed]})
+    else:
+        _print(listed, firing)
+    if not any(worker.alive for worker in workers):
+        note("no worker is alive, so nobody watches: this is how it stood when the last one did")
+    if firing and listed:
+        raise typer.Exit(FIRES)
+
+
+@alerts.command()
+def rules(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List what workers with this app's code watch."""
+
+    async def look(operator: Operator) -> list[AlertRule]:
+        return operator.alert_rules()
+
+    found = operate(ctx, look)
+    if as_json:
+        print_json({"rules": [_rule_json(rule) for rule in found]})
+        return
+    print_table(
+        ("rule", "fires when", "hold", "over at", "clear hold", "summary", "runbook"),
+        (
+            (
+                rule.name,
+                _condition(rule),
+                brief(rule.hold) if rule.hold else "at once",
+                f"{rule.threshold if rule.clear is None else rule.clear:g}",
+                brief(rule.clear_hold) if rule.clear_hold else "at once",
+                rule.summary,
+                rule.runbook,
+            )
+            for rule in found
+        ),
+        empty="all alerts are off",
+    )
+
+
+async def _look(operator: Operator) -> tuple[list[AlertRecord], list[WorkerRecord]]:
+    return await operator.alerts(), await operator.workers()
+
+
+def _print(found: list[AlertRecord], firing: bool) -> None:
+    print_table(
+        ("alert", "series", "state", "since", "value#", "fires when", "summary", "runbook"),
+        (
+            (
+                one.alert.rule,
+                one.alert.series,
+                one.alert.state.value,
+                ago(one.alert.cleared_at if one.alert.state is AlertState.OK else one.alert.since),
+                None if one.alert.value is None else f"{one.alert.value:g}",
+                None if one.rule is None else _condition(one.rule),
+                one.alert.summary,
+                None if one.rule is None else one.rule.runbook,
+            )
+            for one in found
+        ),
+        empty="nothing fires" if firing else "nothing fires, and nothing has lately",
+    )
+
+
+def _condition(rule: AlertRule) -> str:
+    where = ", ".join(f"{label}={value}" for label, value in rule.where.items())
+    series = f"{rule.metric}{{{where}}}" if where else rule.metric
+    return f"{series} {'>' if rule.above is not None else '<'} {rule.threshold:g}"
+
+
+def _json(record: AlertRecord) -> dict[str, Any]:
+    rule = None if record.rule is None else _rule_json(record.rule)
+    return {**msgspec.structs.asdict(record.alert), "declared": rule}
+
+
+def _rule_json(rule: AlertRule) -> dict[str, Any]:
+    lengths = {name: getattr(rule, name).total_seconds() for name in ("hold", "clear_hold")}
+    return msgspec.structs.asdict(rule) | lengths

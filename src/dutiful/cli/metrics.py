@@ -1,0 +1,121 @@
+"""`metrics`: what is measured, as tables for people."""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from dutiful.cli.output import AsJson, print_json, print_table, show
+from dutiful.cli.target import operate
+from dutiful.core.duration import brief, duration
+from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
+
+# Each label's metrics are one table, its columns as people call them.
+COLUMNS = {
+    "kind": {
+        "attempts#": "error_rate",  # whose count it is
+        "errors#": "error_rate",
+        "lost#": "lost_attempts",
+        "run p50#": "run_p50_seconds",
+        "run p95#": "run_p95_seconds",
+        "run p99#": "run_p99_seconds",
+        "wait p50#": "wait_p50_seconds",
+        "wait p95#": "wait_p95_seconds",
+        "wait p99#": "wait_p99_seconds",
+        "largest payload#": "payload_most_bytes",
+    },
+    "lane": {"busy#": "lane_utilisation"},
+    "breaker": {"open": "breaker_open"},
+}
+PLACES = {"pending#": "pending", "running#": "running", "scheduled#": "scheduled", "blocked#": "blocked"}
+ALL = {
+    "pending": "pending_total",
+    "dead letters": "dead_letters",
+    "running for over an hour": "stuck",
+    "workers alive": "workers",
+}
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command(rich_help_panel="Operate")(metrics)
+
+
+def metrics(
+    ctx: typer.Context,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Rates and quantiles are over this time, at most 7 days.")
+    ] = f"{WINDOW_MINUTES}m",
+    as_json: AsJson = False,
+) -> None:
+    """Show what is measured: queues, error rates and times by kind, lanes, breakers.
+
+    Workers hand over what they have counted every ten seconds, so the latest jobs may be missing.
+
+    \b
+    Examples:
+      dutiful metrics --since 1h
+      dutiful metrics --json
+    """
+    length = duration(since, "--since")
+    found = operate(ctx, lambda operator: operator.metrics(length))
+    if as_json:
+        print_json({"since_seconds": length.total_seconds(), "metrics": found})
+        return
+    _print_places(found)
+    _print_labelled(found, "kind", empty=f"no attempt has ended in the last {brief(length)}")
+    _print_labelled(found, "lane", empty="no workers: start one with `dutiful worker`")
+    _print_labelled(found, "breaker", empty="no breakers")
+    values = {sample.metric: sample for sample in found if not sample.labels}
+    show(", ".join(f"{name} {_shown(values[metric])}" for name, metric in ALL.items() if metric in values))
+
+
+def _print_places(found: Iterable[Sample]) -> None:
+    rows: dict[tuple[str, str], dict[str, Sample]] = {}
+    oldest: dict[str, str | None] = {}
+    for sample in found:
+        if sample.metric in PLACES.values():
+            rows.setdefault((sample.labels["queue"], sample.labels["kind"]), {})[sample.metric] = sample
+        elif sample.metric == "oldest_pending_seconds":
+            oldest[sample.labels["queue"]] = _shown(sample)
+    print_table(
+        ("queue", "kind", *PLACES, "oldest pending in queue#"),
+        (
+            (queue, kind, *(_shown(row.get(metric)) for metric in PLACES.values()), oldest.get(queue))
+            for (queue, kind), row in sorted(rows.items())
+        ),
+        empty="no jobs wait or run",
+    )
+
+
+def _print_labelled(found: Iterable[Sample], label: str, *, empty: str) -> None:
+    columns = COLUMNS[label]
+    rows: dict[str, dict[str, Sample]] = {}
+    for sample in found:
+        if METRICS[sample.metric].labels == (label,):
+            rows.setdefault(sample.labels[label], {})[sample.metric] = sample
+    print_table((label, *columns), ((name, *_cells(columns, row)) for name, row in sorted(rows.items())), empty=empty)
+
+
+def _cells(columns: dict[str, str], row: dict[str, Sample]) -> Sequence[Any]:
+    return [
+        _count(row.get(metric)) if column == "attempts#" else _shown(row.get(metric))
+        for column, metric in columns.items()
+    ]
+
+
+def _count(sample: Sample | None) -> int | None:
+    return None if sample is None else sample.count
+
+
+def _shown(sample: Sample | None) -> str | None:
+    if sample is None:
+        return None
+    metric, value = sample.metric, sample.value
+    if metric in ("error_rate", "lane_utilisation"):
+        return f"{100 * value:.1f} %"
+    if metric == "breaker_open":
+        return "open" if value else "closed"
+    if metric.endswith("_seconds"):
+        return f"{value * 1e6:.0f}us" if value < 0.001 else brief(timedelta(seconds=value))
+    return f"{'about ' if sample.estimated else ''}{value:,.0f}{' bytes' if metric.endswith('_bytes') else ''}"

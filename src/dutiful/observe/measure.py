@@ -1,0 +1,124 @@
+"""Every metric of the catalogue, from a bounded number of looks at the store; what it costs does not grow with jobs."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from dutiful.breaking import BreakerRecord
+from dutiful.core.breaker import BreakerState
+from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
+from dutiful.core.sketch import Sketch, merged, quantile
+from dutiful.core.transitions import State
+from dutiful.duties import WorkerRecord
+from dutiful.measuring import Depth, Signs, Tally
+from dutiful.store import Store
+
+WINDOW = timedelta(minutes=WINDOW_MINUTES)
+STUCK = timedelta(hours=1)
+SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+DEPTHS = {
+    State.READY: "pending",
+    State.SCHEDULED: "scheduled",
+    State.BLOCKED: "blocked",
+    State.RUNNING: "running",
+}
+FAILURES = frozenset({"failed", "retried"})
+# A job that was snoozed, released or lost says nothing of how its kind fares: its attempt was handed back.
+ENDS = FAILURES | {"completed", "completed_with_errors", "cancelled"}
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What there was at one moment."""
+
+    at: datetime
+    depths: Sequence[Depth]
+    tallies: Sequence[Tally]  # of the last minutes
+    workers: Sequence[WorkerRecord]
+    breakers: Sequence[BreakerRecord]
+    signs: Signs
+
+
+async def look(store: Store, *, since: timedelta = WINDOW, now: datetime | None = None) -> Look:
+    """One after the other: the connections are for those who work."""
+    return Look(
+        at=now or datetime.now(UTC),
+        depths=await store.depths(),
+        tallies=await store.tallied(since, now=now),
+        workers=await store.workers(),
+        breakers=await store.breakers(now=now),
+        signs=await store.signs(STUCK, now=now),
+    )
+
+
+async def measure(store: Store, *, since: timedelta = WINDOW, now: datetime | None = None) -> list[Sample]:
+    """All that METRICS names; rates and quantiles are over the time `since`."""
+    return samples(await look(store, since=since, now=now))
+
+
+def samples(seen: Look) -> list[Sample]:
+    """In the order of the catalogue, and by labels."""
+    found = [*_depths(seen.depths), *_waits(seen), *_kinds(seen.tallies), *_lanes(seen.workers)]
+    found += [
+        Sample("breaker_open", float(one.breaker.state is not BreakerState.CLOSED), {"breaker": one.breaker.name})
+        for one in seen.breakers
+    ]
+    found.append(Sample("dead_letters", seen.signs.dead_letters))
+    found.append(Sample("stuck", seen.signs.stuck))
+    found.append(Sample("workers", sum(worker.alive for worker in seen.workers)))
+    order = {name: place for place, name in enumerate(METRICS)}
+    return sorted(found, key=lambda sample: (order[sample.metric], sorted(sample.labels.items())))
+
+
+def _depths(depths: Iterable[Depth]) -> Iterator[Sample]:
+    total, estimated = 0, False
+    for one in depths:
+        if metric := DEPTHS.get(one.state):
+            yield Sample(metric, one.count, {"queue": one.queue, "kind": one.kind}, one.estimated)
+        if one.state is State.READY:
+            total, estimated = total + one.count, estimated or one.estimated
+    yield Sample("pending_total", total, estimated=estimated)
+
+
+def _waits(seen: Look) -> Iterator[Sample]:
+    for queue, since in seen.signs.due_since.items():
+        yield Sample("oldest_pending_seconds", max(0.0, (seen.at - since).total_seconds()), {"queue": queue})
+
+
+def _kinds(tallies: Iterable[Tally]) -> Iterator[Sample]:
+    by_kind: dict[str, list[Tally]] = {}
+    for tally in tallies:
+        by_kind.setdefault(tally.kind, []).append(tally)
+    for kind, some in by_kind.items():
+        labels = {"kind": kind}
+        ended = _sum(some, lambda outcome: outcome in ENDS)
+        if ended:
+            failed = _sum(some, lambda outcome: outcome in FAILURES)
+            yield Sample("error_rate", failed / ended, labels, count=ended)
+        yield from _quantiles("run", merged(one.run for one in some), labels)
+        yield from _quantiles("wait", merged(one.wait for one in some), labels)
+        yield Sample("lost_attempts", _sum(some, lambda outcome: outcome == "lost"), labels)
+        yield Sample("payload_most_bytes", max(one.payload_most for one in some), labels)
+
+
+def _sum(tallies: Iterable[Tally], counts: Callable[[str], bool]) -> int:
+    return sum(one.count for one in tallies if counts(one.outcome))
+
+
+def _quantiles(what: str, sketch: Sketch, labels: dict[str, str]) -> Iterator[Sample]:
+    for name, share in SHARES.items():
+        value = quantile(sketch, share)
+        if value is not None:
+            yield Sample(f"{what}_{name}_seconds", value, labels, count=sum(sketch.values()))
+
+
+def _lanes(workers: Iterable[WorkerRecord]) -> Iterator[Sample]:
+    slots: dict[str, int] = {}
+    used: dict[str, float] = {}
+    for worker in workers:
+        for name, lane in worker.lanes.items() if worker.alive else ():
+            share = lane.get("utilisation", lane.get("busy", 0) / lane["slots"])
+            slots[name] = slots.get(name, 0) + lane["slots"]
+            used[name] = used.get(name, 0.0) + share * lane["slots"]
+    for name in slots:
+        yield Sample("lane_utilisation", used[name] / slots[name], {"lane": name})

@@ -1,0 +1,224 @@
+"""OpenTelemetry spans: one for each enqueue, one for each attempt, joined across processes by W3C trace context.
+
+Imported only where the setting `tracing` is on. Whatever the user's SDK does, jobs are stored and run all the same.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import msgspec
+from opentelemetry import context as otel
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from dutiful.core import ids
+from dutiful.core.job import Claim, Inserted, Insertion, NewJob
+from dutiful.core.outcome import Done, Failed, Outcome, TimedOut
+from dutiful.observe.logs import WORKER
+
+log = logging.getLogger("dutiful.tracing")
+NEAR = timedelta(minutes=15)  # an attempt that begins within this of its enqueue belongs to the same trace
+FLUSH = timedelta(seconds=5)
+KEY = "trace"  # in a job's options
+DONE = Done()
+_W3C = TraceContextTextMapPropagator()  # and no baggage: who knows what is in it
+_NOWHERE = Context()
+_SINGLE, _BATCH = "messaging.message.id", "messaging.batch.message_count"
+
+
+class Begun(NamedTuple):
+    """A span that is current from here on, until it is ended."""
+
+    span: Span
+    token: Any
+
+
+class Production:
+    """Jobs on their way to the store, with the trace that they belong to."""
+
+    def __init__(self, jobs: Sequence[NewJob], begun: Begun | None) -> None:
+        self.jobs = jobs
+        self._begun = begun
+
+    def stored(self, inserted: Sequence[Inserted]) -> None:
+        """Which job stands for the request: another one, if that held the unique key."""
+        if self._begun is not None and len(inserted) == 1:
+            (one,) = inserted
+            self._begun.span.set_attribute(_SINGLE, ids.public(one.job_id))
+            if one.insertion is not Insertion.MADE:
+                self._begun.span.set_attribute("dutiful.insertion", one.insertion.value)
+
+
+class Tracer:
+    def __init__(self) -> None:
+        # Until the process sets up an SDK, and without one, its spans cost next to nothing.
+        self._tracer = trace.get_tracer("dutiful", version("dutiful"))
+
+    @contextmanager
+    def producing(self, jobs: Sequence[NewJob]) -> Iterator[Production]:
+        """One span for one enqueue, be it of many jobs; each of them remembers it."""
+        begun = self._begin(lambda: self._start_producing(jobs)) if jobs else None
+        production = Production(jobs, begun)
+        if begun is not None and (carrier := self.carrier()):
+            production.jobs = _marked(jobs, carrier)
+        try:
+            yield production
+        except BaseException as error:
+            # By its type only: a message may quote the unique key, and that may be of the payload.
+            _end(begun, {"error.type": type(error).__qualname__}, Status(StatusCode.ERROR))
+            raise
+        _end(begun, {})
+
+    def carrier(self) -> dict[str, str] | None:
+        """The current span, as another process can take it up; None if there is none to speak of."""
+        carrier: dict[str, str] = {}
+        with suppress(Exception):
+            _W3C.inject(carrier)
+        return carrier or None
+
+    def begin(self, claim: Claim) -> Begun | None:
+        """An attempt begins: its span is current until it is ended."""
+        return self._begin(lambda: self._start_consuming(claim))
+
+    def end(self, begun: Begun | None, outcome: Outcome | None) -> None:
+        """None: the handler has completed the job in a transaction."""
+        word = "timed_out" if isinstance(outcome, TimedOut) else type(outcome or DONE).__name__.lower()
+        if not isinstance(outcome, (Failed, TimedOut)):
+            _end(begun, {"dutiful.outcome": word})
+            return
+        error = {name: str(outcome.error.get(name)) for name in ("type", "message", "class")}
+        if begun is not None:
+            with suppress(Exception):
+                told = {"exception.type": error["type"], "exception.message": error["message"]}
+                begun.span.add_event("exception", told)
+        facts = {"dutiful.outcome": word, "error.type": error["type"], "dutiful.error.class": error["class"]}
+        _end(begun, facts, Status(StatusCode.ERROR, error["message"]))
+
+    def interrupted(self, begun: Begun | None) -> None:
+        _end(begun, {"dutiful.outcome": "interrupted"})
+
+    def flush(self) -> None:
+        """Send what the process has not sent yet, for it is about to end without further ado."""
+        with suppress(Exception):
+            force = getattr(trace.get_tracer_provider(), "force_flush", None)
+            if force is not None:
+                force(int(FLUSH.total_seconds() * 1000))
+
+    def _begin(self, start: Callable[[], Span]) -> Begun | None:
+        try:
+            span = start()
+            return Begun(span, otel.attach(trace.set_span_in_context(span)))
+        except Exception:
+            log.exception("a span could not be made; jobs go on without")
+            return None
+
+    def _start_producing(self, jobs: Sequence[NewJob]) -> Span:
+        kinds, queues = {job.kind for job in jobs}, {job.queue for job in jobs}
+        first = jobs[0]
+        facts: dict[str, Any] = {
+            "messaging.system": "dutiful",
+            "messaging.operation.name": "enqueue",
+            "messaging.operation.type": "send",
+        }
+        if len(queues) == 1:
+            facts["messaging.destination.name"] = first.queue
+        if len(kinds) == 1:
+            facts["dutiful.job.kind"] = first.kind
+        if len(jobs) == 1:
+            facts |= {_SINGLE: ids.public(first.id), "messaging.message.conversation_id": _correlation(first)}
+            facts |= {} if first.tenant is None else {"dutiful.tenant": first.tenant}
+        else:
+            facts[_BATCH] = len(jobs)
+        name = f"enqueue {first.kind}" if len(kinds) == 1 else "enqueue"
+        return self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=facts)
+
+    def _start_consuming(self, claim: Claim) -> Span:
+        parent, links = _origin(claim)
+        facts: dict[str, Any] = {
+            "messaging.system": "dutiful",
+            "messaging.operation.name": "run",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": claim.queue,
+            _SINGLE: ids.public(claim.job_id),
+            "messaging.message.conversation_id": claim.correlation,
+            "dutiful.job.kind": claim.kind,
+            "dutiful.job.attempt": claim.attempt,
+            "dutiful.job.max_attempts": claim.max_attempts,
+        }
+        facts |= {} if claim.tenant is None else {"dutiful.tenant": claim.tenant}
+        if (worker := WORKER.get()) is not None:
+            facts["messaging.client.id"] = worker
+        return self._tracer.start_span(
+            f"run {claim.kind}", context=parent, kind=SpanKind.CONSUMER, attributes=facts, links=links
+        )
+
+
+@contextmanager
+def carried(carrier: Mapping[str, str]) -> Iterator[None]:
+    """Go on, in this process, with the trace of another one."""
+    token = otel.attach(_W3C.extract(carrier, context=_NOWHERE))
+    try:
+        yield
+    finally:
+        otel.detach(token)
+
+
+def _marked(jobs: Sequence[NewJob], carrier: Mapping[str, str]) -> list[NewJob]:
+    """With the trace among their options; most of a batch have the same ones."""
+    mark = {KEY: {**carrier, "at": round(time.time(), 3)}}
+    made: dict[str | None, str] = {}
+    for options in {job.options for job in jobs}:
+        made[options] = msgspec.json.encode((msgspec.json.decode(options) if options else {}) | mark).decode()
+    return [msgspec.structs.replace(job, options=made[job.options]) for job in jobs]
+
+
+def _origin(claim: Claim) -> tuple[Context, list[Link]]:
+    """The context that an attempt is a part of, and what it is linked to.
+
+    One long after its enqueue, be it a late retry or a job for tomorrow, is a trace of its own: nobody would find it
+    in one that has been looked at and filed long ago.
+    """
+    carrier = _carrier(claim.options)
+    if carrier is None:
+        return _NOWHERE, []
+    context = _W3C.extract(carrier, context=_NOWHERE)
+    asked = carrier.get("at")
+    if isinstance(asked, (int, float)) and time.time() - asked < NEAR.total_seconds():
+        return context, []
+    origin = trace.get_current_span(context).get_span_context()
+    return _NOWHERE, [Link(origin)] if origin.is_valid else []
+
+
+def _carrier(options: str | None) -> dict[str, Any] | None:
+    """What was stored; it may have been written by hand, in SQL."""
+    if options is None or f'"{KEY}"' not in options:
+        return None
+    try:
+        found = msgspec.json.decode(options)[KEY]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("traceparent"), str) else None
+
+
+def _correlation(job: NewJob) -> str:
+    return job.correlation_id or str(job.id)
+
+
+def _end(begun: Begun | None, facts: Mapping[str, Any], status: Status | None = None) -> None:
+    if begun is None:
+        return
+    try:
+        otel.detach(begun.token)
+        begun.span.set_attributes(dict(facts))
+        if status is not None:
+            begun.span.set_status(status)
+        begun.span.end()
+    except Exception:
+        log.exception("a span could not be ended; jobs go on without")

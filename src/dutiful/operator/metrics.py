@@ -1,0 +1,20 @@
+"""What the fleet measures of itself. Closed to a tenant's principal, for it is about all of them."""
+
+from datetime import timedelta
+
+from dutiful.core.metric import Sample
+from dutiful.measuring import Tally
+from dutiful.observe.measure import WINDOW, Look, look, measure
+from dutiful.operator.door import Door
+
+
+class Metrics(Door):
+    async def metrics(self, since: timedelta = WINDOW) -> list[Sample]:
+        """Every metric; rates and quantiles are over the time `since`."""
+        self._check_fleetwide("metrics")
+        return await measure(self._store, since=since)
+
+    async def counted(self) -> tuple[Look, list[Tally]]:
+        """What there is now, and all that was ever counted: for those who make metrics of their own from it."""
+        self._check_fleetwide("metrics")
+        return await look(self._store), await self._store.totals()

@@ -1,0 +1,119 @@
+"""Watches metrics, and tells of each alert that begins to fire or is over: once, however many watch."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from dutiful.alerting import AlertChange, Alerting
+from dutiful.core.alert import Alert, AlertRule, AlertState, judge, series_of
+from dutiful.core.metric import Sample
+from dutiful.delivery import Lines
+from dutiful.duties import Survey
+
+log = logging.getLogger("dutiful.alerts")
+KEEP = timedelta(days=30)  # how long one that is over is shown
+FIRING, CLEARED = "alert.firing", "alert.cleared"
+Measure = Callable[[datetime], Awaitable[Sequence[Sample]]]
+
+
+class Alerts:
+    name = "alerts"
+
+    def __init__(self, store: Alerting, rules: Mapping[str, AlertRule], measure: Measure, every: timedelta) -> None:
+        self._store = store
+        self._rules = rules
+        self._measure = measure
+        self._every = every.total_seconds()
+        self._not_before = 0.0
+
+    async def tick(self, survey: Survey) -> Lines | None:
+        if time.monotonic() >= self._not_before:
+            # First, so that one that cannot look now does not try again at once.
+            self._not_before = time.monotonic() + self._every
+            await self.once(survey.now)
+        return None
+
+    async def once(self, now: datetime) -> list[AlertChange]:
+        """Judge all series by what they measure now; returns what has changed by our word."""
+        stored = {(alert.rule, alert.series): alert for alert in await self._store.alerts()}
+        samples = await self._measure(now) if self._rules else ()
+        changes = [*self._judged(stored, samples, now), *self._retired(stored.values(), now)]
+        applied = await self._store.change_alerts(changes, now=now) if changes else []
+        for change in applied:
+            _log(change)
+        if past := [alert for alert in stored.values() if self._is_past(alert, now)]:
+            await self._store.forget_alerts(past)
+        return applied
+
+    def _judged(
+        self, stored: Mapping[tuple[str, str], Alert], samples: Sequence[Sample], now: datetime
+    ) -> Iterator[AlertChange]:
+        for rule in self._rules.values():
+            values = {series_of(sample.labels): sample.value for sample in samples if rule.reads(sample)}
+            # Those that are not there any more are over, too.
+            known = [series for name, series in stored if name == rule.name]
+            for series in dict.fromkeys([*values, *known]):
+                before = stored.get((rule.name, series))
+                fresh = Alert(rule=rule.name, series=series, since=now)
+                after = judge(rule, before or fresh, values.get(series), now)
+                if after not in (before, fresh):
+                    yield _change(before, after, rule)
+
+    def _retired(self, stored: Iterable[Alert], now: datetime) -> Iterator[AlertChange]:
+        """Whoever was told that an alert fires hears that it is over when nobody watches any more."""
+        for alert in stored:
+            if alert.rule not in self._rules and alert.state is not AlertState.OK:
+                cleared_at = now if alert.state is AlertState.FIRING else alert.cleared_at
+                ok = replace(alert, state=AlertState.OK, value=None, since=now, calm_since=None, cleared_at=cleared_at)
+                yield _change(alert, ok, None)
+
+    def _is_past(self, alert: Alert, now: datetime) -> bool:
+        old = alert.rule not in self._rules or now - alert.since > KEEP
+        return alert.state is AlertState.OK and old
+
+
+def _change(before: Alert | None, after: Alert, rule: AlertRule | None) -> AlertChange:
+    fired = before is not None and before.state is AlertState.FIRING
+    fires = after.state is AlertState.FIRING
+    if fired == fires:
+        return AlertChange(before, after)
+    return AlertChange(before, after, FIRING if fires else CLEARED, _told(after, rule))
+
+
+def _told(alert: Alert, rule: AlertRule | None) -> dict[str, Any]:
+    return {
+        "rule": alert.rule,
+        "series": alert.series,
+        "state": alert.state.value,
+        "metric": None if rule is None else rule.metric,
+        "value": alert.value,
+        "above": None if rule is None else rule.above,
+        "below": None if rule is None else rule.below,
+        "fired_at": alert.fired_at,
+        "cleared_at": alert.cleared_at,
+        "summary": alert.summary,
+        "runbook": None if rule is None else rule.runbook,
+    }
+
+
+def _log(change: AlertChange) -> None:
+    if change.event is None:
+        return
+    alert = change.after
+    firing = change.event == FIRING
+    where = f" ({alert.series})" if alert.series else ""
+    value = "" if alert.value is None else f", {change.data['metric']} is {alert.value:g}"
+    log.log(
+        logging.WARNING if firing else logging.INFO,
+        "alert %s%s %s: %s%s",
+        alert.rule,
+        where,
+        "fires" if firing else "is over",
+        alert.summary,
+        value,
+        extra={"rule": alert.rule, "series": alert.series, "value": alert.value, "summary": alert.summary},
+    )

@@ -1,0 +1,210 @@
+"""Circuit breakers in Postgres: looked at, decided here, and written if nobody has written since."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from dutiful.breaking import BreakerRecord
+from dutiful.core import breaker as rules
+from dutiful.core import ids
+from dutiful.core.breaker import Barred, Breaker, BreakerPolicy, BreakerState, Entry, Sign
+from dutiful.core.errors import ClaimLost, StoreUnavailable
+from dutiful.core.job import Token
+from dutiful.stores.postgres.part import PostgresPart
+
+_COUNTED = 10_000
+"""As many of the jobs that wait are counted, so that a look at a long outage does not take long."""
+_TRIES = 1_000
+"""Of those who try at once one succeeds, so that this many need a crowd as large."""
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """A breaker at one moment, and how the claim that asks stands with it."""
+
+    breaker: Breaker | None
+    version: int  # 0: there is none
+    now: datetime
+    probing: int
+    place: bool
+    live: bool
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """What becomes of a breaker; the claim may get a place among its probes, or give it up."""
+
+    after: Breaker
+    enters: bool = False
+    leaves: bool = False
+
+
+class PostgresBreaking(PostgresPart):
+    async def enter_breaker(
+        self, name: str, policy: BreakerPolicy, token: Token, *, now: datetime | None = None
+    ) -> Entry | Barred:
+        answer: Entry | Barred
+
+        def step(seen: _Seen) -> _Step | None:
+            nonlocal answer
+            before = seen.breaker or Breaker(name=name, policy=policy)
+            if seen.place:  # one claim has one place, however often it asks
+                after, answer = before, Entry(before.round, probe=True)
+            else:
+                after, answer = rules.enter(before, policy, seen.probing, seen.now)
+            probes = isinstance(answer, Entry) and answer.probe
+            if probes and not seen.live:
+                raise ClaimLost(
+                    f"job {ids.public(token.job_id)} is no longer ours: it cannot try the service of {name}"
+                )
+            return _Step(after, enters=True) if probes and not seen.place else None
+
+        await self._change(name, step, token, now)
+        return answer
+
+    async def leave_breaker(
+        self,
+        name: str,
+        policy: BreakerPolicy,
+        token: Token,
+        entry: Entry,
+        sign: Sign,
+        *,
+        now: datetime | None = None,
+    ) -> Breaker:
+        def step(seen: _Seen) -> _Step | None:
+            before = seen.breaker or Breaker(name=name, policy=policy)
+            if entry.probe and not (seen.place and entry.round == before.round):
+                return None
+            after = rules.leave(before, policy, entry, sign, seen.now)
+            return _Step(after, leaves=entry.probe) if entry.probe or after != before else None
+
+        return await self._change(name, step, token, now) or Breaker(name=name, policy=policy)
+
+    async def breakers(self, *, now: datetime | None = None) -> list[BreakerRecord]:
+        rows = await self._db.fetch(self._sql["all_breakers"], _COUNTED, now)
+        return [
+            BreakerRecord(
+                breaker=_breaker(row), probing=row["probing"], kinds=list(row["kinds"]), waiting=row["waiting"]
+            )
+            for row in rows
+        ]
+
+    async def force_breaker(self, name: str, open_for: timedelta | None, *, now: datetime | None = None) -> Breaker:
+        def step(seen: _Seen) -> _Step:
+            before = seen.breaker or Breaker(name=name)
+            return _Step(rules.opened(before, seen.now, open_for or before.policy.open_for))
+
+        forced = await self._change(name, step, None, now)
+        assert forced is not None
+        return forced
+
+    async def reset_breaker(self, name: str, *, now: datetime | None = None) -> Breaker | None:
+        def step(seen: _Seen) -> _Step | None:
+            return None if seen.breaker is None else _Step(rules.closed(seen.breaker))
+
+        return await self._change(name, step, None, now)
+
+    async def put_breaker_kinds(
+        self,
+        kinds: Mapping[str, str | None],
+        policies: Mapping[str, BreakerPolicy] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> None:
+        declared = policies or {}
+        names = sorted({*declared, *(name for name in kinds.values() if name is not None)})
+        given = [declared.get(name) or BreakerPolicy() for name in names]
+        await self._db.fetch(
+            self._sql["put_breaker_kinds"],
+            list(kinds),
+            list(kinds.values()),
+            names,
+            [policy.failures for policy in given],
+            [policy.open_for for policy in given],
+            [policy.probes for policy in given],
+            [name in declared for name in names],
+            now,
+        )
+
+    async def _let_out(self, limit: int, now: datetime | None) -> list[Any]:
+        """Half-open what has been open long enough, and let jobs out to probe; the lines that got some."""
+        moved: list[Any] = []
+        for row in await self._db.fetch(self._sql["gated_breakers"], now):
+            breaker, version, at = _breaker(row), row["version"], row["now_at"]
+            probing, lined_up = row["probing"], row["lined_up"]
+            if rules.due(breaker, at):
+                step = _Step(rules.half_opened(breaker, at))
+                if not await self._put(_Seen(breaker, version, at, 0, False, False), step, None):
+                    continue  # somebody else has done it, or it is open anew: the next sweep sees
+                breaker, version, probing, lined_up = step.after, version + 1, 0, 0
+            room = rules.room(breaker, probing, lined_up, at) if breaker.state is BreakerState.HALF_OPEN else 0
+            if room > 0:
+                moved += await self._db.fetch(self._sql["let_out"], breaker.name, version, min(room, limit), now)
+        return moved
+
+    async def _change(
+        self, name: str, decide: Callable[[_Seen], _Step | None], token: Token | None, now: datetime | None
+    ) -> Breaker | None:
+        """Look and decide until what was decided is written; returns the breaker as it is then, if there is one."""
+        for _ in range(_TRIES):
+            seen = await self._look(name, token, now)
+            step = decide(seen)
+            if step is None:
+                return seen.breaker
+            if await self._put(seen, step, token):
+                return step.after
+        raise StoreUnavailable(f"breaker {name} is changed by too many at once: try again")
+
+    async def _look(self, name: str, token: Token | None, now: datetime | None) -> _Seen:
+        who = (None, None) if token is None else (token.job_id, token.claim_id)
+        (row,) = await self._db.fetch(self._sql["look_breaker"], name, *who, now)
+        if row["version"] is None:
+            return _Seen(None, 0, row["now_at"], 0, False, row["live"])
+        return _Seen(_breaker(row), row["version"], row["now_at"], row["probing"], row["place"], row["live"])
+
+    async def _put(self, seen: _Seen, step: _Step, token: Token | None) -> bool:
+        after = step.after
+        rows = await self._db.fetch(
+            self._sql["put_breaker"],
+            after.name,
+            seen.version,
+            after.state.value,
+            after.failures,
+            after.successes,
+            after.round,
+            after.trips,
+            after.policy.failures,
+            after.policy.open_for,
+            after.policy.probes,
+            after.last_failure_at,
+            after.opened_at,
+            after.open_until,
+            after.half_opened_at,
+            seen.breaker is None or after.round != seen.breaker.round,
+            step.enters,
+            step.leaves,
+            token and token.job_id,
+            token and token.claim_id,
+            seen.now,
+            # Repeated after a lost reply it is refused, as if somebody else had written. A probe that enters or leaves
+            # sees then that it was done; a mere failure would be counted twice.
+            repeat=step.enters or step.leaves,
+        )
+        return bool(rows[0][0])
+
+
+def _breaker(row: Any) -> Breaker:
+    return Breaker(
+        name=row["name"],
+        state=BreakerState(row["state"]),
+        failures=row["failures"],
+        successes=row["successes"],
+        round=row["round"],
+        trips=row["trips"],
+        policy=BreakerPolicy(failures=row["threshold"], open_for=row["open_for"], probes=row["probes"]),
+        last_failure_at=row["last_failure_at"],
+        opened_at=row["opened_at"],
+        open_until=row["open_until"],
+        half_opened_at=row["half_opened_at"],
+    )

@@ -1,0 +1,285 @@
+-- Circuit breakers, shared by all processes.
+--
+-- What becomes of a breaker is decided by whoever calls, from a look at it, and written if nobody has written since:
+-- `version` tells. So nobody ever holds one locked while it thinks, or while it is stopped.
+
+-- The policy is that of whoever spoke last.
+create table {schema}.breaker (
+    name            text collate "C" primary key,
+    version         bigint not null default 1,
+    state           text not null default 'closed' check (state in ('closed', 'open', 'half_open')),
+    failures        int    not null default 0,
+    successes       int    not null default 0,
+    round           bigint not null default 0,
+    trips           bigint not null default 0,
+    threshold       int    not null,
+    open_for        interval not null,
+    probes          int    not null,
+    last_failure_at timestamptz,
+    opened_at       timestamptz,
+    open_until      timestamptz,
+    half_opened_at  timestamptz,
+    updated_at      timestamptz not null
+);
+
+-- Who finds out in this round. It counts for as long as the claim's lease; without a claim, the job was let out to do
+-- so, and counts while it is in a line or runs.
+create table {schema}.breaker_probe (
+    breaker  text collate "C" not null,
+    job_id   uuid   not null,
+    round    bigint not null,
+    claim_id bigint,
+    primary key (breaker, job_id)
+);
+
+create table {schema}.breaker_kind (
+    kind    text collate "C" primary key,
+    breaker text collate "C" not null
+);
+create index breaker_kind_breaker on {schema}.breaker_kind (breaker, kind);
+
+-- Before which gate the jobs of these kinds wait: before 'breaker' nothing of them is claimed, before 'probing' what
+-- was let out may be.
+create function {schema}.set_gates(p_kinds text[], p_breaker text, p_state text, p_now timestamptz) returns void
+language plpgsql volatile
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    delete from {schema}.pause where scope in ('breaker', 'probing') and name = any (p_kinds);
+    insert into {schema}.pause (scope, name, since, reason)
+    select case p_state when 'open' then 'breaker' else 'probing' end, k, p_now, 'breaker ' || p_breaker
+    from unnest(p_kinds) k
+    where p_state <> 'closed'
+    on conflict do nothing;
+end $$;
+
+-- All that one needs to know to enter or to leave; version 0: there is none. `place`: the claim has one among the
+-- probes; `live`: its lease is not over.
+create function {schema}.look_breaker(p_name text, p_job uuid, p_claim bigint, p_now timestamptz)
+returns table (now_at timestamptz, kept {schema}.breaker, probing bigint, place boolean, live boolean)
+language plpgsql stable
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_breaker {schema}.breaker;
+begin
+    select b.* into v_breaker from {schema}.breaker b where b.name = p_name;
+    if v_breaker.state is null or v_breaker.state = 'closed' then
+        return query select v_now, v_breaker, 0::bigint, false, true;
+    else
+        return query
+        select v_now, v_breaker,
+               (select count(*) from {schema}.breaker_probe p
+                where p.breaker = p_name and p.round = v_breaker.round
+                  and {schema}.is_live(p.job_id, p.claim_id, v_now)),
+               exists (select 1 from {schema}.breaker_probe p
+                       where p.breaker = p_name and p.job_id = p_job and p.claim_id = p_claim
+                         and p.round = v_breaker.round),
+               {schema}.is_live(p_job, p_claim, v_now);
+    end if;
+end $$;
+
+-- Write a breaker as it was decided, if it is as it was seen: of p_version, 0 if there was none. False: look again.
+-- p_turn: a new round begins. p_enters, p_leaves: the claim gets a place among the probes, or gives it up.
+create function {schema}.put_breaker(
+    p_name text, p_version bigint, p_state text, p_failures int, p_successes int, p_round bigint, p_trips bigint,
+    p_threshold int, p_open_for interval, p_probes int, p_last_failure_at timestamptz, p_opened_at timestamptz,
+    p_open_until timestamptz, p_half_opened_at timestamptz, p_turn boolean, p_enters boolean, p_leaves boolean,
+    p_job uuid, p_claim bigint, p_now timestamptz
+) returns boolean
+language plpgsql volatile
+set lock_timeout = '2s' set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    if p_version = 0 then
+        insert into {schema}.breaker
+            (name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+             open_until, half_opened_at, updated_at)
+        values (p_name, p_state, p_failures, p_successes, p_round, p_trips, p_threshold, p_open_for, p_probes,
+                p_last_failure_at, p_opened_at, p_open_until, p_half_opened_at, p_now)
+        on conflict do nothing;
+    else
+        update {schema}.breaker
+        set version = version + 1, state = p_state, failures = p_failures, successes = p_successes, round = p_round,
+            trips = p_trips, threshold = p_threshold, open_for = p_open_for, probes = p_probes,
+            last_failure_at = p_last_failure_at, opened_at = p_opened_at, open_until = p_open_until,
+            half_opened_at = p_half_opened_at, updated_at = p_now
+        where name = p_name and version = p_version;
+    end if;
+    if not found then
+        return false;
+    end if;
+    if p_turn then
+        delete from {schema}.breaker_probe where breaker = p_name;
+        perform {schema}.set_gates(
+            array(select k.kind from {schema}.breaker_kind k where k.breaker = p_name), p_name, p_state, p_now);
+    end if;
+    if p_enters then
+        -- Another one has the places of those whose leases are over: they must not come back to them.
+        delete from {schema}.breaker_probe p
+        where p.breaker = p_name and p.claim_id is not null and not {schema}.is_live(p.job_id, p.claim_id, p_now);
+        insert into {schema}.breaker_probe (breaker, job_id, round, claim_id)
+        values (p_name, p_job, p_round, p_claim)
+        on conflict (breaker, job_id) do update set round = excluded.round, claim_id = excluded.claim_id;
+    end if;
+    if p_leaves then
+        delete from {schema}.breaker_probe where breaker = p_name and job_id = p_job and claim_id = p_claim;
+    end if;
+    return true;
+end $$;
+
+-- By kind, the breaker that it declares; null: none any more. Breakers that are not there yet are made; of those that
+-- are, the policy is changed if p_declared. What is as it was is not written.
+create function {schema}.put_breaker_kinds(
+    p_kinds text[], p_breakers text[], p_names text[], p_failures int[], p_open_for interval[], p_probes int[],
+    p_declared boolean[], p_now timestamptz
+) returns void
+language plpgsql volatile
+set lock_timeout = '2s' set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_kinds text[] := array(
+        select a.kind from unnest(p_kinds, p_breakers) a (kind, breaker)
+        left join {schema}.breaker_kind k on k.kind = a.kind
+        where k.breaker is distinct from a.breaker);
+    v_one   record;
+begin
+    insert into {schema}.breaker (name, threshold, open_for, probes, updated_at)
+    select p.name, p.failures, p.open_for, p.probes, v_now
+    from unnest(p_names, p_failures, p_open_for, p_probes) p (name, failures, open_for, probes)
+    where not exists (select 1 from {schema}.breaker b where b.name = p.name)
+    order by p.name
+    on conflict do nothing;
+    -- Nobody changes their states until we have committed, and whoever does so after us sees our kinds.
+    perform 1 from {schema}.breaker b
+    where b.name in (select a.breaker from unnest(p_kinds, p_breakers) a (kind, breaker) where a.kind = any (v_kinds))
+       or b.name in (select k.breaker from {schema}.breaker_kind k where k.kind = any (v_kinds))
+       or b.name in (select p.name
+                     from unnest(p_names, p_failures, p_open_for, p_probes, p_declared)
+                          p (name, failures, open_for, probes, declared)
+                     where p.declared
+                       and row(p.failures, p.open_for, p.probes) is distinct from
+                           row(b.threshold, b.open_for, b.probes))
+    order by b.name
+    for update;
+    update {schema}.breaker b
+    set version = b.version + 1, threshold = p.failures, open_for = p.open_for, probes = p.probes, updated_at = v_now
+    from unnest(p_names, p_failures, p_open_for, p_probes, p_declared) p (name, failures, open_for, probes, declared)
+    where b.name = p.name and p.declared
+      and row(b.threshold, b.open_for, b.probes) is distinct from row(p.failures, p.open_for, p.probes);
+    delete from {schema}.breaker_kind k where k.kind = any (v_kinds);
+    for v_one in
+        select a.kind, a.breaker, coalesce(b.state, 'closed') as state
+        from unnest(p_kinds, p_breakers) a (kind, breaker)
+        left join {schema}.breaker b on b.name = a.breaker
+        where a.kind = any (v_kinds)
+        order by a.kind
+    loop
+        if v_one.breaker is not null then
+            insert into {schema}.breaker_kind (kind, breaker) values (v_one.kind, v_one.breaker)
+            on conflict (kind) do update set breaker = excluded.breaker;
+        end if;
+        perform {schema}.set_gates(array[v_one.kind], v_one.breaker, v_one.state, v_now);
+    end loop;
+end $$;
+
+-- All of them, as people look at them; up to p_counted of the jobs that wait are counted.
+create function {schema}.all_breakers(p_counted int, p_now timestamptz)
+returns table (kept {schema}.breaker, probing bigint, kinds text[], waiting bigint)
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    return query
+    select b,
+           (select count(*) from {schema}.breaker_probe p
+            where p.breaker = b.name and p.round = b.round and {schema}.is_live(p.job_id, p.claim_id, v_now)),
+           array(select k.kind::text from {schema}.breaker_kind k where k.breaker = b.name order by k.kind),
+           case when b.state = 'closed' then 0 else (
+               select count(*) from (
+                   select 1 from {schema}.breaker_kind k
+                   join {schema}.blocked w on w.gate = 'paused' and w.key = k.kind
+                   where k.breaker = b.name limit p_counted) w) end
+    from {schema}.breaker b
+    order by b.name;
+end $$;
+
+-- Those before whose gates jobs may wait, for a sweep: how many of their probes run, and how many stand in a line that
+-- people have not paused.
+create function {schema}.gated_breakers(p_now timestamptz)
+returns table (now_at timestamptz, kept {schema}.breaker, probing bigint, lined_up bigint)
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    return query
+    select v_now, b,
+           (select count(*) from {schema}.breaker_probe p
+            where p.breaker = b.name
+              and exists (select 1 from {schema}.lease l
+                          where l.job_id = p.job_id and l.expires_at > v_now
+                            and (p.claim_id is null or p.claim_id = l.claim_id))),
+           (select count(*) from {schema}.breaker_probe p
+            where p.breaker = b.name
+              and exists (select 1 from {schema}.ready r
+                          where r.job_id = p.job_id
+                            and not exists (select 1 from {schema}.pause q
+                                            where q.scope = 'queue' and q.name = r.queue)))
+    from {schema}.breaker b
+    where b.state <> 'closed' and exists (select 1 from {schema}.breaker_kind k where k.breaker = b.name)
+    order by b.name;
+end $$;
+
+-- Let up to p_limit jobs that wait for a half-open breaker out to probe, the oldest first, if it is as it was seen.
+-- What people have paused stays.
+create function {schema}.let_out(p_name text, p_version bigint, p_limit int, p_now timestamptz)
+returns table (queue text, priority int, moved bigint)
+language plpgsql volatile
+set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs uuid[];
+begin
+    v_jobs := array(
+        select w.job_id
+        from {schema}.breaker_kind k
+        cross join lateral (
+            select b.job_id, b.since from {schema}.blocked b
+            where b.gate = 'paused' and b.key = k.kind and (b.run_at is null or b.run_at <= v_now)
+              and not exists (select 1 from {schema}.pause q where q.scope = 'queue' and q.name = b.queue)
+            order by b.since, b.job_id
+            limit p_limit
+            for update skip locked
+        ) w
+        where k.breaker = p_name
+          and not exists (select 1 from {schema}.pause q where q.scope = 'kind' and q.name = k.kind)
+        order by w.since, w.job_id
+        limit p_limit);
+    if cardinality(v_jobs) = 0 then
+        return;
+    end if;
+    update {schema}.breaker b set version = version + 1 where b.name = p_name and b.version = p_version;
+    if not found then
+        return;
+    end if;
+    -- Jobs that were let out and have ended, or are elsewhere.
+    delete from {schema}.breaker_probe p
+    where p.breaker = p_name
+      and not exists (select 1 from {schema}.ready r where r.job_id = p.job_id)
+      and not exists (select 1 from {schema}.lease l where l.job_id = p.job_id);
+    insert into {schema}.breaker_probe (breaker, job_id, round)
+    select p_name, j.id, b.round from unnest(v_jobs) j (id), {schema}.breaker b where b.name = p_name
+    on conflict (breaker, job_id) do update set round = excluded.round, claim_id = null;
+    return query select * from {schema}.admit(v_jobs, v_now);
+end $$;

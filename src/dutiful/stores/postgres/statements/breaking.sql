@@ -1,0 +1,21 @@
+-- Calls of the functions in migrations/0016_breakers.sql.
+
+-- name: look_breaker
+select l.now_at, l.probing, l.place, l.live, (l.kept).*
+from {schema}.look_breaker($1, $2, $3, $4) l;
+
+-- name: put_breaker
+select {schema}.put_breaker(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20);
+
+-- name: put_breaker_kinds
+select {schema}.put_breaker_kinds($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: all_breakers
+select a.probing, a.kinds, a.waiting, (a.kept).* from {schema}.all_breakers($1, $2) a;
+
+-- name: gated_breakers
+select g.now_at, g.probing, g.lined_up, (g.kept).* from {schema}.gated_breakers($1) g;
+
+-- name: let_out
+select queue, priority, moved from {schema}.let_out($1, $2, $3, $4);

@@ -1,0 +1,141 @@
+"""How many jobs wait, run and have ended, at a cost that does not grow with them."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from dutiful.acting import PauseScope
+from dutiful.core.transitions import State
+from dutiful.measuring import Depth, Signs
+from dutiful.reading import QueueRecord, Stats
+from dutiful.stores.counting import EXACT, LETTERS, LOOKED_UP, by_queue, by_state, of_many
+from dutiful.stores.sqlite import looking, measuring
+from dutiful.stores.sqlite.codec import moment, span
+from dutiful.stores.sqlite.driver import Connection
+from dutiful.stores.sqlite.sampling import FIRST, Sampled, Weighed
+from dutiful.stores.sqlite.sql import SQL
+
+_PARTS, _FEWEST_PARTS = 96, 4
+"""Into how many parts a place is cut to be sampled, and each of its lines at least."""
+
+_Line = dict[str, Any]
+
+
+def depths(db: Connection, tenant: str | None) -> list[Depth]:
+    return [
+        *_standing(db, State.SCHEDULED, tenant),
+        *_standing(db, State.READY, tenant),
+        *_standing(db, State.BLOCKED, tenant),
+        *_running(db, tenant),
+    ]
+
+
+def queues(db: Connection, tenant: str | None) -> list[QueueRecord]:
+    paused = {pause.name for pause in looking.pauses(db) if pause.scope is PauseScope.QUEUE}
+    return by_queue(depths(db, tenant), _oldest(db, tenant), paused, empty=tenant is None)
+
+
+def stats(db: Connection, since: timedelta, tenant: str | None, now: int) -> Stats:
+    found = depths(db, tenant)
+    finished, exact = _finished(db, since, tenant, now)
+    letters = SQL["count_unreviewed" if tenant is None else "count_unreviewed_of_tenant"]
+    dead_letters: int = db.value(letters, {"tenant": tenant, "limit": LETTERS})
+    return Stats(
+        live=by_state(found),
+        finished=finished,
+        since=moment(now - span(since)),
+        oldest_ready_at=min(_oldest(db, tenant).values(), default=None),
+        dead_letters=dead_letters,
+        workers=sum(worker.alive for worker in looking.workers(db, now)),
+        estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in found),
+    )
+
+
+def signs(db: Connection, stuck_after: timedelta, now: int) -> Signs:
+    return Signs(
+        due_since=_oldest(db, None),
+        dead_letters=db.value(SQL["count_unreviewed"], {"limit": LETTERS}),
+        stuck=db.value(SQL["count_stuck"], (now - span(stuck_after),)),
+    )
+
+
+def _standing(db: Connection, state: State, tenant: str | None) -> list[Depth]:
+    place, whose = f"dutiful_{state}", "" if tenant is None else "_of_tenant"
+    asked = {"tenant": tenant, "limit": EXACT + 1}
+    if db.value(SQL[f"fills{whose}"].replace("{place}", place), asked) <= EXACT:
+        rows = db.rows(SQL[f"count_place{whose}"].replace("{place}", place), asked)
+        return [Depth(queue=queue, kind=kind, state=state, count=count) for queue, kind, count in rows]
+    if state is not State.READY:
+        sampled = Sampled(db, SQL[f"place{whose}"].replace("{place}", place), "rowid", tenant=tenant)
+        return _depths(state, [[*sampled.rows(_PARTS)]])
+    found = _lines(db, tenant)
+    parts = max(_PARTS // len(found), _FEWEST_PARTS)
+    # Each line by itself, so that a short one is exact beside a long one.
+    return _depths(
+        state,
+        ([*Sampled(db, _rows_of_line(tenant), "seq", **line).rows(parts)] for line in found),
+    )
+
+
+def _depths(state: State, samples: Iterable[list[Weighed]]) -> list[Depth]:
+    weights: defaultdict[tuple[str, str], float] = defaultdict(float)
+    guessed: set[tuple[str, str]] = set()
+    for sample in samples:
+        for (_, queue, kind), weight in sample:
+            weights[queue, kind] += weight
+        if any(weight != 1 for _, weight in sample):
+            guessed |= {(queue, kind) for (_, queue, kind), _ in sample}
+    return [
+        Depth(queue=queue, kind=kind, state=state, count=round(weight), estimated=(queue, kind) in guessed)
+        for (queue, kind), weight in weights.items()
+    ]
+
+
+def _running(db: Connection, tenant: str | None) -> list[Depth]:
+    rows = db.rows(SQL["count_running"], {"tenant": tenant, "limit": LOOKED_UP})
+    step = max(db.value(SQL["count_leases"]) / LOOKED_UP, 1)
+    return [
+        Depth(queue=queue, kind=kind, state=State.RUNNING, count=round(count * step), estimated=step > 1)
+        for queue, kind, count in rows
+    ]
+
+
+def _finished(db: Connection, since: timedelta, tenant: str | None, now: int) -> tuple[dict[str, int], bool]:
+    """By state, those that ended lately, and whether that is exact.
+
+    Of many, it is what workers have counted; of a tenant, those among its newest jobs.
+    """
+    limit = EXACT + 1 if tenant is None else LOOKED_UP
+    counting = SQL["count_finished" if tenant is None else "count_finished_of_tenant"]
+    rows = db.rows(counting, {"tenant": tenant, "since": now - span(since), "limit": limit})
+    seen = {state: count for state, count in rows if state is not None}
+    exact = sum(count for _, count in rows) < limit
+    if exact or tenant is not None:
+        return seen, exact
+    return of_many(seen, measuring.tallied(db, since, now)), False
+
+
+def _oldest(db: Connection, tenant: str | None) -> dict[str, datetime]:
+    """Since when the first jobs of each queue have been due."""
+    oldest: dict[str, datetime] = {}
+    due_since = SQL["due_since"].replace("{rows}", _rows_of_line(tenant))
+    for line in _lines(db, tenant):
+        since = moment(db.value(due_since, {**line, "at": FIRST}))
+        oldest[line["queue"]] = min(since, oldest.get(line["queue"], since))
+    return oldest
+
+
+def _lines(db: Connection, tenant: str | None) -> list[_Line]:
+    if tenant is None:
+        return [{"queue": queue, "priority": priority} for queue, priority in looking.lines(db)]
+    found: list[_Line] = []
+    line = db.row(SQL["first_line_of_tenant"], (tenant,))
+    while line is not None:
+        found.append({"tenant": tenant, "queue": line[0], "priority": line[1]})
+        line = db.row(SQL["next_line_of_tenant"], (tenant, *line))
+    return found
+
+
+def _rows_of_line(tenant: str | None) -> str:
+    return SQL["line" if tenant is None else "line_of_tenant"]

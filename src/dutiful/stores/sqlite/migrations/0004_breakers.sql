@@ -1,0 +1,36 @@
+-- Circuit breakers, shared by all processes.
+
+-- The policy is that of whoever spoke last; a time span is in microseconds.
+CREATE TABLE dutiful_breaker (
+    name            TEXT    NOT NULL PRIMARY KEY,
+    state           TEXT    NOT NULL CHECK (state IN ('closed', 'open', 'half_open')),
+    failures        INTEGER NOT NULL,
+    successes       INTEGER NOT NULL,
+    round           INTEGER NOT NULL,
+    trips           INTEGER NOT NULL,
+    threshold       INTEGER NOT NULL,
+    open_for        INTEGER NOT NULL,
+    probes          INTEGER NOT NULL,
+    last_failure_at INTEGER,
+    opened_at       INTEGER,
+    open_until      INTEGER,
+    half_opened_at  INTEGER,
+    updated_at      INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Who finds out in this round. It counts for as long as the claim's lease; without a claim, the job was let out to do
+-- so, and counts while it is in a line or runs.
+CREATE TABLE dutiful_breaker_probe (
+    breaker  TEXT    NOT NULL,
+    job_id   BLOB    NOT NULL,
+    round    INTEGER NOT NULL,
+    claim_id INTEGER,
+    PRIMARY KEY (breaker, job_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dutiful_breaker_kind (
+    kind    TEXT NOT NULL PRIMARY KEY,
+    breaker TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_breaker_kind_breaker ON dutiful_breaker_kind (breaker, kind);

@@ -1,0 +1,117 @@
+-- name: breaker
+SELECT name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+       open_until, half_opened_at
+FROM dutiful_breaker
+WHERE name = ?;
+
+-- name: breakers
+SELECT name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+       open_until, half_opened_at
+FROM dutiful_breaker
+ORDER BY name;
+
+-- name: gated_breakers
+-- Those before whose gates jobs may wait.
+SELECT name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+       open_until, half_opened_at
+FROM dutiful_breaker b
+WHERE state <> 'closed' AND EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
+ORDER BY name;
+
+-- name: any_breaker_due
+SELECT 1
+FROM dutiful_breaker b
+WHERE state = 'open' AND open_until <= ? AND EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
+LIMIT 1;
+
+-- name: put_breaker
+INSERT INTO dutiful_breaker
+       (name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+        open_until, half_opened_at, updated_at)
+VALUES (?,    ?,     ?,        ?,         ?,     ?,     ?,         ?,        ?,      ?,               ?,
+        ?,          ?,              ?)
+ON CONFLICT (name) DO UPDATE
+SET state = excluded.state, failures = excluded.failures, successes = excluded.successes, round = excluded.round,
+    trips = excluded.trips, threshold = excluded.threshold, open_for = excluded.open_for, probes = excluded.probes,
+    last_failure_at = excluded.last_failure_at, opened_at = excluded.opened_at, open_until = excluded.open_until,
+    half_opened_at = excluded.half_opened_at, updated_at = excluded.updated_at;
+
+-- name: is_probe
+SELECT 1 FROM dutiful_breaker_probe WHERE breaker = ? AND job_id = ? AND round = ? AND claim_id = ?;
+
+-- name: count_probes
+SELECT count(*)
+FROM dutiful_breaker_probe p
+CROSS JOIN dutiful_lease l ON l.job_id = p.job_id AND l.claim_id = p.claim_id
+WHERE p.breaker = ? AND p.round = ? AND l.expires_at > ?;
+
+-- name: put_probe
+INSERT INTO dutiful_breaker_probe (breaker, job_id, round, claim_id) VALUES (?, ?, ?, ?)
+ON CONFLICT (breaker, job_id) DO UPDATE SET round = excluded.round, claim_id = excluded.claim_id;
+
+-- name: end_probe
+DELETE FROM dutiful_breaker_probe WHERE breaker = ? AND job_id = ? AND round = ? AND claim_id = ?;
+
+-- name: end_probes
+DELETE FROM dutiful_breaker_probe WHERE breaker = ?;
+
+-- name: forfeit_probes
+-- Another one is about to have their place, so they must not come back to it with a lease that is renewed late.
+DELETE FROM dutiful_breaker_probe AS p
+WHERE breaker = ? AND claim_id IS NOT NULL
+  AND NOT EXISTS (
+      SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id AND l.claim_id = p.claim_id AND l.expires_at > ?
+  );
+
+-- name: forget_probes
+-- Jobs that were let out and have ended, or are elsewhere.
+DELETE FROM dutiful_breaker_probe AS p
+WHERE breaker = ?
+  AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = p.job_id)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id);
+
+-- name: probes_under_way
+-- Those that run, and those that stand in a line that people have not paused.
+SELECT count(CASE WHEN l.expires_at > :now AND (p.claim_id IS NULL OR p.claim_id = l.claim_id) THEN 1 END) AS probing,
+       count(CASE WHEN r.job_id IS NOT NULL
+                   AND r.queue NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'queue') THEN 1 END) AS lined_up
+FROM dutiful_breaker_probe p
+LEFT JOIN dutiful_lease l ON l.job_id = p.job_id
+LEFT JOIN dutiful_ready r ON r.job_id = p.job_id
+WHERE p.breaker = :breaker;
+
+-- name: may_probe
+-- By its index, in the order of time.
+SELECT since, job_id
+FROM dutiful_blocked
+WHERE gate = 'paused' AND key = :kind AND (run_at IS NULL OR run_at <= :now)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_pause WHERE scope = 'kind' AND name = :kind)
+  AND queue NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'queue')
+ORDER BY since, job_id
+LIMIT :limit;
+
+-- name: breaker_kinds
+SELECT kind, breaker FROM dutiful_breaker_kind ORDER BY breaker, kind;
+
+-- name: kinds_of_breaker
+SELECT kind FROM dutiful_breaker_kind WHERE breaker = ? ORDER BY kind;
+
+-- name: put_breaker_kind
+INSERT INTO dutiful_breaker_kind (kind, breaker) VALUES (?, ?)
+ON CONFLICT (kind) DO UPDATE SET breaker = excluded.breaker;
+
+-- name: delete_breaker_kind
+DELETE FROM dutiful_breaker_kind WHERE kind = ?;
+
+-- name: delete_gates
+DELETE FROM dutiful_pause WHERE scope IN ('breaker', 'probing') AND name = ?;
+
+-- name: count_waiting
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM dutiful_breaker_kind k
+    CROSS JOIN dutiful_blocked b ON b.gate = 'paused' AND b.key = k.kind
+    WHERE k.breaker = ?
+    LIMIT ?
+);

@@ -1,0 +1,184 @@
+"""What workers count is handed over by turns, counts once, and is folded without a change to what it comes to."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dutiful.acting import PauseScope
+from dutiful.core.outcome import Failed
+from dutiful.core.transitions import State
+from dutiful.measuring import Depth, Tally
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import (
+    ADA,
+    BOB,
+    KIND,
+    OOPS,
+    T0,
+    at,
+    claim_one,
+    enqueue_one,
+    new_job,
+    pause,
+    settle,
+    start_one,
+    warm,
+)
+from dutiful.working import Line
+
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+
+
+def tally(count: int = 1, kind: str = KIND, outcome: str = "completed", **fields: Any) -> Tally:
+    return Tally(kind=kind, outcome=outcome, count=count, **fields)
+
+
+async def fold(store: Store, keep: timedelta = DAY, **fields: Any) -> None:
+    while await store.fold_tallies(keep, **fields):
+        pass
+
+
+class MeasuringSuite:
+    async def test_what_workers_hand_over_is_summed_by_kind_and_outcome(self, store: Store) -> None:
+        first = tally(
+            3, run={7: 1, 9: 2}, wait={0: 3}, run_seconds=1.5, wait_seconds=0.25, payload_bytes=300, payload_most=120
+        )
+        await store.tally(ADA, 1, [first, tally(2, outcome="retried")], now=T0)
+        await store.tally(BOB, 1, [tally(1, run={9: 1}, run_seconds=0.5, payload_bytes=10, payload_most=10)], now=T0)
+
+        expected = [
+            tally(4, run={7: 1, 9: 3}, wait={0: 3}, run_seconds=2.0, wait_seconds=0.25, payload_bytes=310,
+                  payload_most=120),
+            tally(2, outcome="retried"),
+        ]  # fmt: skip
+        assert await store.tallied(5 * MINUTE, now=T0) == expected
+        assert await store.totals() == expected
+        await fold(store, now=T0)
+        assert await store.tallied(5 * MINUTE, now=T0) == expected
+        assert await store.totals() == expected
+
+    async def test_nothing_has_been_counted_at_first(self, store: Store) -> None:
+        await store.tally(ADA, 1, [], now=T0)
+
+        assert await store.fold_tallies(DAY, now=T0) is False
+        assert await store.tallied(HOUR, now=T0) == await store.totals() == []
+
+    @pytest.mark.parametrize("folded", [False, True])
+    async def test_a_turn_that_is_repeated_changes_nothing(self, store: Store, folded: bool) -> None:
+        for turn in (1, 2):
+            await store.tally(ADA, turn, [tally(10)], now=T0)
+        if folded:
+            await fold(store, now=T0)
+
+        for turn in (2, 1):
+            await store.tally(ADA, turn, [tally(10), tally(5, kind="other")], now=at(1))
+
+        assert await store.totals() == [tally(20)]
+        await store.tally(ADA, 3, [tally(1)], now=at(2))
+        assert await store.totals() == [tally(21)]
+
+    async def test_what_is_counted_by_one_of_a_kind_twice_in_a_turn_is_added(self, store: Store) -> None:
+        await store.tally(ADA, 1, [tally(1), tally(2)], now=T0)
+
+        assert await store.totals() == [tally(3)]
+
+    async def test_only_the_minutes_of_late_are_tallied(self, store: Store) -> None:
+        await store.tally(ADA, 1, [tally(1)], now=T0)
+        await store.tally(ADA, 2, [tally(10)], now=at(3 * 60))
+        await fold(store, now=at(3 * 60))
+        await store.tally(ADA, 3, [tally(100)], now=at(3 * 60 + 1))
+        await store.tally(BOB, 1, [tally(1000)], now=at(1))
+
+        async def counted(since: timedelta) -> int:
+            return sum(one.count for one in await store.tallied(since, now=at(3 * 60 + 30)))
+
+        assert await counted(2 * MINUTE) == 110
+        assert await counted(3 * MINUTE) == 1111  # also of the minute that it began in, all
+        assert await counted(timedelta(0)) == 110
+
+    async def test_old_minutes_are_forgotten_but_totals_only_grow(self, store: Store) -> None:
+        await store.tally(ADA, 1, [tally(1)], now=T0)
+        await store.tally(ADA, 2, [tally(10)], now=at(3600))
+
+        await fold(store, HOUR, now=at(3600 + 120))
+
+        assert await store.tallied(DAY, now=at(3600 + 120)) == [tally(10)]
+        await fold(store, HOUR, now=at(10 * 3600))
+        assert await store.tallied(DAY, now=at(10 * 3600)) == []
+        assert await store.totals() == [tally(11)]
+
+    async def test_folding_goes_in_steps(self, store: Store) -> None:
+        many = [tally(1, kind=f"kind_{number:04}") for number in range(1_200)]
+        await store.tally(ADA, 1, many, now=T0)
+
+        assert await store.fold_tallies(DAY, now=T0) is True
+        assert await store.totals() == many  # between two steps, too
+        await fold(store, now=T0)
+        assert await store.totals() == many
+
+    async def test_all_who_fold_at_once_count_everything_once(self, store: Store) -> None:
+        await warm(store)
+        workers = [UUID(int=number) for number in range(1, 41)]
+        kinds = [f"kind_{number:02}" for number in range(20)]
+
+        async def work(worker: UUID) -> None:
+            for turn in range(1, 4):
+                await store.tally(worker, turn, [tally(1, kind=kind, run={5: 1}) for kind in kinds], now=at(turn * 20))
+
+        await asyncio.gather(*(work(worker) for worker in workers), *(fold(store, now=T0) for _ in range(8)))
+        await asyncio.gather(*(fold(store, now=T0) for _ in range(8)))
+
+        expected = [tally(120, kind=kind, run={5: 120}) for kind in kinds]
+        assert await store.totals() == expected
+        assert await store.tallied(HOUR, now=at(60)) == expected
+
+    async def test_jobs_are_counted_by_queue_and_kind_and_place(self, store: Store) -> None:
+        await pause(store, PauseScope.KIND, "stopped")
+        await store.insert([new_job(), new_job(priority=1), new_job(queue="mail", kind="mail", tenant="acme")], now=T0)
+        await enqueue_one(store, run_at=at(60), tenant="acme")
+        await enqueue_one(store, kind="stopped", tenant="acme")
+        await start_one(store, queue="slow", kind="report", tenant="acme")
+        await start_one(store, queue="slow", kind="report")
+
+        acme = [
+            ("default", KIND, State.SCHEDULED, 1),
+            ("default", "stopped", State.BLOCKED, 1),
+            ("mail", "mail", State.READY, 1),
+            ("slow", "report", State.RUNNING, 1),
+        ]
+        assert _plain(await store.depths(tenant="acme")) == sorted(acme)
+        everyone = [*acme[:3], ("default", KIND, State.READY, 2), ("slow", "report", State.RUNNING, 2)]
+        assert _plain(await store.depths()) == sorted(everyone)
+        assert await store.depths(tenant="nobody") == []
+
+    async def test_the_oldest_of_all_lines_of_a_queue_is_told(self, store: Store) -> None:
+        await enqueue_one(store, priority=200, now=T0)
+        await enqueue_one(store, priority=1, now=at(60))
+        await enqueue_one(store, priority=1, tenant="acme", now=at(120))
+
+        assert [queue.oldest_ready_at for queue in await store.queues()] == [T0]
+        assert [queue.oldest_ready_at for queue in await store.queues(tenant="acme")] == [at(120)]
+        assert (await store.stats(HOUR, tenant="acme", now=at(180))).oldest_ready_at == at(120)
+
+    async def test_a_job_that_is_tried_again_has_not_waited_since_it_was_made(self, store: Store) -> None:
+        assert await settle(store, await start_one(store), Failed(OOPS), now=at(3600)) == []
+        assert (await store.promote(10, now=at(3700))).moved == 1
+
+        assert (await store.stats(HOUR, now=at(3700))).oldest_ready_at == at(3600)
+
+    async def test_a_claim_tells_how_long_its_job_had_been_due(self, store: Store) -> None:
+        await enqueue_one(store, now=T0)
+        await enqueue_one(store, queue="later", run_at=at(60), now=T0)
+        await store.promote(10, now=at(60))
+
+        assert (await claim_one(store, now=at(90))).waited == 90.0
+        assert (await claim_one(store, lines=[Line("later", 100)], now=at(90))).waited == 30.0
+        assert (await start_one(store, now=at(100))).waited == 0.0
+
+
+def _plain(depths: list[Depth]) -> list[tuple[str, str, State, int]]:
+    assert not any(depth.estimated for depth in depths)
+    return sorted((depth.queue, depth.kind, depth.state, depth.count) for depth in depths)

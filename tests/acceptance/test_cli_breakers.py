@@ -1,0 +1,134 @@
+"""`breakers`: looked at, closed and opened by people, on both stores."""
+
+import getpass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from command_line import Answer, Project
+
+from dutiful.auditing import AuditFilter
+from dutiful.client import Client
+from dutiful.core.breaker import BreakerPolicy, BreakerState, Entry, Sign
+from dutiful.core.errors import NotAllowed
+from dutiful.core.job import Token
+from dutiful.core.outcome import Snoozed
+from dutiful.core.principal import Principal
+from dutiful.deliveries.in_process import InProcess
+from dutiful.explanation import Why
+from dutiful.operator import Operator
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import enqueue_one, settle, start_one
+
+MAIL, KIND = "email-service", "work"
+TWO = BreakerPolicy(failures=2, open_for=timedelta(minutes=30))
+
+
+@pytest.fixture
+def project(tmp_path: Path, backend: str, store: Store, request: pytest.FixtureRequest) -> Project:
+    url = store.url if backend == "sqlite" else request.getfixturevalue("pg18_url")
+    return Project(tmp_path, url).write_jobs()
+
+
+@pytest.fixture
+def operator(store: Store) -> Operator:
+    return Operator(Client(store, InProcess()), "ada")
+
+
+async def trip(store: Store) -> None:
+    """Two calls that fail, by a job of its own each."""
+    for _ in range(2):
+        held = await start_one(store, now=datetime.now(UTC))
+        entry = await store.enter_breaker(MAIL, TWO, Token(held.job_id, held.claim_id))
+        assert isinstance(entry, Entry)
+        await store.leave_breaker(MAIL, TWO, Token(held.job_id, held.claim_id), entry, Sign.BAD)
+        await settle(store, held, Snoozed(timedelta(hours=1)))
+
+
+@pytest.mark.req("L75", "L85", "L90", "L91")
+async def test_a_breaker_is_looked_at_closed_and_opened(project: Project, store: Store) -> None:
+    await trip(store)
+    await store.put_breaker_kinds({KIND: MAIL}, {MAIL: TWO})
+    await enqueue_one(store, kind=KIND, now=datetime.now(UTC))
+
+    (found,) = project.run("breakers", "--not-closed", "--json").json["breakers"]
+    assert (found["name"], found["state"], found["failures"], found["trips"]) == (MAIL, "open", 2, 1)
+    assert (found["failures_allowed"], found["open_seconds"], found["kinds"]) == (2, 1800.0, [KIND])
+    assert found["waiting"] == 1
+    assert found["last_failure_at"]
+
+    assert project.run("breakers", "reset", MAIL, "--reason", "it is back").out == f"breaker {MAIL} is closed\n"
+    (closed,) = await store.breakers()
+    assert (closed.breaker.state, closed.breaker.failures) == (BreakerState.CLOSED, 0)
+    before = datetime.now(UTC)
+    opened = project.run("breakers", "open", MAIL, "--for", "2h", "--reason", "moving it")
+    assert (opened.code, opened.err) == (0, "")
+    assert opened.out.startswith(f"breaker {MAIL} is open until ")
+    (held,) = await store.breakers()
+    assert held.breaker.state is BreakerState.OPEN
+    assert held.breaker.opened_at is not None and held.breaker.opened_at >= before
+    assert held.breaker.open_until == held.breaker.opened_at + timedelta(hours=2)
+
+    events = await store.audit_events(AuditFilter(target=MAIL))
+    told = [(event.action, event.outcome, event.principal, event.reason) for event in reversed(events)]
+    assert told == [
+        (action, outcome, getpass.getuser(), reason)
+        for action, reason in (("breaker.reset", "it is back"), ("breaker.open", "moving it"))
+        for outcome in ("requested", "succeeded")
+    ]
+
+
+def test_the_table_is_for_people_and_what_is_misspelt_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path / 'jobs.db'}").write_jobs()
+
+    def run(*args: str) -> Answer:
+        return project.call(monkeypatch, capsys, *args)
+
+    run("migrate")
+    unknown = run("breakers", "reset", "mial")
+    assert (unknown.code, "there is no breaker 'mial'; there are: none" in unknown.err) == (1, True)
+    for wrong in (["open", "mail\nserver"], ["open", MAIL, "--for", "soon"], ["open", MAIL, "--for", "0s"]):
+        answer = run("breakers", *wrong)
+        assert (answer.code, answer.out) == (2, ""), wrong
+        assert len(answer.err.splitlines()) == 1, answer.err
+    assert run("breakers").out == "no breakers\n"
+
+    assert "check its spelling" in run("breakers", "open", MAIL, "--for", "30d").err
+    table = run("breakers", "--not-closed").out
+    assert all(word in table for word in (MAIL, "open", "0 of 5", " UTC (in ")), table
+    run("breakers", "reset", MAIL)
+    assert run("breakers", "list", "--not-closed").out == "no breaker is open or half-open\n"
+
+
+async def test_why_tells_of_the_breaker_that_a_job_waits_for(store: Store, operator: Operator) -> None:
+    await store.put_breaker_kinds({KIND: MAIL})
+    await operator.open_breaker(MAIL, timedelta(minutes=30), "moving it")
+    job_id = await enqueue_one(store, kind=KIND, now=datetime.now(UTC))
+
+    why = await operator.explain(job_id)
+    assert why.code is Why.BREAKER
+    assert f"waits for the breaker {MAIL!r}, which is open until" in why.sentence
+    assert why.remedy is not None and f"dutiful breakers reset {MAIL}" in why.remedy
+
+    await operator.open_breaker(MAIL, timedelta(milliseconds=10))
+    later = datetime.now(UTC) + timedelta(seconds=1)
+    held = await start_one(store, kind="other", now=later)
+    await store.enter_breaker(MAIL, TWO, Token(held.job_id, held.claim_id), now=later)
+    assert "half-open" in (await operator.explain(job_id)).sentence
+
+
+async def test_breakers_are_closed_to_a_principal_of_one_tenant(store: Store) -> None:
+    client = Client(store, InProcess())
+    theirs = Operator(client, Principal(name="eve", tenant="acme"))
+    for attempt in (theirs.breakers(), theirs.reset_breaker(MAIL), theirs.open_breaker(MAIL)):
+        with pytest.raises(NotAllowed):
+            await attempt
+    assert await store.breakers() == []
+
+    await store.put_breaker_kinds({KIND: MAIL})
+    await store.force_breaker(MAIL, timedelta(minutes=30))
+    job_id = await enqueue_one(store, kind=KIND, tenant="acme", now=datetime.now(UTC))
+    why = await theirs.explain(job_id)
+    assert (why.code, why.sentence) == (Why.BREAKER, "waits because a service that its kind needs is failing")

@@ -1,0 +1,61 @@
+"""`dutiful metrics`, as a person at a terminal sees it."""
+
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from command_line import Project
+
+from dutiful.core.metric import METRICS
+from dutiful.core.sketch import bucket
+from dutiful.measuring import Tally
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import enqueue_one
+
+
+@pytest.fixture
+def project(tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> Project:
+    if backend == "sqlite":
+        return Project(tmp_path, f"sqlite:///{request.getfixturevalue('sqlite_path')}").write_jobs()
+    return Project(tmp_path, str(request.getfixturevalue("pg18_url"))).write_jobs()
+
+
+@pytest.mark.req("L39", "L76", "L77", "L78", "L80")
+async def test_metrics_are_tables_for_people_and_one_document_for_programs(project: Project, store: Store) -> None:
+    quiet = project.run("metrics")
+    assert quiet.code == 0
+    assert "no attempt has ended in the last 5m" in quiet.out and "workers alive 0" in quiet.out
+
+    await enqueue_one(store, kind="greet", queue="mail")
+    await store.force_breaker("email-service", timedelta(hours=1))
+    took = {bucket(1_500_000): 30}
+    tallies = [
+        Tally(kind="greet", outcome="completed", count=27, run=took, wait=took, payload_most=2048),
+        Tally(kind="greet", outcome="failed", count=3),
+        Tally(kind="greet", outcome="lost", count=1),
+    ]
+    await store.tally(uuid4(), 1, tallies)
+
+    told = project.run("metrics", "--since", "1h").out
+    greet = next(line for line in told.splitlines() if line.startswith("greet"))
+    assert greet.split("  ")[0] == "greet"
+    assert all(part in greet for part in ("30", "10.0 %", "1.4s", "2,048 bytes")), greet
+    assert "email-service" in told and "open" in told and "mail" in told
+    found = project.run("metrics", "--json").json
+    assert found["since_seconds"] == 300
+    assert {sample["metric"] for sample in found["metrics"]} <= set(METRICS)
+    (rate,) = [sample for sample in found["metrics"] if sample["metric"] == "error_rate"]
+    assert rate == {
+        "metric": "error_rate",
+        "value": 0.1,
+        "labels": {"kind": "greet"},
+        "estimated": False,
+        "count": 30,
+    }
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_a_time_that_is_none_is_refused(project: Project, store: Store) -> None:
+    answer = project.run("metrics", "--since", "soon")
+    assert answer.code == 2 and "--since" in answer.err

@@ -1,0 +1,321 @@
+"""The register of sports sites: its kinds at work, its lanes, its configuration, and what people do to its jobs."""
+
+import math
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sports import SITES, Register, register, until
+
+from dutiful import Context, Inject, PayloadInvalid, ReviewState, State, UnknownKind, UsageError
+from examples.sports_sites.config import Config
+from examples.sports_sites.diversity import Cell, diversity, shannon
+from examples.sports_sites.jobs import Jobs
+from examples.sports_sites.places import SITE, analysis
+from examples.sports_sites.service import sports_app
+from examples.sports_sites.sites import Sites
+
+FAST = {"email", "produce-reminders", "cleanup-jobs", "integration", "webhook"}
+SLOW = {"analysis", "elevation"}
+WELCOME: dict[str, Any] = {"to": "ada@club.example", "template": "welcome", "data": {"name": "Ada"}}
+NEWS: dict[str, Any] = {"lipas-ids": [12345], "operation-type": "update", "initiated-by": "ada"}
+ONLY = ["sqlite"]  # where the store makes no difference
+
+
+@pytest.fixture
+async def house(app_url: str, tmp_path: Path) -> AsyncIterator[Register]:
+    async with register(app_url, tmp_path) as made:
+        yield made
+
+
+# --- the kinds
+
+
+@pytest.mark.req("L30", "L31", "L33", "L44", "L45", "L46", "L72")
+async def test_each_type_finds_its_handler_and_does_its_work(house: Register) -> None:
+    house.sites.remind(12346, "caretaker@club.example", datetime.now(UTC) - timedelta(days=1))
+    house.sites.remind(12347, "early@club.example", datetime.now(UTC) + timedelta(days=1))
+    async with house.working():
+        await house.jobs.enqueue("email", WELCOME)
+        await house.jobs.enqueue("produce-reminders")
+        await house.jobs.enqueue("cleanup-jobs", {"days-old": 7})
+        await house.jobs.enqueue("integration", {"lipas-id": 12345})
+        await house.jobs.enqueue("webhook", NEWS)
+        for kind in ("analysis", "elevation"):
+            await house.jobs.enqueue(kind, {"lipas-id": 12345})
+        await house.quiet()
+    jobs = await house.app.jobs()
+    assert {job.kind for job in jobs} == FAST | SLOW == set(house.app.kinds)
+    assert {job.state for job in jobs} == {State.COMPLETED}
+    assert {str(mail["To"]): str(mail["Subject"]) for mail in house.outside.delivered} == {
+        "ada@club.example": "Welcome to the register",
+        "caretaker@club.example": "Hill tracks needs a look",
+    }
+    assert list(house.outside.copies) == [12345] and len(house.outside.heard) == 2
+    site = house.sites.get(12345)
+    assert site.elevation is not None and site.population
+    assert site.diversity is not None and 0 < site.diversity < math.log(len(SITES))
+
+
+def test_diversity_is_shannons_index_weighed_by_who_lives_there() -> None:
+    assert shannon([]) == shannon(["a", "a"]) == 0
+    assert shannon(["a", "b"]) == pytest.approx(math.log(2))
+    pool, tracks, _, courts = SITES
+    here, beyond = Cell(pool.east, pool.north, 30), Cell(courts.east, courts.north, 10)
+    nobody, far = Cell(pool.east, pool.north, 0), Cell(pool.east + 5_000, pool.north, 99)
+    found = diversity(pool, [here, beyond, nobody, far], [pool, tracks, courts])
+    assert (found.cells, found.population) == (2, 40)
+    assert found.index == pytest.approx(math.log(2) * 30 / 40), "swimming and skiing here, volleyball alone there"
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "field"),
+    [
+        ("email", {"to": "ada@club.example"}, "template"),
+        ("email", {**WELCOME, "to": "ada"}, "to"),
+        ("email", {**WELCOME, "template": "love-letter"}, "template"),
+        ("analysis", {"lipas_id": 12345}, "lipas-id"),
+        ("analysis", {"lipas-id": "12345"}, "lipas-id"),
+        ("elevation", {"lipas-id": 12345, "metres": 3}, "metres"),
+        ("integration", {}, "lipas-id"),
+        ("webhook", {**NEWS, "operation-type": "burn"}, "operation-type"),
+        ("webhook", {**NEWS, "lipas-ids": [1, "two"]}, "lipas-ids"),
+        ("cleanup-jobs", {"days-old": "many"}, "days-old"),
+        ("produce-reminders", {"lipas-id": 1}, "lipas-id"),
+    ],
+)
+@pytest.mark.req("L32")
+def test_a_payload_that_does_not_fit_its_type_is_refused(
+    tmp_path: Path, kind: str, payload: dict[str, Any], field: str
+) -> None:
+    problems = sports_app(Config(folder=tmp_path)).validate(kind, payload)
+    assert field in [problem.field.partition("[")[0] for problem in problems]
+
+
+@pytest.mark.parametrize("app_url", ONLY, indirect=True)
+@pytest.mark.req("L44", "L99")
+async def test_a_new_type_is_one_decorated_function(house: Register) -> None:
+    app = house.another_app()
+    with pytest.raises(UnknownKind, match="inspection"):
+        await Jobs(app).enqueue("inspection", {"grade": 4})
+
+    @app.job(queue="fast")
+    async def inspection(ctx: Context, grade: int, db: Sites = Inject("db")) -> str:
+        return f"{ctx.kind} {grade} of {len(db.all())} at attempt {ctx.attempt}"
+
+    async with app, house.working(app):
+        with pytest.raises(PayloadInvalid, match="grade"):
+            await Jobs(app).enqueue("inspection", {"grade": "good"})
+        job = await Jobs(app).enqueue("inspection", {"grade": 4})
+        assert await job.result("30s") == "inspection 4 of 4 at attempt 1"
+
+
+@pytest.mark.parametrize("app_url", ONLY, indirect=True)
+@pytest.mark.req("L71")
+async def test_the_scheduler_in_the_worker_makes_the_periodic_jobs(house: Register) -> None:
+    house.sites.remind(12346, "caretaker@club.example", datetime.now(UTC) - timedelta(days=1))
+    often = Config(**{**vars(house.config), "reminders_every": "1s"})
+    app = sports_app(often, house.database_url)
+    assert {spec.kind.name for spec in app.schedules.values()} == {"produce-reminders", "cleanup-jobs"}
+
+    async def produced() -> bool:
+        done = await house.app.jobs(kind="produce-reminders", state=State.COMPLETED)
+        return len(done) >= 2 and len(house.outside.delivered) == 1
+
+    async with house.working(app):
+        await until(produced)
+    assert len(house.outside.delivered) == 1, "one mail, however often the reminders are produced"
+
+
+@pytest.mark.parametrize("app_url", ONLY, indirect=True)
+@pytest.mark.req("L30")
+async def test_a_cleanup_removes_old_completed_jobs_and_leaves_dead_letters(house: Register) -> None:
+    house.outside.closed.add("nobody@club.example")
+    async with house.working():
+        dead = await house.jobs.enqueue("email", {**WELCOME, "to": "nobody@club.example"})
+        await house.jobs.enqueue("email", WELCOME)
+        await house.quiet()
+        cleanup = await house.jobs.enqueue("cleanup-jobs", {"days-old": 0})
+        assert await cleanup.result("30s") == {"removed": 2}
+    assert [job.kind for job in await house.app.jobs()] == ["cleanup-jobs"]
+    assert (await house.jobs.dead_letter(dead.id)).payload["to"] == "nobody@club.example"
+
+
+# --- lanes and order
+
+
+@pytest.mark.req("L2", "L3", "L4", "L5", "L79")
+async def test_analyses_fill_their_lane_and_mail_goes_out_all_the_same(house: Register) -> None:
+    assert {name for name, kind in house.app.kinds.items() if kind.queue == "fast"} == FAST
+    house.outside.hold("grid")
+    analyses = [await house.jobs.enqueue("analysis", {"lipas-id": 12345}) for _ in range(8)]
+
+    async def filled() -> bool:
+        return house.outside.called["grid"] == 5  # the general lane's slots
+
+    async with house.working():
+        await until(filled)
+        mails = [await house.jobs.enqueue("email", WELCOME) for _ in range(4)]
+        for mail in mails:
+            await mail.result("60s")
+        states = [(await house.record(job.id)).state for job in analyses]
+        assert State.COMPLETED not in states and house.outside.called["grid"] == 5
+        house.outside.release("grid")
+        await house.quiet()
+
+
+@pytest.mark.parametrize("app_url", ONLY, indirect=True)
+@pytest.mark.req("L34", "L35", "L67")
+async def test_lower_priorities_go_first_and_what_is_not_due_waits(house: Register) -> None:
+    for to, priority in {"third": 200, "first": 10, "second": 100}.items():
+        await house.jobs.enqueue("email", {**WELCOME, "to": f"{to}@club.example"}, priority=priority)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    later = await house.jobs.enqueue("email", WELCOME, priority=0, run_at=tomorrow)
+    other = await house.jobs.enqueue("produce-reminders")
+
+    async def sent() -> bool:
+        return len(house.outside.delivered) == 3
+
+    async with house.working(house.another_app(lanes="only=1:*", batch=1, kinds="email")):
+        await until(sent)
+    assert [str(mail["To"]).partition("@")[0] for mail in house.outside.delivered] == ["first", "second", "third"]
+    assert (await house.record(later.id)).state is State.SCHEDULED
+    assert (await house.record(other.id)).state is State.READY, "this worker takes a subset of the kinds"
+
+
+# --- limits
+
+
+@pytest.mark.parametrize("app_url", ONLY, indirect=True)
+@pytest.mark.req("L50", "L59")
+async def test_every_attempt_has_a_limit_and_one_that_reaches_it_is_ended(house: Register) -> None:
+    app = house.another_app(profile="production")
+    limits = {name: kind.timeout for name, kind in app.kinds.items()}
+    assert limits == {
+        "analysis": timedelta(minutes=10), "elevation": timedelta(minutes=5),
+        **dict.fromkeys(FAST, timedelta(minutes=2)),
+    }  # fmt: skip
+    house.outside.hold("grid")
+    hurried = house.another_app(retry_base="1h", retry_max="2h")
+    hurried.job(name="hurried-analysis", timeout="200ms", rules=SITE)(analysis)
+    async with hurried, house.working(hurried):
+        job = await Jobs(hurried).enqueue("hurried-analysis", {"lipas-id": 12345})
+        await house.becomes(job.id, State.SCHEDULED)
+    row = await house.row(job.id)
+    assert (row["status"], row["attempts"]) == ("failed", 1) and "0.2" in row["error_message"]
+    house.outside.release("grid")
+
+
+@pytest.mark.parametrize("app_url", ONLY, indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "payload", "service", "breaker"),
+    [
+        ("email", WELCOME, "mail", "email-service"),
+        ("elevation", {"lipas-id": 12345}, "elevation", "elevation-service"),
+        ("integration", {"lipas-id": 12345}, "copy", "partners"),
+    ],
+)
+@pytest.mark.req("L49", "L56", "L57", "L90")
+async def test_a_service_that_fails_is_left_alone_until_somebody_says_that_it_is_well(
+    house: Register, kind: str, payload: dict[str, Any], service: str, breaker: str
+) -> None:
+    house.outside.fail(service)
+    operator = await house.app.operator("ada")
+    app = house.another_app(breaker_failures=2, breaker_open_for="1h", retry_base="1h", retry_max="2h")
+    async with app, house.working(app):
+        for _ in range(2):
+            job = await house.jobs.enqueue(kind, payload)
+            assert (await house.becomes(job.id, State.SCHEDULED)).attempt == 1
+        calls = house.outside.called[service]
+        barred = await house.jobs.enqueue(kind, payload)
+        assert (await house.becomes(barred.id, State.SCHEDULED)).attempt == 0, "it is to wait, and spends nothing"
+        assert house.outside.called[service] == calls == 2
+        house.outside.mend(service)
+        await operator.reset_breaker(breaker, "it is well again")
+        await operator.retry(barred.id)
+        await house.becomes(barred.id, State.COMPLETED)
+        await until(lambda: _quiet_but(house, 2))
+    assert house.outside.called[service] == 3
+
+
+async def _quiet_but(house: Register, waiting: int) -> bool:
+    """Only those wait that are to be tried again later."""
+    live = (await (await house.app.operator()).stats(timedelta(hours=1))).live
+    return live["scheduled"] == waiting == sum(live.values())
+
+
+# --- what people do
+
+
+@pytest.mark.req("L26", "L41", "L42", "L60", "L86", "L87", "L88", "L89", "L102")
+async def test_a_job_is_failed_by_hand_reviewed_acknowledged_and_requeued(house: Register) -> None:
+    house.outside.hold("copy")
+    one = await house.jobs.enqueue("integration", {"lipas-id": 12345}, correlation_id="user-action-123")
+    two = await house.jobs.enqueue("webhook", NEWS, run_at=datetime.now(UTC) + timedelta(days=1))
+    async with house.working():
+        await house.becomes(one.id, State.RUNNING)
+        went = await house.jobs.fail(one.id, "External service unavailable", will_retry=True)
+        assert went is State.SCHEDULED and "unavailable" in (await house.row(one.id))["last_error"]
+        assert await house.jobs.fail(one.id, "It will not come back", will_retry=False) is State.FAILED
+        house.outside.release("copy")
+    await house.jobs.move_to_dead_letter(two.id, "Permanent validation error")
+    assert [letter.id for letter in await house.jobs.dead_letters()] == [two.id, one.id], "the newest first"
+    letter = await house.jobs.dead_letter(one.id)
+    assert "It will not come back" in (letter.message or "") and letter.history[0]["error"] is not None
+
+    await house.jobs.acknowledge(one.id, "the partner has answered")
+    assert [letter.id for letter in await house.jobs.dead_letters()] == [two.id]
+    row = await house.row(one.id, "dead_letter_jobs")
+    assert (bool(row["acknowledged"]), row["acknowledged_by"]) == (True, "ada") and row["acknowledged_at"] is not None
+    again = await house.jobs.requeue(one.id)
+    assert (again.type, again.payload, again.correlation_id) == ("integration", {"lipas-id": 12345}, "user-action-123")
+    async with house.working():
+        await house.becomes(again.id, State.COMPLETED)
+
+        async def resolved() -> bool:
+            return (await house.jobs.dead_letter(one.id)).status is ReviewState.RESOLVED
+
+        await until(resolved)
+    assert (await house.jobs.dead_letter(one.id)).acknowledged_by == "ada"
+
+
+# --- configuration
+
+
+@pytest.mark.req("L2", "L3", "L61", "L62", "L63", "L64", "L65", "L66", "L67", "L70")
+def test_threads_come_from_the_environment_and_the_rest_from_a_profile(tmp_path: Path) -> None:
+    def lanes(*, profile: str | None = None, **environ: str) -> dict[str, int]:
+        app = sports_app(Config.read({"SPORTS_FOLDER": str(tmp_path), **environ}), profile=profile)
+        return {lane.name: lane.slots for lane in app.settings.lanes}
+
+    assert lanes() == lanes(profile="production") == {"fast": 3, "general": 5}
+    assert lanes(profile="development") == {"fast": 1, "general": 2}
+    assert lanes(WORKER_FAST_THREADS="4") == {"fast": 4, "general": 5}
+    assert lanes(profile="development", WORKER_FAST_THREADS="2", WORKER_GENERAL_THREADS="7") == {
+        "fast": 2,
+        "general": 7,
+    }
+    with pytest.raises(UsageError, match="WORKER_FAST_THREADS is 'many'"):
+        lanes(WORKER_FAST_THREADS="many")
+
+    development = sports_app(Config(folder=tmp_path), profile="development")
+    settings, retry = development.settings, development.kinds["email"].policy.retry
+    assert settings.kinds == ("email", "analysis", "elevation")
+    assert (settings.batch, settings.poll) == (5, timedelta(seconds=2))
+    assert [retry.delay_after(n, None, lambda low, _: low) for n in (1, 2, 3)] == [
+        timedelta(seconds=s) for s in (1, 2, 4)
+    ]
+    assert retry.delay_after(99, None, lambda _, high: high, max_attempts=100) == timedelta(seconds=60)
+    policy = development.breaker_policies()["email-service"]
+    assert (policy.failures, policy.open_for) == (3, timedelta(seconds=30))
+
+    production = sports_app(Config(folder=tmp_path), profile="production")
+    settings, retry = production.settings, production.kinds["email"].policy.retry
+    assert (settings.kinds, set(production.kinds)) == ((), FAST | SLOW), "all of them"
+    assert (settings.batch, settings.poll) == (20, timedelta(seconds=1))
+    assert retry.delay_after(1, None, lambda _, high: high) == timedelta(seconds=1.1)
+    assert retry.delay_after(99, None, lambda _, high: high, max_attempts=100) == timedelta(minutes=5)
+    policy = production.breaker_policies()["email-service"]
+    assert (policy.failures, policy.open_for) == (5, timedelta(seconds=60))

@@ -1,0 +1,354 @@
+"""Alerts through the real service: from real rows to those who are told."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from operating import of_acme, operator
+from receivers import SECRET, Receiver, receiving
+from working import eventually, working
+
+from dutiful import Dutiful, UsageError
+from dutiful.alert import BUILT_IN
+from dutiful.alerting import AlertChange
+from dutiful.core.alert import Alert, AlertRule, AlertState
+from dutiful.core.errors import NotAllowed
+from dutiful.core.metric import Sample
+from dutiful.duties import WorkerRecord
+from dutiful.measuring import Tally
+from dutiful.observe.measure import measure
+from dutiful.outbox import WebhookPost
+from dutiful.services.alerts import KEEP, Alerts
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import ADA, claim, enqueue, enqueue_one, new_job
+from dutiful.testing.store_suite.outbox import webhook
+from dutiful.working import Line
+
+OK, PENDING, FIRING = AlertState.OK, AlertState.PENDING, AlertState.FIRING
+MINUTE = timedelta(minutes=1)
+RULE = AlertRule(name="deep", metric="pending_total", above=5, hold=5 * MINUTE, summary="too deep")
+
+
+@pytest.fixture
+def now() -> datetime:
+    """Real time, for what is stored goes by it; tests move on from here."""
+    return datetime.now(UTC)
+
+
+class Watch:
+    """All five built-in rules on what the store really holds."""
+
+    def __init__(self, store: Store) -> None:
+        self.service = Alerts(store, BUILT_IN, lambda now: measure(store, now=now), MINUTE)
+        self.store = store
+
+    async def states(self, now: datetime) -> dict[str, AlertState]:
+        """By "rule series", once it has looked at this time."""
+        await self.service.once(now)
+        return {f"{alert.rule} {alert.series}".strip(): alert.state for alert in await self.store.alerts()}
+
+
+@pytest.fixture
+async def watch(store: Store) -> Watch:
+    await store.put_webhooks([webhook("pager", alerts=True, states=[])])
+    return Watch(store)
+
+
+async def events(store: Store) -> list[str]:
+    """What the pager was told, the oldest first."""
+    return [f"{post.event} {post.data['rule']} {post.data['series']}".strip() for post in (await store.posts())[::-1]]
+
+
+@pytest.mark.req("L81")
+async def test_more_than_500_jobs_that_wait_for_5_minutes_fire_until_they_are_fewer(
+    watch: Watch, now: datetime
+) -> None:
+    await enqueue(watch.store, *(new_job() for _ in range(500)), now=now)
+    assert await watch.states(now) == {}
+    await enqueue_one(watch.store, now=now)
+
+    assert await watch.states(now) == {"backlog": PENDING}
+    assert await watch.states(now + 4.9 * MINUTE) == {"backlog": PENDING}
+    assert await watch.states(now + 5 * MINUTE) == {"backlog": FIRING}
+    assert await events(watch.store) == ["alert.firing backlog"]
+
+    await claim(watch.store, limit=100, now=now)
+    assert await watch.states(now + 6 * MINUTE) == {"backlog": FIRING}  # 401 are not few enough
+    await claim(watch.store, limit=1, now=now)
+    assert await watch.states(now + 6 * MINUTE) == {"backlog": OK}
+    assert await events(watch.store) == ["alert.firing backlog", "alert.cleared backlog"]
+
+
+@pytest.mark.req("L82")
+async def test_a_kind_that_fails_more_than_1_in_10_fires_and_no_other_does(watch: Watch, now: datetime) -> None:
+    def tallies(kind: str, failed: int, completed: int) -> list[Tally]:
+        return [
+            Tally(kind=kind, outcome="retried", count=failed),
+            Tally(kind=kind, outcome="completed", count=completed),
+        ]
+
+    counted = [*tallies("bad", 2, 17), *tallies("good", 1, 9), *tallies("rare", 1, 0)]
+    await watch.store.tally(ADA, 1, counted, now=now)
+
+    assert await watch.states(now) == {"errors kind=bad": FIRING}
+    await watch.store.tally(ADA, 2, tallies("bad", 0, 20), now=now)
+    assert await watch.states(now) == {"errors kind=bad": FIRING}  # 2 of 39 are more than 5 %
+    await watch.store.tally(ADA, 3, tallies("bad", 0, 2), now=now)
+    assert await watch.states(now + timedelta(seconds=1)) == {"errors kind=bad": OK}
+    assert await events(watch.store) == ["alert.firing errors kind=bad", "alert.cleared errors kind=bad"]
+
+
+@pytest.mark.req("L82")
+async def test_failures_that_are_long_past_are_over(watch: Watch, now: datetime) -> None:
+    await watch.store.tally(ADA, 1, [Tally(kind="bad", outcome="failed", count=10)], now=now)
+
+    assert await watch.states(now) == {"errors kind=bad": FIRING}
+    assert await watch.states(now + 10 * MINUTE) == {"errors kind=bad": OK}
+
+
+@pytest.mark.req("L83")
+async def test_a_fast_lane_that_is_full_for_2_minutes_fires_until_there_is_room(watch: Watch, now: datetime) -> None:
+    async def beat(busy: int) -> None:
+        lane = {"slots": 20, "busy": busy, "utilisation": busy / 20}
+        lanes = {"fast": {**lane, "queues": ["fast"]}, "general": {**lane, "queues": ["*"]}}
+        record = WorkerRecord(
+            id=ADA, name="ada", host="here", pid=1, started_at=now, seen_at=now, lanes=lanes, kinds=[]
+        )
+        await watch.store.beat(record, timedelta(hours=1))
+
+    await beat(18)
+    assert await watch.states(now) == {}
+    await beat(19)
+
+    assert await watch.states(now) == {"fast-lane-full lane=fast": PENDING}
+    assert await watch.states(now + 1.9 * MINUTE) == {"fast-lane-full lane=fast": PENDING}
+    assert await watch.states(now + 2 * MINUTE) == {"fast-lane-full lane=fast": FIRING}
+    await beat(16)
+    assert await watch.states(now + 3 * MINUTE) == {"fast-lane-full lane=fast": FIRING}  # not room enough
+    await beat(15)
+    assert await watch.states(now + 3 * MINUTE) == {"fast-lane-full lane=fast": OK}
+    assert len(await events(watch.store)) == 2
+
+
+@pytest.mark.req("L84")
+async def test_a_job_that_is_due_for_over_an_hour_fires_for_its_queue_until_it_is_claimed(
+    watch: Watch, now: datetime
+) -> None:
+    await enqueue_one(watch.store, queue="mail", now=now)
+    await enqueue_one(watch.store, queue="other", now=now + 30 * MINUTE)
+    await enqueue_one(watch.store, queue="later", run_at=now + 50 * MINUTE, now=now)
+
+    assert await watch.states(now + 59 * MINUTE) == {}
+    assert await watch.states(now + 61 * MINUTE) == {"late queue=mail": FIRING}
+    await claim(watch.store, lines=[Line("mail", 100)], now=now)
+    assert await watch.states(now + 62 * MINUTE) == {"late queue=mail": OK}
+    assert await events(watch.store) == ["alert.firing late queue=mail", "alert.cleared late queue=mail"]
+
+
+@pytest.mark.req("L85")
+async def test_a_breaker_that_is_open_fires_until_it_is_closed(watch: Watch, now: datetime) -> None:
+    await watch.store.force_breaker("email-service", timedelta(hours=1), now=now)
+
+    assert await watch.states(now) == {"breaker-open breaker=email-service": FIRING}
+    await watch.store.reset_breaker("email-service", now=now)
+    assert await watch.states(now) == {"breaker-open breaker=email-service": OK}
+    assert len(await events(watch.store)) == 2
+
+
+def saying(*values: float | None) -> Any:
+    """A measurement that gives these, one a time."""
+    left = list(values)
+
+    async def measured(now: datetime) -> Sequence[Sample]:
+        value = left.pop(0)
+        return [] if value is None else [Sample("pending_total", value)]
+
+    return measured
+
+
+async def states(store: Store) -> list[AlertState]:
+    return [alert.state for alert in await store.alerts()]
+
+
+async def test_a_hold_outlives_whoever_watched(store: Store, now: datetime) -> None:
+    died = asyncio.Event()
+
+    async def hang(now: datetime) -> Sequence[Sample]:
+        died.set()
+        await asyncio.Event().wait()
+        return []
+
+    first = Alerts(store, {"deep": RULE}, saying(6), MINUTE)
+    await first.once(now)
+    first._measure = hang
+    dying = asyncio.create_task(first.once(now + MINUTE))
+    await died.wait()
+    dying.cancel()
+    await asyncio.wait({dying})
+
+    second = Alerts(store, {"deep": RULE}, saying(7, 8), MINUTE)
+    await second.once(now + 4 * MINUTE)
+    assert await states(store) == [PENDING]
+    await second.once(now + 5 * MINUTE)
+
+    (alert,) = await store.alerts()
+    assert (alert.state, alert.value, alert.fired_at) == (FIRING, 8, now + 5 * MINUTE)
+
+
+async def test_two_that_watch_at_once_tell_once(store: Store, now: datetime, caplog: pytest.LogCaptureFixture) -> None:
+    await store.put_webhooks([webhook("pager", alerts=True, states=[])])
+    both = asyncio.Barrier(2)
+    rule = AlertRule(name="deep", metric="pending_total", above=5, summary="too deep")
+
+    async def together(now: datetime) -> Sequence[Sample]:
+        await both.wait()  # both have read how it stands
+        return [Sample("pending_total", 6)]
+
+    services = [Alerts(store, {"deep": rule}, together, MINUTE) for _ in range(2)]
+    with caplog.at_level(logging.INFO, "dutiful.alerts"):
+        applied = await asyncio.gather(*(service.once(now) for service in services))
+
+    assert sorted(map(len, applied)) == [0, 1]
+    assert await events(store) == ["alert.firing deep"]
+    assert len(caplog.records) == 1
+
+
+async def test_the_log_tells_of_the_beginning_and_the_end_and_nothing_between(
+    store: Store, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Alerts(store, {"deep": RULE}, saying(6, 7, 8, 2), MINUTE)
+
+    with caplog.at_level(logging.INFO, "dutiful.alerts"):
+        for minutes in (0, 5, 6, 7):
+            await service.once(now + minutes * MINUTE)
+
+    begins, ends = caplog.records
+    assert (begins.levelname, ends.levelname) == ("WARNING", "INFO")
+    assert begins.getMessage() == "alert deep fires: too deep, pending_total is 7"
+    assert ends.getMessage() == "alert deep is over: too deep, pending_total is 2"
+    told = vars(begins)
+    assert (told["rule"], told["series"], told["value"], told["summary"]) == ("deep", "", 7, "too deep")
+
+
+async def test_an_alert_that_nobody_watches_any_more_is_over_and_then_forgotten(store: Store, now: datetime) -> None:
+    await store.put_webhooks([webhook("pager", alerts=True, states=[])])
+    first = Alerts(store, {"deep": RULE}, saying(6, 6), MINUTE)
+    await first.once(now)
+    await first.once(now + 5 * MINUTE)
+
+    second = Alerts(store, {}, saying(), MINUTE)
+    await second.once(now + 6 * MINUTE)
+
+    assert await states(store) == [OK]
+    assert await events(store) == ["alert.firing deep", "alert.cleared deep"]
+    await second.once(now + 7 * MINUTE)
+    assert await states(store) == []
+
+
+async def test_what_has_long_been_over_is_forgotten(store: Store, now: datetime) -> None:
+    service = Alerts(store, {"deep": RULE}, saying(6, None, None, None), MINUTE)
+    await service.once(now)
+    await service.once(now + MINUTE)
+    await service.once(now + KEEP)
+    assert await states(store) == [OK]
+
+    await service.once(now + KEEP + 2 * MINUTE)
+
+    assert await states(store) == []
+
+
+async def test_a_look_that_fails_is_not_repeated_at_once(store: Store, now: datetime) -> None:
+    looks = 0
+
+    async def fail(now: datetime) -> Sequence[Sample]:
+        nonlocal looks
+        looks += 1
+        raise OSError("the database is away")
+
+    service = Alerts(store, {"deep": RULE}, fail, timedelta(hours=1))
+    survey = await store.survey(ADA, timedelta(seconds=8))
+    with pytest.raises(OSError, match="away"):
+        await service.tick(survey)
+
+    await service.tick(survey)
+
+    assert looks == 1
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as receiver:
+        yield receiver
+
+
+async def test_a_worker_tells_a_pager_by_signed_messages(app: Dutiful, receiver: Receiver) -> None:
+    app.configure(webhook_secrets=SECRET, webhook_networks="127.0.0.0/8", alert_interval="100ms")
+    app.alert("waits", "scheduled", above=0, where={"queue": "mail"}, summary="mail waits", runbook="ask Ada")
+    app.webhook("pager", receiver.url, alerts=True)
+
+    @app.job(queue="mail")
+    async def send() -> None: ...
+
+    async with working(app):
+        job = await send.options(delay="1h").enqueue()
+        await receiver.called(1)
+        await app.cancel(job.id)
+        fires, over = [call.verified() for call in await receiver.called(2)]
+
+        async def delivered() -> list[WebhookPost] | None:
+            posts = await (await app.client()).store.posts()
+            return posts if [post.status for post in posts] == [204, 204] else None
+
+        posts = await eventually(delivered)
+
+    assert [post.job_id for post in posts] == [None, None]
+    assert [post.event for post in posts] == ["alert.cleared", "alert.firing"]
+    said: dict[str, Any] = {"rule": "waits", "series": "kind=send, queue=mail", "metric": "scheduled", "above": 0,
+                            "below": None, "summary": "mail waits", "runbook": "ask Ada"}  # fmt: skip
+    assert (fires["type"], over["type"]) == ("alert.firing", "alert.cleared")
+    assert fires["data"] | said | {"state": "firing", "value": 1} == fires["data"]
+    assert over["data"] | said | {"state": "ok", "fired_at": fires["data"]["fired_at"]} == over["data"]
+    began, ended = (datetime.fromisoformat(over["data"][name]) for name in ("fired_at", "cleared_at"))
+    assert began < ended
+
+
+async def test_those_that_fire_are_listed_first_and_what_never_fired_is_not(store: Store, now: datetime) -> None:
+    rules = {name: AlertRule(name=name, metric="workers", above=1, summary=name) for name in ("a", "b", "c", "d")}
+    known = [
+        Alert(rule="a", series="", state=OK, since=now, fired_at=now, cleared_at=now),
+        Alert(rule="b", series="", state=PENDING, since=now),
+        Alert(rule="c", series="", state=OK, since=now),
+        Alert(rule="d", series="1", state=FIRING, since=now, fired_at=now),
+        Alert(rule="gone", series="", state=FIRING, since=now + MINUTE, fired_at=now + MINUTE),
+    ]
+    await store.change_alerts([AlertChange(None, alert) for alert in known])
+    ada = operator(store)
+    ada._alert_rules = rules
+
+    found = await ada.alerts()
+
+    assert [(one.alert.rule, one.rule) for one in found] == [
+        ("gone", None), ("d", rules["d"]), ("b", rules["b"]), ("a", rules["a"]),
+    ]  # fmt: skip
+    assert ada.alert_rules() == list(rules.values())
+
+
+async def test_alerts_are_closed_to_a_tenant(store: Store) -> None:
+    with pytest.raises(NotAllowed, match="about all tenants"):
+        await of_acme(store).alerts()
+    with pytest.raises(NotAllowed, match="about all tenants"):
+        of_acme(store).alert_rules()
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_worker_does_not_start_with_a_setting_that_turns_off_what_there_is_not(app: Dutiful) -> None:
+    app.configure(alerts_off="backlok")
+
+    async with app:
+        with pytest.raises(UsageError, match=r"'backlok'.* there are: backlog, errors"):
+            app.make_worker(await app.client())
+    with pytest.raises(UsageError, match="alert_interval"):
+        Dutiful(alert_interval="1ms").settings  # noqa: B018

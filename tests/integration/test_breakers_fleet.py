@@ -1,0 +1,125 @@
+"""One failing service and many worker processes: what one of them learns, all know, and it outlives them."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import breaker_jobs
+import pytest
+from breaker_jobs import analyse, call
+from fault_jobs import address
+
+from dutiful import State
+from dutiful.core.breaker import Breaker, BreakerState
+from dutiful.kind import Handle
+from dutiful.operator import Operator
+from dutiful.store import Store
+from dutiful.testing.faults import Fleet, until
+
+MOMENT = timedelta(milliseconds=10)
+
+
+@asynccontextmanager
+async def fleet(store: Store, folder: Path) -> AsyncIterator[Fleet]:
+    breaker_jobs.app.configure(database_url=address(store))
+    environment = {"BREAKER_DIARY": str(folder / "diary"), "BREAKER_GRID": str(folder / "grid")}
+    path = Path(__file__).parent
+    async with (
+        breaker_jobs.app,
+        Fleet("breaker_jobs:app", address(store), folder=folder, path=path, environment=environment) as started,
+    ):
+        yield started
+
+
+@pytest.mark.req("L27", "L48", "L55", "L57", "L58", "L90", "L91")
+async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe_when_it_is_half_open(
+    store: Store, tmp_path: Path
+) -> None:
+    diary = tmp_path / "diary"
+
+    def set_grid(state: str) -> None:
+        """In one piece, for whoever reads it at this moment."""
+        (tmp_path / "new").write_text(state)
+        (tmp_path / "new").replace(tmp_path / "grid")
+
+    def calls() -> int:
+        return len(diary.read_text().splitlines())
+
+    async def breaker() -> Breaker:
+        (found,) = await store.breakers()
+        return found.breaker
+
+    async def stand(jobs: list[Handle[Any]], state: State) -> bool:
+        records = [await store.find(job.id) for job in jobs]
+        return all(record is not None and record.state is state for record in records)
+
+    async def came(number: int) -> bool:
+        return calls() >= number
+
+    def snoozed(jobs: list[Handle[Any]], times: int) -> Callable[[], Awaitable[bool]]:
+        async def look() -> bool:
+            tried = [await store.attempts(job.id) for job in jobs]
+            return all(sum(a.outcome == "snoozed" for a in attempts) >= times for attempts in tried)
+
+        return look
+
+    async with fleet(store, tmp_path) as workers:
+        operator: Operator = await breaker_jobs.app.operator()
+        set_grid("down")
+        for worker in [workers.start() for _ in range(2)]:
+            await worker.ready(store)
+        first = await call.enqueue_many({} for _ in range(12))
+        await until(lambda: stand(list(first), State.SCHEDULED), "all have failed or were snoozed")
+        opened = await breaker()
+        assert (opened.state, opened.trips) == (BreakerState.OPEN, 1)
+        made = calls()
+        assert made >= 3
+
+        # Open: nobody calls, be it a worker that was not there when it failed.
+        await workers.start().ready(store)
+        inside = await call.enqueue_many({} for _ in range(6))
+        declared = await analyse.enqueue_many({} for _ in range(6))
+        await until(lambda: stand(list(inside), State.SCHEDULED), "jobs wait that were barred inside their handler")
+        await until(lambda: stand(list(declared), State.BLOCKED), "jobs wait whose kind is barred")
+        assert calls() == made
+
+        # Half-open: two calls find out, and the rest is barred while they do.
+        set_grid("held")
+        forced = await operator.open_breaker("grid", MOMENT, "to be half-open soon")
+        assert forced.opened_at is not None and forced.opened_at > (opened.opened_at or forced.opened_at)
+        await until(lambda: came(made + 2), "the probes have called")
+        for job in inside:
+            await operator.retry(job.id)
+        await until(snoozed(list(inside), 2), "the others were barred again")
+        assert calls() == made + 2
+        set_grid("down")
+
+        async def tripped() -> bool:
+            return (await breaker()).trips == 3
+
+        await until(tripped, "a probe that failed has opened it again")
+        assert (await breaker()).state is BreakerState.OPEN
+        assert calls() == made + 2
+
+        # Well again: the probes close it, and whoever waited is run.
+        set_grid("up")
+        await operator.open_breaker("grid", MOMENT)
+
+        async def closed() -> bool:
+            return (await breaker()).state is BreakerState.CLOSED
+
+        await until(closed, "its probes have closed it")
+        jobs = [*first, *inside, *declared]
+
+        async def all_done() -> bool:
+            for job in jobs:
+                record = await store.find(job.id)
+                if record is not None and record.state is State.SCHEDULED:
+                    await store.expedite(job.id)
+            return await stand(jobs, State.COMPLETED)
+
+        await until(all_done, "every job is done")
+        assert {(await store.find(job.id)).attempt for job in inside} == {1}  # type: ignore[union-attr]
+    assert await store.check_places() == []

@@ -1,0 +1,123 @@
+"""Counts of many jobs cost little: exact where there are few, and marked as estimates where there are many."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dutiful.acting import PauseScope
+from dutiful.core.transitions import State
+from dutiful.measuring import Tally
+from dutiful.reading import QueueRecord
+from dutiful.store import Store
+from dutiful.stores.sqlite.driver import connect
+from dutiful.stores.sqlite.sampling import Sampled
+from dutiful.testing.store_suite.builders import ADA, claim, complete, new_job, pause
+
+HOUR = timedelta(hours=1)
+MANY = 20_000  # more than are counted one by one
+EXACT, LOOKED_UP = 10_000, 5_000
+
+
+def about(count: int) -> object:
+    return pytest.approx(count, rel=0.25)
+
+
+@pytest.mark.req("L39", "L76")
+async def test_many_that_wait_are_estimated_and_a_short_line_beside_them_is_exact(store: Store) -> None:
+    now = datetime.now(UTC)
+    jobs = [new_job(queue=("mail", "web")[n % 2], kind=("a", "b", "b")[n % 3]) for n in range(MANY)]
+    await store.insert([*jobs, *(new_job(queue="rare", kind="c", tenant="acme") for _ in range(3))], now=now)
+
+    depths = {(one.queue, one.kind): one for one in await store.depths()}
+    assert {place: (one.count, one.estimated) for place, one in depths.items()} == {
+        ("mail", "a"): (about(MANY // 6), True),
+        ("mail", "b"): (about(MANY // 3), True),
+        ("web", "a"): (about(MANY // 6), True),
+        ("web", "b"): (about(MANY // 3), True),
+        ("rare", "c"): (3, False),
+    }
+    queues = {one.queue: one for one in await store.queues()}
+    assert {name: (one.ready, one.estimated) for name, one in queues.items()} == {
+        "mail": (about(MANY // 2), True),
+        "web": (about(MANY // 2), True),
+        "rare": (3, False),
+    }
+    stats = await store.stats(HOUR)
+    assert (stats.live["ready"], stats.estimated) == (about(MANY), True)
+    assert stats.oldest_ready_at == now
+    assert await store.queues(tenant="acme") == [
+        QueueRecord(queue="rare", ready=3, scheduled=0, blocked=0, running=0, oldest_ready_at=now)
+    ]
+    assert not (await store.stats(HOUR, tenant="acme")).estimated
+
+
+@pytest.mark.req("L76")
+@pytest.mark.parametrize("state", [State.SCHEDULED, State.BLOCKED])
+async def test_many_that_wait_elsewhere_are_estimated_and_few_of_a_tenant_are_exact(store: Store, state: State) -> None:
+    now = datetime.now(UTC)
+    if state is State.BLOCKED:
+        for kind in ("a", "b"):
+            await pause(store, PauseScope.KIND, kind, now=now)
+    due = now + HOUR if state is State.SCHEDULED else None
+    jobs = [new_job(kind=("a", "b", "b")[n % 3], run_at=due, tenant="large") for n in range(MANY)]
+    await store.insert([*jobs, *(new_job(kind="a", tenant="acme", run_at=due) for _ in range(3))], now=now)
+
+    for tenant in (None, "large"):
+        depths = {one.kind: (one.state, one.count, one.estimated) for one in await store.depths(tenant=tenant)}
+        assert depths == {"a": (state, about(MANY // 3), True), "b": (state, about(2 * MANY // 3), True)}
+    (acme,) = await store.depths(tenant="acme")
+    assert (acme.kind, acme.state, acme.count, acme.estimated) == ("a", state, 3, False)
+
+
+@pytest.mark.req("L39")
+async def test_of_many_that_ended_what_workers_have_counted_is_told(store: Store) -> None:
+    count = EXACT + 500
+    await store.insert([new_job(tenant="acme") for _ in range(count)])
+    while claims := await claim(store, limit=2_000, now=datetime.now(UTC)):
+        assert await complete(store, *claims, now=datetime.now(UTC)) == []
+
+    seen = await store.stats(HOUR)
+    assert (seen.finished["completed"], seen.estimated) == (EXACT + 1, True)  # at least
+    await store.tally(ADA, 1, [Tally(kind="greet", outcome="completed", count=count)])
+    assert (await store.stats(HOUR)).finished["completed"] == count
+    assert (await store.stats(HOUR)).live["ready"] == 0
+    of_tenant = await store.stats(HOUR, tenant="acme")
+    assert (of_tenant.finished["completed"], of_tenant.estimated) == (LOOKED_UP, True)  # of its newest jobs
+
+
+def ranges(*spans: tuple[int, int, int]) -> list[int]:
+    return sorted({number for span in spans for number in range(*span)})
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        range(1_000_000, 1_100_000),
+        range(-50_000, 250_000, 3),  # the others are in other lines
+        [1, *range(900_000_000, 900_100_000)],  # one that nobody takes
+        [*range(100_000), 10**15],  # and one that comes late
+        ranges((0, 50_000, 1), (10**9, 10**9 + 100_000, 2), (10**12, 10**12 + 1000, 1)),  # bursts
+    ],
+    ids=["dense", "interleaved", "straggler", "latecomer", "bursts"],
+)
+def test_a_sample_judges_how_many_there_are_whatever_gaps_they_have(numbers: Iterable[int]) -> None:
+    db = connect(":memory:", "apsw", 0)
+    db.run("CREATE TABLE rows (number INTEGER PRIMARY KEY, queue TEXT, kind TEXT)")
+    db.many("INSERT INTO rows VALUES (?, 'default', 'a')", [(number,) for number in numbers])
+
+    weights = [weight for _, weight in Sampled(db, "rows WHERE number", "number").rows(96)]
+
+    assert len(weights) < 4_000
+    assert sum(weights) == pytest.approx(db.value("SELECT count(*) FROM rows"), rel=0.1)
+
+
+def test_a_sample_of_few_is_all_of_them() -> None:
+    db = connect(":memory:", "apsw", 0)
+    db.run("CREATE TABLE rows (number INTEGER PRIMARY KEY, queue TEXT, kind TEXT)")
+    assert list(Sampled(db, "rows WHERE number", "number").rows(96)) == []
+
+    db.many("INSERT INTO rows VALUES (?, 'default', 'a')", [(number * number,) for number in range(40)])
+
+    weights = [weight for _, weight in Sampled(db, "rows WHERE number", "number").rows(96)]
+    assert weights == [1.0] * 40

@@ -1,0 +1,166 @@
+"""A drain: what is paused finishes what runs and begins nothing, and only then is it called safe."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from operating import now, of_acme, operator, trail
+from working import eventually, final, state, working
+
+from dutiful import Dutiful, State
+from dutiful.acting import PauseScope
+from dutiful.core.errors import NotAllowed, UnknownKind, UsageError
+from dutiful.operator import draining
+from dutiful.operator.draining import Drain
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import start_one
+
+FAR = timedelta(minutes=10)
+
+
+@pytest.fixture(autouse=True)
+def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here claims while a pause comes, so nothing but what runs may keep a drain from being safe."""
+    monkeypatch.setattr(draining, "SETTLED", timedelta(0))
+    monkeypatch.setattr(draining, "LOOK", 0.02)
+
+
+@pytest.mark.req("L93", "L94")
+async def test_a_drain_waits_for_what_runs_and_what_comes_waits_for_a_resume(app: Dutiful) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    done: list[str] = []
+
+    @app.job
+    async def email(name: str) -> None:
+        begun.set()
+        await go.wait()
+        done.append(name)
+
+    @app.job
+    async def other() -> None:
+        done.append("other")
+
+    async with working(app):
+        first = await email.enqueue(name="first")
+        await asyncio.wait_for(begun.wait(), 20)
+        ada = await app.operator("ada")
+
+        drain = await ada.drain(kinds=["email"], reason="mail server moves")
+
+        assert (drain.running, drain.safe, [p.name for p in drain.pauses]) == (1, False, ["email"])
+        (holdup,) = drain.holdups
+        assert (holdup.job_id, holdup.kind, holdup.alive) == (first.id, "email", True)
+        assert "dutiful jobs cancel" in holdup.remedy
+        second = await email.enqueue(name="second")
+        await final(app, await other.enqueue())
+        assert not (await ada.draining()).safe
+
+        looks: list[Drain] = []
+
+        def look(seen: Drain) -> None:
+            looks.append(seen)
+            go.set()  # what runs ends when it has been waited for
+
+        drained = await ada.drained(drain, FAR, look)
+
+        assert drained.safe and drained.running == 0 and looks[0].running == 1
+        assert done == ["other", "first"]
+        assert await state(app, second) is State.BLOCKED
+        await ada.resume(PauseScope.KIND, "email")
+        await final(app, second)
+    assert done == ["other", "first", "second"]
+    asked, told = await trail((await app.client()).store, action="fleet.drain")
+    assert (asked.target, asked.reason) == ("kind email", "mail server moves")
+    assert told.after == {"paused": ["kind email"], "running": 1}
+
+
+@pytest.mark.req("L93", "L94")
+@pytest.mark.parametrize("everything", [False, True])
+async def test_a_lane_is_drained_when_its_workers_say_that_it_is_empty(app: Dutiful, everything: bool) -> None:
+    app.configure(heartbeat="200ms")
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def analysis() -> None:
+        begun.set()
+        await go.wait()
+
+    @app.job(queue="fast")
+    async def email() -> None: ...
+
+    async with working(app):
+        slow = await analysis.enqueue()
+        await asyncio.wait_for(begun.wait(), 20)
+        ada = await app.operator("ada")
+        drain = await ada.drain(lanes=[] if everything else ["general"], everything=everything)
+        assert not drain.safe
+
+        async def waited_for() -> bool:
+            state = await ada.draining([], everything=True) if everything else await ada.draining()
+            return [one.job_id for one in state.holdups] == [slow.id] and not state.unheard
+
+        await eventually(waited_for)
+        prompt = await email.enqueue()
+        if not everything:
+            await final(app, prompt)  # the other lane goes on
+        go.set()
+        assert (await ada.drained(drain, FAR, lambda _: None, everything=everything)).safe
+        for pause in drain.pauses:
+            await ada.resume(pause.scope, pause.name)
+        await final(app, prompt)
+
+
+@pytest.mark.req("L93")
+async def test_a_lane_whose_worker_has_not_heard_of_the_pause_is_not_called_safe(app: Dutiful) -> None:
+    app.configure(heartbeat="1h")
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def analysis() -> None:
+        begun.set()
+        await go.wait()
+
+    async with working(app):
+        await analysis.enqueue()
+        await asyncio.wait_for(begun.wait(), 20)
+        drain = await (await app.operator("ada")).drain(lanes=["general"])
+        assert (drain.running, len(drain.unheard), drain.safe) == (0, 1, False)
+        go.set()
+
+
+@pytest.mark.req("L93")
+async def test_a_drain_that_cannot_end_names_what_holds_it_up(store: Store) -> None:
+    claim = await start_one(store, kind="email", now=now())  # by a worker that nobody has seen
+    ada = operator(store)
+
+    drain = await ada.drain(queues=[claim.queue])
+    late = await ada.drained(drain, timedelta(0), lambda _: None)
+
+    assert not late.safe and late.running == 1
+    (holdup,) = late.holdups
+    assert (holdup.job_id, holdup.alive) == (claim.job_id, False)
+    assert "its worker is gone" in holdup.remedy and "dutiful jobs release" in holdup.remedy
+    assert await store.pauses(), "it stays paused"
+    await ada.release(claim.job_id)
+    assert (await ada.draining()).running == 0
+
+
+@pytest.mark.req("L93")
+async def test_a_drain_of_nothing_that_is_known_is_refused_and_pauses_nothing(store: Store) -> None:
+    await start_one(store, kind="email", now=now())
+    ada = operator(store)
+
+    with pytest.raises(UnknownKind, match="there is no kind 'emial'"):
+        await ada.drain(kinds=["email", "emial"])
+    with pytest.raises(UsageError, match="there is no lane 'fsat'"):
+        await ada.drain(lanes=["fsat"])
+    with pytest.raises(UsageError, match="say what to drain"):
+        await ada.drain()
+    with pytest.raises(UsageError, match="and not both"):
+        await ada.drain(kinds=["email"], everything=True)
+    with pytest.raises(NotAllowed):
+        await of_acme(store).drain(kinds=["email"])
+    with pytest.raises(NotAllowed):
+        await of_acme(store).draining()
+    assert await store.pauses() == []
+    assert {event.outcome for event in await trail(store, action="fleet.drain")} == {"refused"}

@@ -1,0 +1,87 @@
+"""Slow work cannot hold up fast work: told by the order in which things happen, not by a clock."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from working import eventually, final, working
+
+from dutiful import Dutiful, State
+
+
+def recorded(app: Dutiful, go: asyncio.Event) -> tuple[list[str], Any, Any]:
+    """What happens, in its order, and two kinds that do not end before they may."""
+    happened: list[str] = []
+
+    @app.job(timeout="never")
+    async def analysis() -> None:
+        happened.append("analysis begins")
+        await go.wait()
+        happened.append("analysis ends")
+
+    @app.job(queue="fast")
+    async def email(hold: bool = False) -> None:
+        happened.append("email begins")
+        if hold:
+            await go.wait()
+        happened.append("email ends")
+
+    return happened, analysis, email
+
+
+async def seen(happened: list[str], what: str, count: int) -> None:
+    async def look() -> bool:
+        return happened.count(what) >= count
+
+    await eventually(look)
+
+
+@pytest.mark.req("L2", "L3", "L4", "L5")
+async def test_with_fifty_slow_jobs_waiting_fast_jobs_start_without_waiting_for_one(app: Dutiful) -> None:
+    go = asyncio.Event()
+    happened, analysis, email = recorded(app, go)
+    await analysis.enqueue_many({} for _ in range(50))
+
+    async with working(app):
+        await seen(happened, "analysis begins", 5)
+        for _ in range(3):  # again and again, and not only as long as some slot is fresh
+            mails = await email.enqueue_many({} for _ in range(5))
+            for mail in mails:
+                assert (await final(app, mail)).state is State.COMPLETED
+
+        assert happened == ["analysis begins"] * 5 + ["email begins", "email ends"] * 15, "no slow job ended meanwhile"
+        go.set()
+        await seen(happened, "analysis ends", 50)
+
+
+@pytest.mark.req("L2", "L3")
+async def test_the_fast_lane_has_three_slots_and_the_general_one_five_for_any_kind(app: Dutiful) -> None:
+    go = asyncio.Event()
+    happened, analysis, email = recorded(app, go)
+
+    async with working(app) as worker:
+        assert {lane.name: len(lane.slots) for lane in worker.lanes} == {"fast": 3, "general": 5}
+        await email.enqueue_many({"hold": True} for _ in range(20))
+        await seen(happened, "email begins", 8)  # what is idle helps: any kind may run in the general lane
+        slow = await analysis.enqueue()
+        assert happened == ["email begins"] * 8
+        go.set()
+        await final(app, slow)
+        await seen(happened, "email ends", 20)
+
+
+@pytest.mark.req("L5", "L6")
+async def test_each_worker_keeps_slots_for_fast_jobs(app: Dutiful) -> None:
+    go = asyncio.Event()
+    happened, analysis, email = recorded(app, go)
+    await analysis.enqueue_many({} for _ in range(50))
+
+    async with working(app), working(app):
+        await seen(happened, "analysis begins", 10)
+        mails = await email.enqueue_many({"hold": True} for _ in range(10))
+        await seen(happened, "email begins", 6)
+        assert happened.count("analysis begins") == 10 and "analysis ends" not in happened
+        go.set()
+        for mail in mails:
+            await final(app, mail)
+        await seen(happened, "analysis ends", 50)

@@ -1,0 +1,186 @@
+"""Log lines of handlers and of workers: which job they are about, in text and in JSON, and that none is forged."""
+
+import io
+import json
+import logging
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import observed_jobs
+import pytest
+from working import working
+
+from dutiful import Context, Dutiful, JobFailed, JobRecord, Retry, UsageError
+from dutiful.core import ids
+from dutiful.observe.logs import FIELDS, JobFields, JsonLines, TextLines
+from dutiful.settings import load
+from dutiful.testing.faults import Fleet, until
+
+HERE = Path(__file__).parent
+sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
+
+
+@contextmanager
+def heard(formatter: logging.Formatter) -> Iterator[io.StringIO]:
+    """What this process logs meanwhile, as one handler of the user's would write it."""
+    handler = logging.StreamHandler(io.StringIO())
+    handler.addFilter(JobFields())
+    handler.setFormatter(formatter)
+    root, shop = logging.getLogger(), logging.getLogger("shop")
+    shop.setLevel("INFO")
+    root.addHandler(handler)
+    try:
+        yield handler.stream
+    finally:
+        root.removeHandler(handler)
+        shop.setLevel("NOTSET")
+
+
+def written(formatter: logging.Formatter, message: str, **fields: Any) -> str:
+    error = fields.pop("error", None)
+    info = None if error is None else (type(error), error, error.__traceback__)
+    record = logging.LogRecord("shop", logging.INFO, "shop.py", 1, message, (), info)
+    vars(record).update(fields)
+    JobFields().filter(record)
+    return formatter.format(record)
+
+
+def fields_of(job: JobRecord, **more: Any) -> dict[str, Any]:
+    own = {"job": ids.public(job.id), "kind": job.kind, "attempt": job.attempt, "correlation_id": job.correlation_id}
+    return own | more
+
+
+@sqlite
+@pytest.mark.req("L7", "L51")
+async def test_what_handlers_and_the_worker_say_of_a_job_names_it_and_its_correlation(app: Dutiful) -> None:
+    log = logging.getLogger("shop")
+    pipeline = app.pipeline("pipeline")
+
+    @app.job
+    async def on_loop(ctx: Context) -> None:
+        log.info("from the loop")
+        await in_thread.enqueue()
+
+    @app.job
+    def in_thread() -> None:
+        log.info("from a thread")
+
+    @pipeline.phase
+    async def phase() -> None:
+        log.info("from a phase")
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def fails() -> None:
+        raise ValueError("oops")
+
+    with heard(JsonLines()) as stream:
+        async with working(app) as worker:
+            log.info("from nobody")
+            first = await on_loop.options(correlation_id="order 7", tenant="acme").enqueue()
+            await first.result(timeout=60)
+            await (await pipeline.enqueue()).result(timeout=60)
+            with pytest.raises(JobFailed):
+                await (await fails.enqueue()).result(timeout=60)
+            (child,) = await until(lambda: _ended(app, "in_thread"), "the child has ended")
+    jobs = {job.kind: job for job in [child, await first.record(), *await app.jobs()]}
+    lines = {line["message"]: line for line in map(json.loads, stream.getvalue().splitlines())}
+
+    def told(message: str) -> dict[str, Any]:
+        return {name: value for name, value in lines[message].items() if name in FIELDS}
+
+    assert told("from nobody") == {}
+    inherited = {"tenant": "acme", "worker": str(worker.id)}
+    assert told("from the loop") == fields_of(jobs["on_loop"], **inherited) | {"correlation_id": "order 7"}
+    assert told("from a thread") == fields_of(jobs["in_thread"], **inherited) | {"correlation_id": "order 7"}
+    assert told("from a phase") == fields_of(jobs["pipeline"], worker=str(worker.id))
+    failure = next(message for message in lines if "failed at attempt 1 of 1: ValueError: oops" in message)
+    assert told(failure) == fields_of(jobs["fails"], worker=str(worker.id))
+
+
+async def _ended(app: Dutiful, kind: str) -> list[JobRecord]:
+    return [job for job in await app.jobs(kind=kind) if job.state.final]
+
+
+@pytest.mark.req("L51")
+async def test_a_worker_logs_json_whatever_process_its_handlers_run_in(sqlite_path: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{sqlite_path}"
+    async with Fleet("observed_jobs:app", url, folder=tmp_path, path=HERE) as fleet, Dutiful(url) as app:
+        producer = observed_jobs.producer("in_loop", "in_process", "forger")
+        assert await fleet.run(*producer).ended() == 0
+        worker = fleet.start("--log-format", "json")
+        jobs = await until(lambda: _all_ended(app, 4), "all jobs have ended")
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+
+    lines = [json.loads(line) for line in worker.output.split("\n") if line]
+    assert {"time", "level", "logger", "message"} <= set.intersection(*(set(line) for line in lines))
+    by_kind = {job.kind: job for job in jobs}
+    for where in ("loop", "thread", "process"):
+        (line,) = [line for line in lines if line["message"] == f"working in {where}"]
+        known = fields_of(by_kind[f"in_{where}"], tenant="acme", worker=str(worker.id))
+        assert {name: line[name] for name in FIELDS} == known
+        assert line["extra"] == {"chars": len(observed_jobs.SECRET)}
+    (warning,) = [line for line in lines if line["logger"] == "shop" and line["level"] == "WARNING"]
+    assert warning["message"].startswith("broken\n") and warning["correlation_id"] == "order 7"
+    (failure,) = [line for line in lines if "failed at attempt" in line["message"]]
+    assert failure["job"] == fields_of(by_kind["forger"])["job"] and failure["correlation_id"] == "order 7"
+
+
+async def _all_ended(app: Dutiful, count: int) -> list[JobRecord]:
+    jobs = [job for job in await app.jobs() if job.state.final]
+    return jobs if len(jobs) == count else []
+
+
+def test_text_shows_the_job_once_and_its_correlation_id_always() -> None:
+    about = {"job": "01JC", "kind": "mail", "attempt": 2, "tenant": None, "correlation_id": "order 7"}
+
+    plain = written(TextLines(), "sent", **about)
+    assert LINE.match(plain)
+    assert plain.endswith(' INFO shop sent [job=01JC kind=mail attempt=2 correlation_id="order 7"]')
+    assert written(TextLines(), "job 01JC failed", **about).endswith('01JC failed [correlation_id="order 7"]')
+    assert written(TextLines(), "hello").endswith(" INFO shop hello")
+
+
+def _raised() -> ValueError:
+    try:
+        raise ValueError("a\n2030-01-01 00:00:00,000 INFO dutiful.worker forged")
+    except ValueError as error:
+        return error
+
+
+def test_no_message_and_no_error_can_forge_a_line() -> None:
+    evil = "a\n2030-01-01 00:00:00,000 INFO dutiful.worker forged\r\x1b[2J\x85\u2028\ud800b"
+
+    text = written(TextLines(), evil, correlation_id=evil, error=_raised())
+    first, *rest = text.split("\n")
+    assert first.isprintable() and "\\n2030" in first
+    assert rest and all(line.startswith("    ") and line.isprintable() for line in rest)
+    line = written(JsonLines(), evil, correlation_id=evil, error=_raised())
+    assert line.isascii() and line.isprintable()
+    read = json.loads(line)
+    assert (read["message"], read["correlation_id"]) == (evil, evil)
+    assert read["exception"]["type"] == "ValueError" and "forged" in read["exception"]["traceback"]
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_whatever_callers_add_the_json_line_is_not_lost() -> None:
+    ring: dict[str, Any] = {}
+    ring["self"] = ring
+    for extra in (ring, {(1, 2): 3}, Unspeakable(), float("nan"), b"\xff"):
+        read = json.loads(written(JsonLines(), "hello", thing=extra), parse_constant=pytest.fail)
+        assert read["message"] == "hello" and "extra" in read
+
+
+@pytest.mark.parametrize("given", ["yaml", ""])
+def test_a_format_that_there_is_not_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match=r'log_format is .*: it must be "text" or "json"'):
+        load({"log_format": given})

@@ -1,0 +1,94 @@
+"""A circuit breaker in memory, in plain words: whom it lets in, and what their words change."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+from dutiful.core.breaker import AGAIN, Barred, BreakerPolicy, Entry, Sign
+from dutiful.core.job import Claim
+from dutiful.testing.store_suite.builders import T0
+
+
+@dataclass(slots=True)
+class Caller:
+    """A claim, and the entries that it was ever given."""
+
+    claim: Claim
+    lease_ends: datetime
+    held: bool = True  # its lease is there, over or not
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BreakerModel:
+    policy: BreakerPolicy
+    now: datetime = T0
+    state: str = "closed"
+    round: int = 0
+    failures: int = 0
+    successes: int = 0
+    trips: int = 0
+    open_until: datetime | None = None
+    places: list[Caller] = field(default_factory=list)
+    callers: list[Caller] = field(default_factory=list)
+
+    def live(self, caller: Caller) -> bool:
+        return caller.held and caller.lease_ends > self.now
+
+    def probing(self) -> int:
+        return sum(self.live(caller) for caller in self.places)
+
+    def enter(self, caller: Caller) -> Entry | Barred | Literal["lost"]:
+        if self.state == "closed":
+            return Entry(self.round)
+        if self.state == "open":
+            assert self.open_until is not None
+            if self.now < self.open_until:
+                return Barred(self.open_until, self.open_until - self.now)
+            if not self.live(caller):
+                return "lost"
+            self.half_open()
+        if caller not in self.places:
+            if self.successes + self.probing() >= self.policy.probes:
+                again = min(AGAIN, self.policy.open_for)
+                return Barred(self.now + again, again)
+            if self.live(caller):
+                # A job has one place, and the dead have none.
+                self.places = [p for p in self.places if self.live(p) and p.claim.job_id != caller.claim.job_id]
+                self.places.append(caller)
+        return Entry(self.round, probe=True) if self.live(caller) else "lost"
+
+    def leave(self, caller: Caller, entry: Entry, sign: Sign) -> None:
+        if entry.round != self.round or (entry.probe and caller not in self.places):
+            return
+        if entry.probe:
+            self.places.remove(caller)
+        if sign is Sign.BAD:
+            self.failures += 1
+            if entry.probe or self.failures >= self.policy.failures:
+                self.open(self.policy.open_for)
+        elif sign is Sign.GOOD and entry.probe:
+            self.successes += 1
+            if self.successes >= self.policy.probes:
+                self.close()
+        elif sign is Sign.GOOD:
+            self.failures = 0
+
+    def half_open(self) -> None:
+        self._turn("half_open")
+
+    def open(self, open_for: timedelta) -> None:
+        self._turn("open")
+        self.trips += 1
+        self.open_until = self.now + open_for
+
+    def close(self) -> None:
+        self._turn("closed")
+        self.failures = 0
+        self.open_until = None
+
+    def _turn(self, state: str) -> None:
+        self.state, self.round, self.successes, self.places = state, self.round + 1, 0, []
+
+    def due(self) -> bool:
+        return self.state == "open" and self.open_until is not None and self.open_until <= self.now

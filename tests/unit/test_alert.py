@@ -1,0 +1,271 @@
+"""Alert rules: when they fire and are over, and what is wrong with those that cannot be read."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dutiful import Dutiful
+from dutiful.alert import BUILT_IN
+from dutiful.core.alert import Alert, AlertRule, AlertState, judge, series_of
+from dutiful.core.errors import UsageError
+from dutiful.core.metric import METRICS, Sample
+from dutiful.core.webhook import new_secret
+
+T0 = datetime(2030, 1, 1, tzinfo=UTC)
+OK, PENDING, FIRING = AlertState.OK, AlertState.PENDING, AlertState.FIRING
+RULE = AlertRule(
+    name="r",
+    metric="pending_total",
+    above=10,
+    clear=5,
+    hold=timedelta(seconds=60),
+    clear_hold=timedelta(seconds=30),
+    summary="many",
+)
+Steps = Sequence[tuple[int, float | None]]  # seconds since the one before, and the value
+
+
+def walk(rule: AlertRule, steps: Steps, first: Alert | None = None) -> list[tuple[datetime, float | None, Alert]]:
+    alert, now, seen = first or Alert(rule=rule.name, series="", since=T0), T0, []
+    for seconds, value in steps:
+        now += timedelta(seconds=seconds)
+        alert = judge(rule, alert, value, now)
+        seen.append((now, value, alert))
+    return seen
+
+
+def states(rule: AlertRule, *steps: tuple[int, float | None]) -> list[AlertState]:
+    return [alert.state for _, _, alert in walk(rule, steps)]
+
+
+def mirrored(rule: AlertRule) -> AlertRule:
+    """The same rule upside down."""
+    assert rule.above is not None
+    clear = None if rule.clear is None else -rule.clear
+    return AlertRule(name=rule.name, metric=rule.metric, below=-rule.above, clear=clear, hold=rule.hold,
+                     clear_hold=rule.clear_hold, summary=rule.summary)  # fmt: skip
+
+
+values = st.one_of(st.none(), st.floats(0, 20))
+walks = st.lists(st.tuples(st.integers(1, 40), values), max_size=40)
+rules = st.builds(
+    lambda clear, hold, calm: AlertRule(
+        name="r", metric="pending_total", above=10, clear=clear, hold=timedelta(seconds=hold),
+        clear_hold=timedelta(seconds=calm),
+    ),
+    st.one_of(st.none(), st.floats(0, 10)), st.integers(0, 90), st.integers(0, 90),
+)  # fmt: skip
+
+
+def lasted(steps: list[tuple[datetime, float | None, Alert]], end: int, holds: Any) -> timedelta:
+    """For how long, up to step `end`, every value was such a one."""
+    begin = end
+    while begin > 0 and holds(steps[begin - 1][1]):
+        begin -= 1
+    return steps[end][0] - steps[begin][0] if holds(steps[end][1]) else timedelta(-1)
+
+
+@pytest.mark.req("L81", "L83")
+@given(rules, walks)
+def test_an_alert_fires_exactly_when_its_value_was_beyond_for_the_whole_hold(rule: AlertRule, steps: Steps) -> None:
+    seen, before = walk(rule, steps), OK
+    for n, (now, _, alert) in enumerate(seen):
+        if before is not FIRING:
+            assert (alert.state is FIRING) == (lasted(seen, n, rule.beyond) >= rule.hold)
+            assert alert.state is not FIRING or alert.fired_at == now
+        before = alert.state
+
+
+@given(rules, walks)
+def test_an_alert_is_over_exactly_when_its_value_was_safe_for_the_whole_clear_hold(
+    rule: AlertRule, steps: Steps
+) -> None:
+    fired = Alert(rule="r", series="", state=FIRING, since=T0, fired_at=T0)
+    seen, before = walk(rule, steps, fired), FIRING
+    for n, (now, _, alert) in enumerate(seen):
+        if before is FIRING:
+            assert (alert.state is OK) == (lasted(seen, n, rule.safe) >= rule.clear_hold)
+            assert alert.state is not OK or (alert.cleared_at, alert.calm_since) == (now, None)
+        before = alert.state
+
+
+@given(rules, st.lists(st.tuples(st.integers(1, 400), st.floats(0, 1)), max_size=30), st.sampled_from([OK, FIRING]))
+def test_between_the_threshold_and_clear_nothing_changes(
+    rule: AlertRule, steps: list[tuple[int, float]], state: AlertState
+) -> None:
+    low = 10.0 if rule.clear is None else rule.clear
+    between = [(seconds, low + share * (10.0 - low)) for seconds, share in steps]
+    inside = [(seconds, value) for seconds, value in between if low < value <= 10]
+    first = Alert(rule="r", series="", state=state, since=T0)
+
+    assert {alert.state for _, _, alert in walk(rule, inside, first)} <= {state}
+
+
+@given(rules, walks)
+def test_below_is_above_upside_down(rule: AlertRule, steps: Steps) -> None:
+    upside_down = [(seconds, None if value is None else -value) for seconds, value in steps]
+
+    assert states(rule, *steps) == states(mirrored(rule), *upside_down)
+
+
+def test_an_alert_goes_through_its_states() -> None:
+    steps = [(0, 11), (59, 99), (1, 11), (10, 7), (10, 5), (29, 4), (1, 4), (1, 11)]
+
+    seen = walk(RULE, steps)
+
+    assert [alert.state for _, _, alert in seen] == [PENDING, PENDING, FIRING, FIRING, FIRING, FIRING, OK, PENDING]
+    fires, over = seen[2][2], seen[6][2]
+    assert (fires.value, fires.since, fires.fired_at, fires.summary) == (
+        11,
+        T0 + timedelta(seconds=60),
+        fires.since,
+        "many",
+    )
+    assert (over.fired_at, over.cleared_at) == (fires.fired_at, over.since)
+
+
+def test_a_value_that_comes_back_for_a_moment_begins_the_hold_anew() -> None:
+    assert states(RULE, (0, 11), (59, 10), (1, 11), (59, 11), (1, 11)) == [PENDING, OK, PENDING, PENDING, FIRING]
+
+
+def test_a_series_that_is_gone_or_no_number_is_safe() -> None:
+    rule = AlertRule(name="r", metric="breaker_open", above=0)
+
+    assert states(rule, (0, 1), (1, None), (1, 1), (1, float("nan"))) == [FIRING, OK, FIRING, OK]
+    assert states(mirrored(rule), (0, None), (1, -1), (1, None)) == [OK, FIRING, OK]
+
+
+def test_a_clock_that_was_set_back_does_not_stop_an_alert() -> None:
+    waiting = Alert(rule="r", series="", state=PENDING, since=T0 + timedelta(days=1), value=11)
+
+    assert [alert.state for _, _, alert in walk(RULE, [(0, 11), (60, 11)], waiting)] == [PENDING, FIRING]
+
+
+def test_what_is_well_and_stays_so_is_not_changed() -> None:
+    alert = Alert(rule="r", series="", since=T0)
+
+    assert judge(RULE, alert, 3, T0 + timedelta(hours=1)) is alert
+
+
+def test_each_set_of_labels_has_a_text_of_its_own() -> None:
+    odd = [{}, {"kind": "a"}, {"kind": "a", "queue": "b"}, {"kind": "a, queue=b"}, {"kind": ""}, {"kind": " a"},
+           {"kind": '"a"'}, {"kind": "a\nb"}]  # fmt: skip
+
+    texts = [series_of(labels) for labels in odd]
+
+    assert texts[:3] == ["", "kind=a", "kind=a, queue=b"] and len(set(texts)) == len(odd)
+    assert all(text.isprintable() for text in texts)
+
+
+def test_a_rule_reads_the_series_that_it_names_and_no_share_of_few() -> None:
+    rule = AlertRule(name="r", metric="error_rate", above=0.1, where={"kind": "mail"}, least=10)
+    mail = {"kind": "mail"}
+
+    assert rule.reads(Sample("error_rate", 1, mail, count=10))
+    assert rule.reads(Sample("error_rate", 1, mail))
+    assert not rule.reads(Sample("error_rate", 1, mail, count=9))
+    assert not rule.reads(Sample("error_rate", 1, {"kind": "other"}))
+    assert not rule.reads(Sample("pending", 1, {"queue": "q", "kind": "mail"}))
+
+
+@pytest.mark.req("L81", "L82", "L83", "L84", "L85")
+def test_the_five_built_in_rules_say_what_is_asked_of_them() -> None:
+    minutes = timedelta(minutes=1)
+    said = {rule.name: (rule.metric, rule.above, rule.hold, rule.where) for rule in BUILT_IN.values()}
+
+    assert said == {
+        "backlog": ("pending_total", 500, 5 * minutes, {}),
+        "errors": ("error_rate", 0.10, 0 * minutes, {}),
+        "fast-lane-full": ("lane_utilisation", 0.9, 2 * minutes, {"lane": "fast"}),
+        "late": ("oldest_pending_seconds", 3600, 0 * minutes, {}),
+        "breaker-open": ("breaker_open", 0, 0 * minutes, {}),
+    }
+    assert all(rule.summary and rule.runbook and rule.metric in METRICS for rule in BUILT_IN.values())
+
+
+def test_a_rule_of_the_code_is_read_whole() -> None:
+    app = Dutiful()
+
+    rule = app.alert("mail-late", "oldest_pending_seconds", above=60, clear=30, hold="5m", clear_hold=60,
+                     where={"queue": "mail"}, least=3, summary="mail is late", runbook="https://wiki/mail")  # fmt: skip
+
+    assert rule == AlertRule(name="mail-late", metric="oldest_pending_seconds", above=60, clear=30,
+                             hold=timedelta(minutes=5), clear_hold=timedelta(minutes=1), where={"queue": "mail"},
+                             least=3, summary="mail is late", runbook="https://wiki/mail")  # fmt: skip
+    assert app.alert_rules() == BUILT_IN | {"mail-late": rule}
+    quiet = app.alert("few", "workers", below=2)
+    assert quiet is not None and quiet.summary == "workers is below 2"
+
+
+def test_a_built_in_rule_is_replaced_or_turned_off() -> None:
+    app = Dutiful(alerts_off="late, few")
+
+    mine = app.alert("backlog", "pending_total", above=9_000)
+    app.alert("errors", off=True)
+    app.alert("few", "workers", below=2)
+
+    assert list(app.alert_rules()) == ["backlog", "fast-lane-full", "breaker-open"]
+    assert app.alert_rules()["backlog"] is mine
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"metric": "pendin", "above": 1}, "there is no metric 'pendin'; there are: pending, pending_total"),
+        ({"metric": ["pending"], "above": 1}, "there is no metric"),
+        ({"above": 1}, "needs a metric; there are: pending"),
+        ({"metric": "workers"}, "either above=… or below=…"),
+        ({"metric": "workers", "above": 1, "below": 0}, "either above=… or below=…"),
+        ({"metric": "workers", "above": "many"}, "above is 'many'; it must be a number"),
+        ({"metric": "workers", "above": float("nan")}, "it must be a number"),
+        ({"metric": "workers", "above": True}, "it must be a number"),
+        ({"metric": "workers", "above": 5, "clear": 6}, "make it at most above (5)"),
+        ({"metric": "workers", "below": 5, "clear": 4}, "make it at least below (5)"),
+        ({"metric": "workers", "above": 5, "hold": ""}, "hold '' is not a length of time"),
+        ({"metric": "workers", "above": 5, "hold": "soon"}, "hold 'soon' is not a length of time"),
+        ({"metric": "workers", "above": 5, "clear_hold": "-1s"}, "clear_hold '-1s' is not a length of time"),
+        ({"metric": "workers", "above": 5, "where": {"queue": "a"}}, "has no label 'queue'; it has none"),
+        ({"metric": "pending", "above": 5, "where": {"lane": "a"}}, "has no label 'lane'; it has: queue, kind"),
+        ({"metric": "pending", "above": 5, "where": {"queue": 7}}, "where must give a text"),
+        ({"metric": "pending", "above": 5, "where": "queue=a"}, "where must give a text"),
+        ({"metric": "pending", "above": 5, "least": -1}, "least is -1"),
+        ({"metric": "pending", "above": 5, "summary": "two\nlines"}, "summary must be one line"),
+        ({"metric": "pending", "above": 5, "runbook": 7}, "runbook must be one line"),
+        ({"name": "a\nb", "metric": "pending", "above": 5}, "alert"),
+        ({"name": "backlog", "off": True, "above": 5, "least": 3}, "leave above, least out"),
+        ({"off": True}, "none of: backlog, errors, fast-lane-full, late, breaker-open"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_cannot_be_meant_is_refused(given: dict[str, Any], says: str) -> None:
+    app = Dutiful()
+
+    with pytest.raises(UsageError) as error:
+        app.alert(**{"name": "mine"} | given)
+
+    assert says in str(error.value)
+    assert app.alert_rules() == BUILT_IN
+
+
+def test_a_name_is_given_once() -> None:
+    app = Dutiful()
+    app.alert("mine", "workers", below=1)
+
+    with pytest.raises(UsageError, match="there is an alert 'mine' already"):
+        app.alert("mine", "workers", below=1)
+
+
+def test_a_webhook_hears_of_alerts_if_it_asks_and_of_jobs_besides_if_it_names_them() -> None:
+    app = Dutiful(webhook_secrets=new_secret(b"s" * 32))
+    url = "https://pager.example.com/"
+
+    pager = app.webhook("pager", url, alerts=True)
+    both = app.webhook("both", url, alerts=True, states=["failed"])
+    plain = app.webhook("plain", url)
+
+    assert (pager.alerts, pager.states) == (True, [])
+    assert (both.alerts, both.states) == (True, ["failed"])
+    assert plain.alerts is False and len(plain.states) == 4

@@ -1,0 +1,135 @@
+"""A breaker as a value: whom it lets in, what their words change, how many jobs may pass its gate."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dutiful.core.breaker import (
+    AGAIN,
+    GATES,
+    Barred,
+    Breaker,
+    BreakerPolicy,
+    BreakerState,
+    Entry,
+    Sign,
+    closed,
+    due,
+    enter,
+    half_opened,
+    leave,
+    opened,
+    room,
+)
+from dutiful.core.errors import UsageError
+
+T0 = datetime(2030, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+POLICY = BreakerPolicy(failures=3, open_for=MINUTE, probes=2)
+CLOSED = Breaker(name="maps", policy=POLICY)
+OPEN = opened(CLOSED, T0, MINUTE)
+HALF_OPEN = half_opened(OPEN, T0 + MINUTE)
+
+
+@pytest.mark.req("L55", "L66")
+def test_unless_told_otherwise_five_failures_open_it_for_a_minute() -> None:
+    breaker = Breaker(name="maps")
+    for _ in range(5):
+        assert breaker.state is BreakerState.CLOSED
+        breaker = leave(breaker, BreakerPolicy(), Entry(0), Sign.BAD, T0)
+
+    assert (breaker.state, breaker.open_until) == (BreakerState.OPEN, T0 + MINUTE)
+
+
+@pytest.mark.parametrize("field", ["failures", "probes"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", 10**9])
+def test_a_policy_of_senseless_numbers_names_the_field(field: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{field} is {value!r}"):
+        BreakerPolicy(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("open_for", [timedelta(0), timedelta(milliseconds=9), timedelta(days=366)])
+def test_it_cannot_be_open_for_no_time_or_for_ever(open_for: timedelta) -> None:
+    with pytest.raises(UsageError, match="open_for"):
+        BreakerPolicy(open_for=open_for)
+
+
+@pytest.mark.req("L56")
+def test_a_closed_one_lets_everybody_in_and_is_not_changed_by_that() -> None:
+    assert enter(CLOSED, POLICY, 1000, T0) == (CLOSED, Entry(0))
+    assert leave(CLOSED, POLICY, Entry(0), Sign.GOOD, T0) is CLOSED
+
+
+@pytest.mark.req("L57")
+def test_an_open_one_refuses_and_says_until_when() -> None:
+    now = T0 + timedelta(seconds=59)
+
+    assert enter(OPEN, POLICY, 0, now) == (OPEN, Barred(T0 + MINUTE, timedelta(seconds=1)))
+
+
+@pytest.mark.req("L58")
+def test_when_its_time_is_over_the_first_one_half_opens_it() -> None:
+    breaker, answer = enter(OPEN, POLICY, 99, T0 + MINUTE)  # those that probed in an earlier round do not count
+
+    assert breaker == HALF_OPEN
+    assert answer == Entry(HALF_OPEN.round, probe=True)
+
+
+@pytest.mark.parametrize(("successes", "probing", "let_in"), [(0, 1, True), (1, 0, True), (1, 1, False), (0, 2, False)])
+def test_a_half_open_one_lets_in_what_is_missing(successes: int, probing: int, let_in: bool) -> None:
+    breaker = Breaker(name="maps", state=BreakerState.HALF_OPEN, successes=successes, round=2)
+
+    _, answer = enter(breaker, POLICY, probing, T0)
+
+    assert answer == (Entry(2, probe=True) if let_in else Barred(T0 + AGAIN, AGAIN))
+
+
+def test_whoever_is_refused_by_one_that_opens_briefly_asks_again_soon() -> None:
+    _, answer = enter(HALF_OPEN, BreakerPolicy(open_for=timedelta(seconds=1)), 1, T0)
+
+    assert answer == Barred(T0 + timedelta(seconds=1), timedelta(seconds=1))
+
+
+def test_every_change_of_state_begins_a_round() -> None:
+    rounds = [CLOSED, OPEN, HALF_OPEN, opened(HALF_OPEN, T0, MINUTE), closed(HALF_OPEN), closed(CLOSED)]
+
+    assert [breaker.round for breaker in rounds] == [0, 1, 2, 3, 3, 1]
+
+
+@pytest.mark.parametrize("sign", Sign)
+@pytest.mark.parametrize("breaker", [OPEN, HALF_OPEN, closed(HALF_OPEN)])
+def test_a_word_from_another_round_changes_nothing(breaker: Breaker, sign: Sign) -> None:
+    assert leave(breaker, POLICY, Entry(breaker.round - 1), sign, T0) is breaker
+
+
+def test_one_that_is_open_is_due_when_its_time_is_over() -> None:
+    assert not due(OPEN, T0 + MINUTE - timedelta(microseconds=1))
+    assert due(OPEN, T0 + MINUTE)
+    assert not due(HALF_OPEN, T0 + MINUTE)
+    assert not due(CLOSED, T0 + MINUTE)
+
+
+def test_only_what_is_not_closed_has_a_gate() -> None:
+    assert GATES.keys() == {*BreakerState} - {BreakerState.CLOSED}
+
+
+@pytest.mark.parametrize(
+    ("probing", "lined_up", "seconds", "expected"),
+    [
+        (0, 0, 0, 2),
+        (1, 0, 0, 1),
+        (0, 1, 0, 1),
+        (1, 1, 0, 0),
+        (0, 2, 59, 0),
+        (0, 2, 60, 2),  # those in line are perhaps in nobody's
+        (0, 3, 60, 1),
+        (1, 3, 60, 0),
+        (2, 0, 600, 0),  # but while enough of them run, nobody else has to
+        (1, 0, 600, 1),
+        (9, 9, 600, 0),
+    ],
+)
+def test_as_many_pass_its_gate_as_are_missing(probing: int, lined_up: int, seconds: int, expected: int) -> None:
+    now = T0 + MINUTE + timedelta(seconds=seconds)
+
+    assert room(HALF_OPEN, probing, lined_up, now) == expected
