@@ -99,7 +99,8 @@ class Pool:
 
     def _shrink_later(self) -> None:
         if self._shrinking is None and len(self._idle) > self._keep:
-            self._shrinking = asyncio.get_running_loop().call_later(self._idle_limit, self._shrink)
+            due = self._idle[0][1] + self._idle_limit - time.monotonic()
+            self._shrinking = asyncio.get_running_loop().call_later(max(due, 0.01), self._shrink)
 
     def _shrink(self) -> None:
         self._shrinking = None
