@@ -53,7 +53,8 @@ SETTINGS = {
     "retry_base": "The first delay of kinds that declare no retry; it doubles each time.",
     "retry_max": "The longest delay of kinds that declare no retry, jitter included.",
     "retry_jitter": "Up to this share is added to each delay of kinds that declare no retry: `0.1` is 10 %.",
-    "timeouts": 'How long jobs of kinds that declare no timeout may run, by queue, as in `"fast=2m; *=20m"`.',
+    "timeouts": "How long jobs of kinds that declare no timeout may run, by queue, as in "
+    '`"fast=2m; *=20m"`; `none` is no limit.',
     "cpu_processes": "How many processes run `process=True` handlers, for each worker.",
     "payload_limit": "The largest payload, in bytes of JSON.",
     "result_limit": "The largest result, in bytes of JSON.",
@@ -69,6 +70,7 @@ SETTINGS = {
     "metrics": "Whether a worker counts what attempts came to. See [metrics](../guides/metrics.md).",
     "alert_interval": "How often a leading worker looks at what [alerts](../guides/alerts.md) watch. At least 100ms.",
     "alerts_off": "Names of alerts that are not watched, separated by commas.",
+    "runbook_url": "Where `docs/runbooks` can be read: put before the runbooks of the built-in alerts.",
     "log_format": "How `dutiful worker` and `dutiful server` [log](../guides/logging.md): `text` or `json`.",
     "tracing": "Whether enqueues and attempts make OpenTelemetry spans. See [tracing](../guides/tracing.md).",
     "breaker_failures": "How many failures in a row open a [breaker](../guides/breakers.md) that says nothing else.",

@@ -48,6 +48,7 @@ GROUPS = ("application", "worker", "member")
 # Rows of nobody in particular; whoever adds a table says here that no tenant's data is in it.
 FLEET = {
     "alert",
+    "alert_look",
     "audit_anchor",
     "audit_policy",
     "audit_seal",

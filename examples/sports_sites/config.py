@@ -16,7 +16,7 @@ class Config:
     smtp_port: int = 2525  # on this machine
     reminders_every: str = "1h"
     pager_secret: str | None = field(default=None, repr=False)  # with one, the pager hears of alerts
-    fast_threads: int | None = None  # None: as the profile has it
+    fast_threads: int | None = None  # neither: as the profile has them; one of them: the other is as in production
     general_threads: int | None = None
 
     @classmethod
@@ -45,7 +45,10 @@ class Config:
         return {name: str(value) for name, value in said.items() if value is not None}
 
     def lanes(self) -> str | None:
-        """Slots for quick jobs alone, and slots for any; None: as the profile has them."""
+        """Slots for quick jobs alone, and slots for any; None: as the profile has them.
+
+        A setting is said as a whole, so who says one of the two says both.
+        """
         if self.fast_threads is None and self.general_threads is None:
             return None
         return f"fast={self.fast_threads or FAST_THREADS}:fast; general={self.general_threads or GENERAL_THREADS}:*"

@@ -25,6 +25,9 @@ class PauseScope(StrEnum):
     LANE = "lane"
 
 
+EVERY_LANE = "*"  # the name of a pause that holds for all lanes, even those that nobody has yet
+
+
 class Pause(msgspec.Struct, frozen=True):
     scope: PauseScope
     name: str

@@ -1,8 +1,12 @@
 """Alert rules as the code declares them, and those that every app has."""
 
+import math
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from dutiful.core.alert import AlertRule
 from dutiful.core.duration import Duration, duration
@@ -88,11 +92,19 @@ def read_alert(
         raise UsageError(f"{what}: give either above=… or below=…")
     for field, value in (("above", above), ("below", below), ("clear", clear)):
         _check_number(value, f"{what}: {field}")
+    seen = _read_where(where or {}, metric, what)
+    if below is not None and METRICS[metric].zero and len(seen) < len(METRICS[metric].labels):
+        # At 0 there is no series that could be below anything, unless it is known which one is missing.
+        named = " and ".join(METRICS[metric].labels)
+        raise UsageError(f"{what}: at 0 there is no series of {metric}, so below needs where, with its {named}")
     if clear is not None and ((above is not None and clear > above) or (below is not None and clear < below)):
         side = f"at most above ({above:g})" if above is not None else f"at least below ({below:g})"
         raise UsageError(f"{what}: clear is {clear:g}, so it would be over while it fires; make it {side}")
     if isinstance(least, bool) or not isinstance(least, int) or least < 0:
         raise UsageError(f"{what}: least is {least!r:.80}; it must be a whole number of attempts, from 0")
+    if least and not METRICS[metric].share:
+        shares = ", ".join(name for name, one in METRICS.items() if one.share)
+        raise UsageError(f"{what}: {metric} is no share of attempts, so leave least out; it is for: {shares}")
     word = f"above {above:g}" if above is not None else f"below {below:g}"
     return AlertRule(
         name=name,
@@ -102,17 +114,29 @@ def read_alert(
         clear=clear,
         hold=duration(hold, f"{what}: hold"),
         clear_hold=duration(clear_hold, f"{what}: clear_hold"),
-        where=_read_where(where or {}, metric, what),
+        where=seen,
         least=least,
         summary=_text(summary, f"{what}: summary") or f"{metric} is {word}",
         runbook=_text(runbook, f"{what}: runbook"),
     )
 
 
-def rules_of(declared: Mapping[str, AlertRule | None], off: Iterable[str] = ()) -> dict[str, AlertRule]:
-    """All that are to be watched: the built-in ones and those of the code (None: off), but those that are `off`."""
-    every = BUILT_IN | dict(declared)
-    return {name: rule for name, rule in every.items() if rule is not None and name not in off}
+def rules_of(
+    declared: Mapping[str, AlertRule | None],
+    off: Iterable[str] = (),
+    *,
+    runbook_url: str | None = None,
+    counting: bool = True,
+) -> dict[str, AlertRule]:
+    """All that are to be watched: the built-in ones and those of the code (None: off), but those that are `off`.
+
+    `runbook_url` is where the runbooks of the built-in ones are; not `counting`: workers do not count attempts.
+    """
+    every = {name: _located(rule, runbook_url) for name, rule in BUILT_IN.items()} | dict(declared)
+    kept = {name: rule for name, rule in every.items() if rule is not None and name not in off}
+    if counting:
+        return kept
+    return {name: replace(rule, blind=METRICS[rule.metric].tallied) for name, rule in kept.items()}
 
 
 def check_names(off: Iterable[str], declared: Iterable[str]) -> None:
@@ -133,10 +157,16 @@ def check_off(name: str, said: Iterable[str]) -> None:
         raise UsageError(f"off=True is for built-in alerts, and {name!r:.80} is none of: {', '.join(BUILT_IN)}")
 
 
+def _located(rule: AlertRule, url: str | None) -> AlertRule:
+    return rule if url is None else replace(rule, runbook=f"{url.rstrip('/')}/{rule.runbook}")
+
+
 def _check_number(value: Any, what: str) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise UsageError(f"{what} is too large for a metric to reach")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise UsageError(f"{what} is {value!r:.80}; it must be a number")
 
 

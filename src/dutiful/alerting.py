@@ -1,7 +1,7 @@
 """The contract of alerts: how each stands is stored, so that a hold outlives whoever watches."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -29,3 +29,12 @@ class Alerting(Protocol):
 
     async def forget_alerts(self, alerts: Sequence[Alert]) -> None:
         """Drop those of them that are ok, and still stand as was seen."""
+        ...
+
+    async def note_look(self, good_for: timedelta, *, now: datetime | None = None) -> None:
+        """Somebody has looked at all alerts now, and means to look again within this time."""
+        ...
+
+    async def last_look(self, *, now: datetime | None = None) -> datetime | None:
+        """When somebody looked; None: nobody has within the time that the last one gave, so nobody watches."""
+        ...

@@ -181,7 +181,7 @@ class Dutiful(Registry):
         """What people look at and do, as one of them; by default the user of this process."""
         from dutiful.operator import Operator
 
-        return Operator(await self.client(), principal, self.kinds, self.alert_rules())
+        return Operator(await self.client(), principal, self.kinds, self.alert_rules(), self.breaker_policies())
 
     def tenant(self, name: str) -> Tenant:
         """This app as one tenant sees it: nothing of another one exists there."""

@@ -5,9 +5,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
-from dutiful.context import CURRENT
+from dutiful.context import CURRENT, Context
 from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
@@ -18,11 +18,18 @@ from dutiful.settings import Settings
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Aside:
+    """The kind whose handler this process runs, if it is one of those that a worker keeps for process=True."""
+
+    kind: ClassVar[Kind[Any, Any] | None] = None
+
+
 @dataclass(frozen=True, slots=True)
 class BreakerSpec:
     """What app.breaker(…) returns; as a decorator it puts each call of a function under the breaker.
 
-    Outside of a job the function is called as it is: only jobs ask the fleet.
+    Outside of a job the function is called as it is: only jobs ask the fleet. A job's own process cannot: there, its
+    kind has to declare the breaker.
     """
 
     name: str
@@ -51,7 +58,7 @@ class BreakerSpec:
     def _over_async(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         async def guarded(*args: Any, **kwargs: Any) -> Any:
-            context = CURRENT.get()
+            context = self._context(function)
             if context is None:
                 return await function(*args, **kwargs)
             async with context.breaker(self.name):
@@ -62,13 +69,22 @@ class BreakerSpec:
     def _over(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            context = CURRENT.get()
+            context = self._context(function)
             if context is None:
                 return function(*args, **kwargs)
             with context.breaker(self.name):
                 return function(*args, **kwargs)
 
         return guarded
+
+    def _context(self, function: Callable[..., Any]) -> Context | None:
+        """Of the job that calls it; None if no job does, or one for which somebody else has asked."""
+        if Aside.kind is not None and Aside.kind.breaker != self.name:
+            raise UsageError(
+                f"{function.__qualname__} is under the breaker {self.name}, which the process of a job cannot ask: "
+                f"declare it on the kind, @app.job(process=True, breaker={self.name!r})"
+            )
+        return CURRENT.get()
 
 
 def read_breaker(name: str, failures: int | None, open_for: Duration | None, probes: int) -> BreakerSpec:

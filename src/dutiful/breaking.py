@@ -4,7 +4,8 @@ A name that has no row is a closed breaker. While it is closed and nothing has f
 leaving writes nothing.
 
 A kind may declare a breaker. While that one is open, the kind's jobs wait as those of a paused kind do, unspent; while
-it is half-open, only as many are let out as may probe.
+it is half-open, only as many are let out as may probe: of the kinds and queues in turn that a living worker serves,
+unless none is known.
 """
 
 from collections.abc import Mapping
@@ -53,8 +54,18 @@ class Breaking(Protocol):
         """All that have a row, by name."""
         ...
 
-    async def force_breaker(self, name: str, open_for: timedelta | None, *, now: datetime | None = None) -> Breaker:
-        """Open it now, for this long or as long as its policy says, whatever its state."""
+    async def force_breaker(
+        self,
+        name: str,
+        open_for: timedelta | None,
+        policy: BreakerPolicy | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> Breaker:
+        """Open it now, for this long or as long as its policy says, whatever its state; `policy`: if the code has one.
+
+        That is no trip.
+        """
         ...
 
     async def reset_breaker(self, name: str, *, now: datetime | None = None) -> Breaker | None:

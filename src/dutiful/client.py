@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
@@ -199,7 +200,8 @@ class _Intake:
         future: asyncio.Future[Inserted] = asyncio.get_running_loop().create_future()
         self._pending.append((job, future))
         if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush(), name="dutiful intake")
+            # In no context: it works for others, too, than the handler who happens to come first.
+            self._flushing = asyncio.create_task(self._flush(), name="dutiful intake", context=Context())
         return await future
 
     async def _flush(self) -> None:
@@ -281,7 +283,7 @@ class _Waiting:
         self._waiters.setdefault(job_id, []).append(future)
         self._fresh.set()
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look(), name="dutiful results")
+            self._looking = asyncio.create_task(self._look(), name="dutiful results", context=Context())
         try:
             return await asyncio.wait_for(future, None if limit is None else limit.total_seconds())
         except TimeoutError:

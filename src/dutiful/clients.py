@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,7 +52,8 @@ class Clients:
         for client in self._left_behind():
             await _bury(client)
         # Whoever gives up waiting must not leave a store that is half open: it is opened all the same, and kept.
-        return await asyncio.shield(asyncio.create_task(self._open(place)))
+        # In no context: what it opens stays open for others, too, than the handler who happens to come first.
+        return await asyncio.shield(asyncio.create_task(self._open(place), context=Context()))
 
     async def hold(self) -> Client:
         """As current(), and it stays open until release()."""

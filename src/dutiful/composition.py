@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dutiful.worker.worker import Worker
 
 opening = logging.getLogger("dutiful.opening")
+starting = logging.getLogger("dutiful.alerts")
 
 
 def make_store(settings: Settings) -> Store:
@@ -106,7 +107,13 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     reviewer = Reviewer(store, app.kinds, client.delivery.hint)
     slow: list[Service] = [make_retention(app, client), poster, reviewer, Sealer(store), Tallier(store)]
     check_names(settings.alerts_off, app.alerts)
-    slow.append(Alerts(store, app.alert_rules(), lambda now: measure(store, now=now), settings.alert_interval))
+    rules = app.alert_rules()
+    if blind := ", ".join(name for name, rule in rules.items() if rule.blind):
+        starting.warning(
+            "setting metrics is off: this worker does not count its attempts, so these alerts do not see them: %s",
+            blind,
+        )
+    slow.append(Alerts(store, rules, lambda now: measure(store, now=now), settings.alert_interval))
     runner = Runner(store, duties, slow, client.delivery, app.schedule_records, rescuer, poster, app.payload_rules())
     worker = Worker(
         store,

@@ -164,7 +164,8 @@ class Context(Protocol):
         """Call a service that may fail, for the length of a block; the whole fleet learns how that ended.
 
         BreakerOpen, raised before the block begins, if too many calls have failed lately: left alone, it lets the job
-        wait until it may try, and no attempt is spent. A block inside another of the same name counts as one with it.
+        wait until it may try, and no attempt is spent. So does a block inside another of the same name; then each call
+        counts once, by the innermost one.
         """
         ...
 

@@ -65,7 +65,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool = True
     leading: bool = False
     # lane -> its slots, queues (["*"]: any), how many are busy, with which jobs, and how many it has claimed ahead:
-    # {"slots": 3, "queues": ["fast"], "busy": 1, "jobs": ["0193…"], "ahead": 0}; {"paused": True}, if it knows of that
+    # {"slots": 3, "queues": ["fast"], "busy": 1, "jobs": ["0193…"], "ahead": 0}; "heard": since when the
+    # newest of the pauses that it knows of holds
     lanes: dict[str, Any]
     kinds: list[str]
     locks: LockMode | None = None  # None: it takes none, or does not say
@@ -121,6 +122,10 @@ class Duties(Protocol):
         """Re-check all gates: move what may run out of `blocked`, and what may not into it."""
         ...
 
+    async def let_out(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        """Of a sweep only what breakers whose time is over need, which never takes long: let jobs out to probe."""
+        ...
+
     async def orphans(self) -> list[Lapsed]:
         """Claims of workers that are known to be dead, whether or not their leases are over."""
         ...
@@ -142,7 +147,8 @@ class Duties(Protocol):
 
     async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
         """As retain does by the way, delete what belongs to no job: expired unique keys, old tombstones, what the dead
-        have left, and ended webhook posts and closed dead letters that are older; returns whether there may be more."""
+        have left, and ended webhook posts, closed dead letters and breakers that nobody declares and that keep nobody
+        from anything, if all that is older; returns whether there may be more."""
         ...
 
     async def mark_stale(

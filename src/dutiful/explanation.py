@@ -1,5 +1,6 @@
 """Why a job stands where it stands, in words for people, from facts that were looked up."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from dutiful.acting import Pause, PauseScope
+from dutiful.acting import EVERY_LANE, Pause, PauseScope
 from dutiful.breaking import BreakerRecord
 from dutiful.core import ids
-from dutiful.core.breaker import Breaker, BreakerState
+from dutiful.core.breaker import BreakerState
+from dutiful.core.breaker import due as is_due
 from dutiful.core.duration import brief
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.transitions import State
@@ -76,11 +78,13 @@ class Fleet:
         return cls(tuple(w for w in workers if w.alive), tuple(pauses), house, tuple(breakers))
 
     def paused(self, scope: PauseScope, name: str) -> Pause | None:
-        return next((p for p in self.pauses if p.scope is scope and p.name == name), None)
+        """The pause that holds for it, its own or that of all lanes."""
+        names = (name, EVERY_LANE) if scope is PauseScope.LANE else (name,)
+        return next((p for p in self.pauses if p.scope is scope and p.name in names), None)
 
-    def breaker(self, kind: str) -> Breaker | None:
+    def breaker(self, kind: str) -> BreakerRecord | None:
         """The one that keeps jobs of the kind from being run."""
-        return next((r.breaker for r in self.breakers if kind in r.kinds and r.breaker.state is not CLOSED), None)
+        return next((r for r in self.breakers if kind in r.kinds and r.breaker.state is not CLOSED), None)
 
     def serving(self, queue: str) -> Iterator[tuple[WorkerRecord, str, dict[str, Any]]]:
         """Each lane of each worker that takes jobs from the queue."""
@@ -135,7 +139,9 @@ def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], no
         return Explanation(Why.NOT_DUE, f"is not due until {due}", remedy)
     error = last.error or {}
     if last.outcome == "snoozed" and error.get("type") == "BreakerOpen":
-        return Explanation(Why.BREAKER, f"could not do its work: {error.get('message')}; it is due at {due}", remedy)
+        asked = f"{brief(max(now - last.ended_at, ZERO))} ago"
+        sentence = f"was refused by a breaker {asked} ({error.get('message')}); it asks again at {due}"
+        return Explanation(Why.BREAKER, sentence, remedy)
     if last.outcome == "snoozed":
         return Explanation(Why.SNOOZED, f"asked to be run later (snoozed); it is due at {due}", remedy)
     what = f"{error.get('type', last.outcome)}: {error.get('message', '')}".rstrip(": ").splitlines()
@@ -154,7 +160,13 @@ def gate(record: JobRecord, needs: list[JobRecord], fleet: Fleet, now: datetime)
         remedy = f"`dutiful jobs show {ids.public(waiting[0].id)}` tells what that one waits for"
         return Explanation(Why.DEPENDENCY, f"depends on jobs that have not completed: {named}{more}", remedy)
     if record.gate == "paused":
-        return _paused(PauseScope.KIND, record.kind, fleet, now) or _barred(record.kind, fleet, now)
+        if found := _paused(PauseScope.KIND, record.kind, fleet, now):
+            return found
+        waits_for = fleet.breaker(record.kind)
+        if waits_for is not None and waits_for.breaker.state is BreakerState.HALF_OPEN and not waits_for.probing:
+            # What nobody would take is not let out to find out.
+            return unserved(record, fleet, now) or _barred(record.kind, fleet, now)
+        return _barred(record.kind, fleet, now)
     return Explanation(Why.GATED, f"is held back by {record.gate} {record.gate_key or ''}".rstrip())
 
 
@@ -163,20 +175,24 @@ def _paused(scope: PauseScope, name: str, fleet: Fleet, now: datetime) -> Explan
     if pause is None:
         return None
     code = {"kind": Why.KIND_PAUSED, "queue": Why.QUEUE_PAUSED, "lane": Why.LANE_PAUSED}[scope]
-    sentence = f"waits because its {scope} {name!r} is"
+    every = scope is PauseScope.LANE and pause.name == EVERY_LANE
+    sentence = "waits because every lane is" if every else f"waits because its {scope} {name!r} is"
     if not fleet.house:
         return Explanation(code, f"{sentence} paused")
-    return Explanation(code, f"{sentence} {paused_words(pause, now)}", f"`dutiful resume {scope} {name}`")
+    return Explanation(code, f"{sentence} {paused_words(pause, now)}", f"`{resume_command(pause)}`")
 
 
 def _barred(kind: str, fleet: Fleet, now: datetime) -> Explanation | None:
-    breaker = fleet.breaker(kind)
-    if breaker is None:
+    waits_for = fleet.breaker(kind)
+    if waits_for is None:
         return None
     if not fleet.house:
         return Explanation(Why.BREAKER, "waits because a service that its kind needs is failing")
-    if breaker.state is BreakerState.HALF_OPEN:
-        state = "which is half-open: others of its kind find out whether calls go well again"
+    breaker = waits_for.breaker
+    if breaker.state is BreakerState.HALF_OPEN and waits_for.probing:
+        state = "which is half-open: others find out whether calls go well again"
+    elif breaker.state is BreakerState.HALF_OPEN or is_due(breaker, now):
+        state = "which is half-open: those that wait are let out by turns, to find out whether calls go well again"
     else:
         until = breaker.open_until or now
         state = f"which is open until {until:%Y-%m-%d %H:%M:%S} UTC, for {brief(max(until - now, ZERO))}"
@@ -189,7 +205,7 @@ def unserved(record: JobRecord, fleet: Fleet, now: datetime) -> Explanation | No
     queue, kind = record.queue, record.kind
     if found := _paused(PauseScope.KIND, kind, fleet, now) or _paused(PauseScope.QUEUE, queue, fleet, now):
         return found
-    if (breaker := fleet.breaker(kind)) is not None and breaker.state is BreakerState.OPEN:
+    if (waits_for := fleet.breaker(kind)) is not None and waits_for.breaker.state is BreakerState.OPEN:
         return _barred(kind, fleet, now)
     if not fleet.workers:
         return Explanation(Why.NO_WORKER, "waits because no worker is alive", START)
@@ -226,6 +242,11 @@ def in_line(record: JobRecord, fleet: Fleet, ahead: int, *, exact: bool) -> Expl
         return Explanation(Why.NEXT, f"is the next of its queue to be taken; {served}")
     count = f"{'about' if exact else 'up to'} {ahead:,} job{'s are' if ahead > 1 else ' is'} ahead of it"
     return Explanation(Why.IN_LINE, f"waits for a slot: {count}; {served}", "give its lane more slots, or add workers")
+
+
+def resume_command(pause: Pause) -> str:
+    """For a shell, to which `*` means files."""
+    return f"dutiful resume {pause.scope} {shlex.quote(pause.name)}"
 
 
 def paused_words(pause: Pause, now: datetime) -> str:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.settle import Change
 from dutiful.core.sketch import Sketch, merged
 from dutiful.core.transitions import State
 
@@ -30,6 +31,15 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: float = 0.0
     payload_bytes: int = 0  # all together
     payload_most: int = 0  # of one
+
+
+def outcome_of(change: Change) -> str:
+    """As tallies call it: a final state, or what became of the attempt."""
+    if change.outcome == "lost":
+        return "lost"  # also if it was once too often, for it is the attempt that was
+    if change.to.final:
+        return change.to.value
+    return "retried" if change.outcome in ("failed", "timed_out") else change.outcome
 
 
 def summed(tallies: Iterable[Tally]) -> list[Tally]:

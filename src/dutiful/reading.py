@@ -108,6 +108,10 @@ class Reader(Protocol):
 
     async def pauses(self) -> list[Pause]: ...
 
+    async def clock(self, *, now: datetime | None = None) -> datetime:
+        """The time by which it decides; people's machines may have another."""
+        ...
+
     async def check_places(self) -> list[str]:
         """Every breach of the laws of storage, in words; empty when all is well."""
         ...

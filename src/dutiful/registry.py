@@ -275,8 +275,9 @@ class Registry(Telling, Enqueuer):
         return spec
 
     def schedule_records(self, now: datetime) -> list[ScheduleRecord]:
-        """As they are stored, for an app that starts now."""
-        return [spec.record(now) for spec in self.schedules.values()]
+        """As they are stored, for an app that starts now; not those of kinds that its workers leave to others."""
+        taken = self.settings.kinds
+        return [spec.record(now) for spec in self.schedules.values() if not taken or spec.kind.name in taken]
 
     def breaker_policies(self) -> dict[str, BreakerPolicy]:
         """Of every breaker that is declared, or that a kind names."""

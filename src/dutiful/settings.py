@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dutiful.core.backoff import Exponential, Jitter
+from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.duration import duration
 from dutiful.core.endpoint import Network, read_network
 from dutiful.core.errors import UsageError
@@ -55,7 +56,8 @@ class Settings:
     retry_base: timedelta = timedelta(seconds=1)  # these three: of kinds that declare no retry of their own
     retry_max: timedelta = timedelta(minutes=5)
     retry_jitter: float = 0.1  # up to this share is added to each delay
-    timeouts: Mapping[str, timedelta] = field(default_factory=dict, hash=False)  # by queue, of kinds that declare none
+    # By queue, of kinds that declare none; None: without limit.
+    timeouts: Mapping[str, timedelta | None] = field(default_factory=dict, hash=False)
     cpu_processes: int = field(default_factory=lambda: max(1, (os.cpu_count() or 2) - 1))
     payload_limit: int = 256 * 1024
     result_limit: int = 1024 * 1024
@@ -68,6 +70,7 @@ class Settings:
     webhook_timeout: timedelta = timedelta(seconds=15)
     alert_interval: timedelta = timedelta(seconds=15)  # between two looks at what alerts watch
     alerts_off: tuple[str, ...] = ()  # names of alerts that are not watched
+    runbook_url: str | None = None  # where the folder is that has docs/runbooks, for those who are told of alerts
     log_format: str = "text"  # of `dutiful worker` and `dutiful server`: text or json
     tracing: bool = False  # OpenTelemetry spans of enqueues and attempts
     metrics: bool = True  # count what attempts came to, how long they waited and ran
@@ -88,12 +91,14 @@ class Settings:
             )
         if not 0 <= self.retry_jitter <= 1:
             raise UsageError(f"setting retry_jitter is {self.retry_jitter}: it must be from 0 to 1, as in 0.1 for 10 %")
-        if briefest := [queue for queue, timeout in self.timeouts.items() if not timeout]:
+        if briefest := [queue for queue, timeout in self.timeouts.items() if timeout == timedelta(0)]:
             raise UsageError(f"setting timeouts leaves jobs of queue {briefest[0]!r} no time: give them some, or none")
         if self.heartbeat < timedelta(milliseconds=100):
             raise UsageError(f"setting heartbeat is {self.heartbeat}: less than 100ms would hammer the database")
         if self.alert_interval < timedelta(milliseconds=100):
             raise UsageError(f"setting alert_interval is {self.alert_interval}: it must be at least 100ms")
+        if self.runbook_url is not None and not self.runbook_url.startswith(("https://", "http://")):
+            raise UsageError(f"setting runbook_url is {self.runbook_url!r}: it must begin with https:// or http://")
         if self.sqlite_driver not in ("apsw", "sqlite3"):
             raise UsageError(f'setting sqlite_driver is {self.sqlite_driver!r}: it must be "apsw" or "sqlite3"')
         if self.log_format not in ("text", "json"):
@@ -107,8 +112,11 @@ class Settings:
             key_of(secret)
         if not timedelta(milliseconds=100) <= self.webhook_timeout <= timedelta(minutes=5):
             raise UsageError(f"setting webhook_timeout is {self.webhook_timeout}: it must be from 100ms to 5m")
-        if not timedelta(milliseconds=10) <= self.breaker_open_for <= timedelta(days=365):
-            raise UsageError(f"setting breaker_open_for is {self.breaker_open_for}: it must be from 10ms to 365d")
+        for name in ("failures", "open_for"):
+            try:
+                BreakerPolicy(**{name: getattr(self, f"breaker_{name}")})
+            except UsageError as error:
+                raise UsageError(f"setting breaker_{name}: {error}") from None
         if not self.lanes:
             raise UsageError("setting lanes is empty: a worker needs at least one lane")
         if idle := [lane.name for lane in self.lanes if lane.slots < 1]:
@@ -116,6 +124,8 @@ class Settings:
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise UsageError(f"setting lanes names a lane twice: {', '.join(names)}")
+        if ANY in names:
+            raise UsageError(f"setting lanes names a lane {ANY!r}, which means all lanes in a pause; name it otherwise")
 
     @property
     def retry(self) -> Retry:
@@ -146,8 +156,14 @@ def load(
     said.append(("argument", given))
     chosen = next((raw["profile"] for _, raw in reversed(said) if "profile" in raw), None)
     if chosen:
-        said.insert(0, (f"profile {chosen}", resolve(str(chosen), declared)))
-    return replace(Settings(), **{name: _read(name, raw[name], source) for source, raw in said for name in raw})
+        said = [*((f"profile {name}", values) for name, values in resolve(str(chosen), declared)), *said]
+    values: dict[str, Any] = {}
+    for source, raw in said:
+        for name in raw:
+            value = _read(name, raw[name], source)
+            # Who says something of one queue does not take their limits from all the others.
+            values[name] = {**values.get(name, {}), **value} if name == "timeouts" else value
+    return replace(Settings(), **values)
 
 
 def named_app(*, environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> str | None:
@@ -157,19 +173,24 @@ def named_app(*, environ: Mapping[str, str] = os.environ, folder: Path | None = 
 
 
 def read_profile(name: str, base: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What app.profile(…) declares, checked as far as it can be by itself."""
-    declared = declare(name, {"base": base, **values})
-    for key, value in declared.items():
-        if key != "base":
-            _read(key, value, f"profile {name}")
-    return declared
+    """What app.profile(…) declares."""
+    return _checked(name, {"base": base, **values})
 
 
 def _profiles(tables: Any) -> dict[str, dict[str, Any]]:
     """The tables [profiles.NAME] of the file."""
     if not isinstance(tables, Mapping) or not all(isinstance(table, Mapping) for table in tables.values()):
         raise UsageError("profiles in the settings file is no table of tables: write [profiles.staging], and below it")
-    return {name: declare(name, table) for name, table in tables.items()}
+    return {name: _checked(name, table) for name, table in tables.items()}
+
+
+def _checked(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A profile whose settings can be read, each by itself, whether it is chosen or not."""
+    declared = declare(name, values)
+    for key, value in declared.items():
+        if key != "base":
+            _read(key, value, f"profile {name}")
+    return declared
 
 
 def _from_file(folder: Path) -> dict[str, Any]:
@@ -247,7 +268,7 @@ def _read(name: str, value: Any, source: str) -> Any:
         if word not in _TRUTHS:
             raise UsageError(f"setting {name} is {value!r} ({source}): it must be true or false")
         return _TRUTHS[word]
-    if name == "profile":
+    if name in ("profile", "runbook_url"):
         return str(value) or None
     return str(value)
 
@@ -261,14 +282,17 @@ def _share(name: str, value: Any, source: str) -> float:
     raise UsageError(f"setting {name} is {value!r} ({source}): it must be a number, as in 0.1")
 
 
-def _timeouts(value: Any) -> dict[str, timedelta]:
-    """`"fast=2m; *=20m"`, or a table {fast = "2m"}; "*" stands for all other queues."""
+def _timeouts(value: Any) -> dict[str, timedelta | None]:
+    """`"fast=2m; *=20m"`, or a table {fast = "2m"}; "*" stands for all other queues, "none" for no limit."""
     if isinstance(value, str):
         pairs = [text.partition("=") for text in value.split(";") if text.strip()]
         value = {queue.strip(): timeout.strip() for queue, _, timeout in pairs}
     if not isinstance(value, Mapping) or not all(isinstance(queue, str) and queue for queue in value):
         raise UsageError(f'setting timeouts is {value!r}: write it as "fast=2m; *=20m"')
-    return {queue: duration(timeout, f"timeouts of queue {queue}") for queue, timeout in value.items()}
+    return {
+        queue: None if timeout in (None, "none") else duration(timeout, f"timeouts of queue {queue}")
+        for queue, timeout in value.items()
+    }
 
 
 def _lanes(value: Any) -> tuple[LaneSettings, ...]:

@@ -94,4 +94,5 @@ class Telling(ABC):
 
     def alert_rules(self) -> dict[str, AlertRule]:
         """All that a worker watches, by name."""
-        return rules_of(self.alerts, self.settings.alerts_off)
+        settings = self.settings
+        return rules_of(self.alerts, settings.alerts_off, runbook_url=settings.runbook_url, counting=settings.metrics)

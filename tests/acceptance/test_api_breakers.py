@@ -24,7 +24,7 @@ async def test_a_breaker_is_opened_listed_and_reset(house: House) -> None:
     opened = answer.json()
     assert (answer.status_code, opened["name"], opened["state"]) == (200, "maps/europe", "open")
     (listed,) = (await house.get("/admin/breakers/")).json()["breakers"]
-    assert (listed["state"], listed["trips"], listed["failures_allowed"], listed["kinds"]) == ("open", 1, 5, [])
+    assert (listed["state"], listed["trips"], listed["failures_allowed"], listed["kinds"]) == ("open", 0, 5, [])
     lasts = datetime.fromisoformat(listed["open_until"]) - datetime.fromisoformat(listed["opened_at"])
     assert lasts == timedelta(minutes=10)
 

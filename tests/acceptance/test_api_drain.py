@@ -24,6 +24,8 @@ def hours_ago(hours: int) -> datetime:
 async def test_a_drain_is_begun_and_asked_after_until_it_is_safe(house: House) -> None:
     store = house.client.store
     claim = await start_one(store, kind="mail", queue="post", now=datetime.now(UTC))
+    nothing = (await house.get("/admin/drain/")).json()
+    assert (nothing["safe"], nothing["pauses"]) == (False, []), "nothing is drained"
 
     begun = (await house.post("/admin/drain/", {"kinds": ["mail"], "reason": "it moves"})).json()
 
@@ -33,7 +35,8 @@ async def test_a_drain_is_begun_and_asked_after_until_it_is_safe(house: House) -
     (holdup,) = begun["holdups"]
     assert holdup["job_id"] == public(claim.job_id) and "dutiful jobs release" in holdup["remedy"]
     assert (await house.get("/admin/drain/?kinds=mail")).json()["running"] == 1
-    assert (await house.get("/admin/drain/?queues=other")).json()["running"] == 0
+    other = (await house.get("/admin/drain/?queues=other")).json()
+    assert (other["running"], other["safe"], other["not_paused"]) == (0, False, ["queue other"])
     await complete(store, claim, now=datetime.now(UTC))
     assert (await house.get("/admin/drain/")).json()["running"] == 0
     for wrong in ({}, {"kinds": ["mali"]}, {"lanes": ["general"], "everything": True}):

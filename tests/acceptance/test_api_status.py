@@ -92,14 +92,18 @@ def test_a_server_answers_ends_its_streams_when_told_to_stop_and_leaves_with_0(t
     assert job_id is not None and token is not None, job.err + made.err
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(
-            project.command("server", "--port", "0"), cwd=tmp_path, env=project.environment(), stdout=log, stderr=log
-        )
+            project.command("server", "--port", "0", "--log-format", "json"),
+            cwd=tmp_path, env=project.environment(), stdout=log, stderr=log,
+        )  # fmt: skip
     try:
         asyncio.run(_use(server, _address(server, tmp_path / "log"), token[0], job_id[0]))
-        assert server.wait(15) == 0, (tmp_path / "log").read_text()
+        assert server.wait(60) == 0, (tmp_path / "log").read_text()
     finally:
         server.kill()
         server.wait()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert any(line["logger"] == "uvicorn.access" and '/readyz HTTP/1.1" 200' in line["message"] for line in lines)
+    assert lines[-1]["message"] == "server stopped" and lines[-1]["logger"] == "dutiful.web"
 
 
 def _address(server: "subprocess.Popen[bytes]", log: Path) -> str:

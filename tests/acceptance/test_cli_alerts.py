@@ -1,6 +1,7 @@
 """`dutiful alerts`, and the same over HTTP."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +13,7 @@ from command_line import Answer, Project
 from dutiful import Dutiful
 from dutiful.alerting import AlertChange
 from dutiful.core.alert import Alert, AlertState
-from dutiful.duties import WorkerRecord
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import ADA
 
 OK, FIRING = AlertState.OK, AlertState.FIRING
 NOW = datetime.now(UTC)
@@ -48,7 +47,7 @@ async def test_what_fires_is_shown_first_with_where_to_read_on(run: Run, store: 
     first, second = (await run("alerts", "--json")).json["alerts"]
 
     assert (empty.code, empty.out) == (0, "nothing fires, and nothing has lately\n")
-    assert "no worker is alive" in empty.err
+    assert "no worker watches" in empty.err
     lines = [line.split() for line in shown.out.splitlines()]
     assert shown.code == 0 and [line[0] for line in lines] == ["alert", "late", "backlog"]
     assert lines[1][1:3] == ["queue=mail", "firing"] and "4000.5" in lines[1] and lines[2][1:3] == ["-", "ok"]
@@ -58,17 +57,18 @@ async def test_what_fires_is_shown_first_with_where_to_read_on(run: Run, store: 
 
 
 async def test_a_script_learns_by_the_exit_code_that_something_fires(run: Run, store: Store) -> None:
-    lanes = {"general": {"slots": 1, "queues": ["*"]}}
-    worker = WorkerRecord(id=ADA, name="ada", host="here", pid=1, started_at=NOW, seen_at=NOW, lanes=lanes, kinds=[])
-    await store.beat(worker, timedelta(hours=1))
     await put(store, OVER)
+    blind = await run("alerts", "--firing", "--json")
+    await store.note_look(timedelta(hours=1))
     quiet = await run("alerts", "--firing")
     await put(store, LATE)
     loud = await run("alerts", "--firing")
 
+    assert (blind.code, json.loads(blind.out)) == (3, {"watched": False, "alerts": []})
     assert (quiet.code, quiet.out, quiet.err) == (0, "nothing fires\n", "")
     assert loud.code == 1 and "late" in loud.out and "backlog" not in loud.out
-    assert (await run("alerts", "--firing", "--json")).code == 1
+    told = await run("alerts", "--firing", "--json")
+    assert told.code == 1 and datetime.fromisoformat(json.loads(told.out)["watched"]) >= NOW
 
 
 async def test_the_rules_of_the_code_are_listed_beside_the_built_in_ones(run: Run, project: Project) -> None:
@@ -84,6 +84,20 @@ async def test_the_rules_of_the_code_are_listed_beside_the_built_in_ones(run: Ru
     assert shown.code == 0 and "pending{queue=mail} > 7" in shown.out and "1m30s" in shown.out
     assert [rule["name"] for rule in rules] == ["errors", "fast-lane-full", "late", "breaker-open", "mail-late"]
     assert (rules[-1]["hold"], rules[-1]["clear"], rules[-1]["where"]) == (90, 2, {"queue": "mail"})
+
+
+async def test_rules_that_see_nothing_are_marked_and_a_setting_that_turns_off_none_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUTIFUL_METRICS", "off")
+    monkeypatch.setenv("DUTIFUL_RUNBOOK_URL", "https://wiki.example.com")
+    shown = await run("alerts", "rules")
+    monkeypatch.setenv("DUTIFUL_ALERTS_OFF", "backlok")
+    refused = await run("alerts", "rules")
+
+    assert "never, as metrics are off (error_rate > 0.1)" in shown.out
+    assert "https://wiki.example.com/docs/runbooks/high-error-rate.md" in shown.out
+    assert refused.code == 2 and "'backlok'" in refused.err
 
 
 def test_a_rule_that_cannot_be_meant_is_told_in_one_line(tmp_path: Path) -> None:
@@ -108,8 +122,12 @@ async def house(app: Dutiful) -> AsyncIterator[House]:
 async def test_alerts_are_read_over_http_by_those_of_no_tenant(house: House) -> None:
     await put(house.client.store, OVER, LATE)
 
+    await house.client.store.note_look(timedelta(0))
+    assert (await house.get("/admin/alerts/")).json()["watched"] is False
+    await house.client.store.note_look(timedelta(hours=1))
     told = (await house.get("/admin/alerts/")).json()
 
+    assert datetime.fromisoformat(told["watched"]) >= NOW
     assert (told["firing"], [one["rule"] for one in told["alerts"]]) == (1, ["late", "backlog"])
     late = told["alerts"][0]
     assert (late["series"], late["value"], late["above"], late["metric"]) == (

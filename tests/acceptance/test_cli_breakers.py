@@ -18,6 +18,7 @@ from dutiful.deliveries.in_process import InProcess
 from dutiful.explanation import Why
 from dutiful.operator import Operator
 from dutiful.store import Store
+from dutiful.testing.store_suite.breaker_probe import serve
 from dutiful.testing.store_suite.builders import enqueue_one, settle, start_one
 
 MAIL, KIND = "email-service", "work"
@@ -117,6 +118,28 @@ async def test_why_tells_of_the_breaker_that_a_job_waits_for(store: Store, opera
     held = await start_one(store, kind="other", now=later)
     await store.enter_breaker(MAIL, TWO, Token(held.job_id, held.claim_id), now=later)
     assert "half-open" in (await operator.explain(job_id)).sentence
+
+
+async def test_why_does_not_say_that_others_find_out_when_nobody_serves_them(store: Store, operator: Operator) -> None:
+    await store.put_breaker_kinds({KIND: MAIL})
+    await store.force_breaker(MAIL, timedelta(seconds=1), now=datetime.now(UTC) - timedelta(minutes=1))
+    job_id = await enqueue_one(store, kind=KIND, now=datetime.now(UTC))
+    assert "let out by turns" in (await operator.explain(job_id)).sentence
+    await serve(store, [KIND], datetime.now(UTC), fast=["elsewhere"])
+    assert (await store.sweep(10)).moved == 0
+
+    assert (await operator.explain(job_id)).code is Why.QUEUE_UNSERVED
+    await serve(store, [KIND], datetime.now(UTC), fast=["default"])
+    assert "let out by turns" in (await operator.explain(job_id)).sentence
+
+
+async def test_one_that_is_opened_before_any_worker_has_its_declared_policy(store: Store) -> None:
+    operator = Operator(Client(store, InProcess()), "ada", breaker_policies={MAIL: TWO})
+
+    forced = await operator.open_breaker(MAIL)
+
+    assert forced.opened_at is not None
+    assert (forced.policy, forced.open_until) == (TWO, forced.opened_at + TWO.open_for)
 
 
 async def test_breakers_are_closed_to_a_principal_of_one_tenant(store: Store) -> None:

@@ -1,6 +1,8 @@
 """`drain`, `jobs stuck` and `jobs release` as people meet them, with a real worker in a process of its own."""
 
 import asyncio
+import json
+import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import Answer, Project
 
+from dutiful.acting import PauseScope
 from dutiful.core import ids
 from dutiful.store import Store
 from dutiful.testing.store_suite.builders import start_one
@@ -98,7 +101,9 @@ async def test_a_drain_tells_what_runs_while_it_waits_and_then_that_it_is_safe(
     assert (await command("resume", "kind", "email")).out == "kind email goes on\n"
     until((folder / "second.done").exists, "what waited runs after the resume")
     everything = (await command("drain", "--all", "--timeout", "10m", "--json")).json
-    assert everything["safe"] and {p["name"] for p in everything["pauses"]} == {"fast", "general"}
+    assert everything["safe"] and [p["name"] for p in everything["pauses"]] == ["*"]
+    assert "`dutiful resume lane '*'`" in (await command("doctor")).out
+    assert (await command("resume", "lane", "*")).out == "lane * goes on\n"
 
 
 @pytest.mark.req("L93")
@@ -109,8 +114,12 @@ async def test_a_drain_that_cannot_end_lists_its_jobs_and_stays_paused(command: 
 
     assert late.code == 1
     assert ids.public(claim.job_id) in late.out and "its worker is gone" in late.out
-    assert "still paused; to let it go on: dutiful resume kind email" in late.err
-    assert [pause.name for pause in await store.pauses()] == ["email"]
+    assert "still paused: kind email; to let it go on: dutiful resume kind email" in late.err
+    again = await command(
+        "drain", "--kind", "email", "--queue", claim.queue, "--timeout", "0s", "--resume-on-timeout", "--json"
+    )
+    assert again.code == 1 and json.loads(again.out)["resumed"] == [{"scope": "queue", "name": claim.queue}]
+    assert [pause.name for pause in await store.pauses()] == ["email"], "the pause that was there before stays"
     for wrong, why in (
         (["--kind", "emial"], "there is no kind 'emial'"),
         ([], "say what to drain"),
@@ -119,6 +128,31 @@ async def test_a_drain_that_cannot_end_lists_its_jobs_and_stays_paused(command: 
     ):
         refused = await command("drain", *wrong)
         assert refused.code == 2 and why in refused.err, wrong
+
+
+@pytest.mark.req("L93")
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_a_drain_that_somebody_ends_is_not_called_safe(project: Project, store: Store) -> None:
+    await start_one(store, kind="email", now=datetime.now(UTC))
+    told = project.folder / "told"
+
+    def draining() -> subprocess.Popen[bytes]:
+        with told.open("wb") as out:
+            command = project.command("drain", "--kind", "email", "--timeout", "10m")
+            process = subprocess.Popen(command, cwd=project.folder, env=project.environment(), stdout=out, stderr=out)
+        until(lambda: "kind email paused; 1 still run" in told.read_text(), "it waits")
+        return process
+
+    first = draining()
+    await store.resume(PauseScope.KIND, "email")
+    assert first.wait(120) == 1
+    assert "not safe: somebody has resumed kind email; 1 still run" in told.read_text()
+
+    second = draining()
+    second.send_signal(signal.SIGINT)
+    assert second.wait(120) == 130
+    assert "interrupted; what is paused stays so; to let it go on: dutiful resume kind email" in told.read_text()
+    assert [pause.name for pause in await store.pauses()] == ["email"]
 
 
 @pytest.mark.req("L73", "L95")

@@ -59,3 +59,10 @@ async def test_metrics_are_tables_for_people_and_one_document_for_programs(proje
 async def test_a_time_that_is_none_is_refused(project: Project, store: Store) -> None:
     answer = project.run("metrics", "--since", "soon")
     assert answer.code == 2 and "--since" in answer.err
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("since", ["0s", "10d"])
+async def test_a_time_for_which_nothing_is_kept_is_refused(project: Project, store: Store, since: str) -> None:
+    answer = project.run("metrics", "--since", since)
+    assert answer.code == 2 and f"--since {since}" in answer.err and "from 1m to 7d" in answer.err

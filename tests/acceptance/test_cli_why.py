@@ -1,6 +1,7 @@
 """Why isn't this job running? Every answer, on both stores."""
 
 import os
+import shlex
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -102,6 +103,7 @@ async def test_no_worker_knows_its_kind(store: Store) -> None:
         (PauseScope.KIND, "greet", Why.KIND_PAUSED),
         (PauseScope.QUEUE, "default", Why.QUEUE_PAUSED),
         (PauseScope.LANE, "general", Why.LANE_PAUSED),
+        (PauseScope.LANE, "*", Why.LANE_PAUSED),
     ],
 )
 @pytest.mark.parametrize("swept", [False, True])
@@ -116,7 +118,7 @@ async def test_it_is_paused(store: Store, scope: PauseScope, name: str, code: Wh
 
     assert why.code is code
     assert "by ada: incident 12" in why.sentence
-    assert why.remedy == f"`dutiful resume {scope} {name}`"
+    assert why.remedy == f"`dutiful resume {scope} {shlex.quote(name)}`"
 
 
 async def test_it_depends_on_jobs_that_have_not_completed(store: Store) -> None:

@@ -29,7 +29,7 @@ PATIENCE = 120.0
 JOBS = """
 import asyncio
 from pathlib import Path
-from dutiful import Dutiful, Retry
+from dutiful import Dutiful, Fixed, Retry
 
 app = Dutiful(heartbeat="200ms", alert_interval="200ms", retry_base="1ms", retry_max="1ms")
 app.breaker("email-service", failures=3, open_for="1h")
@@ -181,6 +181,29 @@ def test_jobs_that_are_stuck_are_given_to_another_worker(night: Night) -> None:
 
 
 @pytest.mark.req("L96", "L82", "L74")
+def test_a_high_error_rate_of_jobs_that_wait_for_a_retry_is_seen_stopped_and_made_good(night: Night) -> None:
+    patient = JOBS.replace("@app.job(retry=Retry(max_attempts=1))", '@app.job(retry=Retry(backoff=Fixed("1h")))')
+    (night.folder / "jobs.py").write_text(patient)
+    jobs = [night.enqueue("send_email", to=f"{number}@example.org") for number in range(12)]
+    night.start_worker()
+    night.until(lambda: "errors" in firing(night), "the alert fires")
+    told = night.call("doctor")
+    assert told.code == 1 and "problem: alert 'errors' (kind=send_email) has fired for" in told.out
+    assert "read docs/runbooks/high-error-rate.md" in told.out
+    for asked in (["--text", "mail server"], ["--state", "scheduled", "--error-class", "transient"]):
+        found = night.call("jobs", "list", "--kind", "send_email", *asked, "--json").json["jobs"]
+        assert {job["id"] for job in found} == set(jobs), asked
+    assert "the mail server is down" in night.call("jobs", "show", jobs[0]).out
+    night.names["JOB"] = jobs[0]
+    (night.folder / "mail-server").touch()
+
+    night.follow("high-error-rate.md")
+
+    night.until(lambda: night.state(jobs[0]) == "completed", "what cannot wait has been made due")
+    assert night.state(jobs[1]) == "scheduled"
+
+
+@pytest.mark.req("L96", "L82", "L74")
 def test_a_high_error_rate_is_seen_stopped_and_made_good(night: Night) -> None:
     jobs = [night.enqueue("send_email", to=f"{number}@example.org") for number in range(12)]
     night.start_worker()
@@ -212,6 +235,8 @@ def test_large_payloads_are_seen_and_held_by_fewer_slots(night: Night) -> None:
     lines = "[" + ",".join(['"' + "x" * 1_000 + '"'] * 100) + "]"
     night.names["JOB"] = night.enqueue("import_file", name="large", lines=lines)
     night.until(lambda: metric(night, "payload_most_bytes", kind="import_file") > 100_000, "its size is measured")
+
+    assert "payload" in (shown := night.call("jobs", "show", night.names["JOB"]).out) and " bytes" in shown
 
     night.follow("worker-memory.md")
 

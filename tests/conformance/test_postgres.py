@@ -14,6 +14,7 @@ from dutiful.testing.store_suite import (
     AlertingSuite,
     AuditSuite,
     BreakerGateSuite,
+    BreakerProbeSuite,
     BreakerSuite,
     BulkSuite,
     ClaimSuite,
@@ -214,6 +215,10 @@ class TestBreaker(BreakerSuite): ...
 
 @pytest.mark.req("L57", "L58")
 class TestBreakerGate(BreakerGateSuite): ...
+
+
+@pytest.mark.req("L57", "L58")
+class TestBreakerProbe(BreakerProbeSuite): ...
 
 
 class TestAudit(AuditSuite): ...

@@ -128,3 +128,21 @@ def grid_is(state: str) -> bool:
 @process_app.job(breaker="printer", retry=ONCE, process=True)
 def process() -> None:
     print_page()
+
+
+printer = process_app.breaker("printer")
+
+
+@printer
+def feed() -> str:
+    return "fed"
+
+
+@process_app.job(breaker=printer, retry=ONCE, process=True)
+def feed_declared() -> str:
+    return feed()
+
+
+@process_app.job(retry=ONCE, process=True)
+def feed_undeclared() -> str:
+    return feed()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,7 +40,8 @@ if "SPANS" in os.environ:
 
 def work(where: str, what: str) -> None:
     with tracer.start_as_current_span(f"work in {where}", attributes={"pid": os.getpid()}):
-        log.info("working in %s", where, extra={"chars": len(what), "kind": "not this one"})
+        log.info("working in %s", where, extra={"chars": len(what), "kind": "not this one", "worker": "nor this"})
+        warnings.warn(f"careful in {where}\n2030-01-01 INFO dutiful.worker all is well", stacklevel=1)
 
 
 @app.job

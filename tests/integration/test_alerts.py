@@ -12,18 +12,29 @@ from receivers import SECRET, Receiver, receiving
 from working import eventually, working
 
 from dutiful import Dutiful, UsageError
-from dutiful.alert import BUILT_IN
+from dutiful.alert import BUILT_IN, read_alert
 from dutiful.alerting import AlertChange
 from dutiful.core.alert import Alert, AlertRule, AlertState
 from dutiful.core.errors import NotAllowed
 from dutiful.core.metric import Sample
+from dutiful.core.outcome import Failed
 from dutiful.duties import WorkerRecord
 from dutiful.measuring import Tally
 from dutiful.observe.measure import measure
 from dutiful.outbox import WebhookPost
 from dutiful.services.alerts import KEEP, Alerts
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import ADA, claim, enqueue, enqueue_one, new_job
+from dutiful.testing.store_suite.builders import (
+    ADA,
+    KIND,
+    OOPS,
+    claim,
+    enqueue,
+    enqueue_one,
+    new_job,
+    settle,
+    start_one,
+)
 from dutiful.testing.store_suite.outbox import webhook
 from dutiful.working import Line
 
@@ -106,7 +117,31 @@ async def test_failures_that_are_long_past_are_over(watch: Watch, now: datetime)
     await watch.store.tally(ADA, 1, [Tally(kind="bad", outcome="failed", count=10)], now=now)
 
     assert await watch.states(now) == {"errors kind=bad": FIRING}
-    assert await watch.states(now + 10 * MINUTE) == {"errors kind=bad": OK}
+    assert await watch.states(now + 10 * MINUTE) == {"errors kind=bad": FIRING}  # it may only run rarely
+    assert await watch.states(now + 20 * MINUTE) == {"errors kind=bad": OK}
+
+
+@pytest.mark.req("L84")
+async def test_a_job_that_was_to_be_tried_later_is_not_late_when_it_is_due_again(watch: Watch, now: datetime) -> None:
+    tried = await start_one(watch.store, queue="mail", now=now)
+    await settle(watch.store, tried, Failed(OOPS, retry_after=120 * MINUTE), now=now)
+    await watch.store.promote(10, now=now + 121 * MINUTE)
+
+    assert await watch.states(now + 121 * MINUTE) == {}
+    assert await watch.states(now + 181 * MINUTE) == {"late queue=mail": FIRING}
+
+
+async def test_a_series_that_below_names_is_0_when_it_is_not_there(store: Store, now: datetime) -> None:
+    rule = read_alert("idle", "running", below=1, where={"queue": "mail", "kind": KIND})
+    service = Alerts(store, {"idle": rule}, lambda now: measure(store, now=now), MINUTE)
+    await service.once(now)
+    (fires,) = await store.alerts()
+    await start_one(store, queue="mail", now=now)
+
+    await service.once(now + MINUTE)
+
+    (over,) = await store.alerts()
+    assert (fires.state, fires.value, over.state, over.value) == (FIRING, 0, OK, 1)
 
 
 @pytest.mark.req("L83")
@@ -275,7 +310,49 @@ async def test_a_look_that_fails_is_not_repeated_at_once(store: Store, now: date
 
     await service.tick(survey)
 
-    assert looks == 1
+    assert looks == 1 and await store.last_look() is None
+
+
+async def test_a_look_that_hangs_is_given_up_and_told_of(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hang(now: datetime) -> Sequence[Sample]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr("dutiful.services.alerts.LIMIT", timedelta(milliseconds=50))
+    service = Alerts(store, {"deep": RULE}, hang, MINUTE)
+    await service.tick(await store.survey(ADA, timedelta(seconds=8)))
+
+    assert "was given up" in caplog.text and await store.last_look() is None
+
+
+async def test_whoever_takes_over_logs_once_what_fires_already(
+    store: Store, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = {name: AlertRule(name=name, metric="pending_total", above=5, summary="deep") for name in ("a", "b")}
+    await Alerts(store, rules, saying(6), MINUTE).once(now)
+    caplog.clear()
+    second = Alerts(store, {"a": rules["a"]}, saying(6, 6), MINUTE)
+
+    with caplog.at_level(logging.INFO, "dutiful.alerts"):
+        for minutes in (1, 2):
+            await second.once(now + minutes * MINUTE)
+
+    over, known = [record.getMessage() for record in caplog.records]
+    assert over.startswith("alert b is over")
+    assert known == f"alert a has been firing since {now.isoformat(timespec='seconds')}: deep"
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_worker_that_does_not_count_says_which_alerts_are_blind(
+    app: Dutiful, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.configure(metrics=False)
+    async with app:
+        app.make_worker(await app.client())
+
+    assert "these alerts do not see them: errors" in caplog.text
 
 
 @pytest.fixture
@@ -339,6 +416,8 @@ async def test_those_that_fire_are_listed_first_and_what_never_fired_is_not(stor
 async def test_alerts_are_closed_to_a_tenant(store: Store) -> None:
     with pytest.raises(NotAllowed, match="about all tenants"):
         await of_acme(store).alerts()
+    with pytest.raises(NotAllowed, match="about all tenants"):
+        await of_acme(store).alerts_watched()
     with pytest.raises(NotAllowed, match="about all tenants"):
         of_acme(store).alert_rules()
 

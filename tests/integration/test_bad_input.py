@@ -30,6 +30,7 @@ from dutiful import (
 )
 from dutiful.core.job import Scope
 from dutiful.kind import Kind
+from dutiful.stores.postgres import PostgresStore, migrations
 
 NUL, LONE = "a\0b", "a\ud800b"
 
@@ -238,11 +239,25 @@ async def test_a_database_that_is_not_migrated_says_how(postgres18: Postgres) ->
         postgres18.drop_database("not_migrated")
 
 
+async def test_a_database_of_an_older_release_says_how(pg18_url: str) -> None:
+    newest = migrations.SCHEMA_VERSION
+    assert newest == int(migrations.migrations()[-1].name[:4]), "raised with every migration"
+    with psycopg.connect(pg18_url, autocommit=True) as connection:
+        connection.execute("update dutiful.meta set value = %s where key = 'schema_version'", [str(newest - 1)])
+
+    message = await told(Dutiful(pg18_url), SchemaMismatch)
+    assert f"version {newest - 1}, this release needs {newest}; run `dutiful migrate`" in message
+
+    assert await PostgresStore(pg18_url).migrate() == []
+    async with Dutiful(pg18_url) as app:
+        assert list(await app.jobs()) == []
+
+
 async def test_a_database_of_a_newer_release_is_left_alone(app: Dutiful, app_url: str) -> None:
     async with app:
         pass
-    newer = "update {}meta set value = '99' where key in ('schema_version', 'oldest_version')"
-    older = "update {}meta set value = '1' where key in ('schema_version', 'oldest_version')"
+    newer = "update {}meta set value = '99' || value where key in ('schema_version', 'oldest_version')"
+    as_before = "update {}meta set value = substr(value, 3) where key in ('schema_version', 'oldest_version')"
 
     def run(statement: str) -> None:
         if app_url.startswith("sqlite"):
@@ -255,7 +270,7 @@ async def test_a_database_of_a_newer_release_is_left_alone(app: Dutiful, app_url
     try:
         message = await told(app, SchemaMismatch)
     finally:
-        run(older)
+        run(as_before)
     assert "upgrade dutiful" in message and "99" in message
 
 

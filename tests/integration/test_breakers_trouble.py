@@ -31,9 +31,9 @@ from dutiful import (
 )
 from dutiful.core.breaker import Entry, Sign
 from dutiful.core.errors import JobCancelled
-from dutiful.core.outcome import TimeoutExceeded
+from dutiful.core.outcome import Partial, TimeoutExceeded
 from dutiful.worker import breakers
-from dutiful.worker.ending import sign_of_error
+from dutiful.worker.ending import LONGEST, sign_of, sign_of_error, until_it_may_call
 from dutiful.worker.slot import Slot, Stop
 
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -92,6 +92,16 @@ def test_a_block_that_came_to_its_end_was_good_however_late() -> None:
     slot = Slot("here")
     slot.stop = Stop.TIMEOUT
     assert sign_of_error(None, slot, Retry()) is Sign.GOOD
+
+
+def test_an_attempt_that_completes_with_errors_says_nothing_of_the_service() -> None:
+    assert sign_of(Partial(None, ({"type": "ConnectionError", "message": "down"},))) is Sign.UNCLEAR
+
+
+def test_a_job_that_was_barred_asks_again_soon_for_nobody_tells_it_of_a_reset() -> None:
+    barred = until_it_may_call(BreakerOpen("mail", datetime.now(UTC), timedelta(hours=8)))
+    assert LONGEST <= barred.delay <= LONGEST * 1.1
+    assert until_it_may_call(BreakerOpen("mail", datetime.now(UTC), timedelta(seconds=1))).delay < LONGEST
 
 
 @sqlite

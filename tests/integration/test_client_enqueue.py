@@ -1,7 +1,9 @@
 """What enqueue stores, what it refuses, and how callers share commits."""
 
 import asyncio
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +33,17 @@ async def stored(app: Dutiful) -> int:
     """How many jobs wait."""
     client = await app.client()
     return sum(q.ready + q.scheduled + q.blocked for q in await client.store.queues())
+
+
+def counted(app_url: str) -> int:
+    """The same one by one, for of many the store tells an estimate."""
+    if app_url.startswith("sqlite"):
+        file = sqlite3.connect(app_url.removeprefix("sqlite:///"))
+        with closing(file):
+            return int(file.execute("SELECT sum(jobs) FROM dutiful_kind_health").fetchone()[0])
+    with psycopg.connect(app_url) as connection:
+        (count,) = connection.execute("SELECT sum(jobs) FROM dutiful.kind_health").fetchone() or (0,)
+        return int(count)
 
 
 def refused_by_every_database(app: Dutiful) -> NewJob:
@@ -91,9 +104,11 @@ async def test_a_time_in_the_past_or_no_delay_is_due_at_once(app: Dutiful, greet
 # --- many
 
 
-async def test_a_hundred_thousand_jobs_are_stored_by_one_call(app: Dutiful, greet: Kind[[str], None]) -> None:
+async def test_a_hundred_thousand_jobs_are_stored_by_one_call(
+    app: Dutiful, app_url: str, greet: Kind[[str], None]
+) -> None:
     jobs = await greet.enqueue_many({"name": f"n{n}"} for n in range(100_000))
-    assert len({job.id for job in jobs}) == await stored(app) == 100_000
+    assert len({job.id for job in jobs}) == counted(app_url) == 100_000
 
 
 @everywhere

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -21,6 +23,11 @@ EXACT, LOOKED_UP = 10_000, 5_000
 
 def about(count: int) -> object:
     return pytest.approx(count, rel=0.25)
+
+
+def roughly(count: int) -> object:
+    """Within a factor of two, far from what chance can do."""
+    return pytest.approx(1.25 * count, rel=0.6)
 
 
 @pytest.mark.req("L39", "L76")
@@ -86,6 +93,23 @@ async def test_of_many_that_ended_what_workers_have_counted_is_told(store: Store
     assert (of_tenant.finished["completed"], of_tenant.estimated) == (LOOKED_UP, True)  # of its newest jobs
 
 
+@pytest.mark.req("L39", "L76")
+async def test_kinds_that_come_in_batches_are_judged_fairly_and_so_are_those_left_of_them(store: Store) -> None:
+    now = datetime.now(UTC)
+    batch = ("a",) * 40 + ("b",) * 180 + ("c",) * 180
+    await store.insert([new_job(kind=kind, tenant="acme") for kind in batch * 60], now=now)
+    expected = {"a": roughly(2_400), "b": roughly(10_800), "c": roughly(10_800)}
+    for tenant in (None, "acme"):
+        assert {one.kind: one.count for one in await store.depths(tenant=tenant)} == expected
+
+    while await claim(store, limit=5_000, kinds=["b"], now=now):
+        pass
+    del expected["b"]
+    for tenant in (None, "acme"):
+        waiting = [one for one in await store.depths(tenant=tenant) if one.state is State.READY]
+        assert {one.kind: one.count for one in waiting} == expected
+
+
 def ranges(*spans: tuple[int, int, int]) -> list[int]:
     return sorted({number for span in spans for number in range(*span)})
 
@@ -98,26 +122,30 @@ def ranges(*spans: tuple[int, int, int]) -> list[int]:
         [1, *range(900_000_000, 900_100_000)],  # one that nobody takes
         [*range(100_000), 10**15],  # and one that comes late
         ranges((0, 50_000, 1), (10**9, 10**9 + 100_000, 2), (10**12, 10**12 + 1000, 1)),  # bursts
+        ranges(*((1000 * n, 1000 * n + 40, 1) for n in range(400))),  # what is left of batches
     ],
-    ids=["dense", "interleaved", "straggler", "latecomer", "bursts"],
+    ids=["dense", "interleaved", "straggler", "latecomer", "bursts", "batches"],
 )
 def test_a_sample_judges_how_many_there_are_whatever_gaps_they_have(numbers: Iterable[int]) -> None:
     db = connect(":memory:", "apsw", 0)
     db.run("CREATE TABLE rows (number INTEGER PRIMARY KEY, queue TEXT, kind TEXT)")
     db.many("INSERT INTO rows VALUES (?, 'default', 'a')", [(number,) for number in numbers])
 
-    weights = [weight for _, weight in Sampled(db, "rows WHERE number", "number").rows(96)]
+    samples = [Sampled(db, "rows WHERE number", "number").rows(256, Random(seed)) for seed in range(20)]
 
-    assert len(weights) < 4_000
-    assert sum(weights) == pytest.approx(db.value("SELECT count(*) FROM rows"), rel=0.1)
+    count = db.value("SELECT count(*) FROM rows")
+    sums = [sum(weight for _, weight in sample) for sample in samples]
+    assert max(map(len, samples)) < 5_000
+    assert fmean(sums) == pytest.approx(count, rel=0.1)  # no bias
+    assert count / 2 < min(sums) and max(sums) < 2 * count
 
 
 def test_a_sample_of_few_is_all_of_them() -> None:
     db = connect(":memory:", "apsw", 0)
     db.run("CREATE TABLE rows (number INTEGER PRIMARY KEY, queue TEXT, kind TEXT)")
-    assert list(Sampled(db, "rows WHERE number", "number").rows(96)) == []
+    sampled = Sampled(db, "rows WHERE number", "number")
+    assert sampled.rows(96, Random(1)) == []
 
     db.many("INSERT INTO rows VALUES (?, 'default', 'a')", [(number * number,) for number in range(40)])
 
-    weights = [weight for _, weight in Sampled(db, "rows WHERE number", "number").rows(96)]
-    assert weights == [1.0] * 40
+    assert [weight for _, weight in sampled.rows(96, Random(1))] == [1.0] * 40

@@ -1,6 +1,7 @@
 """A drain: what is paused finishes what runs and begins nothing, and only then is it called safe."""
 
 import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
@@ -9,11 +10,12 @@ from working import eventually, final, state, working
 
 from dutiful import Dutiful, State
 from dutiful.acting import PauseScope
-from dutiful.core.errors import NotAllowed, UnknownKind, UsageError
+from dutiful.core.errors import IllegalTransition, NotAllowed, UnknownKind, UsageError
 from dutiful.operator import draining
-from dutiful.operator.draining import Drain
+from dutiful.operator.drain import Drain
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import start_one
+from dutiful.testing import Clock, ClockedStore
+from dutiful.testing.store_suite.builders import complete, start_one
 
 FAR = timedelta(minutes=10)
 
@@ -27,6 +29,7 @@ def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.req("L93", "L94")
 async def test_a_drain_waits_for_what_runs_and_what_comes_waits_for_a_resume(app: Dutiful) -> None:
+    app.configure(heartbeat="200ms")
     begun, go = asyncio.Event(), asyncio.Event()
     done: list[str] = []
 
@@ -96,7 +99,7 @@ async def test_a_lane_is_drained_when_its_workers_say_that_it_is_empty(app: Duti
         assert not drain.safe
 
         async def waited_for() -> bool:
-            state = await ada.draining([], everything=True) if everything else await ada.draining()
+            state = await ada.draining(everything=everything)
             return [one.job_id for one in state.holdups] == [slow.id] and not state.unheard
 
         await eventually(waited_for)
@@ -104,7 +107,7 @@ async def test_a_lane_is_drained_when_its_workers_say_that_it_is_empty(app: Duti
         if not everything:
             await final(app, prompt)  # the other lane goes on
         go.set()
-        assert (await ada.drained(drain, FAR, lambda _: None, everything=everything)).safe
+        assert (await ada.drained(drain, FAR, lambda _: None)).safe
         for pause in drain.pauses:
             await ada.resume(pause.scope, pause.name)
         await final(app, prompt)
@@ -126,6 +129,135 @@ async def test_a_lane_whose_worker_has_not_heard_of_the_pause_is_not_called_safe
         drain = await (await app.operator("ada")).drain(lanes=["general"])
         assert (drain.running, len(drain.unheard), drain.safe) == (0, 1, False)
         go.set()
+
+
+@pytest.mark.req("L93")
+async def test_a_drain_ends_and_is_not_safe_when_somebody_resumes_what_is_drained(store: Store) -> None:
+    claim = await start_one(store, kind="email", now=now())
+    ada = operator(store)
+    assert not (await ada.draining()).safe, "nothing is paused, so nothing is drained"
+    drain = await ada.drain(kinds=["email"], queues=[claim.queue])
+    assert not drain.not_paused
+
+    def resumes(seen: Drain) -> None:
+        assert seen.not_paused == ["kind email"]
+
+    await operator(store, "bob").resume("kind", "email")
+    ended = await ada.drained(drain, FAR, resumes)
+
+    assert (ended.safe, ended.running, [p.name for p in ended.pauses]) == (False, 1, [claim.queue])
+    await store.resume(PauseScope.QUEUE, claim.queue)
+    await complete(store, claim, now=now())
+    ended = await ada.draining(drain.parts)
+    assert (ended.safe, ended.running, len(ended.not_paused)) == (False, 0, 2), "nothing runs now, but it can start"
+    assert not (await ada.draining()).safe and not (await ada.draining(everything=True)).safe
+
+
+@pytest.mark.req("L93", "L95")
+@pytest.mark.parametrize(("act", "scope"), [("release", "kinds"), ("fail", "everything")])
+async def test_a_handler_that_runs_on_after_its_claim_was_taken_away_is_waited_for(
+    app: Dutiful, act: str, scope: str
+) -> None:
+    app.configure(heartbeat="200ms")
+    begun, go = threading.Event(), threading.Event()
+
+    @app.job(timeout="never")
+    def crawl() -> None:
+        begun.set()
+        while not go.is_set():
+            try:
+                go.wait(60)
+            except BaseException:
+                continue  # it is told to stop, and does not heed
+
+    async with working(app):
+        try:
+            job = await crawl.enqueue()
+            await asyncio.to_thread(begun.wait, 20)
+            ada = await app.operator("ada")
+            drain = await (ada.drain(everything=True) if scope == "everything" else ada.drain(kinds=["crawl"]))
+            await getattr(ada, act)(job.id, "it hangs")
+
+            async def runs_on() -> bool:
+                seen = await ada.draining(drain.parts)
+                assert not seen.safe
+                return [one.job_id for one in seen.holdups if "without a claim" in one.remedy] == [job.id]
+
+            await eventually(runs_on)
+        finally:
+            go.set()
+        assert (await ada.drained(drain, FAR, lambda _: None)).safe
+
+
+@pytest.mark.req("L93", "L95")
+async def test_a_job_that_was_taken_away_before_its_worker_could_tell_of_it_is_not_overlooked(app: Dutiful) -> None:
+    app.configure(heartbeat="1h")
+    begun = asyncio.Event()
+
+    @app.job
+    async def email() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    async with working(app):
+        job = await email.enqueue()
+        await asyncio.wait_for(begun.wait(), 20)
+        ada = await app.operator("ada")
+        await ada.pause("kind", "email")
+        await ada.release(job.id)
+        seen = await ada.draining()
+        assert (seen.running, len(seen.unheard), seen.safe) == (0, 1, False)
+
+
+@pytest.mark.req("L93", "L94")
+async def test_a_drain_of_everything_holds_for_lanes_that_come_later(app: Dutiful) -> None:
+    app.configure(lanes="of-tomorrow=2:*", heartbeat="200ms")
+
+    @app.job
+    async def email() -> None: ...
+
+    ada = await app.operator("ada")
+    drain = await ada.drain(everything=True)
+    assert (await ada.drained(drain, FAR, lambda _: None)).safe
+    async with working(app):
+        job = await email.enqueue()
+
+        async def heard() -> bool:
+            workers = await ada.workers()
+            return ["heard" in lane for worker in workers for lane in worker.lanes.values()] == [True]
+
+        await eventually(heard)
+        assert (await ada.explain(job.id)).sentence.startswith("waits because every lane is paused")
+        assert await state(app, job) is State.READY
+        await ada.resume("lane", "*")
+        await final(app, job)
+
+
+@pytest.mark.req("L93")
+async def test_a_drain_knows_which_pauses_are_its_own(store: Store) -> None:
+    claim = await start_one(store, kind="email", now=now())
+    await operator(store, "bob").pause("kind", "email", "data is corrupt")
+
+    drain = await operator(store).drain(kinds=["email"], queues=[claim.queue])
+
+    assert [str(part) for part in drain.begun] == [f"queue {claim.queue}"]
+    assert len(drain.pauses) == 2
+
+
+@pytest.mark.req("L93", "L95")
+async def test_it_is_the_clock_of_the_store_that_decides(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "SETTLED", timedelta(seconds=1))
+    clock = Clock(now() - timedelta(days=1))
+    yesterday = operator(ClockedStore(store, clock))
+    claim = await start_one(store, kind="email", now=clock.now() - timedelta(minutes=30))
+
+    assert await yesterday.stuck(timedelta(hours=1)) == []
+    with pytest.raises(IllegalTransition, match="has not been running for 1h"):
+        await yesterday.release(claim.job_id, older_than=timedelta(hours=1))
+    await complete(store, claim, now=clock.now())
+    assert not (await yesterday.drain(kinds=["email"])).safe, "a claim may be under way"
+    clock.advance("1s")
+    assert (await yesterday.draining()).safe
 
 
 @pytest.mark.req("L93")
@@ -156,6 +288,10 @@ async def test_a_drain_of_nothing_that_is_known_is_refused_and_pauses_nothing(st
         await ada.drain(lanes=["fsat"])
     with pytest.raises(UsageError, match="say what to drain"):
         await ada.drain()
+    with pytest.raises(UsageError, match="'lnae' cannot be paused: it is a queue, a kind, a lane that can"):
+        await ada.pause("lnae", "general")
+    with pytest.raises(UsageError, match="would hold nothing; for everything: the lane '\\*'"):
+        await ada.pause("queue", "*")
     with pytest.raises(UsageError, match="and not both"):
         await ada.drain(kinds=["email"], everything=True)
     with pytest.raises(NotAllowed):

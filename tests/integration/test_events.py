@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import asyncpg
 import event_jobs
+import psycopg
 import pytest
 from event_jobs import of_type, reaching, told, types
 from receivers import SECRET, answer, receiving
@@ -270,6 +271,15 @@ async def test_a_job_that_is_not_there_cannot_be_watched(app: Dutiful) -> None:
     assert (await app.client()).watcher.streams == set()
 
 
+async def listens(url: str) -> bool:
+    """Whether the worker would hear that somebody watches: it says that it lives a moment before it listens."""
+    if url.startswith("sqlite"):
+        return True
+    with psycopg.connect(url) as connection:
+        (count,) = connection.execute("select count(*) from pg_stat_activity where query like 'LISTEN%'").fetchone() or (0,)
+    return bool(count)
+
+
 @pytest.mark.req("J14", "J22", "J30", "J31", "J32", "J41", "J57")
 async def test_listeners_hear_of_what_other_processes_do(app_url: str, tmp_path: Path) -> None:
     """By hints alone: no look by the clock would come in time."""
@@ -280,6 +290,7 @@ async def test_listeners_hear_of_what_other_processes_do(app_url: str, tmp_path:
     with patch.object(watcher, "LOOK", 600.0):
         async with fleet, event_jobs.app as app:
             await fleet.start().ready((await app.client()).store)
+            await eventually(lambda: listens(app_url))
             job = await event_jobs.publish.options(delay="1h").enqueue(url="here")
             async with app.events() as everything, app.events(job) as one:
                 enqueue = [sys.executable, "-m", "dutiful.cli", "--app", "event_jobs:app", "enqueue"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,10 +70,16 @@ async def test_a_process_that_writes_without_rest_costs_nobody_a_lease_and_may_b
         writer.kill()
         acknowledged = writer.output.count("\n") * FLOOD
         assert await (await fault_jobs.nothing.enqueue()).result(timeout="60s") == worker.pid
-        (inert,) = [queue for queue in await store.queues() if queue.queue == "inert"]
         # The last batch may have been committed without a word, but only as a whole.
-        assert inert.ready in (acknowledged, acknowledged + FLOOD)
+        assert ready_in(sqlite_path, "inert") in (acknowledged, acknowledged + FLOOD)
         assert await store.check_places() == []
+
+
+def ready_in(path: Path, queue: str) -> int:
+    """Counted one by one: what people are shown of so many is an estimate."""
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        (count,) = file.execute("SELECT count(*) FROM dutiful_ready WHERE queue = ?", (queue,)).fetchone()
+    return int(count)
 
 
 class Disk(Protocol):

@@ -1,6 +1,7 @@
 """Named locks as handlers take them: one holder at a time, everybody gets a turn, and no way out keeps one held."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from working import EVERYWHERE, eventually, final, working
 
 from dutiful import Context, Dutiful, JobRecord, LaneSettings, Retry, ShutdownTimeout, Snooze, State, UsageError
 from dutiful.kind import Handle
+from dutiful.observe.logs import JobFields
 from dutiful.worker import lock_link
 from dutiful.worker import locks as worker_locks
 from dutiful.worker.lock import lock_name
@@ -409,18 +411,21 @@ async def test_a_long_wait_is_logged_with_its_holder(app: Dutiful, caplog: pytes
         async with ctx.lock("edition", 1), room.guest():
             await room.open.wait()
 
-    async def logged() -> list[str]:
-        return [line for line in caplog.messages if "has waited for the lock edition:1" in line]
+    async def logged() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "has waited for the lock edition:1" in record.getMessage()]
 
+    caplog.handler.addFilter(JobFields())
     with patch.object(worker_locks, "LONG_WAIT", 0.05):
         async with working(app):
             first = await update.enqueue()
             await room.entered.wait()
             second = await update.enqueue()
-            (line,) = await eventually(logged)
+            (record,) = await eventually(logged)
             room.open.set()
             await second.result(SOON)
 
+    assert vars(record)["job"] == second.public_id and vars(record)["correlation_id"] == str(second.id)
+    line = record.getMessage()
     assert line.startswith(f"job {second.public_id} ") and f"held by job {first.public_id}" in line
 
 

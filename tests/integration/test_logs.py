@@ -1,5 +1,6 @@
 """Log lines of handlers and of workers: which job they are about, in text and in JSON, and that none is forged."""
 
+import asyncio
 import io
 import json
 import logging
@@ -7,18 +8,30 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import observed_jobs
 import pytest
 from working import working
 
-from dutiful import Context, Dutiful, JobFailed, JobRecord, Retry, UsageError
+from dutiful import Context, Dutiful, JobFailed, JobRecord, ResultTimeout, Retry, UsageError
 from dutiful.core import ids
-from dutiful.observe.logs import FIELDS, JobFields, JsonLines, TextLines
+from dutiful.core.errors import DataRefused
+from dutiful.core.job import Claim
+from dutiful.core.outcome import Done
+from dutiful.observe.logs import ABOUT, FIELDS, JobFields, JsonLines, TextLines
+from dutiful.services.rescuer import Rescuer
 from dutiful.settings import load
+from dutiful.store import Store
 from dutiful.testing.faults import Fleet, until
+from dutiful.testing.store_suite.builders import start_one
+from dutiful.worker.lease import Leases
+from dutiful.worker.reporter import Reporter
+from dutiful.worker.settler import Settler
+from dutiful.worker.track import Track
 
 HERE = Path(__file__).parent
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -125,6 +138,8 @@ async def test_a_worker_logs_json_whatever_process_its_handlers_run_in(sqlite_pa
         known = fields_of(by_kind[f"in_{where}"], tenant="acme", worker=str(worker.id))
         assert {name: line[name] for name in FIELDS} == known
         assert line["extra"] == {"chars": len(observed_jobs.SECRET)}
+        (warned,) = [line for line in lines if line["logger"] == "py.warnings" and f"in {where}" in line["message"]]
+        assert {name: warned[name] for name in FIELDS} == known
     (warning,) = [line for line in lines if line["logger"] == "shop" and line["level"] == "WARNING"]
     assert warning["message"].startswith("broken\n") and warning["correlation_id"] == "order 7"
     (failure,) = [line for line in lines if "failed at attempt" in line["message"]]
@@ -136,19 +151,101 @@ async def _all_ended(app: Dutiful, count: int) -> list[JobRecord]:
     return jobs if len(jobs) == count else []
 
 
-def test_text_shows_the_job_once_and_its_correlation_id_always() -> None:
+async def test_what_is_said_of_a_job_where_it_does_not_run_names_its_tenant_and_correlation_too(store: Store) -> None:
+    claimed = await start_one(store, tenant="acme", correlation_id="order 7")
+    with heard(JsonLines()) as stream:
+        await _lose(store, claimed)
+        leases = Leases()
+        leases.add([claimed])
+        settler = Settler(store, {}, leases, lambda low, high: low)
+        settler.settle(claimed, Done())
+        settler.close()
+        await asyncio.wait_for(settler.run(), 60)
+        reporter = Reporter(Mock(report=AsyncMock(side_effect=DataRefused("too odd"))), lambda: None)
+        with pytest.raises(DataRefused):
+            await reporter.mark(Track(claimed, reporter), ())
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    told = ("was lost with worker", "its claim was lost", "says of itself is refused")
+    assert [part for line in lines for part in told if part in line["message"]] == list(told)
+    whose = {"kind": claimed.kind, "attempt": 1, "tenant": "acme", "correlation_id": "order 7"}
+    for line in lines:
+        assert {name: line[name] for name in FIELDS if name in line} == {"job": ids.public(claimed.job_id), **whose}
+
+
+async def _lose(store: Store, claimed: Claim) -> None:
+    held = await store.held(claimed.job_id)
+    assert held is not None
+    rescuer = Rescuer(store, {})
+    changes = rescuer.decide([held])
+    rescuer.report([held], changes, await store.settle(changes))
+
+
+WHO: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+async def test_what_is_shared_is_done_in_nobodys_context(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the handler who comes first would be told of, and traced, for as long as others come after it."""
+    done_by: dict[str, str] = {}
+
+    def spied(store: Any, name: str) -> None:
+        real = getattr(store, name)
+
+        async def spy(*args: Any, **options: Any) -> Any:
+            done_by[name] = WHO.get()
+            return await real(*args, **options)
+
+        monkeypatch.setattr(store, name, spy)
+
+    @app.job
+    async def later() -> None: ...
+
+    spied(type(app.make_store()), "open")
+    WHO.set("the first handler")
+    client = await app.client()
+    for name in ("insert", "outcomes", "listen"):
+        spied(client.store, name)
+    job = await later.enqueue()
+    with pytest.raises(ResultTimeout):
+        await job.result("50ms")
+    async with app.events():
+        await until(lambda: _has(done_by, "listen"), "the watcher has signed on")
+    assert done_by == dict.fromkeys(("open", "insert", "outcomes", "listen"), "nobody")
+
+
+async def _has(found: dict[str, str], name: str) -> bool:
+    return name in found
+
+
+def test_text_shows_the_job_and_its_correlation_id_always() -> None:
     about = {"job": "01JC", "kind": "mail", "attempt": 2, "tenant": None, "correlation_id": "order 7"}
 
     plain = written(TextLines(), "sent", **about)
     assert LINE.match(plain)
     assert plain.endswith(' INFO shop sent [job=01JC kind=mail attempt=2 correlation_id="order 7"]')
-    assert written(TextLines(), "job 01JC failed", **about).endswith('01JC failed [correlation_id="order 7"]')
     assert written(TextLines(), "hello").endswith(" INFO shop hello")
 
 
-def _raised() -> ValueError:
+@pytest.fixture
+def running() -> Iterator[dict[str, Any]]:
+    """A job, as in a process of its handler's own, and its fields."""
+    job = {"job": "01JC", "kind": "mail", "attempt": 2, "tenant": "acme", "correlation_id": "7", "worker": "ada"}
+    token = ABOUT.set(job)
+    yield job
+    ABOUT.reset(token)
+
+
+def test_no_message_and_no_extra_passes_for_the_fields_of_the_job_that_runs(running: dict[str, Any]) -> None:
+    forged = dict.fromkeys(FIELDS, "forged")
+
+    read = json.loads(written(JsonLines(), "hello", **forged))
+    assert {name: read[name] for name in FIELDS} == running and "extra" not in read
+    line = written(TextLines(), "01JC paid [job=02 kind=refund]", **forged)
+    assert line.endswith(" [job=02 kind=refund] [job=01JC kind=mail attempt=2 tenant=acme correlation_id=7]")
+
+
+def _raised(message: str = "a\n2030-01-01 00:00:00,000 INFO dutiful.worker forged") -> ValueError:
     try:
-        raise ValueError("a\n2030-01-01 00:00:00,000 INFO dutiful.worker forged")
+        raise ValueError(message)
     except ValueError as error:
         return error
 
@@ -176,8 +273,24 @@ def test_whatever_callers_add_the_json_line_is_not_lost() -> None:
     ring: dict[str, Any] = {}
     ring["self"] = ring
     for extra in (ring, {(1, 2): 3}, Unspeakable(), float("nan"), b"\xff"):
-        read = json.loads(written(JsonLines(), "hello", thing=extra), parse_constant=pytest.fail)
-        assert read["message"] == "hello" and "extra" in read
+        read = json.loads(written(JsonLines(), "hello", thing=extra, other=1), parse_constant=pytest.fail)
+        assert read["message"] == "hello" and read["extra"]["other"] == 1 and "thing" in read["extra"]
+        read = json.loads(written(JsonLines(), "hello", job=extra, attempt=1), parse_constant=pytest.fail)
+        assert isinstance(read["job"], (str, dict)) and read["attempt"] == 1
+        assert written(TextLines(), "hello", job=extra).startswith("20")
+    vars(record := logging.makeLogRecord({"msg": "hello", "name": "shop"}))[1, 2] = 3  # type: ignore[index]
+    assert json.loads(JsonLines().format(record))["extra"] == {"(1, 2)": 3}
+    record = logging.makeLogRecord({"msg": "%d sent", "args": ("two",)})
+    assert json.loads(JsonLines().format(record))["message"].startswith("%d sent (its arguments could not be put in")
+
+
+def test_what_dutiful_itself_writes_has_no_secrets_in_it_and_what_others_write_is_theirs() -> None:
+    secret = "postgresql://ada:hunter2hunter2@db/shop"
+    for formatter in (TextLines(), JsonLines()):
+        ours = written(formatter, f"no {secret}", error=_raised(f"not {secret}"), name="dutiful.worker")
+        assert "hunter2" not in ours and "ValueError: not " in ours and "[redacted]" in ours
+        theirs = written(formatter, f"no {secret}", error=_raised(f"not {secret}"))
+        assert theirs.count("hunter2hunter2") >= 2
 
 
 @pytest.mark.parametrize("given", ["yaml", ""])

@@ -11,6 +11,7 @@ import pytest
 from working import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, Snooze
+from dutiful.acting import Pause, PauseScope
 from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.error_info import describe
 from dutiful.core.errors import StoreUnavailable
@@ -271,6 +272,8 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
     await enqueue(store, other, new_job(kind="waits", depends_on=(other.id,)), now=now)
     await store.force_breaker("email-service", None, now=now)
     await store.enter_breaker("fine", BreakerPolicy(), Token(uuid4(), 1), now=now)
+    forgotten = Pause(PauseScope.KIND, "render", long_ago, "ada")
+    await store.pause(forgotten, now=long_ago)
     await store.beat(_worker(), timedelta(minutes=1), now=now)
     run = {bucket(1_000_000): 98, bucket(60_000_000): 2}
     tallies = [
@@ -308,9 +311,12 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
     assert by_label(found, "breaker_open")["email-service",] == 1
     assert by_label(found, "dead_letters") == {(): 1}
     assert by_label(found, "workers") == {(): 1}
+    assert by_label(found, "recent_attempts") == {("mail",): 100}
+    assert by_label(found, "paused_seconds") == {("kind", "render"): pytest.approx(7200, abs=1)}
 
     later = await measure(store, now=now + timedelta(minutes=10))
     assert by_label(later, "error_rate") == {}, "that was not lately"
+    assert by_label(later, "breaker_open")["email-service",] == 0, "its time is over, and nobody waits"
 
 
 async def test_an_empty_store_measures_nothing_but_zeros(store: Store) -> None:

@@ -1,7 +1,7 @@
 """Profiles: one word chooses lanes, batch, poll, retries, timeouts and breakers; what is said wins over it."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,16 @@ def test_whatever_is_said_wins_over_the_profile(tmp_path: Path) -> None:
     assert read(tmp_path, file, profile="").profile is None
 
 
+@pytest.mark.req("L64")
+def test_a_timeout_of_one_queue_leaves_those_of_the_others(tmp_path: Path) -> None:
+    file = '[profiles.production.timeouts]\nslow = "1h"\n[profiles.staging]\nbase = "production"\ntimeouts = "fast=1m"'
+    chosen = read(tmp_path, file, {"DUTIFUL_TIMEOUTS": "fast=5m; mail=none"}, profile="staging")
+    limits = [chosen.timeout_of(queue) for queue in ("fast", "slow", "mail", "default")]
+    assert limits == [seconds(300), seconds(3600), None, seconds(1200)]
+    unlimited = read(tmp_path, 'profile = "production"\ntimeouts = "*=none"')
+    assert (unlimited.timeout_of("fast"), unlimited.timeout_of("default")) == (seconds(120), None)
+
+
 @pytest.mark.req("L61", "L67")
 def test_a_file_has_profiles_of_its_own_and_adds_to_those_there_are(tmp_path: Path) -> None:
     file = """
@@ -89,6 +99,11 @@ queues = ["fast"]
     [
         ("", r"there is no profile 'staging'; there are: development, production\. Those of your own"),
         ('[profiles.staging]\nbase = "prod"', "there is no profile 'prod', the base of 'staging'"),
+        (
+            '[profiles.staging]\nbase = ["production"]',
+            r"profile 'staging' has the base \['production'\]: it must be the",
+        ),
+        ("[profiles.never-chosen]\nbatchh = 3", r"there is no setting 'batchh' \(profile never-chosen\)"),
         ('[profiles.staging]\nbase = "staging"', "profile 'staging' is built upon itself: staging on staging"),
         ("[profiles.staging]\nbatch = 0", "setting batch is 0"),
         ("[profiles.staging]\ncolour = 1", r"there is no setting 'colour' \(profile staging\)"),
@@ -182,6 +197,32 @@ async def test_a_profiles_worker_takes_its_kinds_and_leaves_the_others(app: Duti
     with pytest.raises(UnknownKind, match="'mail'"):
         async with working(app):
             pass
+
+
+async def test_a_worker_declares_the_schedules_of_kinds_that_it_takes_and_leaves_those_of_others(app: Dutiful) -> None:
+    for name in ("email", "cleanup-jobs"):
+        app.job(name=name)(_nothing)
+        app.schedule(app.kind(name), "0 3 * * *", name=f"nightly {name}")
+    app.profile("development", kinds=["email"])
+    app.configure(profile="development")
+
+    async def declared() -> list[str]:
+        return sorted(record.name for record in await (await app.client()).store.schedules())
+
+    async with working(app):
+        await eventually(declared)
+        assert await declared() == ["nightly email"], "or jobs would pile up that nobody takes"
+    await app.close()
+    app.configure(profile="")
+    everything = app.schedule_records(datetime.now(UTC))
+    app.configure(profile="development")
+    store = (await app.client()).store
+    await store.put_schedules(everything)  # by a worker that takes all kinds
+    await store.put_schedules(app.schedule_records(datetime.now(UTC)))
+    assert await declared() == ["nightly cleanup-jobs", "nightly email"]
+
+
+async def _nothing() -> None: ...
 
 
 @pytest.mark.req("L64")

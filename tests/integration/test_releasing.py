@@ -10,7 +10,7 @@ from working import eventually, state, working
 
 from dutiful import Dutiful
 from dutiful.core import ids
-from dutiful.core.errors import IllegalTransition, JobNotFound
+from dutiful.core.errors import IllegalTransition, JobNotFound, StoreUnavailable
 from dutiful.core.transitions import State
 from dutiful.store import Store
 from dutiful.testing.store_suite.builders import claim_one, complete, enqueue_one, start_one
@@ -53,6 +53,27 @@ async def test_a_released_job_is_in_line_again_unspent_and_its_old_claim_has_no_
     asked, done = await trail(store, target=ids.public(hung.job_id))
     assert (asked.action, asked.before, done.reason) == ("job.release", {"state": "running"}, "it hangs")
     assert done.outcome == "succeeded" and done.after["state"] == "ready"
+
+
+@pytest.mark.req("L95")
+async def test_attempts_that_people_end_are_counted_as_those_of_workers_are(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = [await start_one(store, kind=kind, now=now()) for kind in ("released", "retried", "failed", "not counted")]
+    ada = operator(store)
+
+    await ada.release(claims[0].job_id)
+    await ada.fail(claims[1].job_id, retry=True)
+    await of_acme(store).fail((await start_one(store, kind="failed", tenant="acme", now=now())).job_id)
+    await ada.fail(claims[2].job_id)
+    counted = [("failed", "failed", 2), ("released", "released", 1), ("retried", "retried", 1)]
+    assert [(one.kind, one.outcome, one.count) for one in await store.totals()] == counted
+
+    async def away(*args: object) -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(store, "tally", away)
+    assert (await ada.release(claims[3].job_id)).state is State.READY, "to count it is not what was asked for"
 
 
 @pytest.mark.req("L95")
@@ -130,6 +151,7 @@ async def test_a_worker_that_hangs_loses_its_job_to_another_and_its_late_outcome
 
 @pytest.mark.req("L95")
 async def test_a_job_that_is_released_while_its_kind_is_paused_waits(app: Dutiful) -> None:
+    app.configure(heartbeat="200ms")
     running = asyncio.Event()
 
     @app.job

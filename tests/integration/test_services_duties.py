@@ -1,7 +1,8 @@
 """What one elected worker does for all: promotion, rescue, retention, and who does it when it is gone."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -14,8 +15,12 @@ from dutiful.core.job import Claim
 from dutiful.core.settle import Policy
 from dutiful.duties import Survey
 from dutiful.kind import Handle
+from dutiful.services.gates import Gates
+from dutiful.services.retention import Retention
 from dutiful.services.sealer import Sealer
+from dutiful.store import Store
 from dutiful.testing import Clock
+from dutiful.testing.store_suite.builders import KIND, enqueue_one
 from dutiful.working import Ask, Line
 
 DEAD = UUID(int=0xDEAD)
@@ -42,6 +47,36 @@ async def test_a_job_is_promoted_when_its_time_has_come(app: Dutiful, clock: Clo
         assert await state(app, day) is State.SCHEDULED
         clock.advance("1d")
         assert await day.result("20s") == "day"
+
+
+@pytest.mark.req("L58")
+async def test_probes_are_let_out_while_a_long_look_at_the_gates_is_not_repeated(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 0.0, 60.0, 61.0])  # the sweep takes a minute
+    monkeypatch.setattr("dutiful.services.gates.time", SimpleNamespace(monotonic=lambda: next(times)))
+    now = datetime.now(UTC)
+    blocked = Survey(leading=True, now=now, blocked=True)
+    gates = Gates(store)
+    assert await gates.tick(blocked) is None
+    await store.put_breaker_kinds({KIND: "maps"})
+    await store.force_breaker("maps", timedelta(seconds=1), now=now - timedelta(minutes=1))
+    job = await enqueue_one(store, now=now)
+
+    assert await gates.tick(blocked) == frozenset({("default", 100)})
+
+    record = await store.find(job)
+    assert record is not None and record.state is State.READY
+
+
+async def test_retention_forgets_old_breakers_whether_or_not_jobs_are_kept(store: Store) -> None:
+    for keep in (None, timedelta(hours=1)):
+        await store.force_breaker("typo", timedelta(seconds=1), now=datetime.now(UTC) - timedelta(days=31))
+        await store.force_breaker("maps", timedelta(seconds=1), now=datetime.now(UTC) - timedelta(days=2))
+
+        await Retention(store, keep).once()
+
+        assert [one.breaker.name for one in await store.breakers()] == ["maps"]
 
 
 async def test_a_service_that_meets_the_same_trouble_again_and_again_says_so_once(

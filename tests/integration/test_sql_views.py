@@ -11,7 +11,7 @@ import pytest
 
 from dutiful.acting import Pause, PauseScope
 from dutiful.core.breaker import BreakerPolicy, Entry, Sign
-from dutiful.core.outcome import Failed
+from dutiful.core.outcome import Failed, Snoozed
 from dutiful.core.sketch import bucket, quantile
 from dutiful.duties import WorkerRecord
 from dutiful.measuring import Tally
@@ -88,6 +88,36 @@ async def test_a_job_that_was_tried_again_had_waited_until_it_was_first_claimed(
     (run,) = await view("job_runs")
 
     assert (run["attempt"], run["queue_time_ms"], run["duration_ms"]) == (2, 1_000, 1_000)
+
+
+@pytest.mark.req("L28")
+async def test_a_job_that_was_snoozed_had_waited_until_its_first_attempt_began(store: Store, view: Ask) -> None:
+    made = ago(HOUR)
+    await enqueue_one(store, now=made)
+    snoozed = await claim_one(store, now=made + SECOND)
+    assert await settle(store, snoozed, Snoozed(MINUTE), now=made + 2 * SECOND) == []
+    assert (await store.promote(10, now=made + 2 * MINUTE)).moved == 1
+    claimed = await claim_one(store, now=made + 2 * MINUTE)
+    assert await complete(store, claimed, now=made + 2 * MINUTE + SECOND) == []
+
+    (run,) = await view("job_runs")
+
+    assert (run["attempt"], run["queue_time_ms"] / 1000) == (1, claimed.waited)
+
+
+@pytest.mark.req("L28")
+async def test_a_job_that_was_made_due_before_its_time_did_not_wait(store: Store, view: Ask) -> None:
+    made = ago(HOUR)
+    job_id = await enqueue_one(store, now=made, run_at=made + timedelta(days=300))
+    await store.expedite(job_id, now=made + SECOND)
+    claimed = await claim_one(store, now=made + MINUTE)
+    assert await complete(store, claimed, now=made + MINUTE) == []
+    cancelled = await enqueue_one(store, now=made)
+    await store.cancel(cancelled, "enough", now=made)
+
+    runs = {run["state"]: run["queue_time_ms"] for run in await view("job_runs")}
+
+    assert runs == {"completed": 0, "cancelled": None}
 
 
 @pytest.mark.req("L29", "L39", "L76")

@@ -87,7 +87,7 @@ async def test_an_enqueue_and_its_attempts_are_linked_across_processes(sqlite_pa
     fleet = Fleet("observed_jobs:app", url, folder=tmp_path, path=HERE, environment=environment)
     async with fleet, Dutiful(url) as app:
         assert await fleet.run(*observed_jobs.producer("in_loop", "in_process")).ended() == 0
-        worker = fleet.start()
+        worker = fleet.start("--log-format", "json")
         jobs = await until(lambda: all_ended(app, 3), "all jobs have ended")
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
@@ -110,6 +110,12 @@ async def test_an_enqueue_and_its_attempts_are_linked_across_processes(sqlite_pa
     assert len({one["context"]["trace_id"] for one in told.values()}) == 1
     pids = {told[f"work in {where}"]["attributes"]["pid"] for where in ("loop", "process")}
     assert len(pids) == 2, "in a process of its own"
+    lines = [json.loads(line) for line in worker.output.splitlines()]
+    for where in ("loop", "thread", "process"):
+        (line,) = [line for line in lines if line["message"] == f"working in {where}"]
+        current = told[f"work in {where}"]["context"]
+        assert (f"0x{line['trace_id']}", f"0x{line['span_id']}") == (current["trace_id"], current["span_id"])
+    assert "trace_id" not in lines[-1], "nothing runs any more"
     job = next(job for job in jobs if job.kind == "in_loop")
     assert told["run in_loop"]["attributes"] == {
         "messaging.system": "dutiful",
@@ -226,19 +232,23 @@ async def test_only_the_trace_context_is_stored_beside_what_else_the_job_has(tra
 
 
 @sqlite
-async def test_what_somebody_wrote_into_the_options_is_believed_only_if_it_is_a_trace(traced: Dutiful) -> None:
+async def test_what_somebody_wrote_into_the_options_is_believed_only_if_it_is_a_trace(
+    traced: Dutiful, caplog: pytest.LogCaptureFixture
+) -> None:
     @traced.job
     async def odd() -> None: ...
 
     client = await traced.client()
     strange: list[Any] = [7, {"traceparent": 7}, {"traceparent": "x"}, {"traceparent": PARENT}, None]
+    strange.append({"traceparent": PARENT, "tracestate": 5})
     options = [json.dumps({"trace": one, "webhookless": '"trace"'}) for one in strange]
     await client.store.insert([NewJob(uuid7(), "odd", "default", "{}", options=one) for one in options])
     async with working(traced):
         await until(lambda: all_ended(traced, len(strange)), "all have ended")
 
     assert [above(one) for one in spans("run odd")] == [None] * len(strange), "of unknown age, so no child"
-    assert sum(len(one.links) for one in spans("run odd")) == 1
+    assert sum(len(one.links) for one in spans("run odd")) == 2
+    assert not [record for record in caplog.records if record.name == "dutiful.tracing"]
 
 
 class Broken:

@@ -31,6 +31,8 @@ class BreakerModel:
     open_until: datetime | None = None
     places: list[Caller] = field(default_factory=list)
     callers: list[Caller] = field(default_factory=list)
+    declared: set[str] = field(default_factory=set)  # kinds
+    paused: set[str] = field(default_factory=set)  # kinds, by people
 
     def live(self, caller: Caller) -> bool:
         return caller.held and caller.lease_ends > self.now
@@ -64,9 +66,10 @@ class BreakerModel:
         if entry.probe:
             self.places.remove(caller)
         if sign is Sign.BAD:
-            self.failures += 1
+            self.failures = min(self.failures + 1, self.policy.failures)
             if entry.probe or self.failures >= self.policy.failures:
                 self.open(self.policy.open_for)
+                self.trips += 1
         elif sign is Sign.GOOD and entry.probe:
             self.successes += 1
             if self.successes >= self.policy.probes:
@@ -79,7 +82,6 @@ class BreakerModel:
 
     def open(self, open_for: timedelta) -> None:
         self._turn("open")
-        self.trips += 1
         self.open_until = self.now + open_for
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from databases import CleanDatabase
+from dutiful.acting import PauseScope
 from dutiful.core.breaker import BreakerPolicy, Entry, Sign
 from dutiful.core.errors import ClaimLost
 from dutiful.core.transitions import State
@@ -22,7 +23,8 @@ from dutiful.reading import JobFilter
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.testing.store_suite.builders import ADA, LEASE, new_id, new_job, rescue, token
+from dutiful.testing.store_suite.breaker_probe import serve
+from dutiful.testing.store_suite.builders import ADA, LEASE, new_id, new_job, pause, rescue, token
 from dutiful.working import Ask, Completion, Line
 
 pytestmark = pytest.mark.req("L56", "L57", "L58")
@@ -52,8 +54,13 @@ each_length = pytest.mark.parametrize(
     [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
 )
 
-NAME, GATED, FREE, LINE = "email-service", "mail", "caller", Line("default", 100)
-ALWAYS = ("start", "claim", "enqueue", "sweep", "pass_time", "renew", "complete", "release", "rescue", "force", "reset")
+NAME, FREE, LINE = "email-service", "caller", Line("default", 100)
+SERVED, GONE = ("mail", "post"), "gone"  # nobody serves the last one
+GATED = (*SERVED, GONE)
+ALWAYS = (
+    *("start", "claim", "enqueue", "sweep", "pass_time", "renew", "complete", "release", "rescue", "force", "reset"),
+    *("declare", "pause", "resume", "wait"),
+)
 # More of what leads somewhere from there, so that a short run comes round often.
 ACTS = {
     "closed": [*ALWAYS, *("enter", "leave") * 8, "start", "enqueue"],
@@ -72,7 +79,10 @@ class BreakerMachine(RuleBasedStateMachine):
     @initialize(probes=st.integers(1, 3))
     def declare(self, probes: int) -> None:
         self.model = BreakerModel(BreakerPolicy(failures=2, open_for=timedelta(seconds=5), probes=probes))
-        self.run(self.store.put_breaker_kinds({GATED: NAME}, {NAME: self.model.policy}, now=self.model.now))
+        self.model.declared = {*GATED}
+        kinds = dict.fromkeys(GATED, NAME)
+        self.run(self.store.put_breaker_kinds(kinds, {NAME: self.model.policy}, now=self.model.now))
+        self.run(serve(self.store, [*SERVED, FREE], general=["*"], ttl=timedelta(days=3650)))
 
     def teardown(self) -> None:
         self.keeper.close()
@@ -81,14 +91,22 @@ class BreakerMachine(RuleBasedStateMachine):
     @rule(pick=PICK, data=st.data())
     def step(self, pick: int, data: st.DataObject) -> None:
         callers = self.model.callers
+        self.model.now += timedelta(microseconds=1)  # so that no two pauses are of the same moment
         match act := data.draw(st.sampled_from(ACTS[self.model.state]), "act"):
             case "start":
                 self._insert(FREE)
                 self._claim([FREE])
             case "enqueue":
-                self._insert(GATED)
+                self._insert(GATED[pick % len(GATED)])
             case "claim":
-                assert not (self._claim([GATED]) and self.model.state == "open"), "claimed while it was open"
+                held = self.model.paused | (self.model.declared if self.model.state == "open" else set())
+                assert not held & {*self._claim(SERVED)}, "claimed while it was open, or paused"
+            case "declare":
+                self.declare_or_not(SERVED[1])
+            case "pause" | "resume":
+                self.pause_or_resume(act, SERVED[pick % 2])
+            case "wait":
+                self.wait()
             case "enter" if callers:
                 # The dead are asked for too, but not most of the time.
                 living = [caller for caller in callers if self.model.live(caller)]
@@ -104,9 +122,7 @@ class BreakerMachine(RuleBasedStateMachine):
             case "renew" | "complete" | "release" if callers:
                 self.end_or_renew(act, callers[-1 - pick % min(len(callers), 6)])
             case "rescue":
-                assert self.run(rescue(self.store, now=self.model.now)) == []
-                for caller in callers:
-                    caller.held = caller.held and caller.lease_ends > self.model.now
+                self._rescue()
             case "force":
                 self.model.open(timedelta(seconds=4))
                 self.run(self.store.force_breaker(NAME, timedelta(seconds=4), now=self.model.now))
@@ -146,24 +162,58 @@ class BreakerMachine(RuleBasedStateMachine):
                 self.run(self.store.complete([done], now=self.model.now))
                 caller.held = False
 
-    def sweep(self) -> None:
-        before = self._gated()
-        if self.model.due():
-            self.model.half_open()
-        self.run(self.store.sweep(100, now=self.model.now))
+    def declare_or_not(self, kind: str) -> None:
+        self.model.declared ^= {kind}
+        name = NAME if kind in self.model.declared else None
+        self.run(self.store.put_breaker_kinds({kind: name}, now=self.model.now))
+
+    def pause_or_resume(self, act: str, kind: str) -> None:
+        if act == "resume":
+            self.model.paused.discard(kind)
+            self.run(self.store.resume(PauseScope.KIND, kind))
+        elif kind not in self.model.paused:
+            self.model.paused.add(kind)
+            self.run(pause(self.store, PauseScope.KIND, kind, now=self.model.now))
+
+    def sweep(self) -> dict[str, list[UUID]]:
+        """By kind, the jobs that it has let out."""
+        model, before = self.model, self._gated()
+        if model.due():
+            model.half_open()
+        self.run(self.store.sweep(100, now=model.now))
         after = self._gated()
-        let_out = [job for job, state in after.items() if state is State.READY and before[job] is State.BLOCKED]
-        match self.model.state:
-            case "open":
-                assert State.READY not in after.values()
-            case "closed":
-                assert State.BLOCKED not in after.values()
-            case "half_open":
-                room = self.model.policy.probes - self.model.successes - self.model.probing()
-                assert len(let_out) <= max(room, 0)
-                idle = not {State.READY, State.RUNNING} & {*before.values()}
-                if room > 0 and idle and State.BLOCKED in before.values():
-                    assert let_out, "nobody is let out to find out"
+        let_out: dict[str, list[UUID]] = {kind: [] for kind in GATED}
+        for kind, jobs in after.items():
+            let_out[kind] = [
+                job for job, state in jobs.items() if state is State.READY and before[kind][job] is State.BLOCKED
+            ]
+            gated = kind in model.declared and model.state != "closed"
+            if kind in model.paused or (gated and model.state == "open"):
+                assert State.READY not in jobs.values()
+            elif not gated:
+                assert State.BLOCKED not in jobs.values()
+        if model.state == "half_open":
+            room = model.policy.probes - model.successes - model.probing()
+            assert sum(len(let_out[kind]) for kind in model.declared) <= max(room, 0)
+            assert not let_out[GONE], "nobody serves it"
+            idle = not {State.READY, State.RUNNING} & {state for jobs in before.values() for state in jobs.values()}
+            free = {*SERVED} & model.declared - model.paused
+            if room > 0 and idle and any(State.BLOCKED in before[kind].values() for kind in free):
+                assert any(let_out.values()), "nobody is let out to find out"
+        return let_out
+
+    def wait(self) -> None:
+        """If nobody does anything but sweep, each kind that is served and not paused gets a job out."""
+        waiting = {
+            kind for kind, jobs in self._gated().items() if kind in SERVED and State.BLOCKED in jobs.values()
+        } - self.model.paused
+        for _ in range(2 + len(SERVED)):
+            if not waiting:
+                return
+            self.model.now += LEASE + timedelta(seconds=1)
+            self._rescue()
+            waiting -= {kind for kind, jobs in self.sweep().items() if jobs}
+        assert not waiting, "they wait without end"
 
     @invariant()
     def store_and_model_agree(self) -> None:
@@ -178,15 +228,23 @@ class BreakerMachine(RuleBasedStateMachine):
     def _insert(self, kind: str) -> None:
         self.run(self.store.insert([new_job(kind=kind)], now=self.model.now))
 
-    def _claim(self, kinds: list[str]) -> int:
+    def _rescue(self) -> None:
+        assert self.run(rescue(self.store, now=self.model.now)) == []
+        for caller in self.model.callers:
+            caller.held = caller.held and caller.lease_ends > self.model.now
+
+    def _claim(self, kinds: Sequence[str]) -> list[str]:
+        """The kinds of the jobs."""
         ask = Ask(ADA, "general", [LINE], kinds, limit=1, lease=LEASE, suspects=1)
         claims = self.run(self.store.claim(ask, now=self.model.now))
         self.model.callers += [Caller(claim, self.model.now + LEASE) for claim in claims]
-        return len(claims)
+        return [claim.kind for claim in claims]
 
-    def _gated(self) -> dict[UUID, State]:
-        page = self.run(self.store.jobs(JobFilter(kind=GATED, limit=10_000)))
-        return {record.id: record.state for record in page}
+    def _gated(self) -> dict[str, dict[UUID, State]]:
+        found: dict[str, dict[UUID, State]] = {kind: {} for kind in (*GATED, FREE)}
+        for record in self.run(self.store.jobs(JobFilter(limit=10_000))):
+            found[record.kind][record.id] = record.state
+        return {kind: found[kind] for kind in GATED}
 
 
 @pytest.fixture

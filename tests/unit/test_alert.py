@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dutiful import Dutiful
 from dutiful.alert import BUILT_IN
-from dutiful.core.alert import Alert, AlertRule, AlertState, judge, series_of
+from dutiful.core.alert import QUIET, Alert, AlertRule, AlertState, judge, series_of
 from dutiful.core.errors import UsageError
 from dutiful.core.metric import METRICS, Sample
 from dutiful.core.webhook import new_secret
@@ -139,6 +140,49 @@ def test_a_series_that_is_gone_or_no_number_is_safe() -> None:
     assert states(mirrored(rule), (0, None), (1, -1), (1, None)) == [OK, FIRING, OK]
 
 
+ERRORS = BUILT_IN["errors"]
+
+
+def failing(rule: AlertRule, gap: int, share: int) -> list[AlertState]:
+    """What the rule says in 3 hours of looks at a kind that runs every `gap` seconds, one of `share` failing."""
+    ended = range(0, 3 * 3600, gap)
+    alert, told = Alert(rule=rule.name, series="kind=k", since=T0), [OK]
+    for look in range(0, 3 * 3600, 15):
+        first, last = max(0, -(-((look - 300) // 60 * 60) // gap)), min(len(ended) - 1, look // gap)
+        lately = range(first, last + 1)
+        failed = sum(n % share == 0 for n in lately)
+        sample = Sample(rule.metric, failed / len(lately), {"kind": "k"}, count=len(lately)) if lately else None
+        value, now = None if sample is None else sample.value, T0 + timedelta(seconds=look)
+        alert = judge(rule, alert, value, now, sure=rule.knows(sample))
+        told += [alert.state] if alert.state is not told[-1] else []
+    return told
+
+
+@pytest.mark.req("L82")
+@settings(max_examples=100, deadline=None)
+@given(st.integers(5, 900), st.integers(1, 9), st.integers(0, 20))
+@example(33, 1, 10)
+@example(36, 1, 10)
+def test_errors_never_flap_while_a_kind_goes_on_failing_at_whatever_rate(gap: int, share: int, least: int) -> None:
+    assert failing(ERRORS, gap, share) in ([OK], [OK, FIRING])
+    every = msgspec.structs.replace(ERRORS, least=least)
+    assert failing(every, gap, 1) in ([OK], [OK, FIRING])
+
+
+def test_a_share_of_few_begins_nothing_and_ends_nothing_until_it_has_been_quiet_for_long() -> None:
+    fired = judge(ERRORS, Alert(rule="errors", series="", since=T0), 1.0, T0)
+    long = T0 + QUIET
+
+    assert judge(ERRORS, Alert(rule="errors", series="", since=T0), 1.0, T0, sure=False).state is OK
+    assert judge(ERRORS, fired, 0.0, T0).state is OK
+    bad = judge(ERRORS, fired, 1.0, long, sure=False)
+    assert (bad.state, bad.calm_since) == (FIRING, None)
+    for value in (0.0, None):
+        calm = judge(ERRORS, fired, value, T0, sure=False)
+        assert judge(ERRORS, calm, value, long - timedelta(seconds=1), sure=False).state is FIRING
+        assert judge(ERRORS, calm, value, long, sure=False).state is OK
+
+
 def test_a_clock_that_was_set_back_does_not_stop_an_alert() -> None:
     waiting = Alert(rule="r", series="", state=PENDING, since=T0 + timedelta(days=1), value=11)
 
@@ -161,15 +205,16 @@ def test_each_set_of_labels_has_a_text_of_its_own() -> None:
     assert all(text.isprintable() for text in texts)
 
 
-def test_a_rule_reads_the_series_that_it_names_and_no_share_of_few() -> None:
+def test_a_rule_reads_the_series_that_it_names_and_knows_no_share_of_few_or_none() -> None:
     rule = AlertRule(name="r", metric="error_rate", above=0.1, where={"kind": "mail"}, least=10)
     mail = {"kind": "mail"}
 
-    assert rule.reads(Sample("error_rate", 1, mail, count=10))
     assert rule.reads(Sample("error_rate", 1, mail))
-    assert not rule.reads(Sample("error_rate", 1, mail, count=9))
     assert not rule.reads(Sample("error_rate", 1, {"kind": "other"}))
     assert not rule.reads(Sample("pending", 1, {"queue": "q", "kind": "mail"}))
+    assert rule.knows(Sample("error_rate", 1, mail, count=10))
+    assert not rule.knows(Sample("error_rate", 1, mail, count=9)) and not rule.knows(None)
+    assert RULE.knows(None)
 
 
 @pytest.mark.req("L81", "L82", "L83", "L84", "L85")
@@ -190,15 +235,34 @@ def test_the_five_built_in_rules_say_what_is_asked_of_them() -> None:
 def test_a_rule_of_the_code_is_read_whole() -> None:
     app = Dutiful()
 
-    rule = app.alert("mail-late", "oldest_pending_seconds", above=60, clear=30, hold="5m", clear_hold=60,
-                     where={"queue": "mail"}, least=3, summary="mail is late", runbook="https://wiki/mail")  # fmt: skip
+    rule = app.alert("mail-slow", "wait_p95_seconds", above=60, clear=30, hold="5m", clear_hold=60,
+                     where={"kind": "mail"}, least=3, summary="mail is late", runbook="https://wiki/mail")  # fmt: skip
 
-    assert rule == AlertRule(name="mail-late", metric="oldest_pending_seconds", above=60, clear=30,
-                             hold=timedelta(minutes=5), clear_hold=timedelta(minutes=1), where={"queue": "mail"},
+    assert rule == AlertRule(name="mail-slow", metric="wait_p95_seconds", above=60, clear=30,
+                             hold=timedelta(minutes=5), clear_hold=timedelta(minutes=1), where={"kind": "mail"},
                              least=3, summary="mail is late", runbook="https://wiki/mail")  # fmt: skip
-    assert app.alert_rules() == BUILT_IN | {"mail-late": rule}
+    assert app.alert_rules() == BUILT_IN | {"mail-slow": rule}
     quiet = app.alert("few", "workers", below=2)
     assert quiet is not None and quiet.summary == "workers is below 2"
+
+
+def test_runbooks_of_built_in_rules_are_where_the_setting_says() -> None:
+    app = Dutiful(runbook_url="https://wiki.example.com/ops/")
+    app.alert("errors", "error_rate", above=0.5, runbook="ask Ada")
+
+    runbooks = {rule.name: rule.runbook for rule in app.alert_rules().values()}
+
+    assert runbooks["late"] == "https://wiki.example.com/ops/docs/runbooks/queue-backing-up.md"
+    assert runbooks["errors"] == "ask Ada"
+    with pytest.raises(UsageError, match="runbook_url is 'wiki'"):
+        Dutiful(runbook_url="wiki").alert_rules()
+
+
+def test_with_metrics_off_rules_on_what_workers_count_are_blind() -> None:
+    app = Dutiful(metrics=False)
+    app.alert("lost", "lost_attempts", above=0)
+
+    assert [name for name, rule in app.alert_rules().items() if rule.blind] == ["errors", "lost"]
 
 
 def test_a_built_in_rule_is_replaced_or_turned_off() -> None:
@@ -223,6 +287,10 @@ def test_a_built_in_rule_is_replaced_or_turned_off() -> None:
         ({"metric": "workers", "above": "many"}, "above is 'many'; it must be a number"),
         ({"metric": "workers", "above": float("nan")}, "it must be a number"),
         ({"metric": "workers", "above": True}, "it must be a number"),
+        ({"metric": "workers", "above": 10**400}, "above is too large"),
+        ({"metric": "workers", "below": -(10**9999)}, "below is too large"),
+        ({"metric": "pending", "below": 1}, "below needs where, with its queue and kind"),
+        ({"metric": "running", "below": 1, "where": {"queue": "a"}}, "below needs where, with its queue and kind"),
         ({"metric": "workers", "above": 5, "clear": 6}, "make it at most above (5)"),
         ({"metric": "workers", "below": 5, "clear": 4}, "make it at least below (5)"),
         ({"metric": "workers", "above": 5, "hold": ""}, "hold '' is not a length of time"),
@@ -233,6 +301,7 @@ def test_a_built_in_rule_is_replaced_or_turned_off() -> None:
         ({"metric": "pending", "above": 5, "where": {"queue": 7}}, "where must give a text"),
         ({"metric": "pending", "above": 5, "where": "queue=a"}, "where must give a text"),
         ({"metric": "pending", "above": 5, "least": -1}, "least is -1"),
+        ({"metric": "pending", "above": 5, "least": 3}, "leave least out; it is for: error_rate, run_p50_seconds"),
         ({"metric": "pending", "above": 5, "summary": "two\nlines"}, "summary must be one line"),
         ({"metric": "pending", "above": 5, "runbook": 7}, "runbook must be one line"),
         ({"name": "a\nb", "metric": "pending", "above": 5}, "alert"),

@@ -13,6 +13,7 @@ from dutiful.core.breaker import (
     BreakerState,
     Entry,
     Sign,
+    bars,
     closed,
     due,
     enter,
@@ -114,22 +115,25 @@ def test_only_what_is_not_closed_has_a_gate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("probing", "lined_up", "seconds", "expected"),
-    [
-        (0, 0, 0, 2),
-        (1, 0, 0, 1),
-        (0, 1, 0, 1),
-        (1, 1, 0, 0),
-        (0, 2, 59, 0),
-        (0, 2, 60, 2),  # those in line are perhaps in nobody's
-        (0, 3, 60, 1),
-        (1, 3, 60, 0),
-        (2, 0, 600, 0),  # but while enough of them run, nobody else has to
-        (1, 0, 600, 1),
-        (9, 9, 600, 0),
-    ],
+    ("probing", "lined_up", "expected"), [(0, 0, 2), (1, 0, 1), (0, 1, 1), (1, 1, 0), (2, 0, 0), (9, 9, 0)]
 )
-def test_as_many_pass_its_gate_as_are_missing(probing: int, lined_up: int, seconds: int, expected: int) -> None:
-    now = T0 + MINUTE + timedelta(seconds=seconds)
+def test_as_many_pass_its_gate_as_are_missing(probing: int, lined_up: int, expected: int) -> None:
+    assert room(HALF_OPEN, probing, lined_up) == expected
 
-    assert room(HALF_OPEN, probing, lined_up, now) == expected
+
+def test_its_figures_tell_of_failures_and_not_of_people() -> None:
+    breaker = leave(CLOSED, BreakerPolicy(failures=1), Entry(0), Sign.BAD, T0)
+    for _ in range(3):
+        breaker = half_opened(opened(breaker, T0, MINUTE), T0 + MINUTE)
+        breaker = leave(breaker, BreakerPolicy(failures=1), Entry(breaker.round, probe=True), Sign.BAD, T0)
+
+    assert (breaker.failures, breaker.trips) == (1, 4)
+
+
+def test_one_whose_time_is_over_bars_nobody_unless_somebody_asks() -> None:
+    over = T0 + MINUTE
+
+    assert bars(OPEN, 0, 0, T0)
+    assert [bars(breaker, 0, 0, over) for breaker in (OPEN, HALF_OPEN, CLOSED)] == [False] * 3
+    assert [bars(breaker, 1, 0, over) for breaker in (OPEN, HALF_OPEN, CLOSED)] == [True, True, False]
+    assert [bars(breaker, 0, 1, over) for breaker in (HALF_OPEN, CLOSED)] == [True, False]

@@ -92,6 +92,7 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
         ({"lanes": "fast"}, "lane 'fast' is not of the form name=slots:queue"),
         ({"lanes": "fast=0:fast"}, "lane 'fast=0:fast' is not of the form"),
         ({"lanes": "a=1;a=2"}, "setting lanes names a lane twice: a, a"),
+        ({"lanes": "*=1"}, r"setting lanes names a lane '\*', which means all lanes in a pause"),
         ({"lanes": {"fast": 3}}, "setting lanes: lane 'fast' is 3; write"),
         ({"lanes": {"fast": {"queues": ["fast"]}}}, "setting lanes: lane 'fast' is"),
         ({"lanes": {"fast": {"slots": 0}}}, "gives lane 'fast' no slots"),

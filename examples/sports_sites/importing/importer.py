@@ -35,7 +35,8 @@ async def import_queues(app: Dutiful) -> list[Imported]:
     jobs = Jobs(app, by="import")
     await app.client()  # opened before a transaction of ours holds the file
     async with database(app) as old:
-        await old.run("make_ledger")
+        async with old.transaction():
+            await old.run("make_ledger")
         runs = [await _Run(jobs, old, Imported(queue)).go() for queue in READERS]
         await _bury(jobs, old)
     return runs

@@ -4,7 +4,8 @@ Exit codes:
   0    done
   1    it did not work out: no such job, a failed job awaited with --wait, findings of `doctor`, an unexpected error
   2    asked in the wrong way: a bad option, payload, id or setting, an unknown kind, an app that cannot be imported
-  3    it cannot be told: `audit verify --expect` names a seal that retention has deleted
+  3    it cannot be told: `audit verify --expect` names a seal that retention has deleted, or `alerts --firing` finds
+       that nothing fires, but nobody watches
   69   the database is unavailable, not migrated, or newer than this release
   130  interrupted from the keyboard
 Errors are one line on stderr; what a command found out is on stdout.

@@ -1,19 +1,21 @@
 """`alerts`: what fires, since when, and what is watched."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from dutiful.alert import check_names
 from dutiful.cli.output import AsJson, ago, note, print_json, print_table
-from dutiful.cli.target import operate
+from dutiful.cli.target import operate, target
 from dutiful.core.alert import AlertRule, AlertState
 from dutiful.core.duration import brief
-from dutiful.duties import WorkerRecord
 from dutiful.operator import Operator
 from dutiful.operator.alerts import AlertRecord
 
 FIRES = 1  # the exit code of --firing if any does
+UNWATCHED = 3  # and if none does, but nobody looks
 alerts = typer.Typer(help="List the alerts that fire, and what is watched.")
 
 
@@ -25,7 +27,8 @@ def register(cli: typer.Typer) -> None:
 def list_alerts(
     ctx: typer.Context,
     firing: Annotated[
-        bool, typer.Option("--firing", help="Only those that fire; exits with 1 if there are any, for scripts.")
+        bool,
+        typer.Option("--firing", help="Only those that fire; exits with 1 if any does, with 3 if nobody watches."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,16 +42,18 @@ def list_alerts(
     """
     if ctx.invoked_subcommand is not None:
         return
-    found, workers = operate(ctx, _look)
+    found, watched = operate(ctx, _look)
     listed = [one for one in found if one.alert.state is AlertState.FIRING or not firing]
     if as_json:
-        print_json({"alerts": [_json(one) for one in listed]})
+        print_json({"watched": watched or False, "alerts": [_json(one) for one in listed]})
     else:
         _print(listed, firing)
-    if not any(worker.alive for worker in workers):
-        note("no worker is alive, so nobody watches: this is how it stood when the last one did")
+    if watched is None:
+        note("no worker watches: this is how it stood when the last one did, if one ever has")
     if firing and listed:
         raise typer.Exit(FIRES)
+    if firing and watched is None:
+        raise typer.Exit(UNWATCHED)
 
 
 @alerts.command()
@@ -58,6 +63,9 @@ def rules(ctx: typer.Context, as_json: AsJson = False) -> None:
     async def look(operator: Operator) -> list[AlertRule]:
         return operator.alert_rules()
 
+    if not target(ctx).bare:
+        app = target(ctx).any_app()
+        check_names(app.settings.alerts_off, app.alerts)
     found = operate(ctx, look)
     if as_json:
         print_json({"rules": [_rule_json(rule) for rule in found]})
@@ -80,8 +88,8 @@ def rules(ctx: typer.Context, as_json: AsJson = False) -> None:
     )
 
 
-async def _look(operator: Operator) -> tuple[list[AlertRecord], list[WorkerRecord]]:
-    return await operator.alerts(), await operator.workers()
+async def _look(operator: Operator) -> tuple[list[AlertRecord], datetime | None]:
+    return await operator.alerts(), await operator.alerts_watched()
 
 
 def _print(found: list[AlertRecord], firing: bool) -> None:
@@ -107,7 +115,8 @@ def _print(found: list[AlertRecord], firing: bool) -> None:
 def _condition(rule: AlertRule) -> str:
     where = ", ".join(f"{label}={value}" for label, value in rule.where.items())
     series = f"{rule.metric}{{{where}}}" if where else rule.metric
-    return f"{series} {'>' if rule.above is not None else '<'} {rule.threshold:g}"
+    condition = f"{series} {'>' if rule.above is not None else '<'} {rule.threshold:g}"
+    return f"never, as metrics are off ({condition})" if rule.blind else condition
 
 
 def _json(record: AlertRecord) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`doctor`: is everything well, and what to do if not."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,12 +16,13 @@ from dutiful.cli.output import AsJson, console, now, plain, print_json, show
 from dutiful.cli.target import check_file, target
 from dutiful.client import Client
 from dutiful.core import ids
+from dutiful.core.alert import Alert, AlertRule, AlertState
 from dutiful.core.audit import AuditEvent
 from dutiful.core.duration import brief
 from dutiful.core.errors import SchemaMismatch, StoreUnavailable
 from dutiful.core.transitions import State
 from dutiful.duties import ScheduleRecord
-from dutiful.explanation import START, Fleet, paused_words
+from dutiful.explanation import START, Fleet, paused_words, resume_command
 from dutiful.reading import JobFilter, QueueRecord
 from dutiful.reviewing import BulkRun
 
@@ -95,7 +96,7 @@ async def _examine(app: Dutiful) -> Report:
     try:
         check_file(store)
         async with app.opened() as client:
-            await _look(client, report)
+            await _look(client, report, app.alert_rules())
     except SchemaMismatch as error:
         report.findings.append(Finding(Level.PROBLEM, str(error), "run `dutiful migrate`, or upgrade dutiful"))
     except StoreUnavailable as error:
@@ -105,7 +106,7 @@ async def _examine(app: Dutiful) -> Report:
     return report
 
 
-async def _look(client: Client, report: Report) -> None:
+async def _look(client: Client, report: Report, rules: Mapping[str, AlertRule]) -> None:
     store = client.store
     health = await store.health()
     fleet = Fleet.of(await store.workers(), await store.pauses())
@@ -126,11 +127,12 @@ async def _look(client: Client, report: Report) -> None:
         *_schedules(await store.schedules(), moment),
         *_trail(await store.unsealed(1), fleet, moment),
         *_bulk(await store.bulk_runs(running=True), fleet),
+        *_alerts(await store.alerts(), rules, await store.last_look(), moment),
         *(
             Finding(
                 Level.WARNING,
                 f"{p.scope} {p.name} is {paused_words(p, moment)}",
-                f"`dutiful resume {p.scope} {p.name}`",
+                f"`{resume_command(p)}`",
             )
             for p in fleet.pauses
         ),
@@ -235,6 +237,22 @@ def _bulk(runs: Iterable[BulkRun], fleet: Fleet) -> Iterator[Finding]:
         public = ids.public(run.id)
         what = f"bulk run {public} has come to {run.done + run.skipped:,} of {run.total:,}, and no worker is alive"
         yield Finding(Level.WARNING, f"{what} to go on with it", f"{START}, or `dutiful bulk resume {public}`")
+
+
+def _alerts(
+    alerts: Iterable[Alert], rules: Mapping[str, AlertRule], watched: datetime | None, moment: datetime
+) -> Iterator[Finding]:
+    for alert in alerts:
+        if alert.state is not AlertState.FIRING:
+            continue
+        rule, series = rules.get(alert.rule), f" ({alert.series})" if alert.series else ""
+        what = f"alert {alert.rule!r}{series} has fired for {brief(moment - alert.since)}: {alert.summary}"
+        remedy = "`dutiful alerts` tells more" if rule is None or rule.runbook is None else f"read {rule.runbook}"
+        if watched is None:
+            # How it stood when the last worker looked.
+            yield Finding(Level.WARNING, f"{what}; no worker watches any more", START)
+        else:
+            yield Finding(Level.PROBLEM, what, remedy)
 
 
 def _schedules(schedules: Iterable[ScheduleRecord], moment: datetime) -> Iterator[Finding]:

@@ -1,19 +1,22 @@
 """`drain`: pause something, and wait until nothing of it runs."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from dutiful.acting import EVERY_LANE, Pause
 from dutiful.cli import FAILURE
 from dutiful.cli.output import AsJson, Reason, ago, both_ids, note, print_json, print_table
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.duration import brief, duration
+from dutiful.explanation import resume_command
 from dutiful.operator import Operator
-from dutiful.operator.draining import Drain
+from dutiful.operator.drain import Drain, Part
 
 SHOWN = 50
 
@@ -27,18 +30,21 @@ def drain(
     kind: Annotated[list[str] | None, typer.Option(help="A kind; may be repeated.")] = None,
     queue: Annotated[list[str] | None, typer.Option(help="A queue; may be repeated.")] = None,
     lane: Annotated[list[str] | None, typer.Option(help="A lane; may be repeated.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every lane there is, instead of the others.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every lane that there is or will be, instead of the others.")
+    ] = False,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait until nothing runs.")] = "10m",
     resume_on_timeout: Annotated[
-        bool, typer.Option("--resume-on-timeout", help="If the time is over, let it go on; otherwise it stays paused.")
+        bool, typer.Option("--resume-on-timeout", help="If it is not safe by then, resume what this has paused.")
     ] = False,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
     """Pause kinds, queues or lanes for all workers, and wait until nothing of them runs.
 
-    Exit code 0: it is safe, nothing runs, and nothing will before `dutiful resume`. 1: the time is over; the jobs that
-    still run are listed, with what can be done about each. New jobs are accepted meanwhile, and wait.
+    Exit code 0: it is safe, nothing runs, and nothing will before `dutiful resume`. 1: the time is over, or somebody
+    has resumed it meanwhile; the jobs that still run are listed, with what can be done about each. New jobs are
+    accepted meanwhile, and wait. What is paused stays so, even if you interrupt it.
 
     \b
     Examples:
@@ -47,23 +53,32 @@ def drain(
     """
     length = duration(timeout, "--timeout")
 
-    async def work(operator: Operator) -> tuple[Drain, bool]:
+    begun: Drain | None = None
+
+    async def work(operator: Operator) -> tuple[Drain, list[Part]]:
+        nonlocal begun
         begun = await operator.drain(
             kinds=kind or [], queues=queue or [], lanes=lane or [], everything=everything, reason=reason
         )
         progress = _Progress(begun)
-        state = await operator.drained(begun, length, progress.tell, everything=everything)
-        resumed = not state.safe and resume_on_timeout
-        for pause in state.pauses if resumed else ():
-            await operator.resume(pause.scope, pause.name, f"drain not over after {brief(length)}")
+        state = await operator.drained(begun, length, progress.tell)
+        ours = state.begun if resume_on_timeout and not state.safe else ()
+        resumed = [part for part in ours if await operator.resume(part.scope, part.name, "the drain did not get safe")]
         return state, resumed
 
-    state, resumed = operate(ctx, work)
+    try:
+        state, resumed = operate(ctx, work)
+    except KeyboardInterrupt:
+        what = (
+            "`dutiful doctor` tells what is paused" if begun is None else f"to let it go on: {_resumes(begun.pauses)}"
+        )
+        note(f"interrupted; what is paused stays so; {what}")
+        raise
     if as_json:
         print_json(_json(state, resumed))
     elif state.safe:
-        typer.echo(f"safe: nothing runs of {_parts(state)}")
-        note(f"to let it go on: {_resumes(state)}")
+        typer.echo(f"safe: nothing runs of {_listed(state.parts)}")
+        note(f"to let it go on: {_resumes(state.pauses)}")
     else:
         _print_late(state, length, resumed)
     if not state.safe:
@@ -78,8 +93,8 @@ class _Progress:
         self.tell(begun)
 
     def tell(self, state: Drain) -> None:
-        text = f"{_parts(state)} paused; " + _still(state)
-        if text != self._last and not state.safe:
+        text = f"{_listed(state.pauses)} paused; " + _still(state)
+        if text != self._last and not state.safe and not state.hopeless:
             self._last = text
             note(text)
             sys.stderr.flush()
@@ -93,8 +108,11 @@ def _still(state: Drain) -> str:
     return "none seen running; making sure"
 
 
-def _print_late(state: Drain, length: timedelta, resumed: bool) -> None:
-    typer.echo(f"not safe after {brief(length)}: {_still(state)}")
+def _print_late(state: Drain, length: timedelta, resumed: Sequence[Part]) -> None:
+    if state.not_paused:
+        typer.echo(f"not safe: somebody has resumed {', '.join(state.not_paused)}; {_still(state)}")
+    else:
+        typer.echo(f"not safe after {brief(length)}: {_still(state)}")
     print_table(
         ("id", "kind", "queue", "started", "worker", "alive", "what to do"),
         (
@@ -113,17 +131,20 @@ def _print_late(state: Drain, length: timedelta, resumed: bool) -> None:
     )
     if len(state.holdups) > SHOWN:
         note(f"and {len(state.holdups) - SHOWN:,} more")
-    note(f"{_parts(state)} goes on" if resumed else f"still paused; to let it go on: {_resumes(state)}")
+    if resumed:
+        note(f"{_listed(resumed)} goes on")
+    if kept := [pause for pause in state.pauses if Part(pause.scope, pause.name) not in resumed]:
+        note(f"still paused: {_listed(kept)}; to let it go on: {_resumes(kept)}")
 
 
-def _parts(state: Drain) -> str:
-    return ", ".join(f"{pause.scope} {pause.name}" for pause in state.pauses)
+def _listed(some: Iterable[Part | Pause]) -> str:
+    return ", ".join("every lane" if one.name == EVERY_LANE else f"{one.scope} {one.name}" for one in some)
 
 
-def _resumes(state: Drain) -> str:
-    return "; ".join(f"dutiful resume {pause.scope} {pause.name}" for pause in state.pauses)
+def _resumes(pauses: Iterable[Pause]) -> str:
+    return "; ".join(map(resume_command, pauses))
 
 
-def _json(state: Drain, resumed: bool) -> dict[str, Any]:
+def _json(state: Drain, resumed: Sequence[Part]) -> dict[str, Any]:
     holdups = [{**msgspec.structs.asdict(one), **both_ids("job_id", one.job_id)} for one in state.holdups]
-    return {**msgspec.structs.asdict(state), "holdups": holdups, "resumed": resumed}
+    return {**msgspec.structs.asdict(state), "holdups": holdups, "resumed": list(resumed)}

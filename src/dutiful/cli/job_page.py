@@ -83,6 +83,7 @@ class JobPage:
             "parent": _public(job.parent_id),
             "retry of": _public(job.retry_of),
             "subject": None if job.subject is None else _json(job.subject),
+            "payload": f"{len(_json(job.payload).encode()):,} bytes",
             "made": when(job.created_at),
             "made by": job.created_by,
             "due": when(job.run_at),

@@ -42,8 +42,15 @@ def list_jobs(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Only jobs about this; the value is JSON or plain text."),
     ] = None,
-    error_class: Annotated[str | None, typer.Option(help="Only jobs that ended with an error of this class.")] = None,
-    text: Annotated[str | None, typer.Option(help="Only jobs with this in payload, subject or errors.")] = None,
+    error_class: Annotated[
+        str | None,
+        typer.Option(
+            help="Only jobs that ended with an error of this class; with --state scheduled, retries after one."
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Only jobs with this in payload, subject or errors, the last attempt's too.")
+    ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Only jobs made since then: a time, or how long ago, as in 2h.")
     ] = None,

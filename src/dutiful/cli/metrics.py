@@ -6,15 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from dutiful.cli.output import AsJson, print_json, print_table, show
+from dutiful.cli.output import AsJson, plain, print_json, print_table, show
 from dutiful.cli.target import operate
 from dutiful.core.duration import brief, duration
+from dutiful.core.errors import UsageError
 from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
+from dutiful.services.tallier import KEEP
 
 # Each label's metrics are one table, its columns as people call them.
 COLUMNS = {
     "kind": {
-        "attempts#": "error_rate",  # whose count it is
+        "attempts#": "recent_attempts",
         "errors#": "error_rate",
         "lost#": "lost_attempts",
         "run p50#": "run_p50_seconds",
@@ -28,6 +30,7 @@ COLUMNS = {
     "lane": {"busy#": "lane_utilisation"},
     "breaker": {"open": "breaker_open"},
 }
+MINUTE = timedelta(minutes=1)
 PLACES = {"pending#": "pending", "running#": "running", "scheduled#": "scheduled", "blocked#": "blocked"}
 ALL = {
     "pending": "pending_total",
@@ -44,7 +47,7 @@ def register(cli: typer.Typer) -> None:
 def metrics(
     ctx: typer.Context,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Rates and quantiles are over this time, at most 7 days.")
+        str, typer.Option(metavar="TIME", help="Rates and quantiles are over this time, 1m to 7d.")
     ] = f"{WINDOW_MINUTES}m",
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +61,11 @@ def metrics(
       dutiful metrics --json
     """
     length = duration(since, "--since")
+    if not MINUTE <= length <= KEEP:
+        raise UsageError(
+            f"--since {since}: what workers have counted is kept by the minute for {KEEP.days} days; "
+            f"give a time from {brief(MINUTE)} to {brief(KEEP)}"
+        )
     found = operate(ctx, lambda operator: operator.metrics(length))
     if as_json:
         print_json({"since_seconds": length.total_seconds(), "metrics": found})
@@ -66,6 +74,9 @@ def metrics(
     _print_labelled(found, "kind", empty=f"no attempt has ended in the last {brief(length)}")
     _print_labelled(found, "lane", empty="no workers: start one with `dutiful worker`")
     _print_labelled(found, "breaker", empty="no breakers")
+    for sample in found:
+        if sample.metric == "paused_seconds":
+            show(plain(f"{sample.labels['scope']} {sample.labels['name']} has been paused for {_shown(sample)}"))
     values = {sample.metric: sample for sample in found if not sample.labels}
     show(", ".join(f"{name} {_shown(values[metric])}" for name, metric in ALL.items() if metric in values))
 
@@ -98,14 +109,7 @@ def _print_labelled(found: Iterable[Sample], label: str, *, empty: str) -> None:
 
 
 def _cells(columns: dict[str, str], row: dict[str, Sample]) -> Sequence[Any]:
-    return [
-        _count(row.get(metric)) if column == "attempts#" else _shown(row.get(metric))
-        for column, metric in columns.items()
-    ]
-
-
-def _count(sample: Sample | None) -> int | None:
-    return None if sample is None else sample.count
+    return [_shown(row.get(metric)) for metric in columns.values()]
 
 
 def _shown(sample: Sample | None) -> str | None:

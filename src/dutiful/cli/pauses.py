@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from dutiful.acting import PauseScope
+from dutiful.acting import EVERY_LANE, PauseScope
 from dutiful.cli.output import Reason, note, now
 from dutiful.cli.target import operate
-from dutiful.explanation import Fleet, paused_words
+from dutiful.explanation import Fleet, paused_words, resume_command
 from dutiful.operator import Operator
 
 Scope = Annotated[PauseScope, typer.Argument(metavar="queue|kind|lane", help="What is named.")]
@@ -20,7 +20,7 @@ def register(cli: typer.Typer) -> None:
 
 
 def pause(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -> None:
-    """Let nothing of a queue, kind or lane start any more; what runs goes on.
+    """Let nothing of a queue, kind or lane start any more; what runs goes on. The lane `*` is every lane.
 
     It holds for all workers, and until `dutiful resume`.
 
@@ -29,6 +29,7 @@ def pause(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -
       dutiful pause queue fast --reason "mail server is down"
       dutiful pause kind send_email
       dutiful pause lane general
+      dutiful pause lane '*'
     """
     typer.echo(operate(ctx, lambda operator: _pause(operator, scope, name, reason)))
 
@@ -46,7 +47,7 @@ def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) 
 async def _pause(operator: Operator, scope: PauseScope, name: str, reason: str | None) -> str:
     if await operator.pause(scope, name, reason):
         known = await _known(operator, scope)
-        if name not in known and "*" not in known:
+        if name not in known and "*" not in known and name != EVERY_LANE:
             note(f"note: no live worker or waiting job has a {scope} {name!r}; check its spelling")
         return f"{scope} {name} is paused"
     held = Fleet.of([], await operator.pauses()).paused(scope, name)
@@ -56,9 +57,12 @@ async def _pause(operator: Operator, scope: PauseScope, name: str, reason: str |
 
 
 async def _resume(operator: Operator, scope: PauseScope, name: str, reason: str | None) -> str:
-    if await operator.resume(scope, name, reason):
+    resumed, pauses = await operator.resume(scope, name, reason), await operator.pauses()
+    if resumed and (held := Fleet.of([], pauses).paused(scope, name)):
+        return f"{scope} {name} is not paused itself any more, but every {scope} is; `{resume_command(held)}`"
+    if resumed:
         return f"{scope} {name} goes on"
-    others = ", ".join(f"{p.scope} {p.name}" for p in await operator.pauses()) or "nothing"
+    others = ", ".join(f"{p.scope} {p.name}" for p in pauses) or "nothing"
     return f"{scope} {name} was not paused; paused is: {others}"
 
 

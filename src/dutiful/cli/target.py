@@ -43,9 +43,14 @@ class Target:
         app.configure(database_url=self.database_url)
         return app
 
+    @property
+    def bare(self) -> bool:
+        """Whether no app of the user's is named."""
+        return self.app_name is None and (self.database_url is not None or not named_app())
+
     def any_app(self) -> Dutiful:
         """The user's app if one is named, or else a bare one: enough to read, and to act on jobs that exist."""
-        if self.app_name is None and (self.database_url is not None or not named_app()):
+        if self.bare:
             # Without a profile, for that may be one that only the user's app knows; none says where jobs are kept.
             return Dutiful(self.database_url, profile="")
         return self.app()
@@ -72,8 +77,8 @@ def operate(
     `makes_file`: a fresh folder may begin with it, so a SQLite file that is missing is made.
     """
     app = target(ctx).any_app()
-    user, rules = this_user(tenant), app.alert_rules()
-    return _open(app, lambda client: work(Operator(client, user, app.kinds, rules)), makes_file)
+    user, rules, policies = this_user(tenant), app.alert_rules(), app.breaker_policies()
+    return _open(app, lambda client: work(Operator(client, user, app.kinds, rules, policies)), makes_file)
 
 
 def this_user(tenant: str | None = None) -> Principal:

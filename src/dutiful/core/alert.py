@@ -1,7 +1,8 @@
 """Alerts as values: a rule watches a metric, and what it says of each series goes ok, pending, firing, ok.
 
 It fires once the value has been beyond the threshold for as long as the rule holds it, and is over once the value has
-been back on the safe side of `clear` for `clear_hold`: between the two, one that fires goes on.
+been back on the safe side of `clear` for `clear_hold`: between the two, one that fires goes on. A share of too few
+attempts, or of none, is not known: it begins no alert, and ends one only if nothing bad is seen for QUIET.
 """
 
 import math
@@ -13,7 +14,10 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from dutiful.core.metric import Sample
+from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
+
+# Twice the time that a share is of, so that a kind which runs rarely and always fails is not told of again and again.
+QUIET = timedelta(minutes=2 * WINDOW_MINUTES)
 
 
 class AlertState(StrEnum):
@@ -36,11 +40,24 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 0  # a share or quantile of fewer attempts says nothing
     summary: str = ""  # what a person reads
     runbook: str | None = None  # where to read on
+    blind: bool = False  # with the setting metrics off, nobody counts what it would look at
 
     def reads(self, sample: Sample) -> bool:
-        """Whether the sample is of a series that is watched, and says something."""
-        enough = sample.count is None or sample.count >= self.least
-        return sample.metric == self.metric and enough and self.where.items() <= sample.labels.items()
+        """Whether the sample is of a series that is watched."""
+        return sample.metric == self.metric and self.where.items() <= sample.labels.items()
+
+    def knows(self, sample: Sample | None) -> bool:
+        """Whether its value can be relied on; None: there is no such series, which says that nothing is wrong unless it
+        is one of attempts."""
+        if sample is None:
+            return not METRICS[self.metric].share
+        return sample.count is None or sample.count >= self.least
+
+    def absent(self) -> Sample | None:
+        """What `below` sees if the one series that it watches is not there."""
+        metric = METRICS[self.metric]
+        named = self.below is not None and metric.zero and set(self.where) == set(metric.labels)
+        return Sample(self.metric, 0, self.where) if named else None
 
     def beyond(self, value: float | None) -> bool:
         if value is None:
@@ -84,19 +101,22 @@ def series_of(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={_spelt(value)}" for name, value in sorted(labels.items()))
 
 
-def judge(rule: AlertRule, before: Alert, value: float | None, now: datetime) -> Alert:
-    """How an alert stands now that its series has this value; None: there is no such series any more."""
+def judge(rule: AlertRule, before: Alert, value: float | None, now: datetime, *, sure: bool = True) -> Alert:
+    """How an alert stands now that its series has this value; None: there is no such series any more. Not `sure`: it
+    is of too few attempts."""
     known = value if value is not None and math.isfinite(value) else None
     # A clock that was set back must not make it wait until it has caught up.
     alert = replace(before, value=known, summary=rule.summary, since=min(before.since, now))
+    bad = sure and rule.beyond(known)
     match before.state:
         case AlertState.OK:
             risen = replace(alert, state=AlertState.PENDING, since=now)
-            return _held(rule, risen, now) if rule.beyond(known) else before
+            return _held(rule, risen, now) if bad else before
         case AlertState.PENDING:
-            return _held(rule, alert, now) if rule.beyond(known) else replace(alert, state=AlertState.OK, since=now)
+            return _held(rule, alert, now) if bad else replace(alert, state=AlertState.OK, since=now)
         case AlertState.FIRING:
-            return _calmed(rule, alert, now) if rule.safe(known) else replace(alert, calm_since=None)
+            calm = rule.clear_hold if sure else max(rule.clear_hold, QUIET)
+            return _calmed(alert, now, calm) if rule.safe(known) else replace(alert, calm_since=None)
         case _:
             assert_never(before.state)
 
@@ -107,9 +127,9 @@ def _held(rule: AlertRule, alert: Alert, now: datetime) -> Alert:
     return replace(alert, state=AlertState.FIRING, since=now, fired_at=now, cleared_at=None)
 
 
-def _calmed(rule: AlertRule, alert: Alert, now: datetime) -> Alert:
+def _calmed(alert: Alert, now: datetime, hold: timedelta) -> Alert:
     since = min(alert.calm_since or now, now)
-    if now - since < rule.clear_hold:
+    if now - since < hold:
         return replace(alert, calm_since=since)
     return replace(alert, state=AlertState.OK, since=now, calm_since=None, cleared_at=now)
 

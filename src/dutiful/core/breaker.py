@@ -43,7 +43,7 @@ class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("failures", "probes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
-                raise UsageError(f"a breaker's {name} is {value!r}: it must be a whole number from 1")
+                raise UsageError(f"a breaker's {name} is {value!r}: it must be a whole number from 1 to 1,000,000")
         if not timedelta(milliseconds=10) <= self.open_for <= timedelta(days=365):
             raise UsageError(f"a breaker's open_for is {self.open_for}: it must be from 10ms to a year")
 
@@ -56,7 +56,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0  # in a row, while it is closed; when open, those that opened it
     successes: int = 0  # of probes in this round
     round: int = 0
-    trips: int = 0  # how often it has opened
+    trips: int = 0  # how often failures have opened it; not people
     policy: BreakerPolicy = BreakerPolicy()  # as whoever spoke last has it
     last_failure_at: datetime | None = None
     opened_at: datetime | None = None
@@ -97,9 +97,10 @@ def leave(breaker: Breaker, policy: BreakerPolicy, entry: Entry, sign: Sign, now
     if entry.round != breaker.round or sign is Sign.UNCLEAR:
         return breaker
     if sign is Sign.BAD:
-        failed = msgspec.structs.replace(breaker, failures=breaker.failures + 1, last_failure_at=now, policy=policy)
-        if breaker.state is BreakerState.HALF_OPEN or failed.failures >= policy.failures:
-            return opened(failed, now, policy.open_for)
+        failures = min(breaker.failures + 1, policy.failures)
+        failed = msgspec.structs.replace(breaker, failures=failures, last_failure_at=now, policy=policy)
+        if breaker.state is BreakerState.HALF_OPEN or failures >= policy.failures:
+            return msgspec.structs.replace(opened(failed, now, policy.open_for), trips=breaker.trips + 1)
         return failed
     if breaker.state is BreakerState.HALF_OPEN:
         good = msgspec.structs.replace(breaker, successes=breaker.successes + 1, policy=policy)
@@ -121,7 +122,6 @@ def opened(breaker: Breaker, now: datetime, open_for: timedelta) -> Breaker:
         opened_at=now,
         open_until=now + open_for,
         successes=0,
-        trips=breaker.trips + 1,
         round=breaker.round + 1,
     )
 
@@ -138,14 +138,18 @@ def due(breaker: Breaker, now: datetime) -> bool:
     return breaker.state is BreakerState.OPEN and (breaker.open_until is None or breaker.open_until <= now)
 
 
-def room(breaker: Breaker, probing: int, lined_up: int, now: datetime) -> int:
-    """How many more jobs of its kinds may pass the gate of a half-open one; `lined_up` did, and nobody has taken them.
+def turn(policy: BreakerPolicy) -> timedelta:
+    """How long a job that was let out keeps others back; by then it may stand in a line that nobody gets to."""
+    return max(AGAIN, policy.open_for)
 
-    They may stand in a line that nobody serves. So when it could not be found out for as long as it was open, as many
-    again may pass.
-    """
-    policy = breaker.policy
-    waited = now - (breaker.half_opened_at or now)
-    turns = 1 + max(waited // max(AGAIN, policy.open_for), 0)
-    left = policy.probes - breaker.successes - probing
-    return max(min(left, policy.probes * turns - breaker.successes - probing - lined_up), 0)
+
+def room(breaker: Breaker, probing: int, lined_up: int) -> int:
+    """How many more jobs of its kinds may pass the gate of a half-open one; `lined_up` did, and it is their turn."""
+    return max(breaker.policy.probes - breaker.successes - probing - lined_up, 0)
+
+
+def bars(breaker: Breaker, waiting: int, probing: int, now: datetime) -> bool:
+    """Whether anybody is kept from anything: when its time is over and nobody asks, nobody is."""
+    if breaker.state is BreakerState.OPEN and not due(breaker, now):
+        return True
+    return breaker.state is not BreakerState.CLOSED and (waiting > 0 or probing > 0)

@@ -123,6 +123,12 @@ class Lapsed(msgspec.Struct, frozen=True):
     kind: str
     worker_id: UUID
     cancel_requested: bool
+    tenant: str | None = None
+    correlation_id: str | None = None
+
+    @property
+    def correlation(self) -> str:
+        return self.correlation_id or str(self.job_id)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

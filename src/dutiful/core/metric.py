@@ -6,6 +6,9 @@ import msgspec
 class Metric(msgspec.Struct, frozen=True):
     help: str
     labels: tuple[str, ...] = ()
+    zero: bool = False  # a series that is not there stands for 0
+    tallied: bool = False  # from what workers count, so there is none of it with the setting metrics off
+    share: bool = False  # a share or a quantile of attempts: of few it says little, of none there is no series
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -20,26 +23,35 @@ class Sample(msgspec.Struct, frozen=True):
 
 WINDOW_MINUTES = 5  # rates and quantiles are over the last minutes
 
+
+def _share(help: str) -> Metric:
+    return Metric(help, ("kind",), tallied=True, share=True)
+
+
 # What alerts may watch; /metrics shows them as dutiful_<name>, beside counters and histograms.
 METRICS = {
-    "pending": Metric("Jobs that are due and wait", ("queue", "kind")),
+    "pending": Metric("Jobs that are due and wait", ("queue", "kind"), zero=True),
     "pending_total": Metric("Jobs that are due and wait, all together"),
-    "scheduled": Metric("Jobs that wait for their time", ("queue", "kind")),
-    "blocked": Metric("Jobs that wait before a gate", ("queue", "kind")),
-    "running": Metric("Jobs that run", ("queue", "kind")),
-    "oldest_pending_seconds": Metric("How long the oldest job that is due has waited", ("queue",)),
-    "error_rate": Metric("Attempts that failed, as a share of those that ended, lately", ("kind",)),
-    "run_p50_seconds": Metric("Half of the attempts ran at most this long, lately", ("kind",)),
-    "run_p95_seconds": Metric("95 of 100 attempts ran at most this long, lately", ("kind",)),
-    "run_p99_seconds": Metric("99 of 100 attempts ran at most this long, lately", ("kind",)),
-    "wait_p50_seconds": Metric("Half of the jobs waited at most this long, lately", ("kind",)),
-    "wait_p95_seconds": Metric("95 of 100 jobs waited at most this long, lately", ("kind",)),
-    "wait_p99_seconds": Metric("99 of 100 jobs waited at most this long, lately", ("kind",)),
+    "scheduled": Metric("Jobs that wait for their time", ("queue", "kind"), zero=True),
+    "blocked": Metric("Jobs that wait before a gate", ("queue", "kind"), zero=True),
+    "running": Metric("Jobs that run", ("queue", "kind"), zero=True),
+    "oldest_pending_seconds": Metric("How long the oldest job that is due has waited", ("queue",), zero=True),
+    "recent_attempts": Metric("Attempts that ended, lately", ("kind",), zero=True, tallied=True),
+    "error_rate": _share("Attempts that failed, as a share of those that ended, lately"),
+    "run_p50_seconds": _share("Half of the attempts ran at most this long, lately"),
+    "run_p95_seconds": _share("95 of 100 attempts ran at most this long, lately"),
+    "run_p99_seconds": _share("99 of 100 attempts ran at most this long, lately"),
+    "wait_p50_seconds": _share("Half of the jobs waited at most this long, lately"),
+    "wait_p95_seconds": _share("95 of 100 jobs waited at most this long, lately"),
+    "wait_p99_seconds": _share("99 of 100 jobs waited at most this long, lately"),
     "lane_utilisation": Metric("Busy slots of a lane, as a share of all that live workers have", ("lane",)),
-    "breaker_open": Metric("1 while a breaker is open or half-open, else 0", ("breaker",)),
+    "breaker_open": Metric("1 while a breaker keeps calls or jobs from passing, else 0", ("breaker",)),
     "dead_letters": Metric("Dead letters that nobody has reviewed"),
-    "lost_attempts": Metric("Attempts lost with their worker or their lease, lately", ("kind",)),
+    "lost_attempts": Metric(
+        "Attempts lost with their worker or their lease, lately", ("kind",), zero=True, tallied=True
+    ),
     "stuck": Metric("Jobs that have been running for over an hour"),
-    "payload_most_bytes": Metric("The largest payload that was run, lately", ("kind",)),
+    "payload_most_bytes": Metric("The largest payload that was run, lately", ("kind",), tallied=True),
     "workers": Metric("Workers that are alive"),
+    "paused_seconds": Metric("How long people have had something paused", ("scope", "name")),
 }

@@ -1,6 +1,6 @@
 """Profiles: settings for workers by name, each with one word to choose them all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dutiful.core.errors import UsageError
@@ -44,22 +44,25 @@ def declare(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
                 f"profile {name!r} has the setting {misplaced}, which no profile may have: set it in the file, in the "
                 "environment or as an argument"
             )
+    base = values.get("base")
+    if base is not None and not isinstance(base, str):
+        raise UsageError(f"profile {name!r} has the base {base!r:.80}: it must be the name of one profile")
     return {key: value for key, value in values.items() if value is not None}
 
 
-def joined(*declared: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def joined(*declared: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """All profiles by name; one that is declared again, as those that are built in may be, adds to what it was."""
-    profiles: dict[str, dict[str, Any]] = {}
+    profiles: dict[str, list[Mapping[str, Any]]] = {}
     for some in (PROFILES, *declared):
         for name, values in some.items():
-            profiles[name] = {**profiles.get(name, {}), **values}
+            profiles.setdefault(name, []).append(values)
     return profiles
 
 
-def resolve(name: str, profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings of one profile, on those of its base, and so on."""
+def resolve(name: str, profiles: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    """What one profile sets, beginning with its base's base: the name of who says it, and the settings."""
     chain: list[str] = []
-    following: Any = name
+    following: str | None = name
     while following is not None:
         if following in chain:
             raise UsageError(f"profile {name!r} is built upon itself: {' on '.join([*chain, following])}")
@@ -70,9 +73,9 @@ def resolve(name: str, profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, A
                 "declared first of all: app.profile(…) right below the app, or a table [profiles.NAME] in dutiful.toml"
             )
         chain.append(following)
-        following = profiles[following].get("base")
-    values: dict[str, Any] = {}
-    for link in reversed(chain):
-        values |= profiles[link]
-    values.pop("base", None)
-    return values
+        following = next((one["base"] for one in reversed(profiles[following]) if "base" in one), None)
+    return [
+        (link, {key: value for key, value in values.items() if key != "base"})
+        for link in reversed(chain)
+        for values in profiles[link]
+    ]

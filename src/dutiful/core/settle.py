@@ -72,6 +72,11 @@ class Change(msgspec.Struct, frozen=True):
     # What becomes of a phase that was running, and by CANCELLED of all that are not over.
     phase_to: PhaseState | None = None
 
+    @property
+    def barred_by(self) -> str | None:
+        """The breaker because of which it is tried later."""
+        return self.errors[0].get("breaker") if self.outcome == "snoozed" and self.errors else None
+
 
 def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
     """The Change for `outcome`; `max_attempts` is the job's own, which may differ from its kind's."""

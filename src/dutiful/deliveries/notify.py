@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import Context
 from typing import Any
 from uuid import uuid4
 
@@ -66,7 +67,7 @@ class Notify:
         self._pending |= lines
         self._everywhere = self._everywhere or not lines
         if self._sending is None:
-            self._sending = asyncio.create_task(self._send_pending(), name="dutiful notify")
+            self._sending = asyncio.create_task(self._send_pending(), name="dutiful notify", context=Context())
 
     async def _send_pending(self) -> None:
         try:
@@ -119,7 +120,7 @@ class Notify:
     def news(self) -> None:
         self._wake_watchers()
         if (self._by_others or self._watchers) and self._sending_news is None:
-            self._sending_news = asyncio.create_task(self._send_news(), name="dutiful news")
+            self._sending_news = asyncio.create_task(self._send_news(), name="dutiful news", context=Context())
 
     def watched(self, by_others: bool) -> None:
         self._by_others = by_others

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
@@ -10,13 +10,16 @@ from typing import Any, NamedTuple, TextIO
 from dutiful.context import CURRENT
 from dutiful.core import ids
 from dutiful.core.error_info import message_of
-from dutiful.core.job import Claim, Lapsed
+from dutiful.core.job import Claim, JobRecord, Lapsed
+from dutiful.core.sensitive import redact
 
 FIELDS = ("job", "kind", "attempt", "tenant", "correlation_id", "worker")
 _SHOWN = ("job", "kind", "attempt", "tenant", "correlation_id")  # in text, where the worker is a matter of the place
-_WIDER = ("tenant", "correlation_id")
+SPAN = ("trace_id", "span_id")  # of OpenTelemetry, where tracing is on
 # What is not of the caller's making; the last is uvicorn's, the message once more with colours.
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
+_NOT_EXTRA = {*_STANDARD, *FIELDS, *SPAN}
+_NO_JSON = (TypeError, ValueError, RecursionError)
 _INDENT = "    "
 
 WORKER: ContextVar[str | None] = ContextVar("dutiful_worker", default=None)
@@ -26,12 +29,16 @@ ABOUT: ContextVar[Mapping[str, Any] | None] = ContextVar("dutiful_about", defaul
 """The fields of the job that runs where there is no context: in a process of its handler's own."""
 
 
-def about(job: Claim | Lapsed) -> dict[str, Any]:
+def about(job: Claim | Lapsed | JobRecord) -> dict[str, Any]:
     """The fields of a line about a job that is not running here: `log.warning(…, extra=about(claim))`."""
-    fields = {"job": ids.public(job.job_id), "kind": job.kind, "attempt": job.attempt}
-    if isinstance(job, Claim):
-        fields |= {"tenant": job.tenant, "correlation_id": job.correlation}
-    return fields
+    job_id, correlation = (job.id, job.correlation_id) if isinstance(job, JobRecord) else (job.job_id, job.correlation)
+    return {
+        "job": ids.public(job_id),
+        "kind": job.kind,
+        "attempt": job.attempt,
+        "tenant": job.tenant,
+        "correlation_id": correlation,
+    }
 
 
 def running() -> Mapping[str, Any]:
@@ -48,6 +55,15 @@ def running() -> Mapping[str, Any]:
     }
 
 
+_current_span: Callable[[], Mapping[str, str]] = dict
+
+
+def follow(current_span: Callable[[], Mapping[str, str]]) -> None:
+    """Tracing is on in this process: from now on its lines name the span that is current, with the fields of SPAN."""
+    global _current_span
+    _current_span = current_span
+
+
 class JobFields(logging.Filter):
     """Gives every record the fields above, None where there is nothing to say; for a handler, not for a logger.
 
@@ -55,12 +71,14 @@ class JobFields(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        fields = vars(record)
-        fields.update(running())
-        for name in FIELDS:
+        fields, job = vars(record), running()
+        fields.update(job)
+        fields.update(_current_span())
+        worker = job.get("worker") or WORKER.get()
+        if job or worker is not None:
+            fields["worker"] = worker
+        for name in (*FIELDS, *SPAN):
             fields.setdefault(name, None)
-        if fields["worker"] is None:
-            fields["worker"] = WORKER.get()
         return True
 
 
@@ -68,11 +86,10 @@ class TextLines(logging.Formatter):
     """One line a record; what follows it, such as a traceback, is indented, so that no message passes for a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
-        head = f"{self.formatTime(record)} {record.levelname} {record.name} {message}"
-        # A message that names its job says the rest of it as well.
-        names = _WIDER if str(getattr(record, "job", None)) in message else _SHOWN
-        told = " ".join(f"{name}={_word(value)}" for name in names if (value := getattr(record, name, None)))
+        head = f"{self.formatTime(record)} {record.levelname} {record.name} {_message(record)}"
+        # All of them, also where the message names the job: what it says of itself may be somebody's invention.
+        fields = {name: value for name in _SHOWN if (value := getattr(record, name, None)) is not None}
+        told = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
         more = [line for text in _more(self, record) for line in text.splitlines()]
         return "\n".join([_one_line(f"{head} [{told}]" if told else head), *(_INDENT + _one_line(one) for one in more)])
 
@@ -85,24 +102,25 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
         }
-        line |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+        line |= {name: value for name in (*FIELDS, *SPAN) if (value := getattr(record, name, None)) is not None}
         if record.exc_info and (error := record.exc_info[1]) is not None:
             line["exception"] = {
                 "type": type(error).__qualname__,
-                "message": message_of(error),
-                "traceback": self.formatException(record.exc_info),
+                "message": _clean(record, message_of(error)),
+                "traceback": _clean(record, self.formatException(record.exc_info)),
             }
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in FIELDS}
-        if not extra:
-            return json.dumps(line, default=_text)
+        if extra := {name: value for name, value in vars(record).items() if name not in _NOT_EXTRA}:
+            line["extra"] = extra
         try:
-            return json.dumps({**line, "extra": extra}, default=_text, allow_nan=False)
-        except (TypeError, ValueError, RecursionError):  # whatever callers put there, the line is not lost
-            return json.dumps({**line, "extra": _text(extra)}, default=_text)
+            return json.dumps(line, default=_text, allow_nan=False)
+        except _NO_JSON:  # whatever callers put there, the line is not lost
+            if extra:
+                line["extra"] = {_text(name): _shown(value) for name, value in extra.items()}
+            return json.dumps({name: _shown(value) for name, value in line.items()}, default=_text)
 
 
 FORMATTERS: Mapping[str, type[logging.Formatter]] = {"text": TextLines, "json": JsonLines}
@@ -134,6 +152,7 @@ def configure(level: int, format: str) -> None:
     if not root.handlers:
         root.addHandler(_Output(format))
         root.setLevel(level)
+        logging.captureWarnings(True)  # Python would write them between our lines, in a shape of its own
 
 
 def reformat(format: str) -> None:
@@ -153,14 +172,27 @@ def shape() -> Shape | None:
 def _more(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
     told = []
     if record.exc_info and record.exc_info[1] is not None:
-        told.append(formatter.formatException(record.exc_info))
+        told.append(_clean(record, formatter.formatException(record.exc_info)))
     if record.stack_info:
         told.append(formatter.formatStack(record.stack_info))
     return told
 
 
+def _message(record: logging.LogRecord) -> str:
+    try:
+        message = record.getMessage()
+    except Exception as error:  # logging itself would write a traceback where a line should be
+        message = f"{_text(record.msg)} (its arguments could not be put in: {type(error).__name__})"
+    return _clean(record, message)
+
+
+def _clean(record: logging.LogRecord, text: str) -> str:
+    """Without secrets, if the line is ours: it may quote what others have told us."""
+    return redact(text) if str(record.name).startswith("dutiful.") else text
+
+
 def _word(value: object) -> str:
-    text = str(value)
+    text = _text(value)
     return text if text and not any(c.isspace() or c in '"[]=' for c in text) else json.dumps(text)
 
 
@@ -169,6 +201,15 @@ def _one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _shown(value: object) -> object:
+    """As it is, if JSON knows it, or else as text."""
+    try:
+        json.dumps(value, default=_text, allow_nan=False)
+    except _NO_JSON:
+        return _text(value)
+    return value
 
 
 def _text(value: object) -> str:

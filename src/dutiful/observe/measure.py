@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from dutiful.acting import Pause
 from dutiful.breaking import BreakerRecord
-from dutiful.core.breaker import BreakerState
+from dutiful.core.breaker import bars
 from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
 from dutiful.core.sketch import Sketch, merged, quantile
 from dutiful.core.transitions import State
@@ -37,6 +38,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerRecord]
     breakers: Sequence[BreakerRecord]
     signs: Signs
+    pauses: Sequence[Pause]
 
 
 async def look(store: Store, *, since: timedelta = WINDOW, now: datetime | None = None) -> Look:
@@ -48,6 +50,7 @@ async def look(store: Store, *, since: timedelta = WINDOW, now: datetime | None 
         workers=await store.workers(),
         breakers=await store.breakers(now=now),
         signs=await store.signs(STUCK, now=now),
+        pauses=await store.pauses(),
     )
 
 
@@ -60,12 +63,20 @@ def samples(seen: Look) -> list[Sample]:
     """In the order of the catalogue, and by labels."""
     found = [*_depths(seen.depths), *_waits(seen), *_kinds(seen.tallies), *_lanes(seen.workers)]
     found += [
-        Sample("breaker_open", float(one.breaker.state is not BreakerState.CLOSED), {"breaker": one.breaker.name})
+        Sample(
+            "breaker_open",
+            float(bars(one.breaker, one.waiting, one.probing, seen.at)),
+            {"breaker": one.breaker.name},
+        )
         for one in seen.breakers
     ]
     found.append(Sample("dead_letters", seen.signs.dead_letters))
     found.append(Sample("stuck", seen.signs.stuck))
     found.append(Sample("workers", sum(worker.alive for worker in seen.workers)))
+    found += [
+        Sample("paused_seconds", _age(pause.since, seen.at), {"scope": pause.scope.value, "name": pause.name})
+        for pause in seen.pauses
+    ]
     order = {name: place for place, name in enumerate(METRICS)}
     return sorted(found, key=lambda sample: (order[sample.metric], sorted(sample.labels.items())))
 
@@ -82,7 +93,11 @@ def _depths(depths: Iterable[Depth]) -> Iterator[Sample]:
 
 def _waits(seen: Look) -> Iterator[Sample]:
     for queue, since in seen.signs.due_since.items():
-        yield Sample("oldest_pending_seconds", max(0.0, (seen.at - since).total_seconds()), {"queue": queue})
+        yield Sample("oldest_pending_seconds", _age(since, seen.at), {"queue": queue})
+
+
+def _age(since: datetime, now: datetime) -> float:
+    return max(0.0, (now - since).total_seconds())
 
 
 def _kinds(tallies: Iterable[Tally]) -> Iterator[Sample]:
@@ -94,6 +109,7 @@ def _kinds(tallies: Iterable[Tally]) -> Iterator[Sample]:
         ended = _sum(some, lambda outcome: outcome in ENDS)
         if ended:
             failed = _sum(some, lambda outcome: outcome in FAILURES)
+            yield Sample("recent_attempts", ended, labels)
             yield Sample("error_rate", failed / ended, labels, count=ended)
         yield from _quantiles("run", merged(one.run for one in some), labels)
         yield from _quantiles("wait", merged(one.wait for one in some), labels)

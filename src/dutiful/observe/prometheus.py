@@ -40,7 +40,9 @@ class Families:
         yield from _gauges(measured)
         yield _estimated(measured)
         yield from _counters(self._totals)
-        trips = CounterMetricFamily("dutiful_breaker_trips", "How often a breaker has opened", labels=["breaker"])
+        trips = CounterMetricFamily(
+            "dutiful_breaker_trips", "How often failures have opened a breaker", labels=["breaker"]
+        )
         for one in self._seen.breakers:
             trips.add_metric([one.breaker.name], one.breaker.trips)
         yield trips

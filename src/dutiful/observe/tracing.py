@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dutiful.core import ids
 from dutiful.core.job import Claim, Inserted, Insertion, NewJob
 from dutiful.core.outcome import Done, Failed, Outcome, TimedOut
-from dutiful.observe.logs import WORKER
+from dutiful.observe.logs import WORKER, follow
 
 log = logging.getLogger("dutiful.tracing")
 NEAR = timedelta(minutes=15)  # an attempt that begins within this of its enqueue belongs to the same trace
@@ -60,6 +60,7 @@ class Tracer:
     def __init__(self) -> None:
         # Until the process sets up an SDK, and without one, its spans cost next to nothing.
         self._tracer = trace.get_tracer("dutiful", version("dutiful"))
+        follow(_current)
 
     @contextmanager
     def producing(self, jobs: Sequence[NewJob]) -> Iterator[Production]:
@@ -163,11 +164,22 @@ class Tracer:
 @contextmanager
 def carried(carrier: Mapping[str, str]) -> Iterator[None]:
     """Go on, in this process, with the trace of another one."""
+    follow(_current)
     token = otel.attach(_W3C.extract(carrier, context=_NOWHERE))
     try:
         yield
     finally:
         otel.detach(token)
+
+
+def _current() -> Mapping[str, str]:
+    """The span that log lines belong to, as they write it."""
+    try:
+        span = trace.get_current_span().get_span_context()
+        known = {"trace_id": trace.format_trace_id(span.trace_id), "span_id": trace.format_span_id(span.span_id)}
+        return known if span.is_valid else {}
+    except Exception:  # a line is worth more than its span
+        return {}
 
 
 def _marked(jobs: Sequence[NewJob], carrier: Mapping[str, str]) -> list[NewJob]:
@@ -204,7 +216,9 @@ def _carrier(options: str | None) -> dict[str, Any] | None:
         found = msgspec.json.decode(options)[KEY]
     except (msgspec.DecodeError, KeyError, TypeError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("traceparent"), str) else None
+    if not isinstance(found, dict) or not isinstance(found.get("traceparent"), str):
+        return None
+    return {name: value for name, value in found.items() if name == "at" or isinstance(value, str)}
 
 
 def _correlation(job: NewJob) -> str:

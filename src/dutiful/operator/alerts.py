@@ -1,5 +1,7 @@
 """What fires, and what is watched. Closed to a tenant's principal: metrics are of the whole fleet."""
 
+from datetime import datetime
+
 import msgspec
 
 from dutiful.core.alert import Alert, AlertRule, AlertState
@@ -24,6 +26,11 @@ class Alerts(Door):
         shown.sort(key=lambda alert: alert.since, reverse=True)
         shown.sort(key=lambda alert: _ORDER[alert.state])
         return [AlertRecord(alert, self._alert_rules.get(alert.rule)) for alert in shown]
+
+    async def alerts_watched(self) -> datetime | None:
+        """When a worker last looked; None: none does, so how alerts stand is how they stood."""
+        self._check_fleetwide("the list of alerts")
+        return await self._store.last_look()
 
     def alert_rules(self) -> list[AlertRule]:
         """What a worker with this app's code watches."""

@@ -18,7 +18,10 @@ class Breakers(Door):
         return await self._store.breakers()
 
     async def reset_breaker(self, name: str, reason: str | None = None) -> Breaker | None:
-        """Close it now and forget its failures; None if there is none of that name."""
+        """Close it now and forget its failures; None if there is none of that name.
+
+        Jobs of its kinds go on at once, those that it refused inside their handlers within about a minute.
+        """
         before = await self._breaker(name)
         async with self._act(
             "breaker.reset",
@@ -33,7 +36,10 @@ class Breakers(Door):
         return breaker
 
     async def open_breaker(self, name: str, open_for: timedelta | None = None, reason: str | None = None) -> Breaker:
-        """Open it now, for that long or as long as its policy says; one that nobody has used yet, too."""
+        """Open it now, for that long or as long as its policy says; one that nobody has used yet, too.
+
+        Its policy is that of the app, if the app declares it.
+        """
 
         def possible() -> None:
             check_name(name, "breaker")
@@ -42,7 +48,7 @@ class Breakers(Door):
 
         before = await self._breaker(name)
         async with self._act("breaker.open", name, reason, before=before, fleetwide=True, check=possible) as act:
-            breaker = await self._store.force_breaker(name, open_for)
+            breaker = await self._store.force_breaker(name, open_for, self._breaker_policies.get(name))
             act.after = _state(breaker)
         return breaker
 

@@ -17,6 +17,7 @@ from dutiful.alert import BUILT_IN
 from dutiful.client import REASON_LIMIT, Client
 from dutiful.core.alert import AlertRule
 from dutiful.core.audit import AuditEvent, AuditOutcome
+from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.errors import (
     BulkRunNotFound,
     DeadLetterNotFound,
@@ -89,12 +90,14 @@ class Door:
         principal: Principal | str | None = None,
         kinds: Mapping[str, Kind[Any, Any]] | None = None,
         alert_rules: Mapping[str, AlertRule] | None = None,
+        breaker_policies: Mapping[str, BreakerPolicy] | None = None,
     ) -> None:
         given = os_user() if principal is None else principal
         self.principal = given if isinstance(given, Principal) else Principal(name=check_name(given, "principal"))
         self._client = client
         self._kinds = kinds or {}
         self._alert_rules = BUILT_IN if alert_rules is None else alert_rules
+        self._breaker_policies = breaker_policies or {}
         tenant = self.principal.tenant
         # Where the database can, it shows a tenant's principal nothing else; that is the second net, not the first.
         self._store = client.store if tenant is None else client.store.for_tenant(tenant)

@@ -4,17 +4,21 @@ import random
 from typing import Any
 from uuid import UUID
 
+import uuid_utils.compat
+
 from dutiful.core import ids
 from dutiful.core.error_class import ErrorClass
 from dutiful.core.error_info import made
-from dutiful.core.errors import IllegalTransition
+from dutiful.core.errors import DutifulError, IllegalTransition
 from dutiful.core.job import JobRecord
 from dutiful.core.outcome import Failed
-from dutiful.core.settle import Policy, decide_surely
+from dutiful.core.settle import Change, Policy, decide_surely
 from dutiful.core.transitions import Act, State, check
-from dutiful.operator.door import recordable
+from dutiful.measuring import Tally, outcome_of
+from dutiful.operator.door import log, recordable
 from dutiful.operator.jobs import Jobs
 
+BY_HAND = "FailedByHand"  # the type of the error
 LOOKS = 20  # at a job that is somewhere else each time
 
 
@@ -35,7 +39,7 @@ class Failing(Jobs):
         """With the id of the act in the trail: by that it is told from another for the same reason."""
         why = f": {recordable(reason)}" if reason else ", who gave no reason"
         error_class = ErrorClass.RETRYABLE if retry else ErrorClass.NON_RETRYABLE
-        return {**made("FailedByHand", f"failed by {self.principal.name}{why}", error_class), "act": str(act)}
+        return {**made(BY_HAND, f"failed by {self.principal.name}{why}", error_class), "act": str(act)}
 
     async def _fail(self, job_id: UUID, error: dict[str, Any], retry: bool) -> State:
         for look in range(LOOKS):
@@ -64,10 +68,21 @@ class Failing(Jobs):
         policy = kind.policy if kind else Policy()
         outcome = Failed(error, final=not retry)
         change = decide_surely(held, outcome, policy, record.max_attempts, random.uniform)
-        refused = await self._store.settle([change])
-        if not refused and change.to is State.READY:
+        if await self._store.settle([change]):
+            return None
+        await self._count(record.kind, change)
+        if change.to is State.READY:
             self._client.delivery.hint(frozenset({(record.queue, record.priority)}))
-        return None if refused else change.to
+        return change.to
+
+    async def _count(self, kind: str, change: Change) -> None:
+        """An attempt that a person has ended, which its worker will not count; how long it ran, that one knows."""
+        one = Tally(kind=kind, outcome=outcome_of(change), count=1)
+        try:
+            # Not by the store of a tenant: what is counted is the fleet's.
+            await self._client.store.tally(uuid_utils.compat.uuid7(), 1, [one])
+        except DutifulError as error:
+            log.warning("an attempt at a job of kind %s was ended by hand, but could not be counted: %s", kind, error)
 
 
 def _check_possible(job: JobRecord, retry: bool) -> None:

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from dutiful.acting import Pause, PauseScope
+from dutiful.acting import EVERY_LANE, Pause, PauseScope
+from dutiful.core.errors import UsageError
 from dutiful.core.payload import check_name
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.operator.door import Door, recordable
@@ -37,10 +38,11 @@ class Fleetwide(Door):
 
     # --- acts
 
-    async def pause(self, scope: PauseScope, name: str, reason: str | None = None) -> bool:
-        """Let nothing of it start any more; False if it was paused already."""
+    async def pause(self, scope: PauseScope | str, name: str, reason: str | None = None) -> bool:
+        """Let nothing of it start any more; False if it was paused already. The lane `*` is every lane."""
+        scope = _scope(scope)
         async with self._act(
-            f"{scope}.pause", name, reason, fleetwide=True, check=lambda: check_name(name, scope.value)
+            f"{scope}.pause", name, reason, fleetwide=True, check=lambda: _check_pausable(scope, name)
         ) as act:
             told = None if reason is None else recordable(reason)
             pause = Pause(scope, name, datetime.now(UTC), self.principal.name, told)
@@ -48,8 +50,9 @@ class Fleetwide(Door):
             act.after = {"paused": True, "changed": changed}
         return changed
 
-    async def resume(self, scope: PauseScope, name: str, reason: str | None = None) -> bool:
+    async def resume(self, scope: PauseScope | str, name: str, reason: str | None = None) -> bool:
         """Undo a pause; False if there was none."""
+        scope = _scope(scope)
         async with self._act(f"{scope}.resume", name, reason, fleetwide=True) as act:
             changed = await self._store.resume(scope, name)
             act.after = {"paused": False, "changed": changed}
@@ -95,3 +98,16 @@ class Fleetwide(Door):
             again = act.done = await self._store.post_again(post_id)
             act.after = {"again": again}
         return again
+
+
+def _check_pausable(scope: PauseScope, name: str) -> None:
+    check_name(name, scope.value)
+    if name == EVERY_LANE and scope is not PauseScope.LANE:
+        raise UsageError(f"a pause of the {scope} {name!r} would hold nothing; for everything: the lane {name!r}")
+
+
+def _scope(text: str) -> PauseScope:
+    try:
+        return PauseScope(text)
+    except ValueError:
+        raise UsageError(f"{text!r:.80} cannot be paused: it is a {', a '.join(PauseScope)} that can") from None

@@ -1,7 +1,7 @@
 """Jobs that run for too long: to find them, and to take them from whoever holds them."""
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 from uuid import UUID
 
@@ -28,7 +28,7 @@ class Releasing(Failing):
     async def stuck(self, older_than: timedelta = STUCK, *, kind: str | None = None) -> list[JobRecord]:
         """Jobs whose attempt has been running for longer than this, the longest first."""
         wanted = JobFilter(state=State.RUNNING, kind=kind, tenant=self.tenant, limit=PAGE)
-        begun = datetime.now(UTC) - older_than
+        begun = await self._store.clock() - older_than
         found = [job for job in await all_of(self._store, wanted) if _runs_since(job, begun)]
         return sorted(found, key=lambda job: (job.started_at or begun, job.id))
 
@@ -44,7 +44,7 @@ class Releasing(Failing):
         # The claim first: if the job is somebody else's by now, it is the older claim that is asked for, and refused.
         held = await self._store.held(job_id)
         found = await self._found(job_id)
-        begun = datetime.now(UTC) - older_than
+        begun = await self._store.clock() - older_than
         async with self._acting(
             "job.release", job_id, found, reason, lambda job: _check_possible(job, begun, older_than)
         ) as act:
@@ -53,8 +53,11 @@ class Releasing(Failing):
                 raise _ended(job_id)
             change = decide(held, Released(), Policy(), record.max_attempts, random.uniform)
             # Without waiting, for it may be the transaction of the handler itself that hangs.
-            for refusal in await self._store.settle([change], skip_locked=True):
+            refused = await self._store.settle([change], skip_locked=True)
+            for refusal in refused:
                 await self._check_applied(held, refusal.verdict)
+            if not refused:
+                await self._count(held.kind, change)
             record = await self.job(job_id)
             act.after = {"state": record.state, "worker": str(held.worker_id)}
         self._client.delivery.hint(EVERYWHERE)

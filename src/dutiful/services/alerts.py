@@ -1,5 +1,6 @@
 """Watches metrics, and tells of each alert that begins to fire or is over: once, however many watch."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,9 @@ from dutiful.duties import Survey
 
 log = logging.getLogger("dutiful.alerts")
 KEEP = timedelta(days=30)  # how long one that is over is shown
+LIMIT = timedelta(seconds=30)  # of one look
+NOTED = timedelta(seconds=5)  # between two notes that somebody looks, at least
+LATER = LIMIT + timedelta(seconds=30)  # a look may take long, and another one may have to take the lead
 FIRING, CLEARED = "alert.firing", "alert.cleared"
 Measure = Callable[[datetime], Awaitable[Sequence[Sample]]]
 
@@ -27,14 +31,23 @@ class Alerts:
         self._store = store
         self._rules = rules
         self._measure = measure
-        self._every = every.total_seconds()
+        self._every = every
         self._not_before = 0.0
+        self._noted: datetime | None = None
 
     async def tick(self, survey: Survey) -> Lines | None:
         if time.monotonic() >= self._not_before:
             # First, so that one that cannot look now does not try again at once.
-            self._not_before = time.monotonic() + self._every
-            await self.once(survey.now)
+            self._not_before = time.monotonic() + self._every.total_seconds()
+            try:
+                async with asyncio.timeout(LIMIT.total_seconds()):
+                    await self.once(survey.now)
+            except TimeoutError:
+                log.warning(
+                    "a look at what alerts watch had no answer within %.0f s and was given up; it is tried again, and "
+                    "until then nothing fires",
+                    LIMIT.total_seconds(),
+                )
         return None
 
     async def once(self, now: datetime) -> list[AlertChange]:
@@ -45,21 +58,37 @@ class Alerts:
         applied = await self._store.change_alerts(changes, now=now) if changes else []
         for change in applied:
             _log(change)
+        await self._note(stored.values(), applied, now)
         if past := [alert for alert in stored.values() if self._is_past(alert, now)]:
             await self._store.forget_alerts(past)
         return applied
+
+    async def _note(self, stored: Iterable[Alert], applied: Sequence[AlertChange], now: datetime) -> None:
+        """Whoever asks is to know that somebody watches; and whoever reads this log, what fired before we did."""
+        if self._noted is not None and timedelta(0) <= now - self._noted < NOTED:
+            return
+        if self._noted is None or now - self._noted >= self._every + LATER:
+            ended = {(change.after.rule, change.after.series) for change in applied if change.event == CLEARED}
+            for alert in stored:
+                if alert.state is AlertState.FIRING and (alert.rule, alert.series) not in ended:
+                    _log_known(alert)
+        self._noted = now
+        await self._store.note_look(self._every + LATER, now=now)
 
     def _judged(
         self, stored: Mapping[tuple[str, str], Alert], samples: Sequence[Sample], now: datetime
     ) -> Iterator[AlertChange]:
         for rule in self._rules.values():
-            values = {series_of(sample.labels): sample.value for sample in samples if rule.reads(sample)}
+            seen = {series_of(sample.labels): sample for sample in samples if rule.reads(sample)}
+            if not seen and (absent := rule.absent()):
+                seen = {series_of(absent.labels): absent}
             # Those that are not there any more are over, too.
             known = [series for name, series in stored if name == rule.name]
-            for series in dict.fromkeys([*values, *known]):
-                before = stored.get((rule.name, series))
+            for series in dict.fromkeys([*seen, *known]):
+                before, sample = stored.get((rule.name, series)), seen.get(series)
                 fresh = Alert(rule=rule.name, series=series, since=now)
-                after = judge(rule, before or fresh, values.get(series), now)
+                value = None if sample is None else sample.value
+                after = judge(rule, before or fresh, value, now, sure=rule.knows(sample))
                 if after not in (before, fresh):
                     yield _change(before, after, rule)
 
@@ -105,15 +134,26 @@ def _log(change: AlertChange) -> None:
         return
     alert = change.after
     firing = change.event == FIRING
-    where = f" ({alert.series})" if alert.series else ""
     value = "" if alert.value is None else f", {change.data['metric']} is {alert.value:g}"
     log.log(
         logging.WARNING if firing else logging.INFO,
-        "alert %s%s %s: %s%s",
-        alert.rule,
-        where,
+        "alert %s %s: %s%s",
+        _named(alert),
         "fires" if firing else "is over",
         alert.summary,
         value,
-        extra={"rule": alert.rule, "series": alert.series, "value": alert.value, "summary": alert.summary},
+        extra=_fields(alert),
     )
+
+
+def _log_known(alert: Alert) -> None:
+    since = alert.since.isoformat(timespec="seconds")
+    log.warning("alert %s has been firing since %s: %s", _named(alert), since, alert.summary, extra=_fields(alert))
+
+
+def _named(alert: Alert) -> str:
+    return f"{alert.rule} ({alert.series})" if alert.series else alert.rule
+
+
+def _fields(alert: Alert) -> dict[str, Any]:
+    return {"rule": alert.rule, "series": alert.series, "value": alert.value, "summary": alert.summary}

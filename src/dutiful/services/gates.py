@@ -18,8 +18,11 @@ class Gates:
 
     async def tick(self, survey: Survey) -> Lines | None:
         lines: set[tuple[str, int]] = set()
-        if not survey.blocked or time.monotonic() < self._not_before:
+        if not survey.blocked:
             return None
+        if time.monotonic() < self._not_before:
+            # Those who wait for a probe must not wait for that, too.
+            return (await self._duties.let_out(BATCH)).lines or None
         began = time.monotonic()
         for _ in range(ROUNDS):
             promotion = await self._duties.sweep(BATCH)

@@ -17,6 +17,7 @@ from dutiful.core.job import JobRecord
 from dutiful.daemons import Daemons
 from dutiful.delivery import Lines
 from dutiful.duties import Duties, Parted, Survey, Tidings
+from dutiful.observe.logs import about
 from dutiful.watching import Watching
 
 log = logging.getLogger("dutiful.services")
@@ -26,7 +27,7 @@ SLICE, SLICE_TIME = 100, 0.25  # jobs, seconds: nobody's event waits long for th
 SHARE = 0.6
 LONGEST_REST, SHORTEST_REST = 60.0, 1.0
 FROM_START = 600.0
-POSTS_STAY = timedelta(days=30)  # where jobs stay for good
+OTHERS_STAY = timedelta(days=30)  # what belongs to no job, at least
 Callback = Callable[[JobRecord], Any]
 
 
@@ -89,10 +90,10 @@ class Retention:
         await self._tell_untold()  # a process may have died between the mark and the callback
         if self._stale_after is not None:
             await self._in_steps(self._mark_stale)
-        if self._keep is None:
-            await self._in_steps(lambda: self._store.tidy(POSTS_STAY, BATCH))
-            return
-        await self._in_steps(self._delete)
+        if self._keep is not None:
+            await self._in_steps(self._delete)
+        stays = max(self._keep or OTHERS_STAY, OTHERS_STAY)
+        await self._in_steps(lambda: self._store.tidy(stays, BATCH))
 
     async def _in_steps(self, step: Callable[[], Any]) -> None:
         more = True
@@ -172,7 +173,7 @@ async def _call(callback: Callback, job: JobRecord, threads: Daemons) -> None:
     error = asyncio.CancelledError("it was cancelled") if calling.cancelled() else calling.result()
     if error is not None:
         name = getattr(callback, "__name__", callback)
-        log.error("%s failed for job %s", name, ids.public(job.id), exc_info=error)
+        log.error("%s failed for job %s", name, ids.public(job.id), exc_info=error, extra=about(job))
 
 
 async def _called(callback: Callback, job: JobRecord, threads: Daemons) -> BaseException | None:

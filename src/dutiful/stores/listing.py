@@ -173,7 +173,9 @@ def _sources(wanted: JobFilter) -> Generator[Request, Any, list[_Source]]:
     elif wanted.state is not None and wanted.state.final:
         found.append(_source([Branch(Index.UNHAPPY, wanted.state.value)], asked, state=None))
     elif wanted.state is not None:
-        found.append(_source([Branch(Index(wanted.state.value))], asked, state=None))
+        # Whose error is asked for is for the state to say, so that is asked along with it.
+        answered = {"state": None} if wanted.error_class is None else {}
+        found.append(_source([Branch(Index(wanted.state.value))], asked, **answered))
     elif wanted.error_class is not None:
         found.append(_source([Branch(Index.UNHAPPY, state.value) for state in _UNHAPPY], asked))
     return found or [_source([Branch(Index.JOB)], asked)]

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from contextvars import Context
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -121,7 +122,8 @@ class Watcher:
         self._wake.set()
         self._idle.clear()
         if self._running is None:
-            self._running = asyncio.create_task(self._run(), name="dutiful watcher")
+            # In no context: it works for others, too, than the one who happens to come first.
+            self._running = asyncio.create_task(self._run(), name="dutiful watcher", context=Context())
 
     async def _run(self) -> None:
         listener_id = uuid4()  # another one each time: the last run may still be signing off

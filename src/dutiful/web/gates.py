@@ -80,7 +80,7 @@ class Gates:
 
         caller = await ask()
         principal = self._stranger(operation, address) if caller is None else caller.principal
-        operator = Operator(client, principal, self._app.kinds, self._app.alert_rules())
+        operator = Operator(client, principal, self._app.kinds, self._app.alert_rules(), self._app.breaker_policies())
         try:
             _check_role(operation, principal)
             _check_query(operation, request)

@@ -15,7 +15,7 @@ from dutiful.core.error_class import ErrorClass
 from dutiful.core.error_info import made
 from dutiful.core.errors import DutifulError, ItemsFailed
 from dutiful.core.job import Claim
-from dutiful.core.outcome import Cancel, Done, Failed, Lost, Outcome, Partial, Released, Snooze
+from dutiful.core.outcome import Cancel, Done, Failed, Lost, Outcome, Partial, Snooze
 from dutiful.core.payload import encode
 from dutiful.kind import Kind, Mode, Phase
 from dutiful.observe.logs import about
@@ -78,8 +78,9 @@ class Attempts:
                 accepted = kind.accept(claim.payload, claim.tenant)
                 context.upgrade(accepted.payload)
                 claim = msgspec.structs.replace(claim, payload=accepted.arguments)
-            if kind.breaker is not None and not await context.let_in(kind.breaker):
-                outcome = Released()  # it waits with the others of its kind until the breaker lets one try
+            barred = None if kind.breaker is None else await context.let_in(kind.breaker)
+            if barred is not None:
+                outcome = barred
             elif kind.mode is Mode.LOOP:
                 own = contextvars.copy_context()
                 own.run(CURRENT.set, context)
@@ -130,16 +131,17 @@ class Attempts:
 
     async def _last_word(self, track: Track, patience: float | None) -> None:
         """What the handler said last is stored before its job is settled; the outcome does not depend on it."""
+        job, fields = ids.public(track.job_id), about(track.claim)
         try:
             async with asyncio.timeout(patience):
                 await self._reporter.last_word(track)
         except DutifulError as error:
-            log.debug("job %s: its last progress was not stored: %s", ids.public(track.job_id), error)
+            log.debug("job %s: its last progress was not stored: %s", job, error, extra=fields)
         except (TimeoutError, asyncio.CancelledError):
             # There is no time to wait for the store; but what the handler has done is not to be forgotten.
-            log.warning("job %s: its last progress was not stored", ids.public(track.job_id))
+            log.warning("job %s: its last progress was not stored", job, extra=fields)
         except Exception:
-            log.exception("job %s: its last progress could not be stored", ids.public(track.job_id))
+            log.exception("job %s: its last progress could not be stored", job, extra=fields)
 
     def _arguments(self, claim: Claim, kind: Kind[Any, Any], context: AttemptContext) -> dict[str, Any]:
         signature = kind.signature

@@ -4,47 +4,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError as GivenUp
-from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from dutiful.core.breaker import Entry, Sign
+from dutiful.core.breaker import Sign
 from dutiful.core.errors import BreakerOpen, UsageError
 from dutiful.core.job import Token
 from dutiful.errand import Errand
 from dutiful.worker.breakers import Breakers
+from dutiful.worker.passage import INNERMOST, Passage
 
 log = logging.getLogger("dutiful.worker")
 Reading = Callable[[BaseException | None], Sign]
-
-
-class Passage:
-    """Once through one breaker; `outer` is the one inside whose block it was asked for."""
-
-    __slots__ = ("attempt", "entry", "inside", "name", "outer", "unwanted")
-
-    def __init__(self, attempt: "AttemptBreakers", name: str, outer: "Passage | None") -> None:
-        self.attempt = attempt
-        self.name = name
-        self.outer = outer
-        self.entry: Entry | None = None
-        self.inside = False
-        self.unwanted = False
-
-    @property
-    def nested(self) -> bool:
-        """Whether a block around it has the same breaker: then the call counts once, as that one's."""
-        outer = self.outer
-        while outer is not None:
-            if outer.inside and outer.name == self.name and outer.attempt is self.attempt:
-                return True
-            outer = outer.outer
-        return False
-
-
-INNERMOST: ContextVar[Passage | None] = ContextVar("dutiful_innermost_breaker", default=None)
-"""Tasks that are started inside a breaker's block inherit it."""
 
 
 class AttemptBreakers:
@@ -59,17 +31,19 @@ class AttemptBreakers:
         self._declared: Passage | None = None
 
     async def enter(self, passage: Passage) -> None:
-        """Wait while another call of this job probes, for it may close the breaker; BreakerOpen if it is barred."""
-        if passage.nested or (self._declared is not None and self._declared.name == passage.name):
-            return
-        turn = self._turns.setdefault(passage.name, asyncio.Lock())
-        await turn.acquire()
+        """BreakerOpen if it is barred, be it inside a block that was not.
+
+        While another call of this job probes it waits for a while, for that may close the breaker. Then it goes along
+        with it: the other one may be waiting for this one.
+        """
+        within = passage.around() or self._whole(passage.name)
+        if within is None or within.place is None:
+            passage.turn = await self._take_turn(passage.name)
         try:
-            passage.entry = await self.breakers.ask(passage.name, self._token)
+            passage.let_in(await self.breakers.ask(passage.name, self._token), within)
         finally:
             if passage.entry is None or not passage.entry.probe:
-                turn.release()
-        passage.inside = True
+                self._end_turn(passage)
         if passage.unwanted:
             await self.leave(passage, Sign.UNCLEAR)
 
@@ -77,11 +51,12 @@ class AttemptBreakers:
         entry, passage.entry, passage.inside = passage.entry, None, False
         if entry is None:
             return
+        sign = passage.speaks(sign)
         try:
-            await self.breakers.told(passage.name, self._token, entry, sign)
+            if passage.holder is None or sign is not Sign.UNCLEAR:
+                await self.breakers.told(passage.name, self._token, entry, sign)
         finally:
-            if entry.probe:
-                self._turns[passage.name].release()
+            self._end_turn(passage)
 
     def abandon(self, passage: Passage) -> None:
         """Its thread was interrupted while it waited, perhaps when it had just been let in."""
@@ -89,17 +64,35 @@ class AttemptBreakers:
         if passage.inside:
             self.breakers.loop.create_task(self.leave(passage, Sign.UNCLEAR))
 
+    async def _take_turn(self, name: str) -> bool:
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        try:
+            async with asyncio.timeout(self.breakers.longest_turn(name)):
+                return await turn.acquire()
+        except TimeoutError:
+            return False
+
+    def _end_turn(self, passage: Passage) -> None:
+        if passage.turn:
+            passage.turn = False
+            self._turns[passage.name].release()
+
     # --- declared on the kind
 
-    async def let_in(self, name: str) -> bool:
-        """Enter for the whole attempt, before its handler begins; False if it is barred."""
+    def _whole(self, name: str) -> Passage | None:
+        """The passage of the whole attempt, if its kind declares this breaker."""
+        declared = self._declared
+        return declared if declared is not None and declared.inside and declared.name == name else None
+
+    async def let_in(self, name: str) -> BreakerOpen | None:
+        """Enter for the whole attempt, before its handler begins; what bars it, if anything does."""
         passage = Passage(self, name, None)
         try:
             await self.enter(passage)
-        except BreakerOpen:
-            return False
+        except BreakerOpen as error:
+            return error
         self._declared = passage
-        return True
+        return None
 
     async def let_out(self, sign: Sign) -> None:
         """The attempt has ended; its outcome does not depend on this."""
@@ -136,7 +129,8 @@ class NamedBreaker:
     def __enter__(self) -> Self:
         if _on_event_loop():
             raise UsageError(
-                f"the breaker {self._name} is entered on an event loop, which would stand still; use `async with`"
+                f"the breaker {self._name} is entered on an event loop, which would stand still; use `async with`, "
+                "and call a blocking function that it decorates by `await asyncio.to_thread(function, …)`"
             )
         passage, loop = self._begun(), self._attempt.breakers.loop
         try:

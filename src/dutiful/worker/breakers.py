@@ -2,15 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dutiful.breaking import Breaking
 from dutiful.core.breaker import Barred, Breaker, BreakerPolicy, BreakerState, Entry, Sign
 from dutiful.core.errors import BreakerOpen, DutifulError
 from dutiful.core.job import Token
+from dutiful.kind import Kind
 
 log = logging.getLogger("dutiful.worker")
 PATIENCE = 5.0  # how long a block that has ended waits until that is stored; it is told all the same
+TURN = 10.0  # the longest that one call of a job waits for another one of it that probes
+TRUSTED = 0.25  # how long it is believed that a kind's jobs wait, for what was claimed ahead is barred job by job
+
+
+def boundless(kinds: Iterable[Kind[Any, Any]]) -> list[str]:
+    """Kinds that declare a breaker and have no timeout: one that hangs as a probe holds up all who wait for it."""
+    return sorted(kind.name for kind in kinds if kind.breaker is not None and not _ends_in_time(kind))
+
+
+def _ends_in_time(kind: Kind[Any, Any]) -> bool:
+    phases = kind.phases
+    return kind.timeout is not None or (bool(phases) and all(phase.timeout is not None for phase in phases))
 
 
 class Breakers:
@@ -22,6 +37,7 @@ class Breakers:
         self._default = default
         self._telling: set[asyncio.Task[None]] = set()
         self._said: dict[str, int] = {}  # by breaker: the round that was logged last
+        self._held_back: dict[str, float] = {}  # by kind: when that was seen
 
     async def ask(self, name: str, token: Token) -> Entry:
         """Be let in, or BreakerOpen; whoever stops waiting for the answer leaves no probe's place taken behind."""
@@ -35,6 +51,27 @@ class Breakers:
         if isinstance(answer, Barred):
             raise BreakerOpen(name, answer.until, answer.wait)
         return answer
+
+    def longest_turn(self, name: str) -> float:
+        return min(self._policies.get(name, self._default).open_for.total_seconds(), TURN)
+
+    async def hold_back(self, kind: str, name: str) -> bool:
+        """Have jobs of the kind wait for its breaker; False if they do not, and would be claimed again at once.
+
+        A worker of a version in which the kind declared none may have started after us.
+        """
+        if time.monotonic() - self._held_back.get(kind, -TRUSTED) < TRUSTED:
+            return True
+        policies = {name: self._policies[name]} if name in self._policies else None
+        try:
+            await self._breaking.put_breaker_kinds({kind: name}, policies)
+            held = any(kind in one.kinds for one in await self._breaking.breakers() if one.breaker.name == name)
+        except DutifulError as error:
+            log.warning("breaker %s: jobs of kind %s cannot be held back: %s", name, kind, error)
+            return False
+        if held:
+            self._held_back[kind] = time.monotonic()
+        return held
 
     def tell(self, name: str, token: Token, entry: Entry, sign: Sign) -> "asyncio.Task[None]":
         """Say how it ended, in a task that nobody interrupts and that never fails."""

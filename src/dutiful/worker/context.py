@@ -14,13 +14,13 @@ from dutiful.core import ids
 from dutiful.core.breaker import Sign
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import Claim, Token
-from dutiful.core.outcome import TimeoutExceeded
+from dutiful.core.outcome import Released, Snoozed, TimeoutExceeded
 from dutiful.core.payload import check_name, encode
 from dutiful.errand import Errand
 from dutiful.kind import Phase
 from dutiful.worker.breaker import AttemptBreakers, NamedBreaker, PassThrough
 from dutiful.worker.breakers import Breakers
-from dutiful.worker.ending import sign_of_error
+from dutiful.worker.ending import sign_of_error, until_it_may_call
 from dutiful.worker.items import KEPT_ERRORS, TrackedItems, each, failures
 from dutiful.worker.lock import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks import Locks
@@ -168,9 +168,13 @@ class AttemptContext:
         name = str.__str__(check_name(name, "breaker"))
         return PassThrough() if self._ports.breakers is None else NamedBreaker(self._own_breakers, name)
 
-    async def let_in(self, breaker: str) -> bool:
-        """Enter the breaker that the kind declares; False if it lets no attempt begin."""
-        return self._ports.breakers is None or await self._own_breakers.let_in(breaker)
+    async def let_in(self, breaker: str) -> Released | Snoozed | None:
+        """Enter the breaker that the kind declares; what becomes of an attempt that it does not let begin."""
+        if self._ports.breakers is None or (error := await self._own_breakers.let_in(breaker)) is None:
+            return None
+        # Given back, it waits with the others of its kind until the breaker lets one try.
+        waits = await self._ports.breakers.hold_back(self._claim.kind, breaker)
+        return Released() if waits else until_it_may_call(error)
 
     async def let_out(self, sign: Sign) -> None:
         if self._breakers is not None:

@@ -33,6 +33,7 @@ from dutiful.worker.signal import of_the_job
 from dutiful.worker.slot import Slot, Stop
 
 SPREAD = 0.1
+LONGEST = timedelta(minutes=1)  # who was barred asks again then: nobody wakes it when the breaker is reset
 
 
 def ended_by(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:
@@ -70,7 +71,7 @@ def meant_by(error: BaseException, retry: Retry, message_limit: int) -> Snoozed 
             case Snooze():
                 return Snoozed(duration(error.delay))
             case BreakerOpen():
-                return _until_it_may_call(error)
+                return until_it_may_call(error)
             case Cancel():
                 return Cancelled(storable(str.__str__(str(error.reason)), message_limit))
     except BaseException:  # a subclass without what its base has, or one that cannot be written as text
@@ -90,7 +91,7 @@ def meant_by(error: BaseException, retry: Retry, message_limit: int) -> Snoozed 
 def sign_of(outcome: Outcome) -> Sign:
     """What an attempt says of the service that all of it depends on."""
     match outcome:
-        case Done() | Partial():
+        case Done():
             return Sign.GOOD
         case TimedOut():
             return Sign.BAD
@@ -99,7 +100,7 @@ def sign_of(outcome: Outcome) -> Sign:
             ours = isinstance(exception, type) and issubclass(exception, DutifulError)
             own = class_of(error) is ErrorClass.NON_RETRYABLE or (ours and exception is not ItemsFailed)
             return Sign.UNCLEAR if own else Sign.BAD
-        case Snoozed() | Cancelled() | Lost() | Released():
+        case Partial() | Snoozed() | Cancelled() | Lost() | Released():
             return Sign.UNCLEAR
         case _:
             assert_never(outcome)
@@ -116,10 +117,10 @@ def sign_of_error(error: BaseException | None, slot: Slot, retry: Retry) -> Sign
     return sign_of(ended_by(error, slot, retry, MESSAGE_LIMIT))
 
 
-def _until_it_may_call(error: BreakerOpen) -> Snoozed:
+def until_it_may_call(error: BreakerOpen) -> Snoozed:
     """Not all at once, when many wait for one service."""
-    wait = max(error.wait, timedelta(0)) * random.uniform(1, 1 + SPREAD)
-    return Snoozed(wait, made("BreakerOpen", str(error), ErrorClass.TRANSIENT))
+    wait = min(max(error.wait, timedelta(0)), LONGEST) * random.uniform(1, 1 + SPREAD)
+    return Snoozed(wait, {**made("BreakerOpen", str(error), ErrorClass.TRANSIENT), "breaker": error.name})
 
 
 def _raised(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:

@@ -67,7 +67,7 @@ class _Run:
 
     async def run(self) -> Outcome:
         self._pipeline.signature.decode(self._claim.payload)
-        known = await self._worker.reporter.phases(self._claim.job_id)
+        known = await self._worker.reporter.phases(self._claim)
         if not self._pipeline.resumes:
             self._anew, known = bool(known), []
         records = {record.name: record for record in known}

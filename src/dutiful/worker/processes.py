@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from dutiful.breaker import Aside
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome, Snooze, Snoozed
 from dutiful.core.payload import encode
@@ -242,6 +243,7 @@ def _run(kind: Any, request: Request, pipe: Connection) -> str | None:
     # Only now: a young process has much to import, and a timeout that counts it could never be kept.
     pipe.send_bytes(BEGUN)
     ABOUT.set(request.about)
+    Aside.kind = kind
     arguments = msgspec.structs.asdict(kind.signature.decode(request.payload))
     with _traced(request.trace):
         value = kind.function(**arguments)

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from uuid import UUID
 
 from dutiful.core import ids
 from dutiful.core.errors import ClaimLost, DataRefused, DutifulError
-from dutiful.core.job import PhaseRecord
+from dutiful.core.job import Claim, PhaseRecord
+from dutiful.observe.logs import about
 from dutiful.tracking import PhaseMark, Tracking
 from dutiful.worker.track import Track
 
@@ -62,14 +62,15 @@ class Reporter:
         self._context = contextvars.copy_context()  # not that of the handler who happens to speak first
         self._closed = False
 
-    async def phases(self, job_id: UUID) -> list[PhaseRecord]:
+    async def phases(self, claim: Claim) -> list[PhaseRecord]:
         """As the store has them, which is asked until it answers."""
         pause = FIRST_RETRY
         while True:
             try:
-                return await self._tracking.phases(job_id)
+                return await self._tracking.phases(claim.job_id)
             except DutifulError as error:
-                log.warning("job %s waits for what is known of its phases: %s", ids.public(job_id), error)
+                job = ids.public(claim.job_id)
+                log.warning("job %s waits for what is known of its phases: %s", job, error, extra=about(claim))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_RETRY)
 
@@ -187,8 +188,9 @@ class Reporter:
                 await self._store(batch[middle:])
                 return
             strange = None if isinstance(error, DataRefused) else error
-            job = ids.public(batch[0].track.job_id)
-            log.warning("what job %s says of itself is refused: %s", job, error, exc_info=strange)
+            claim = batch[0].track.claim
+            job = ids.public(claim.job_id)
+            log.warning("what job %s says of itself is refused: %s", job, error, exc_info=strange, extra=about(claim))
             batch[0].settle(error)
             return
         for entry in batch:

@@ -117,8 +117,8 @@ class Settler:
             payload="{}",
             priority=0,
             max_attempts=1,
-            tenant=None,
-            correlation_id=None,
+            tenant=held.tenant,
+            correlation_id=held.correlation_id,
             parent_id=None,
             subject=None,
             options=None,
@@ -190,7 +190,7 @@ class Settler:
         if self._tallies is not None:
             self._tallies.completed(claims, _of(refused, Verdict.LOST) if refused else ())
         if refused:
-            _report(refused)
+            _report(refused, claims)
 
     async def _refused_result(self, done: Completion, error: DataRefused) -> None:
         """The database would not take this result: the attempt has failed, its neighbours have not."""
@@ -228,7 +228,7 @@ class Settler:
                 if change.to.final:
                     self._ended(_names_webhook(claim))
         self._count([one for one in changes if one[0].claim_id not in asked], refused)
-        _report(refused)
+        _report(refused, [claim for claim, _ in changes])
         if asked:
             # It was to live on, but somebody cancelled it meanwhile.
             again = [
@@ -295,8 +295,10 @@ def _tell_of(claim: Claim, change: Change) -> None:
     )
 
 
-def _report(refused: Sequence[Refusal]) -> None:
+def _report(refused: Sequence[Refusal], claims: Sequence[Claim]) -> None:
+    known = {claim.claim_id: claim for claim in claims}
     for refusal in refused:
         if refusal.verdict is Verdict.LOST:
-            job = ids.public(refusal.job_id)
-            log.warning("job %s: its claim was lost, so this outcome is discarded", job, extra={"job": job})
+            job, claim = ids.public(refusal.job_id), known.get(refusal.claim_id)
+            fields = {"job": job} if claim is None else about(claim)
+            log.warning("job %s: its claim was lost, so this outcome is discarded", job, extra=fields)

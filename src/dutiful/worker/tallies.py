@@ -7,7 +7,7 @@ from dutiful.core.job import Claim
 from dutiful.core.settle import Change
 from dutiful.core.sketch import Sketch
 from dutiful.core.transitions import State
-from dutiful.measuring import Measuring, Tally
+from dutiful.measuring import Measuring, Tally, outcome_of
 
 # The attempt was handed back, so the job will be claimed for the first time once more, and its wait be counted then.
 HANDED_BACK = frozenset({"snoozed", "released", "lost"})
@@ -29,8 +29,8 @@ class Count:
 
 
 class Tallies:
-    """Counted is what the store has taken: an outcome that it refused, since the claim was lost, was counted by whoever
-    took the claim away. What was never started is no attempt."""
+    """Counted is what the store has taken: an outcome that it refused, since the claim was lost, is counted by whoever
+    took the claim away, a worker or a person. What was never started is no attempt."""
 
     def __init__(self) -> None:
         self._ended: dict[int, float] = {}  # by claim whose outcome is not known to be stored: how long it ran
@@ -127,15 +127,6 @@ class Tallies:
 
     def _kinds(self, outcome: str) -> dict[str, Count]:
         return self._counts.setdefault(outcome, {})
-
-
-def outcome_of(change: Change) -> str:
-    """As tallies call it: a final state, or what became of the attempt."""
-    if change.outcome == "lost":
-        return "lost"  # also if it was once too often, for it is the attempt that was
-    if change.to.final:
-        return change.to.value
-    return "retried" if change.outcome in ("failed", "timed_out") else change.outcome
 
 
 def _of(kinds: dict[str, Count], kind: str) -> Count:

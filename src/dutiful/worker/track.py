@@ -26,6 +26,7 @@ class Track:
     """The state of one attempt's progress; whoever writes it asks for the `report` at that moment."""
 
     def __init__(self, claim: Claim, notes: Notes, phases: int = 1) -> None:
+        self.claim = claim
         self.job_id = claim.job_id
         self.claim_id = claim.claim_id
         self.closed = False  # what is said from now on comes too late

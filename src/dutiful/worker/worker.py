@@ -14,7 +14,6 @@ from uuid import UUID
 
 import uuid_utils.compat
 
-from dutiful.acting import PauseScope
 from dutiful.breaker import breaker_policy
 from dutiful.core.breaker import BreakerPolicy
 from dutiful.core.duration import brief
@@ -32,7 +31,7 @@ from dutiful.service import Duty
 from dutiful.settings import Settings
 from dutiful.store import Store
 from dutiful.worker.attempt import Attempts
-from dutiful.worker.breakers import Breakers
+from dutiful.worker.breakers import Breakers, boundless
 from dutiful.worker.lane import Lane, Suspects
 from dutiful.worker.lease import LeaseKeeper, Leases
 from dutiful.worker.lines import Lines
@@ -157,6 +156,12 @@ class Worker:
                 # By every worker, be it one that never leads: what a breaker bars it gives back, and while nobody knows
                 # that the kind has to wait, it would claim that again at once.
                 await self._store.put_breaker_kinds(self._breaker_kinds, self._breakers)
+                for name in boundless(self._kinds.values()):
+                    log.warning(
+                        "kind %s declares a breaker and no timeout: if one of its jobs hangs as a probe, the breaker "
+                        "stays half-open, and others wait for it without end; give it one, as in timeout='5m'",
+                        name,
+                    )
                 if self._duties is not None:
                     await self._duties.recover()
                     opening.debug("recovered")
@@ -397,8 +402,8 @@ class Worker:
         self._leases.drop([claim.claim_id])
 
     async def _beat(self) -> None:
-        # Seen before the lanes are: what one that is paused claims from here on is nothing.
-        paused = {pause.name for pause in await self._store.pauses() if pause.scope is PauseScope.LANE}
+        # Seen before the lanes are: of what is paused, nothing is claimed from here on.
+        heard = max((pause.since for pause in await self._store.pauses()), default=None)
         tenants = {"tenants": list(self._settings.claim_tenants)} if self._settings.claim_tenants else {}
         lanes = {
             lane.name: {
@@ -408,7 +413,7 @@ class Worker:
                 "jobs": lane.running,
                 "ahead": lane.ahead,
                 "utilisation": lane.utilisation(),
-                **({"paused": True} if lane.name in paused else {}),
+                **({"heard": heard.isoformat()} if heard else {}),
                 **tenants,
             }
             for lane in self.lanes

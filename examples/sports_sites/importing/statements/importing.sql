@@ -11,8 +11,8 @@ create table if not exists imported_rows (
 );
 
 -- name: lock_ledger
--- Two imports at once would both find a row that neither has written down.
-lock table imported_rows in exclusive mode;
+-- Two imports at once would both make the ledger, or find a row that neither has written down.
+select pg_advisory_xact_lock(hashtext('imported_rows'));
 
 -- name: analysis_queue
 select q.lipas_id as row_id, q.lipas_id, q.status, q.added_at

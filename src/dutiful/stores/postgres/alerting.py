@@ -1,7 +1,7 @@
 """Alerts in Postgres."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -24,3 +24,10 @@ class PostgresAlerting(PostgresPart):
     async def forget_alerts(self, alerts: Sequence[Alert]) -> None:
         columns = [a.rule for a in alerts], [a.series for a in alerts], [a.since for a in alerts]
         await self._db.fetch(self._sql["forget_alerts"], *columns)
+
+    async def note_look(self, good_for: timedelta, *, now: datetime | None = None) -> None:
+        await self._db.fetch(self._sql["note_look"], good_for, now)
+
+    async def last_look(self, *, now: datetime | None = None) -> datetime | None:
+        rows = await self._db.fetch(self._sql["last_look"], now)
+        return rows[0]["at"] if rows else None

@@ -20,7 +20,7 @@ _TRIES = 1_000
 """Of those who try at once one succeeds, so that this many need a crowd as large."""
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True):
     """A breaker at one moment, and how the claim that asks stands with it."""
 
     breaker: Breaker | None
@@ -31,7 +31,7 @@ class _Seen(msgspec.Struct, frozen=True):
     live: bool
 
 
-class _Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True):
     """What becomes of a breaker; the claim may get a place among its probes, or give it up."""
 
     after: Breaker
@@ -45,7 +45,7 @@ class PostgresBreaking(PostgresPart):
     ) -> Entry | Barred:
         answer: Entry | Barred
 
-        def step(seen: _Seen) -> _Step | None:
+        def step(seen: Seen) -> Step | None:
             nonlocal answer
             before = seen.breaker or Breaker(name=name, policy=policy)
             if seen.place:  # one claim has one place, however often it asks
@@ -57,7 +57,7 @@ class PostgresBreaking(PostgresPart):
                 raise ClaimLost(
                     f"job {ids.public(token.job_id)} is no longer ours: it cannot try the service of {name}"
                 )
-            return _Step(after, enters=True) if probes and not seen.place else None
+            return Step(after, enters=True) if probes and not seen.place else None
 
         await self._change(name, step, token, now)
         return answer
@@ -72,36 +72,42 @@ class PostgresBreaking(PostgresPart):
         *,
         now: datetime | None = None,
     ) -> Breaker:
-        def step(seen: _Seen) -> _Step | None:
+        def step(seen: Seen) -> Step | None:
             before = seen.breaker or Breaker(name=name, policy=policy)
             if entry.probe and not (seen.place and entry.round == before.round):
                 return None
             after = rules.leave(before, policy, entry, sign, seen.now)
-            return _Step(after, leaves=entry.probe) if entry.probe or after != before else None
+            return Step(after, leaves=entry.probe) if entry.probe or after != before else None
 
         return await self._change(name, step, token, now) or Breaker(name=name, policy=policy)
 
     async def breakers(self, *, now: datetime | None = None) -> list[BreakerRecord]:
         rows = await self._db.fetch(self._sql["all_breakers"], _COUNTED, now)
         return [
-            BreakerRecord(
-                breaker=_breaker(row), probing=row["probing"], kinds=list(row["kinds"]), waiting=row["waiting"]
-            )
+            BreakerRecord(breaker=read(row), probing=row["probing"], kinds=list(row["kinds"]), waiting=row["waiting"])
             for row in rows
         ]
 
-    async def force_breaker(self, name: str, open_for: timedelta | None, *, now: datetime | None = None) -> Breaker:
-        def step(seen: _Seen) -> _Step:
+    async def force_breaker(
+        self,
+        name: str,
+        open_for: timedelta | None,
+        policy: BreakerPolicy | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> Breaker:
+        def step(seen: Seen) -> Step:
             before = seen.breaker or Breaker(name=name)
-            return _Step(rules.opened(before, seen.now, open_for or before.policy.open_for))
+            breaker = msgspec.structs.replace(before, policy=policy or before.policy)
+            return Step(rules.opened(breaker, seen.now, open_for or breaker.policy.open_for))
 
         forced = await self._change(name, step, None, now)
         assert forced is not None
         return forced
 
     async def reset_breaker(self, name: str, *, now: datetime | None = None) -> Breaker | None:
-        def step(seen: _Seen) -> _Step | None:
-            return None if seen.breaker is None else _Step(rules.closed(seen.breaker))
+        def step(seen: Seen) -> Step | None:
+            return None if seen.breaker is None else Step(rules.closed(seen.breaker))
 
         return await self._change(name, step, None, now)
 
@@ -127,24 +133,8 @@ class PostgresBreaking(PostgresPart):
             now,
         )
 
-    async def _let_out(self, limit: int, now: datetime | None) -> list[Any]:
-        """Half-open what has been open long enough, and let jobs out to probe; the lines that got some."""
-        moved: list[Any] = []
-        for row in await self._db.fetch(self._sql["gated_breakers"], now):
-            breaker, version, at = _breaker(row), row["version"], row["now_at"]
-            probing, lined_up = row["probing"], row["lined_up"]
-            if rules.due(breaker, at):
-                step = _Step(rules.half_opened(breaker, at))
-                if not await self._put(_Seen(breaker, version, at, 0, False, False), step, None):
-                    continue  # somebody else has done it, or it is open anew: the next sweep sees
-                breaker, version, probing, lined_up = step.after, version + 1, 0, 0
-            room = rules.room(breaker, probing, lined_up, at) if breaker.state is BreakerState.HALF_OPEN else 0
-            if room > 0:
-                moved += await self._db.fetch(self._sql["let_out"], breaker.name, version, min(room, limit), now)
-        return moved
-
     async def _change(
-        self, name: str, decide: Callable[[_Seen], _Step | None], token: Token | None, now: datetime | None
+        self, name: str, decide: Callable[[Seen], Step | None], token: Token | None, now: datetime | None
     ) -> Breaker | None:
         """Look and decide until what was decided is written; returns the breaker as it is then, if there is one."""
         for _ in range(_TRIES):
@@ -152,18 +142,18 @@ class PostgresBreaking(PostgresPart):
             step = decide(seen)
             if step is None:
                 return seen.breaker
-            if await self._put(seen, step, token):
+            if await self._write_breaker(seen, step, token):
                 return step.after
         raise StoreUnavailable(f"breaker {name} is changed by too many at once: try again")
 
-    async def _look(self, name: str, token: Token | None, now: datetime | None) -> _Seen:
+    async def _look(self, name: str, token: Token | None, now: datetime | None) -> Seen:
         who = (None, None) if token is None else (token.job_id, token.claim_id)
         (row,) = await self._db.fetch(self._sql["look_breaker"], name, *who, now)
         if row["version"] is None:
-            return _Seen(None, 0, row["now_at"], 0, False, row["live"])
-        return _Seen(_breaker(row), row["version"], row["now_at"], row["probing"], row["place"], row["live"])
+            return Seen(None, 0, row["now_at"], 0, False, row["live"])
+        return Seen(read(row), row["version"], row["now_at"], row["probing"], row["place"], row["live"])
 
-    async def _put(self, seen: _Seen, step: _Step, token: Token | None) -> bool:
+    async def _write_breaker(self, seen: Seen, step: Step, token: Token | None) -> bool:
         after = step.after
         rows = await self._db.fetch(
             self._sql["put_breaker"],
@@ -194,7 +184,7 @@ class PostgresBreaking(PostgresPart):
         return bool(rows[0][0])
 
 
-def _breaker(row: Any) -> Breaker:
+def read(row: Any) -> Breaker:
     return Breaker(
         name=row["name"],
         state=BreakerState(row["state"]),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 import asyncpg
@@ -27,7 +28,8 @@ class PostgresLockSession:
         self._closing = False
         self._turn = asyncio.Lock()
         connection.add_termination_listener(self._ended)
-        self._heart = asyncio.create_task(self._beat(), name="dutiful lock session")
+        # In no context: it serves others, too, than the handler who happens to come first.
+        self._heart = asyncio.create_task(self._beat(), name="dutiful lock session", context=Context())
 
     async def acquire(self, name: LockName, patience: float) -> bool:
         limit = min(max(round(patience * 1000), 1), _LONGEST)

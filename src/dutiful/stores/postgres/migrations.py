@@ -9,9 +9,10 @@ import msgspec
 
 from dutiful.core.errors import SchemaMismatch
 
-# Raised with every migration; a database may be newer than the code as long as its `oldest_version` allows it.
-SCHEMA_VERSION = 1
-OLDEST_VERSION = 1
+SCHEMA_VERSION = 19
+"""The number of the newest migration that this release knows."""
+OLDEST_VERSION = 16
+"""The oldest release's SCHEMA_VERSION that can work with the tables as this release leaves them."""
 _MADE = re.compile(r"^create (table|view|sequence|function)(?: if not exists)? \{schema\}\.(\w+)", re.MULTILINE)
 
 

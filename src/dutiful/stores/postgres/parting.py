@@ -28,7 +28,8 @@ class PostgresParting(PostgresPart):
     async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
         now = now or await self._clock()
         more: bool = (await self._db.fetch(self._sql["tidy"], now - older_than, limit, now))[0][0]
-        return more
+        forgotten = (await self._db.fetch(self._sql["forget_breakers"], now - older_than, limit, now))[0][0]
+        return more or forgotten >= limit
 
     async def mark_stale(
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, told: bool, now: datetime | None = None

@@ -112,6 +112,9 @@ class PostgresReader(PostgresMeasuring):
         rows = await self._db.fetch(self._sql["pauses"])
         return [Pause(PauseScope(r[0]), r[1], r[2], r[3], r[4]) for r in rows]
 
+    async def clock(self, *, now: datetime | None = None) -> datetime:
+        return now or await self._clock()
+
     async def check_places(self) -> list[str]:
         return [row[0] for row in await self._db.fetch(self._sql["misplaced"])]
 

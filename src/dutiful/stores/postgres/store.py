@@ -22,8 +22,8 @@ from dutiful.stores.postgres import encode, migrations, within
 from dutiful.stores.postgres.access import PostgresAccess
 from dutiful.stores.postgres.alerting import PostgresAlerting
 from dutiful.stores.postgres.auditing import PostgresAuditing
-from dutiful.stores.postgres.breaking import PostgresBreaking
 from dutiful.stores.postgres.connection import DRIVER_ERRORS, Connections, connect, translate
+from dutiful.stores.postgres.gating import PostgresGating
 from dutiful.stores.postgres.keeper import PostgresKeeper
 from dutiful.stores.postgres.locking import PostgresLocking
 from dutiful.stores.postgres.outbox import PostgresOutbox
@@ -64,7 +64,7 @@ class PostgresStore(
     PostgresReviewing,
     PostgresAuditing,
     PostgresAccess,
-    PostgresBreaking,
+    PostgresGating,
     PostgresAlerting,
 ):
     def __init__(
@@ -291,11 +291,6 @@ class PostgresStore(
     async def held(self, job_id: UUID) -> Lapsed | None:
         rows = await self._db.fetch(self._sql["held"], job_id)
         return Lapsed(*rows[0]) if rows else None
-
-    async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        rows = await self._db.fetch(self._sql["sweep"], limit, now)
-        rows += await self._let_out(limit, now)
-        return Promotion(sum(r[2] for r in rows), frozenset((r[0], r[1]) for r in rows))
 
     async def orphans(self) -> list[Lapsed]:
         # A worker that is silent may live on another machine: nobody here can know, so its leases decide.

@@ -1,11 +1,12 @@
 """Alerts: how each stands, changed only by whoever saw it as it was."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from dutiful.alerting import AlertChange
 from dutiful.core.alert import Alert, AlertState
-from dutiful.stores.sqlite.codec import maybe_micros, maybe_moment, micros, moment
+from dutiful.stores.sqlite.codec import maybe_micros, maybe_moment, micros, moment, span
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.outbox import announce_alert
 from dutiful.stores.sqlite.sql import SQL
@@ -25,6 +26,14 @@ def change(db: Connection, changes: Sequence[AlertChange], now: int) -> list[Ale
 
 def forget(db: Connection, alerts: Sequence[Alert]) -> None:
     db.many(SQL["delete_alert"], [(alert.rule, alert.series, micros(alert.since)) for alert in alerts])
+
+
+def note_look(db: Connection, good_for: timedelta, now: int) -> None:
+    db.run(SQL["note_look"], (now, now + span(good_for)))
+
+
+def last_look(db: Connection, now: int) -> datetime | None:
+    return maybe_moment(db.value(SQL["last_look"], (now,)))
 
 
 def _apply(db: Connection, change: AlertChange) -> bool:

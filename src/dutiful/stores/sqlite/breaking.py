@@ -38,7 +38,7 @@ def enter(db: Connection, name: str, policy: BreakerPolicy, token: Token, now: i
         if lease_end is None or lease_end <= now:
             raise ClaimLost(f"job {public(token.job_id)} is no longer ours: it cannot try the service of {name}")
         db.run(SQL["forfeit_probes"], (name, now))
-        db.run(SQL["put_probe"], (name, token.job_id.bytes, after.round, token.claim_id))
+        db.run(SQL["put_probe"], (name, token.job_id.bytes, after.round, token.claim_id, now))
     return answer
 
 
@@ -77,9 +77,10 @@ def left(db: Connection, name: str, policy: BreakerPolicy, entry: Entry, sign: S
     return breaker if unchanged else None
 
 
-def force(db: Connection, name: str, open_for: timedelta | None, now: int) -> Breaker:
-    breaker = find(db, name) or Breaker(name=name)
-    return put(db, breaker, rules.opened(breaker, moment(now), open_for or breaker.policy.open_for), now)
+def force(db: Connection, name: str, open_for: timedelta | None, policy: BreakerPolicy | None, now: int) -> Breaker:
+    before = find(db, name) or Breaker(name=name)
+    breaker = msgspec.structs.replace(before, policy=policy or before.policy)
+    return put(db, before, rules.opened(breaker, moment(now), open_for or breaker.policy.open_for), now)
 
 
 def reset(db: Connection, name: str, now: int) -> Breaker | None:
@@ -130,17 +131,35 @@ def declare(db: Connection, declared: Declared, now: int) -> None:
 
 
 def breakers(db: Connection, now: int) -> list[BreakerRecord]:
-    return [_record(db, breaker, now) for breaker in map(read, db.rows(SQL["breakers"]))]
+    """In a few looks, however many there are; only where jobs may wait, these are counted."""
+    probing: dict[str, int] = dict(db.rows(SQL["probes_under_way"], (now,)))
+    kinds: dict[str, list[str]] = {}
+    for kind, name in db.rows(SQL["breaker_kinds"]):
+        kinds.setdefault(name, []).append(kind)
+    return [
+        BreakerRecord(
+            breaker=one,
+            probing=probing.get(one.name, 0),
+            kinds=kinds.get(one.name, []),
+            waiting=_waiting(db, one) if one.name in kinds else 0,
+        )
+        for one in map(read, db.rows(SQL["breakers"]))
+    ]
 
 
-def _record(db: Connection, breaker: Breaker, now: int) -> BreakerRecord:
-    waiting = 0 if breaker.state is BreakerState.CLOSED else db.value(SQL["count_waiting"], (breaker.name, _COUNTED))
-    return BreakerRecord(
-        breaker=breaker,
-        probing=db.value(SQL["count_probes"], (breaker.name, breaker.round, now)),
-        kinds=_kinds(db, breaker.name),
-        waiting=waiting,
-    )
+def _waiting(db: Connection, breaker: Breaker) -> int:
+    if breaker.state is BreakerState.CLOSED:
+        return 0
+    waiting: int = db.value(SQL["count_waiting"], (breaker.name, _COUNTED))
+    return waiting
+
+
+def forget(db: Connection, cutoff: int, limit: int, now: int) -> int:
+    """Delete what nobody declares or uses any more; says how many."""
+    names = db.rows(SQL["forgotten_breakers"], {"cutoff": cutoff, "limit": limit, "now": now})
+    db.many(SQL["end_probes"], names)
+    db.many(SQL["delete_breaker"], names)
+    return len(names)
 
 
 def _kinds(db: Connection, name: str) -> list[str]:

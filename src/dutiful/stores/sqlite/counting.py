@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any
 
 from dutiful.acting import PauseScope
@@ -16,8 +17,8 @@ from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sampling import FIRST, Sampled, Weighed
 from dutiful.stores.sqlite.sql import SQL
 
-_PARTS, _FEWEST_PARTS = 96, 4
-"""Into how many parts a place is cut to be sampled, and each of its lines at least."""
+_WINDOWS, _FEWEST_WINDOWS = 1024, 32
+"""Through how many windows a place is sampled, and each of its lines at least."""
 
 _Line = dict[str, Any]
 
@@ -61,20 +62,20 @@ def signs(db: Connection, stuck_after: timedelta, now: int) -> Signs:
 
 
 def _standing(db: Connection, state: State, tenant: str | None) -> list[Depth]:
-    place, whose = f"dutiful_{state}", "" if tenant is None else "_of_tenant"
+    place, whose, chance = f"dutiful_{state}", "" if tenant is None else "_of_tenant", Random()
     asked = {"tenant": tenant, "limit": EXACT + 1}
     if db.value(SQL[f"fills{whose}"].replace("{place}", place), asked) <= EXACT:
         rows = db.rows(SQL[f"count_place{whose}"].replace("{place}", place), asked)
         return [Depth(queue=queue, kind=kind, state=state, count=count) for queue, kind, count in rows]
     if state is not State.READY:
-        sampled = Sampled(db, SQL[f"place{whose}"].replace("{place}", place), "rowid", tenant=tenant)
-        return _depths(state, [[*sampled.rows(_PARTS)]])
+        sampled = Sampled(db, SQL[f"place{whose}"].replace("{place}", place), f"{place}.rowid", tenant=tenant)
+        return _depths(state, [sampled.rows(_WINDOWS, chance)])
     found = _lines(db, tenant)
-    parts = max(_PARTS // len(found), _FEWEST_PARTS)
+    windows = max(_WINDOWS // len(found), _FEWEST_WINDOWS)
     # Each line by itself, so that a short one is exact beside a long one.
     return _depths(
         state,
-        ([*Sampled(db, _rows_of_line(tenant), "seq", **line).rows(parts)] for line in found),
+        (Sampled(db, _rows_of_line(tenant), "seq", **line).rows(windows, chance) for line in found),
     )
 
 

@@ -45,8 +45,8 @@ def orphans(db: Connection) -> list[Lapsed]:
 
 
 def _lapsed(row: Row) -> Lapsed:
-    job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested = row
-    return Lapsed(uuid(job_id), claim_id, attempt, crashes, kind, uuid(worker_id), bool(cancel_requested))
+    job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested, *whose = row
+    return Lapsed(uuid(job_id), claim_id, attempt, crashes, kind, uuid(worker_id), bool(cancel_requested), *whose)
 
 
 def put_schedules(db: Connection, schedules: Sequence[ScheduleRecord]) -> None:

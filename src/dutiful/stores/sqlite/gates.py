@@ -3,6 +3,7 @@
 import msgspec
 
 from dutiful.core.ids import public
+from dutiful.core.serving import Turns
 from dutiful.core.transitions import State
 from dutiful.duties import Promotion
 from dutiful.stores.sqlite import places, probing
@@ -34,7 +35,7 @@ def stopped_kinds(db: Connection) -> Kinds:
     return frozenset((name, since) for name, since in db.rows(SQL["stopped_kinds"]))
 
 
-def look(db: Connection, limit: int, swept: Kinds, now: int) -> Found:
+def look(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:
     """Find what is to be moved; only a look, so that however many jobs wait, no writer waits for it."""
     stopped = stopped_kinds(db)
     let_in: list[bytes] = []
@@ -43,8 +44,13 @@ def look(db: Connection, limit: int, swept: Kinds, now: int) -> Found:
     shut_out = [job_id for (job_id,) in db.rows(SQL["no_longer_paused"], (limit,))]
     shut_out += [job_id for (job_id,) in db.rows(SQL["dependency_decided"], (limit - len(shut_out),))]
     clean = len(let_in) < limit
-    turns = probing.look(db, limit - len(shut_out), now)
-    return Found(shut_out, let_in, turns, stopped if clean else swept, db.value(SQL["next_run_at"]))
+    found = probing.look(db, limit - len(shut_out), turns, now)
+    return Found(shut_out, let_in, found, stopped if clean else swept, db.value(SQL["next_run_at"]))
+
+
+def look_for_probes(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:
+    """As look does, but only for breakers."""
+    return Found([], [], probing.look(db, limit, turns, now), swept, db.value(SQL["next_run_at"]))
 
 
 def move(db: Connection, found: Found, now: int) -> Promotion:
@@ -53,9 +59,9 @@ def move(db: Connection, found: Found, now: int) -> Promotion:
     placing = places.Placing(db, paused, now)
     moved = sum(_admit(db, job_id, placing, paused, now) for job_id in found.shut_out)
     moved += sum(_shut(db, job_id, placing, paused) for job_id in found.let_in)
-    placing.write()
     probes = places.Placing(db, frozenset(), now)
-    moved += probing.let_out(db, found.turns, probes, now)
+    moved += probing.let_out(db, found.turns, probes, placing, now)
+    placing.write()
     probes.write()
     return Promotion(moved, frozenset(placing.lines | probes.lines), maybe_moment(db.value(SQL["next_run_at"])))
 

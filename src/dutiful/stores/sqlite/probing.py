@@ -1,73 +1,135 @@
 """Lets jobs of kinds whose breaker is half-open out of their gate, as many as may find out."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 import msgspec
 
 from dutiful.core import breaker as rules
 from dutiful.core.breaker import Breaker, BreakerState
-from dutiful.stores.sqlite import breaking, places
-from dutiful.stores.sqlite.codec import moment
+from dutiful.core.serving import Serving, Standing, Turns, by_turns, serving
+from dutiful.stores.sqlite import breaking, looking, places
+from dutiful.stores.sqlite.codec import moment, span, to_json
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A breaker whose time is over, or that lacks probes; and the jobs that could be some, the oldest first."""
+    """A breaker whose time is over, that lacks probes, or of whose probes some stand in a line that nobody serves."""
 
     breaker: str
-    jobs: list[bytes]
+    jobs: list[tuple[Standing, bytes]]  # that could be probes, by turns
+    stranded: list[bytes]
+
+
+class _Probes(msgspec.Struct, frozen=True):
+    """How many run, how many are in line and it is their turn, and those in line that nobody would take."""
+
+    running: int = 0
+    lined_up: int = 0
+    stranded: list[bytes] = []
 
 
 def any_due(db: Connection, now: int) -> bool:
     return db.value(SQL["any_breaker_due"], (now,)) is not None
 
 
-def look(db: Connection, limit: int, now: int) -> list[Turn]:
+def look(db: Connection, limit: int, turns: Turns, now: int) -> list[Turn]:
     """Find what is to be moved; only a look, so that however many jobs wait, no writer waits for it."""
-    turns = []
+    at = moment(now)
+    found = []
+    served: Serving | None = None
     for breaker in map(breaking.read, db.rows(SQL["gated_breakers"])):
-        due = rules.due(breaker, moment(now))
-        if due or breaker.state is BreakerState.HALF_OPEN:
-            jobs = _candidates(db, breaker.name, min(_room(db, breaker, now), limit), now)
-            if due or jobs:
-                turns.append(Turn(breaker.name, jobs))
-    return turns
+        due = rules.due(breaker, at)
+        if not due and breaker.state is not BreakerState.HALF_OPEN:
+            continue
+        served = served or _serving(db, now)
+        probes = _Probes() if due else _probes(db, breaker, served, now)
+        room = min(rules.room(breaker, probes.running, probes.lined_up), limit)
+        jobs = _candidates(db, breaker.name, room, served, turns, now)
+        if due or jobs or probes.stranded:
+            found.append(Turn(breaker.name, jobs, probes.stranded))
+    return found
 
 
-def let_out(db: Connection, turns: Iterable[Turn], placing: places.Placing, now: int) -> int:
+def let_out(db: Connection, found: Iterable[Turn], placing: places.Placing, shutting: places.Placing, now: int) -> int:
     """Move what was found, if it still is as it was seen; returns how many. `placing` knows of none of their gates."""
     moved = 0
-    for turn in turns:
+    for turn in found:
         breaker = breaking.find(db, turn.breaker)
         if breaker is not None and rules.due(breaker, moment(now)):
             breaker = breaking.put(db, breaker, rules.half_opened(breaker, moment(now)), now)
         if breaker is None or breaker.state is not BreakerState.HALF_OPEN:
             continue
+        moved += sum(_put_back(db, job_id, shutting) for job_id in turn.stranded)
         db.run(SQL["forget_probes"], (breaker.name,))
-        for job_id in turn.jobs[: _room(db, breaker, now)]:
+        probes = _probes(db, breaker, Serving(None), now)
+        for _, job_id in turn.jobs[: rules.room(breaker, probes.running, probes.lined_up)]:
             row = db.row(SQL["blocked_row"], (job_id,))
             if row is None or row[0] != places.PAUSED:
                 continue
             _, _, *line, attempt, crashes, _ = row
             db.run(SQL["leave_blocked"], (job_id,))
-            db.run(SQL["put_probe"], (breaker.name, job_id, breaker.round, None))
+            db.run(SQL["put_probe"], (breaker.name, job_id, breaker.round, None, now))
             placing.add(job_id, tuple(line), attempt, crashes, None)
             moved += 1
     return moved
 
 
-def _room(db: Connection, breaker: Breaker, now: int) -> int:
-    if breaker.state is BreakerState.OPEN:
-        return breaker.policy.probes
-    probing, lined_up = db.rows(SQL["probes_under_way"], {"breaker": breaker.name, "now": now})[0]
-    return rules.room(breaker, probing, lined_up, moment(now))
+def _put_back(db: Connection, job_id: bytes, shutting: places.Placing) -> bool:
+    row = db.row(SQL["ready_row"], (job_id,))
+    if row is None:
+        return False
+    *line, attempt, crashes = row
+    db.run(SQL["leave_ready"], (job_id,))
+    shutting.add(job_id, tuple(line), attempt, crashes, None)
+    return True
 
 
-def _candidates(db: Connection, name: str, limit: int, now: int) -> list[bytes]:
-    found = [
-        (since, job_id)
+def _serving(db: Connection, now: int) -> Serving:
+    alive = ((worker.lanes, worker.kinds) for worker in looking.workers(db, now) if worker.alive)
+    return serving(alive, {(scope, name) for scope, name, *_ in db.rows(SQL["pauses"])})
+
+
+def _probes(db: Connection, breaker: Breaker, served: Serving, now: int) -> _Probes:
+    running, lined_up, stranded = 0, 0, []
+    turn: timedelta = rules.turn(breaker.policy)
+    for job_id, since, runs, kind, queue, tenant in db.rows(
+        SQL["probes_of_breaker"], {"breaker": breaker.name, "now": now}
+    ):
+        if kind is None:
+            running += runs
+        elif not served.takes(kind, queue, tenant):
+            stranded.append(job_id)
+        else:
+            lined_up += since + span(turn) > now
+    return _Probes(running, lined_up, stranded)
+
+
+def _candidates(
+    db: Connection, name: str, limit: int, served: Serving, turns: Turns, now: int
+) -> list[tuple[Standing, bytes]]:
+    if limit <= 0:
+        return []
+    waiting = [
+        (Standing(kind, queue), moment(since))
         for (kind,) in db.rows(SQL["kinds_of_breaker"], (name,))
-        for since, job_id in db.rows(SQL["may_probe"], {"kind": kind, "now": now, "limit": limit})
+        for queue, since in db.rows(SQL["waiting_lines"], {"kind": kind, "now": now})
     ]
-    return [job_id for _, job_id in sorted(found)[:limit]]
+    lines: list[list[tuple[Standing, bytes]]] = []
+    for who in turns.order(waiting):
+        whose = served.whose(*who)
+        if whose is not None and not whose:
+            continue
+        wanted = {
+            "kind": who.kind,
+            "queue": who.queue,
+            "tenants": None if whose is None else to_json(sorted(whose)),
+            "now": now,
+            "limit": limit,
+        }
+        if jobs := [(who, job_id) for (job_id,) in db.rows(SQL["may_probe"], wanted)]:
+            lines.append(jobs)
+        if len(lines) == limit:
+            break
+    return by_turns(lines, limit)

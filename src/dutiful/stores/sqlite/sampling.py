@@ -1,19 +1,30 @@
 """How many rows there are between two numbers, and of what sort, without looking at all of them.
 
-A range is parted at its middle again and again, the widest part first. Each part begins and ends with a row, so that
-wide gaps fall out, and within a part rows are taken to be as dense as where it begins.
+Wide gaps are cut out first: a range is parted at its middle again and again, the widest part first, and each part
+begins and ends with a row. What is left is put end to end and looked at through windows of one width. Each opens at a
+random point of its own stretch, so that a row is as likely to be seen whatever stands around it.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
+from random import Random
 from typing import Any, NamedTuple
 
+from dutiful.stores.sqlite.codec import to_json
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
 FIRST, LAST = -(2**63), 2**63 - 1
-_EACH = 32
-"""As many rows of a part are looked at."""
+_NARROW, _WIDER = 4, 16
+"""How wide windows are at first, and how many times wider they are made at most."""
+_ENOUGH, _MOST = 2, 20
+"""So many rows to a window are enough, in the mean; and more than the most are not looked at."""
+_PER_PART = 8
+"""How many windows there are to a part."""
+
+_Part = tuple[int, int]  # both ends belong to it
 
 
 class Weighed(NamedTuple):
@@ -26,25 +37,44 @@ class Sampled:
 
     def __init__(self, db: Connection, rows: str, number: str, **bindings: Any) -> None:
         self._db, self._bindings = db, bindings
-        self._first, self._last, self._some = (
+        self._first, self._last, self._some, self._seen = (
             SQL[name].replace("{rows}", rows).replace("{number}", number)
-            for name in ("first_number", "last_number", "some_rows")
+            for name in ("first_number", "last_number", "some_rows", "rows_in_windows")
         )
 
-    def rows(self, parts: int) -> Iterator[Weighed]:
-        for low, high in self._parts(parts):
-            looked = self._db.rows(self._some, {**self._bindings, "low": low, "high": high, "limit": _EACH})
-            seen = looked[-1][0]
-            # The first row is one; as many as the others lie as close after it.
-            weight = 1.0 if seen == high else (1 + (len(looked) - 1) * (high - low) / (seen - low)) / len(looked)
-            yield from (Weighed(row, weight) for row in looked)
+    def rows(self, windows: int, chance: Random) -> list[Weighed]:
+        """All, if there are up to half as many as `windows`; otherwise those that are seen through so many."""
+        some = self._db.rows(self._some, {**self._bindings, "limit": windows // 2 + 1})
+        if len(some) <= windows // 2:
+            return [Weighed(row, 1.0) for row in some]
+        axis = _Axis([*self._parts(max(windows // _PER_PART, 1))])
+        enough, width = _ENOUGH * windows, _NARROW
+        while windows * width < axis.length:
+            opened = [window for n in range(windows) for window in axis.window(n, windows, width, chance)]
+            share, seen = self._look(opened, chance)
+            if len(seen) >= enough:
+                weight = axis.length / (share * windows * width)
+                return [Weighed(row, weight) for row in seen]
+            width *= min(max(enough // max(len(seen), 1) + 1, 2), _WIDER)
+        return [Weighed(tuple(row), 1.0) for _, *row in self._through(axis.parts, -1)]
 
-    def _parts(self, parts: int) -> Iterator[tuple[int, int]]:
+    def _look(self, opened: list[_Part], chance: Random) -> tuple[float, list[Row]]:
+        """What is seen through windows, as far as they were looked through; and which share of them those are."""
+        opened.sort(key=lambda _: chance.random())
+        limit = _MOST * len(opened)
+        found = self._through(opened, limit)
+        looked = max(found[-1][0], 1) if len(found) == limit else len(opened)
+        return looked / len(opened), [tuple(row) for window, *row in found if window < looked]
+
+    def _through(self, opened: Sequence[_Part], limit: int) -> list[Row]:
+        return self._db.rows(self._seen, {**self._bindings, "windows": to_json(opened), "limit": limit})
+
+    def _parts(self, parts: int) -> Iterator[_Part]:
         low, high = self._from(FIRST), self._below(LAST)
         if low is None or high is None:
             return
         heap = [(low - high, low, high)]
-        while len(heap) < parts and -heap[0][0] >= _EACH:
+        while len(heap) < parts and heap[0][0] < -1:
             _, low, high = heappop(heap)
             middle = (low + high + 1) // 2
             left, right = self._below(middle), self._from(middle)
@@ -60,3 +90,23 @@ class Sampled:
     def _below(self, at: int) -> int | None:
         number: int | None = self._db.value(self._last, {**self._bindings, "at": at})
         return number
+
+
+class _Axis:
+    """Parts put end to end, and the last one's end to the first one's beginning."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self.parts = sorted(parts)
+        self._ends = [*accumulate(high - low + 1 for low, high in self.parts)]
+        self.length = self._ends[-1]
+
+    def window(self, number: int, of: int, width: int, chance: Random) -> Iterator[_Part]:
+        """One that opens in the stretch of its number; in pieces, where it reaches over the end of a part."""
+        at = int((number + chance.random()) * self.length / of)
+        while width > 0:
+            at %= self.length
+            part = bisect_right(self._ends, at)
+            high = self.parts[part][1]
+            left = self._ends[part] - at
+            yield high - left + 1, high - max(left - width, 0)
+            at, width = at + left, width - left

@@ -18,6 +18,7 @@ from dutiful.core.transitions import State
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.stores.sqlite import acts, check, counting, health, intake, listing, looking, schema, work
+from dutiful.stores.sqlite.codec import moment
 from dutiful.stores.sqlite.driver import Driver
 from dutiful.stores.sqlite.keeper import SqliteKeeper
 from dutiful.stores.sqlite.store_alerting import SqliteAlerting
@@ -267,6 +268,9 @@ class SqliteStore(
 
     async def pauses(self) -> list[Pause]:
         return await self._browse(looking.pauses)
+
+    async def clock(self, *, now: datetime | None = None) -> datetime:
+        return moment(self._clock(now))
 
     async def check_places(self) -> list[str]:
         return await self._browse(check.check_places)

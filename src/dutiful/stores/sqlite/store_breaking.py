@@ -39,8 +39,15 @@ class SqliteBreaking(Threaded):
     async def breakers(self, *, now: datetime | None = None) -> list[BreakerRecord]:
         return await self._browse(lambda db: breaking.breakers(db, self._clock(now)))
 
-    async def force_breaker(self, name: str, open_for: timedelta | None, *, now: datetime | None = None) -> Breaker:
-        return await self._write(lambda db: breaking.force(db, name, open_for, self._clock(now)))
+    async def force_breaker(
+        self,
+        name: str,
+        open_for: timedelta | None,
+        policy: BreakerPolicy | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> Breaker:
+        return await self._write(lambda db: breaking.force(db, name, open_for, policy, self._clock(now)))
 
     async def reset_breaker(self, name: str, *, now: datetime | None = None) -> Breaker | None:
         return await self._write(lambda db: breaking.reset(db, name, self._clock(now)))

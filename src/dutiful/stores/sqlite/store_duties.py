@@ -8,14 +8,16 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.job import JobRecord, Lapsed
+from dutiful.core.serving import Turns
 from dutiful.duties import Fired, Parted, Promotion, Retained, ScheduleRecord, Survey, Tidings, WorkerRecord
 from dutiful.payload_rule import PayloadRule
-from dutiful.stores.sqlite import duties, gates, parting, survey, workers
+from dutiful.stores.sqlite import breaking, duties, gates, parting, survey, workers
 from dutiful.stores.sqlite.codec import maybe_moment, micros, span
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.threads import Threaded
 
 Part = Callable[[Connection, Sequence[JobRecord], bool, int], list[JobRecord]]
+Look = Callable[[Connection, int, gates.Kinds, Turns, int], gates.Found]
 
 _SLICE = 200  # as many jobs are parted with in one write, so that nobody waits long for the next
 
@@ -25,6 +27,7 @@ class SqliteDuties(Threaded):
         self._leadership = survey.Leadership(path)
         self._workers = workers.Workers()
         self._swept: gates.Kinds = frozenset()
+        self._turns = Turns()
         self._led_at = 0
 
     async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
@@ -50,7 +53,14 @@ class SqliteDuties(Threaded):
         return await self._read(lambda db: duties.held(db, job_id))
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        found = await self._browse(lambda db: gates.look(db, limit, self._swept, self._clock(now)))
+        return await self._move(gates.look, limit, now)
+
+    async def let_out(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        return await self._move(gates.look_for_probes, limit, now)
+
+    async def _move(self, look: Look, limit: int, now: datetime | None) -> Promotion:
+        found = await self._browse(lambda db: look(db, limit, self._swept, self._turns, self._clock(now)))
+        self._turns.had(who for turn in found.turns for who, _ in turn.jobs)
         if found.nothing:
             self._swept = found.swept
             return Promotion(0, next_run_at=maybe_moment(found.next_run_at))
@@ -75,7 +85,9 @@ class SqliteDuties(Threaded):
     async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
         def purge(db: Connection) -> bool:
             at = self._clock(now)
-            return parting.purge(db, at - span(older_than), limit, at)
+            cutoff = at - span(older_than)
+            forgotten = breaking.forget(db, cutoff, limit, at)
+            return parting.purge(db, cutoff, limit, at) or forgotten >= limit
 
         return await self._write(purge)
 

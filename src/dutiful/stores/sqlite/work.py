@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from dutiful.acting import PauseScope
+from dutiful.acting import EVERY_LANE, PauseScope
 from dutiful.core.breaker import GATES, BreakerState
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, Token
@@ -38,7 +38,7 @@ def peek(db: Connection, kinds: Sequence[str]) -> list[Line]:
 
 def claim(db: Connection, ask: Ask, now: int) -> list[Claim]:
     paused = {(scope, name) for scope, name in db.rows(SQL["pauses_for_claim"])}
-    if (PauseScope.LANE.value, ask.lane) in paused:
+    if not paused.isdisjoint(((PauseScope.LANE.value, ask.lane), (PauseScope.LANE.value, EVERY_LANE))):
         return []
     open_lines = [line for line in ask.lines if (PauseScope.QUEUE.value, line.queue) not in paused]
     stopped = {name for scope, name in paused if scope in _STOPPING}
@@ -176,14 +176,17 @@ def _keep_alive(db: Connection, change: Change, held: Row, placing: places.Placi
     attempt, _, worker_id, claimed_at, seq, _, _, _ = held
     job_id = change.job_id.bytes
     db.run(SQL["end_lease"], (job_id, change.claim_id))
+    run_at = now + span(change.delay) if change.to is State.SCHEDULED and change.delay is not None else None
     if change.outcome != "released":
         error = to_json(change.errors[0]) if change.errors else None
+        if change.barred_by is not None:
+            # Of a job that asks again and again only the last time is kept, however long the breaker is open.
+            db.run(SQL["forget_barred"], (job_id, change.barred_by))
         db.run(
             SQL["insert_attempt"],
-            (job_id, change.claim_id, attempt, change.outcome, worker_id, claimed_at, now, error),
+            (job_id, change.claim_id, attempt, change.outcome, worker_id, claimed_at, now, run_at, error),
         )
     tracking.stop_phases(db, change, phased, now)
-    run_at = now + span(change.delay) if change.to is State.SCHEDULED and change.delay is not None else None
     line = db.row(SQL["where_to"], (job_id,))
     assert line is not None
     placing.add(job_id, line, change.attempt, change.crashes, run_at, seq if change.keep_seq else None)
@@ -204,7 +207,7 @@ def refuse(db: Connection, job_id: UUID, claim_id: int, outcome: str, now: int, 
     if record and "refused" not in words and db.value(SQL["job_exists"], (raw,)):
         attempt = before[0][1] if before else 0
         error = to_json({"type": "ClaimLost", "message": f"its outcome came after the claim was lost: {outcome}"})
-        db.run(SQL["insert_attempt"], (raw, claim_id, attempt, "refused", None, None, now, error))
+        db.run(SQL["insert_attempt"], (raw, claim_id, attempt, "refused", None, None, now, None, error))
     return Refusal(job_id, claim_id, Verdict.LOST)
 
 

@@ -15,6 +15,7 @@ from dutiful.testing.store_suite.act import ActSuite
 from dutiful.testing.store_suite.alerting import AlertingSuite
 from dutiful.testing.store_suite.audit import AuditSuite
 from dutiful.testing.store_suite.breaker_gate import BreakerGateSuite
+from dutiful.testing.store_suite.breaker_probe import BreakerProbeSuite
 from dutiful.testing.store_suite.breaking import BreakerSuite
 from dutiful.testing.store_suite.bulk import BulkSuite
 from dutiful.testing.store_suite.claim import ClaimSuite
@@ -50,6 +51,7 @@ __all__ = [
     "AlertingSuite",
     "AuditSuite",
     "BreakerGateSuite",
+    "BreakerProbeSuite",
     "BreakerSuite",
     "BulkSuite",
     "ClaimSuite",

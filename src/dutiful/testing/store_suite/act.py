@@ -163,9 +163,10 @@ class ActSuite:
 
     @pytest.mark.req("L41")
     async def test_a_claim_that_was_ended_from_outside_is_lost_to_its_worker(self, store: Store) -> None:
-        claimed = await start_one(store)
+        claimed = await start_one(store, tenant="acme", correlation_id="order 7")
+        whose = {"tenant": "acme", "correlation_id": "order 7"}
         held = await store.held(claimed.job_id)
-        assert held == Lapsed(claimed.job_id, claimed.claim_id, 1, 0, KIND, ADA, cancel_requested=False)
+        assert held == Lapsed(claimed.job_id, claimed.claim_id, 1, 0, KIND, ADA, cancel_requested=False, **whose)
 
         assert await settle(store, held, Failed(OOPS, final=True), now=at(1)) == []
 

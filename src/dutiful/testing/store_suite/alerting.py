@@ -125,3 +125,12 @@ class AlertingSuite:
         await store.forget_alerts([*stays[:2], alert(OK, "has changed", since=at(1)), alert(OK, "goes")])
 
         assert {one.series for one in await store.alerts()} == {one.series for one in stays}
+
+    async def test_a_look_is_good_until_the_next_one_is_overdue(self, store: Store) -> None:
+        assert await store.last_look(now=T0) is None
+        for seconds in (0, 15):
+            await store.note_look(timedelta(seconds=60), now=at(seconds))
+
+        assert [await store.last_look(now=at(seconds)) for seconds in (16, 74.9, 75)] == [at(15), at(15), None]
+        await store.note_look(timedelta(hours=1))
+        assert await store.last_look() is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dutiful.acting import PauseScope
+from dutiful.acting import EVERY_LANE, PauseScope
 from dutiful.core.outcome import Failed, Released
 from dutiful.core.transitions import State
 from dutiful.store import Store
@@ -146,6 +146,14 @@ class ClaimSuite:
         assert await claim(store, lane="general") == []
         assert len(await claim(store, lane="fast", limit=1)) == 1
         await store.resume(PauseScope.LANE, "general")
+        assert len(await claim(store, lane="general")) == 1
+
+    async def test_a_pause_of_every_lane_holds_for_lanes_of_any_name(self, store: Store) -> None:
+        await enqueue(store, new_job())
+        await pause(store, PauseScope.LANE, EVERY_LANE)
+
+        assert await claim(store, lane="general") == await claim(store, lane="of tomorrow") == []
+        await store.resume(PauseScope.LANE, EVERY_LANE)
         assert len(await claim(store, lane="general")) == 1
 
     async def test_a_kind_that_was_paused_after_its_jobs_became_ready_is_not_claimed(self, store: Store) -> None:

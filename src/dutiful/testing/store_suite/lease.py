@@ -32,12 +32,13 @@ from dutiful.working import Renewal, Verdict
 
 class LeaseSuite:
     async def test_a_claim_lapses_when_its_lease_ends(self, store: Store) -> None:
-        claimed = await start_one(store)
+        claimed = await start_one(store, tenant="acme", correlation_id="order 7")
+        whose = {"tenant": "acme", "correlation_id": "order 7"}
 
         assert await store.lapsed(10, now=at(LEASE.total_seconds() - 1)) == []
-        assert await store.lapsed(10, now=at(EXPIRED)) == [
-            Lapsed(claimed.job_id, claimed.claim_id, 1, 0, KIND, ADA, cancel_requested=False)
-        ]
+        lapsed = Lapsed(claimed.job_id, claimed.claim_id, 1, 0, KIND, ADA, cancel_requested=False, **whose)
+        assert await store.lapsed(10, now=at(EXPIRED)) == [lapsed]
+        assert await store.held_by(ADA) == [lapsed]
 
     async def test_a_lapsed_claim_tells_of_a_cancel(self, store: Store) -> None:
         claimed = await start_one(store)

@@ -42,6 +42,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     *(Partial(None, (error, OOPS | {"class": "transient"})) for error in ERRORS),
     Cancelled("no use"),
 )
+AGAIN = [{**error, "message": "Nobody answers"} for error in ERRORS]
 MANY = 6_000  # more than one page looks at
 _MS = int(T0.timestamp() * 1000)
 
@@ -76,7 +77,9 @@ async def jobs_of_all_sorts(store: Store, choose: random.Random, count: int) -> 
     claims = await claim(store, lines=[Line(queue, 0) for queue in QUEUES], kinds=KINDS, limit=count)
     claims += await claim(store, lines=[Line(queue, 100) for queue in QUEUES], kinds=KINDS, limit=count // 4)
     for claimed in claims:
-        match choose.choice(["run", "done", "other", "other"]):
+        match choose.choice(["run", "done", "other", "other", "again"]):
+            case "again":
+                await store.settle([change(claimed, Failed(choose.choice(AGAIN)))], now=T0)
             case "done":
                 await complete(store, claimed)
             case "other":
@@ -94,16 +97,18 @@ CHOICES: dict[str, list[Any]] = {
     "correlation_id": ["order-7", "order_7", "unknown", str(id_at(20)), str(id_at(21)), str(id_at(21)).upper()],
     "subject": [{"order": 7}, {"order": 1, "paid": False}, {"order": True}, {"paid": 1}, {"none": None}, {}],
     "error_class": ["transient", "rate_limited", "unknown"],
-    "text": ["ADA", "0% off_", "0%off", "_", "order", "OOPS", "500 of"],
+    "text": ["ADA", "0% off_", "0%off", "_", "order", "OOPS", "500 of", "nobody answers"],
     "since": [at(30), at(80.0005), at(10**7), datetime(1960, 1, 1, tzinfo=T0.tzinfo)],
     "until": [at(90), at(40.0005), at(10**7), datetime(1960, 1, 1, tzinfo=T0.tzinfo)],
 }
 
 
-def matches(job: JobRecord, wanted: JobFilter) -> bool:
-    """What a list means, said once more and plainly."""
+def matches(job: JobRecord, last: dict[str, Any], wanted: JobFilter) -> bool:
+    """What a list means, said once more and plainly; `last` is the error of a job that waits for another attempt."""
     subject, error = job.subject or {}, (job.errors or [{}])[0]
-    texts = [msgspec.json.encode(value).decode().lower() for value in (job.payload, job.subject, job.errors)]
+    if wanted.state is not None and not wanted.state.final:
+        error = last
+    texts = [msgspec.json.encode(value).decode().lower() for value in (job.payload, job.subject, job.errors, last)]
     return all(
         (
             wanted.state in (None, job.state),
@@ -143,14 +148,20 @@ class ListingSuite:
         choose = random.Random(7)
         jobs = await jobs_of_all_sorts(store, choose, 120)
         assert {job.state for job in jobs} == set(State)
-        filters = [{name: value} for name, values in CHOICES.items() for value in values]
+        last: dict[UUID, dict[str, Any]] = {}
+        for job in jobs:
+            for attempt in () if job.state.final else await store.attempts(job.id):
+                last[job.id] = attempt.error or {}
+        assert last
+        filters = [{"state": State.SCHEDULED, "error_class": name} for name in CHOICES["error_class"]]
+        filters += [{name: value} for name, values in CHOICES.items() for value in values]
         for one, other in combinations(CHOICES, 2):
             filters += [{one: choose.choice(CHOICES[one]), other: choose.choice(CHOICES[other])} for _ in range(3)]
 
         for fields in ({}, *filters):
             if "since" in fields and "until" in fields and fields["since"] > fields["until"]:
                 continue  # refused
-            expected = [job for job in jobs if matches(job, JobFilter(**fields))]
+            expected = [job for job in jobs if matches(job, last.get(job.id, {}), JobFilter(**fields))]
             found = [
                 job async for page in pages(store, JobFilter(**fields, limit=choose.randint(3, 60))) for job in page
             ]

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from dutiful.acting import PauseScope
-from dutiful.core.outcome import Failed
+from dutiful.core.outcome import Failed, Outcome, Snoozed
 from dutiful.core.transitions import State
 from dutiful.measuring import Depth, Tally
 from dutiful.store import Store
@@ -29,7 +29,7 @@ from dutiful.testing.store_suite.builders import (
 )
 from dutiful.working import Line
 
-DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+DAY, HOUR, MINUTE, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 
 
 def tally(count: int = 1, kind: str = KIND, outcome: str = "completed", **fields: Any) -> Tally:
@@ -163,11 +163,21 @@ class MeasuringSuite:
         assert [queue.oldest_ready_at for queue in await store.queues(tenant="acme")] == [at(120)]
         assert (await store.stats(HOUR, tenant="acme", now=at(180))).oldest_ready_at == at(120)
 
-    async def test_a_job_that_is_tried_again_has_not_waited_since_it_was_made(self, store: Store) -> None:
-        assert await settle(store, await start_one(store), Failed(OOPS), now=at(3600)) == []
-        assert (await store.promote(10, now=at(3700))).moved == 1
+    @pytest.mark.parametrize("outcome", [Failed(OOPS, retry_after=2 * HOUR), Snoozed(2 * HOUR)])
+    async def test_a_job_that_is_tried_again_waits_since_it_was_due_again(self, store: Store, outcome: Outcome) -> None:
+        assert await settle(store, await start_one(store), outcome, now=at(3600)) == []
+        assert (await store.promote(10, now=at(3 * 3600 + 100))).moved == 1
 
-        assert (await store.stats(HOUR, now=at(3700))).oldest_ready_at == at(3600)
+        assert (await store.stats(HOUR, now=at(3 * 3600 + 100))).oldest_ready_at == at(3 * 3600)
+
+    async def test_it_is_the_last_attempt_that_says_when_its_job_is_due_again(self, store: Store) -> None:
+        first = await start_one(store)
+        assert await settle(store, first, Failed(OOPS, retry_after=2 * HOUR)) == []
+        await store.expedite(first.job_id, now=at(10))
+        assert await settle(store, await claim_one(store, now=at(20)), Snoozed(10 * SECOND), now=at(30)) == []
+        await store.promote(10, now=at(50))
+
+        assert (await store.stats(HOUR, now=at(60))).oldest_ready_at == at(40)
 
     async def test_a_claim_tells_how_long_its_job_had_been_due(self, store: Store) -> None:
         await enqueue_one(store, now=T0)

@@ -116,6 +116,20 @@ class SettleSuite:
         await store.promote(1, now=at(60))
         assert (await claim_one(store, now=at(60))).attempt == 1
 
+    async def test_of_a_job_that_a_breaker_bars_again_and_again_only_the_last_time_is_kept(self, store: Store) -> None:
+        claimed = await start_one(store)
+        for second, breaker in enumerate([None, "mail", "mail", "maps", "maps", "maps"]):
+            because = None if breaker is None else {**OOPS, "breaker": breaker}
+            await settle(store, claimed, Snoozed(timedelta(0), because), now=at(second))
+            claimed = await claim_one(store, now=at(second))
+
+        kept = await store.attempts(claimed.job_id)
+
+        assert [(a.error or {}).get("breaker") for a in kept] == [None, "mail", "maps"]
+        assert [a.ended_at for a in kept] == [at(0), at(2), at(5)]
+        assert await settle(store, claimed, Failed(OOPS), now=at(6)) == []
+        assert len(await store.attempts(claimed.job_id)) == 4
+
     async def test_a_job_without_delay_goes_to_the_end_of_its_line(self, store: Store) -> None:
         await enqueue(store, first := new_job(), second := new_job())
 

@@ -1,6 +1,7 @@
 """Alerts over HTTP: what fires, since when, and where to read on."""
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import Field
 
@@ -30,6 +31,7 @@ class AlertItem(Shape):
 
 
 class AlertItems(Shape):
+    watched: datetime | Literal[False] = Field(description="When a worker last looked; false if none watches now.")
     firing: int = Field(examples=[1])
     alerts: list[AlertItem]
 
@@ -38,7 +40,11 @@ class AlertItems(Shape):
 async def list_alerts(operator: TheOperator) -> AlertItems:
     """List the alerts that fire, those that are about to, and those that are over."""
     items = [_item(record) for record in await operator.alerts()]
-    return AlertItems(firing=sum(item.state is AlertState.FIRING for item in items), alerts=items)
+    return AlertItems(
+        watched=await operator.alerts_watched() or False,
+        firing=sum(item.state is AlertState.FIRING for item in items),
+        alerts=items,
+    )
 
 
 def _item(record: AlertRecord) -> AlertItem:

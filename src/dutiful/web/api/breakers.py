@@ -62,7 +62,10 @@ async def list_breakers(operator: TheOperator) -> Breakers:
 
 @breakers.act("/{name:path}/reset/", "breaker.reset", target="name")
 async def reset_breaker(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> BreakerAnswer:
-    """Close a breaker now and forget its failures: calls pass again, and jobs that wait for it go on."""
+    """Close a breaker now and forget its failures: calls pass again, and jobs of its kinds that wait go on.
+
+    Jobs that it refused inside their handlers ask again within about a minute.
+    """
     breaker = await operator.reset_breaker(name, ask.reason)
     if breaker is None:
         raise Problem(404, f"there is no breaker {name!r}")

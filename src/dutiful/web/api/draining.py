@@ -7,7 +7,7 @@ from fastapi import Query
 from pydantic import Field
 
 from dutiful.acting import PauseScope
-from dutiful.operator.draining import Part
+from dutiful.operator.drain import Part
 from dutiful.web.api.fleet import Paused
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
@@ -20,14 +20,14 @@ class DrainQuery(Ask):
     kinds: Texts = Field(default=[], description="Of what is paused, these only; none named: all of it.")
     queues: Texts = Field(default=[])
     lanes: Texts = Field(default=[])
-    everything: bool = Field(default=False, description="Whatever runs counts.")
+    everything: bool = Field(default=False, description="Every lane; whatever runs counts.")
 
 
 class DrainAsk(Ask):
     kinds: Texts = Field(default=[], examples=[["email_ingestion_fetch"]])
     queues: Texts = Field(default=[], examples=[["default"]])
     lanes: Texts = Field(default=[], examples=[["general"]])
-    everything: bool = Field(default=False, description="Every lane there is; instead of the others.")
+    everything: bool = Field(default=False, description="Every lane that there is or will be; instead of the others.")
     reason: LongText | None = Field(default=None, examples=["the mail server moves"])
 
 
@@ -42,13 +42,18 @@ class Holdup(Shape):
 
 
 class DrainState(Shape):
-    """`safe`: nothing runs, and nothing will before a resume; until then, ask again."""
+    """`safe`: nothing runs, and nothing will before a resume; until then, ask again.
+
+    `not_paused` is what was asked for and can start: somebody has resumed it, so it will not get safe. Nor will it if
+    there are no `pauses`, for then nothing is drained.
+    """
 
     safe: bool
     running: int
     pauses: list[Paused]
     holdups: list[Holdup]
-    unheard: list[str]
+    unheard: list[str] = Field(description="Workers that have not said since the pause what they run.")
+    not_paused: list[str] = Field(examples=[["kind email_ingestion_fetch"]])
 
 
 @draining.act("/", "fleet.drain")

@@ -134,7 +134,7 @@ create index finished_time on {schema}.finished using brin (finished_at) with (a
 -- For lists of what went wrong; a job that is simply done pays nothing for it.
 create index finished_unhappy on {schema}.finished (state collate "C", job_id) where state <> 'completed';
 
--- Every claim that was not the final one. Append-only.
+-- Every claim that was not the final one. Append-only, but for those that the same breaker has barred again and again.
 create table {schema}.attempt (
     id         bigint generated always as identity primary key,
     job_id     uuid   not null,
@@ -142,6 +142,7 @@ create table {schema}.attempt (
     worker_id  uuid,
     claimed_at timestamptz,
     ended_at   timestamptz not null,
+    next_at    timestamptz,                   -- when it was to be tried again; null: at once
     attempt    int  not null,
     outcome    text not null,
     error      jsonb

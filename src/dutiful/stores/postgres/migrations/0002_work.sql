@@ -159,7 +159,7 @@ begin
            coalesce(j.correlation_id, j.id::text), j.options ->> 'unique',
            f.errors #>> '{0,class}', f.errors #>> '{0,type}', f.errors #>> '{0,message}',
            f.errors #>> '{0,fingerprint}', to_jsonb(j), f.errors,
-           (select jsonb_agg(to_jsonb(t) - 'id' order by t.id) from {schema}.attempt t where t.job_id = j.id)
+           (select jsonb_agg(to_jsonb(t) - '{id,next_at}'::text[] order by t.id) from {schema}.attempt t where t.job_id = j.id)
     from {schema}.job j join {schema}.finished f on f.job_id = j.id
     where j.id = any (p_jobs);
 end $$;
@@ -520,7 +520,7 @@ declare
     v_more   tid[];
 begin
     if exists (select 1 from {schema}.pause) then
-        if exists (select 1 from {schema}.pause where scope = 'lane' and name = p_lane) then
+        if exists (select 1 from {schema}.pause where scope = 'lane' and name in (p_lane, '*')) then
             return;
         end if;
         v_kinds := array(select k from unnest(p_kinds) k
@@ -678,6 +678,21 @@ begin
     end if;
 end $$;
 
+-- Of jobs that a breaker has barred again, only the last time is kept, however long it is open.
+create function {schema}.forget_barred(p_jobs uuid[]) returns void
+language plpgsql volatile
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    delete from {schema}.attempt t
+    using unnest(p_jobs) b (job_id),
+          lateral (select a.error ->> 'breaker' as breaker from {schema}.attempt a
+                   where a.job_id = b.job_id order by a.id desc limit 1) this,
+          lateral (select a.id, a.outcome, a.error ->> 'breaker' as breaker from {schema}.attempt a
+                   where a.job_id = b.job_id order by a.id desc offset 1 limit 1) before
+    where t.id = before.id and before.outcome = 'snoozed' and before.breaker = this.breaker;
+end $$;
+
 -- Write decided changes. Returns those not applied: 'cancel_requested', 'locked', or null where the claim was not held.
 create function {schema}.settle(
     p_jobs uuid[], p_claims bigint[], p_to text[], p_outcomes text[], p_attempts int[], p_crashes int[],
@@ -700,6 +715,7 @@ declare
     v_errors jsonb[];
     v_halted uuid[];
     v_tell   uuid[];
+    v_barred uuid[];
 begin
     if p_lapsed_only or p_skip_locked then
         -- A lease that somebody holds locked is being renewed or settled: not lapsed, and not worth a wait.
@@ -740,8 +756,10 @@ begin
                m.result::jsonb, m.errors
         from moved m where m.place not in ('ready', 'scheduled', 'blocked')
     ), tried as (
-        insert into {schema}.attempt (job_id, claim_id, worker_id, claimed_at, ended_at, attempt, outcome, error)
-        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, m.this_attempt, m.outcome, m.errors -> 0
+        insert into {schema}.attempt
+            (job_id, claim_id, worker_id, claimed_at, ended_at, next_at, attempt, outcome, error)
+        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, v_now + m.delay, m.this_attempt, m.outcome,
+               m.errors -> 0
         from moved m where m.place in ('ready', 'scheduled', 'blocked') and m.outcome <> 'released'
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)
@@ -764,9 +782,13 @@ begin
            array_agg(m.phase_to) filter (where m.phase_to is not null),
            array_agg(m.errors -> 0) filter (where m.phase_to is not null),
            array_agg(m.job_id) filter (where m.phase_to = 'cancelled' and m.phased),
-           array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked') and m.telling)
-    into v_gone, v_final, v_dead, v_phased, v_phases, v_errors, v_halted, v_tell from moved m;
+           array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked') and m.telling),
+           array_agg(m.job_id) filter (where m.outcome = 'snoozed' and m.errors -> 0 ? 'breaker')
+    into v_gone, v_final, v_dead, v_phased, v_phases, v_errors, v_halted, v_tell, v_barred from moved m;
 
+    if v_barred is not null then
+        perform {schema}.forget_barred(v_barred);
+    end if;
     if v_dead is not null then
         perform {schema}.bury(v_dead, v_now);
     end if;

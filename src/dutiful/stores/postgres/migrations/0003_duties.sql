@@ -80,7 +80,8 @@ end $$;
 -- Leases that are over, or those of one worker that is known to be dead.
 create function {schema}.lapsed(p_limit int, p_worker uuid, p_now timestamptz)
 returns table (
-    job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean
+    job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean,
+    tenant text, correlation_id text
 )
 language plpgsql stable
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -91,17 +92,23 @@ declare
 begin
     if p_worker is null then
         return query
-        select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null
+        select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
+               j.tenant, j.correlation_id
         from {schema}.lease l
-        cross join lateral (select x.kind from {schema}.job x where x.id = l.job_id limit 1) j
+        cross join lateral (
+            select x.kind, x.tenant, x.correlation_id from {schema}.job x where x.id = l.job_id limit 1
+        ) j
         where l.expires_at <= v_now
         order by l.expires_at
         limit p_limit;
     else
         return query
-        select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null
+        select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
+               j.tenant, j.correlation_id
         from {schema}.lease l
-        cross join lateral (select x.kind from {schema}.job x where x.id = l.job_id limit 1) j
+        cross join lateral (
+            select x.kind, x.tenant, x.correlation_id from {schema}.job x where x.id = l.job_id limit 1
+        ) j
         where l.worker_id = p_worker
         limit p_limit;
     end if;
@@ -110,7 +117,8 @@ end $$;
 -- The claim of one job, if it runs.
 create function {schema}.held(p_job uuid)
 returns table (
-    job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean
+    job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean,
+    tenant text, correlation_id text
 )
 language plpgsql stable
 set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -118,7 +126,8 @@ as $$
 #variable_conflict use_column
 begin
     return query
-    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null
+    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
+           j.tenant, j.correlation_id
     from {schema}.lease l join {schema}.job j on j.id = l.job_id
     where l.job_id = p_job;
 end $$;
@@ -150,7 +159,29 @@ begin
     select o.queue::text, o.priority, count(*) from in_order o group by o.queue, o.priority;
 end $$;
 
--- Re-check every gate: what may run leaves `blocked`, what may not enters it, what never can is cancelled.
+-- The jobs of kinds that are paused, or whose breaker is open, leave the lines, so that nobody scans past them. That is
+-- a walk along all lines; says how many jobs there were.
+create function {schema}.shut(p_kinds text[], p_limit int, p_now timestamptz) returns bigint
+language plpgsql volatile
+as $$
+declare
+    v_moved bigint;
+begin
+    with stopped as (
+        delete from {schema}.ready r
+        where r.ctid = any (array(
+            select x.ctid from {schema}.ready x where x.kind = any (p_kinds) limit p_limit for update skip locked))
+        returning r.*
+    )
+    insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
+    select s.job_id, coalesce(p_now, clock_timestamp()), null, s.priority, s.attempt, s.crashes, 'paused', s.kind,
+           s.queue, s.kind, s.tenant
+    from stopped s;
+    get diagnostics v_moved = row_count;
+    return v_moved;
+end $$;
+
+-- Re-check every gate but that: what may run leaves `blocked`, what never can is cancelled.
 create function {schema}.sweep(p_limit int, p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile
@@ -161,22 +192,8 @@ declare
     v_now  timestamptz := coalesce(p_now, clock_timestamp());
     v_jobs uuid[];
     v_dead record;
-    v_kind text;
     v_kinds text[];
 begin
-    -- The jobs of a kind that is paused, or whose breaker is open, leave the lines, so that nobody scans past them.
-    for v_kind in select distinct name from {schema}.pause where scope in ('kind', 'breaker') loop
-        with stopped as (
-            delete from {schema}.ready r
-            where r.ctid = any (array(
-                select x.ctid from {schema}.ready x where x.kind = v_kind limit p_limit for update skip locked))
-            returning r.*
-        )
-        insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
-        select s.job_id, v_now, null, s.priority, s.attempt, s.crashes, 'paused', s.kind, s.queue, s.kind, s.tenant
-        from (select * from stopped order by seq) s;
-    end loop;
-
     -- Kind by kind, so that nobody walks past all the jobs whose gate stays shut.
     v_kinds := array(
         with recursive waits as (

@@ -109,3 +109,13 @@ from {schema}.progress g where not exists (select 1 from {schema}.job j where j.
 union all
 select 'job ' || s.job_id || ' is marked stale, but it is not finished'
 from {schema}.stale s where not exists (select 1 from {schema}.finished f where f.job_id = s.job_id);
+
+-- Some of them, if there are any. The planner believes these tables to be empty, and would walk all of one for each row of
+-- another.
+create function {schema}.breaches(p_limit int) returns setof text
+language plpgsql stable
+set enable_nestloop = off
+as $$
+begin
+    return query select m.breach from {schema}.misplaced m limit p_limit;
+end $$;

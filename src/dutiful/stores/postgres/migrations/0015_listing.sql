@@ -162,8 +162,24 @@ begin
     end loop;
 end $$;
 
--- Those of these jobs, newest first, that are as asked for; what is null is not asked. p_text is in lower case and
--- spelt as within JSON.
+-- What the last attempt of a job that has not ended came to grief with.
+create function {schema}.last_error(p_job_id uuid) returns jsonb
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return (
+        select a.error
+        from {schema}.attempt a
+        where a.job_id = p_job_id and a.error is not null
+          and not exists (select 1 from {schema}.finished f where f.job_id = p_job_id)
+        order by a.id desc limit 1
+    );
+end $$;
+
+-- Those of these jobs, newest first, that are as asked for; what is null is not asked. An error's class is that of the
+-- end, or of the last attempt where p_state is one of jobs that have not ended. p_text is in lower case and spelt as
+-- within JSON.
 create function {schema}.sift(
     p_ids uuid[], p_state text, p_kinds text[], p_queue text, p_tenant text, p_subject jsonb, p_error_class text,
     p_text text
@@ -191,10 +207,13 @@ begin
       and (p_subject is null
            or (select bool_and(coalesce(c.subject -> w.key = w.value, false)) from jsonb_each(p_subject) w))
       and (p_error_class is null
-           or (select f.errors -> 0 ->> 'class' from {schema}.finished f where f.job_id = c.id) = p_error_class)
+           or p_error_class = case when p_state in ('scheduled', 'ready', 'blocked', 'running')
+               then {schema}.last_error(c.id) ->> 'class'
+               else (select f.errors -> 0 ->> 'class' from {schema}.finished f where f.job_id = c.id) end)
       and (p_text is null
            or strpos(lower(c.payload::text), p_text) > 0
            or strpos(lower(c.subject::text), p_text) > 0
-           or strpos(lower((select f.errors::text from {schema}.finished f where f.job_id = c.id)), p_text) > 0)
+           or strpos(lower((select f.errors::text from {schema}.finished f where f.job_id = c.id)), p_text) > 0
+           or strpos(lower({schema}.last_error(c.id)::text), p_text) > 0)
     order by c.id desc;
 end $$;

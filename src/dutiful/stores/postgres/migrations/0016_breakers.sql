@@ -23,12 +23,13 @@ create table {schema}.breaker (
 );
 
 -- Who finds out in this round. It counts for as long as the claim's lease; without a claim, the job was let out to do
--- so, and counts while it is in a line or runs.
+-- so at `since`, and counts while it runs, or is in a line and its turn is not over.
 create table {schema}.breaker_probe (
     breaker  text collate "C" not null,
     job_id   uuid   not null,
     round    bigint not null,
     claim_id bigint,
+    since    timestamptz not null,
     primary key (breaker, job_id)
 );
 
@@ -37,6 +38,9 @@ create table {schema}.breaker_kind (
     breaker text collate "C" not null
 );
 create index breaker_kind_breaker on {schema}.breaker_kind (breaker, kind);
+
+-- What waits for a breaker, by the lines that it would stand in.
+create index blocked_line on {schema}.blocked (key, queue, since, job_id) where gate = 'paused';
 
 -- Before which gate the jobs of these kinds wait: before 'breaker' nothing of them is claimed, before 'probing' what
 -- was let out may be.
@@ -120,9 +124,10 @@ begin
         -- Another one has the places of those whose leases are over: they must not come back to them.
         delete from {schema}.breaker_probe p
         where p.breaker = p_name and p.claim_id is not null and not {schema}.is_live(p.job_id, p.claim_id, p_now);
-        insert into {schema}.breaker_probe (breaker, job_id, round, claim_id)
-        values (p_name, p_job, p_round, p_claim)
-        on conflict (breaker, job_id) do update set round = excluded.round, claim_id = excluded.claim_id;
+        insert into {schema}.breaker_probe (breaker, job_id, round, claim_id, since)
+        values (p_name, p_job, p_round, p_claim, p_now)
+        on conflict (breaker, job_id) do update
+        set round = excluded.round, claim_id = excluded.claim_id, since = excluded.since;
     end if;
     if p_leaves then
         delete from {schema}.breaker_probe where breaker = p_name and job_id = p_job and claim_id = p_claim;
@@ -210,10 +215,9 @@ begin
     order by b.name;
 end $$;
 
--- Those before whose gates jobs may wait, for a sweep: how many of their probes run, and how many stand in a line that
--- people have not paused.
+-- Those before whose gates jobs may wait, and that are half-open or may be.
 create function {schema}.gated_breakers(p_now timestamptz)
-returns table (now_at timestamptz, kept {schema}.breaker, probing bigint, lined_up bigint)
+returns table (now_at timestamptz, kept {schema}.breaker)
 language plpgsql stable
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
@@ -222,64 +226,138 @@ declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query
-    select v_now, b,
-           (select count(*) from {schema}.breaker_probe p
-            where p.breaker = b.name
-              and exists (select 1 from {schema}.lease l
-                          where l.job_id = p.job_id and l.expires_at > v_now
-                            and (p.claim_id is null or p.claim_id = l.claim_id))),
-           (select count(*) from {schema}.breaker_probe p
-            where p.breaker = b.name
-              and exists (select 1 from {schema}.ready r
-                          where r.job_id = p.job_id
-                            and not exists (select 1 from {schema}.pause q
-                                            where q.scope = 'queue' and q.name = r.queue)))
+    select v_now, b
     from {schema}.breaker b
-    where b.state <> 'closed' and exists (select 1 from {schema}.breaker_kind k where k.breaker = b.name)
+    where (b.state = 'half_open' or (b.state = 'open' and b.open_until <= v_now))
+      and exists (select 1 from {schema}.breaker_kind k where k.breaker = b.name)
     order by b.name;
 end $$;
 
--- Let up to p_limit jobs that wait for a half-open breaker out to probe, the oldest first, if it is as it was seen.
--- What people have paused stays.
-create function {schema}.let_out(p_name text, p_version bigint, p_limit int, p_now timestamptz)
+-- The probes of one: of each whether it runs, since when it may, and in which line it stands, if it does.
+create function {schema}.probes_of_breaker(p_name text, p_now timestamptz)
+returns table (job_id uuid, since timestamptz, runs boolean, kind text, queue text, tenant text)
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select p.job_id, p.since,
+           exists (select 1 from {schema}.lease l
+                   where l.job_id = p.job_id and l.expires_at > p_now
+                     and (p.claim_id is null or p.claim_id = l.claim_id)),
+           r.kind::text, r.queue::text, r.tenant
+    from {schema}.breaker_probe p
+    left join {schema}.ready r on r.job_id = p.job_id
+    where p.breaker = p_name;
+end $$;
+
+-- The lines in which jobs would stand that wait for one and are due, and since when the oldest does; from one line to
+-- the next.
+create function {schema}.waiting_lines(p_name text, p_now timestamptz)
+returns table (kind text, queue text, since timestamptz)
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with recursive line as (
+        select k.kind, f.queue
+        from {schema}.breaker_kind k, lateral (
+            select b.queue from {schema}.blocked b
+            where b.gate = 'paused' and b.key = k.kind order by b.queue limit 1
+        ) f
+        where k.breaker = p_name
+        union all
+        select l.kind, n.queue
+        from line l, lateral (
+            select b.queue from {schema}.blocked b
+            where b.gate = 'paused' and b.key = l.kind and b.queue > l.queue order by b.queue limit 1
+        ) n
+    )
+    select l.kind::text, l.queue::text, f.since
+    from line l, lateral (
+        select b.since from {schema}.blocked b
+        where b.gate = 'paused' and b.key = l.kind and b.queue = l.queue and (b.run_at is null or b.run_at <= p_now)
+        order by b.since, b.job_id
+        limit 1
+    ) f;
+end $$;
+
+-- Jobs of one such line that may probe, the oldest first. p_tenants: of these; null: anybody's, even nobody's.
+create function {schema}.may_probe(p_kind text, p_queue text, p_tenants text[], p_limit int, p_now timestamptz)
+returns setof uuid
+language plpgsql stable
+set enable_seqscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    select b.job_id from {schema}.blocked b
+    where b.gate = 'paused' and b.key = p_kind and b.queue = p_queue and (b.run_at is null or b.run_at <= p_now)
+      and (p_tenants is null or b.tenant = any (p_tenants))
+    order by b.since, b.job_id
+    limit p_limit;
+end $$;
+
+-- Let jobs that wait for a half-open breaker out to probe, and put those back that were let out to a line that nobody
+-- serves, if it is as it was seen.
+create function {schema}.let_out(p_name text, p_version bigint, p_jobs uuid[], p_stranded uuid[], p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile
 set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    v_now  timestamptz := coalesce(p_now, clock_timestamp());
     v_jobs uuid[];
 begin
-    v_jobs := array(
-        select w.job_id
-        from {schema}.breaker_kind k
-        cross join lateral (
-            select b.job_id, b.since from {schema}.blocked b
-            where b.gate = 'paused' and b.key = k.kind and (b.run_at is null or b.run_at <= v_now)
-              and not exists (select 1 from {schema}.pause q where q.scope = 'queue' and q.name = b.queue)
-            order by b.since, b.job_id
-            limit p_limit
-            for update skip locked
-        ) w
-        where k.breaker = p_name
-          and not exists (select 1 from {schema}.pause q where q.scope = 'kind' and q.name = k.kind)
-        order by w.since, w.job_id
-        limit p_limit);
-    if cardinality(v_jobs) = 0 then
-        return;
-    end if;
     update {schema}.breaker b set version = version + 1 where b.name = p_name and b.version = p_version;
     if not found then
         return;
     end if;
+    with stranded as (
+        delete from {schema}.ready r
+        where r.ctid = any (array(
+            select x.ctid from {schema}.ready x where x.job_id = any (p_stranded) for update skip locked))
+        returning r.*
+    )
+    insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
+    select s.job_id, p_now, null, s.priority, s.attempt, s.crashes, 'paused', s.kind, s.queue, s.kind, s.tenant
+    from stranded s;
+    v_jobs := array(
+        select b.job_id from {schema}.blocked b
+        where b.job_id = any (p_jobs) and b.gate = 'paused'
+        for update skip locked);
     -- Jobs that were let out and have ended, or are elsewhere.
     delete from {schema}.breaker_probe p
     where p.breaker = p_name
       and not exists (select 1 from {schema}.ready r where r.job_id = p.job_id)
       and not exists (select 1 from {schema}.lease l where l.job_id = p.job_id);
-    insert into {schema}.breaker_probe (breaker, job_id, round)
-    select p_name, j.id, b.round from unnest(v_jobs) j (id), {schema}.breaker b where b.name = p_name
-    on conflict (breaker, job_id) do update set round = excluded.round, claim_id = null;
-    return query select * from {schema}.admit(v_jobs, v_now);
+    insert into {schema}.breaker_probe (breaker, job_id, round, since)
+    select p_name, j.id, b.round, p_now from unnest(v_jobs) j (id), {schema}.breaker b where b.name = p_name
+    on conflict (breaker, job_id) do update set round = excluded.round, claim_id = null, since = excluded.since;
+    return query select * from {schema}.admit(v_jobs, p_now);
+end $$;
+
+-- Delete those that no kind declares, that keep nobody from anything, and that nobody has used since p_cutoff.
+create function {schema}.forget_breakers(p_cutoff timestamptz, p_limit int, p_now timestamptz) returns bigint
+language plpgsql volatile
+set lock_timeout = '2s' set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_names   text[];
+    v_deleted bigint;
+begin
+    v_names := array(
+        select b.name from {schema}.breaker b
+        where b.updated_at < p_cutoff and (b.state = 'closed' or b.open_until <= p_now)
+          and not exists (select 1 from {schema}.breaker_kind k where k.breaker = b.name)
+          and not exists (select 1 from {schema}.breaker_probe p join {schema}.lease l on l.job_id = p.job_id
+                          where p.breaker = b.name)
+        limit p_limit
+        for update skip locked);
+    delete from {schema}.breaker_probe where breaker = any (v_names);
+    delete from {schema}.breaker where name = any (v_names);
+    get diagnostics v_deleted = row_count;
+    return v_deleted;
 end $$;

@@ -13,6 +13,13 @@ create table {schema}.alert (
     primary key (rule, series)
 );
 
+-- When somebody looked last, and until when there is to be another look: one row.
+create table {schema}.alert_look (
+    only_one boolean primary key default true check (only_one),
+    at       timestamptz not null,
+    until    timestamptz not null
+);
+
 -- Apply the changes whose alerts still stand as was seen, and write what is to be posted of them; returns which.
 create function {schema}.change_alerts(p_changes jsonb, p_now timestamptz)
 returns table (rule text, series text)

@@ -1,15 +1,18 @@
 -- Views for people who know SQL. Times are the database's, lengths are in the unit of their names.
 
--- Every job that has ended, with how long it ran the last time, and how long it had been due when it was first claimed.
+-- Every job that has ended, with how long it ran the last time, and how long it had been due when its first attempt
+-- began. As in the metrics, a claim that was snoozed is none; and a job that was made due before its time waited for 0.
 create view {schema}.job_runs as
 select j.id, j.kind, j.queue, f.state, f.attempt,
        round(extract(epoch from f.finished_at - f.claimed_at) * 1000)::bigint as duration_ms,
-       round(extract(epoch from
-           coalesce((select min(a.claimed_at) from {schema}.attempt a where a.job_id = f.job_id), f.claimed_at)
-           - greatest(j.created_at, j.run_at)) * 1000)::bigint as queue_time_ms,
+       round(extract(epoch from c.at - least(c.at, greatest(j.created_at, j.run_at))) * 1000)::bigint as queue_time_ms,
        f.finished_at as recorded_at
 from {schema}.finished f
-join {schema}.job j on j.id = f.job_id;
+join {schema}.job j on j.id = f.job_id
+cross join lateral (
+    select coalesce((select min(a.claimed_at) from {schema}.attempt a
+                     where a.job_id = f.job_id and a.outcome <> 'snoozed'), f.claimed_at) as at
+) c;
 
 -- How many jobs of each kind wait and run, and how many have ended within a day.
 create view {schema}.kind_health as
@@ -102,7 +105,7 @@ from (
 ) x
 group by x.lane;
 
--- Every breaker that has been used or declared, and how often it has opened.
+-- Every breaker that has been used or declared, and how often failures have opened it.
 create view {schema}.breaker_status as
 select b.name, b.state, b.failures, b.successes, b.trips, b.last_failure_at, b.opened_at, b.open_until,
        b.half_opened_at, b.updated_at

@@ -15,7 +15,22 @@ select {schema}.put_breaker_kinds($1, $2, $3, $4, $5, $6, $7, $8);
 select a.probing, a.kinds, a.waiting, (a.kept).* from {schema}.all_breakers($1, $2) a;
 
 -- name: gated_breakers
-select g.now_at, g.probing, g.lined_up, (g.kept).* from {schema}.gated_breakers($1) g;
+select g.now_at, (g.kept).* from {schema}.gated_breakers($1) g;
+
+-- name: probes_of_breaker
+select job_id, since, runs, kind, queue, tenant from {schema}.probes_of_breaker($1, $2);
+
+-- name: waiting_lines
+select kind, queue, since from {schema}.waiting_lines($1, $2);
+
+-- name: may_probe
+select job_id from {schema}.may_probe($1, $2, $3, $4, $5) job_id;
 
 -- name: let_out
-select queue, priority, moved from {schema}.let_out($1, $2, $3, $4);
+select queue, priority, moved from {schema}.let_out($1, $2, $3, $4, $5);
+
+-- name: living
+select w.lanes, w.kinds from {schema}.worker w where w.expires_at > $1;
+
+-- name: forget_breakers
+select {schema}.forget_breakers($1, $2, $3);

@@ -47,10 +47,20 @@ select * from {schema}.survey($1, $2, $3, $4);
 select queue, priority, moved, last_run_at from {schema}.promote($1, $2, $3);
 
 -- name: lapsed
-select * from {schema}.lapsed($1, $2, $3);
+select job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested, tenant, correlation_id
+from {schema}.lapsed($1, $2, $3);
 
 -- name: held
-select * from {schema}.held($1);
+select job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested, tenant, correlation_id
+from {schema}.held($1);
+
+-- name: stopped_kinds
+-- `settled`: whoever has put a job in a line without knowing of the pause has done so by now.
+select name, since, coalesce($1, clock_timestamp()) - since > interval '1 minute' as settled
+from {schema}.pause where scope in ('kind', 'breaker');
+
+-- name: shut
+select {schema}.shut($1, $2, $3);
 
 -- name: sweep
 select queue, priority, moved from {schema}.sweep($1, $2);

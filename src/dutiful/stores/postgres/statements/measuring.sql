@@ -23,5 +23,4 @@ select kind, outcome, count, run, wait, run_seconds, wait_seconds, payload_bytes
 from {schema}.tally;
 
 -- name: count_stuck
--- There are as many rows as jobs that run.
-select count(*) from {schema}.lease where claimed_at < coalesce($2::timestamptz, clock_timestamp()) - $1::interval;
+select {schema}.count_stuck($1, $2);

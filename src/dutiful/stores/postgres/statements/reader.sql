@@ -61,7 +61,7 @@ where scope in ('queue', 'kind', 'lane')
 order by scope, name;
 
 -- name: misplaced
-select breach from {schema}.misplaced limit 1000;
+select breaches from {schema}.breaches(1000);
 
 -- name: health
 select current_setting('server_version') as server_version,

@@ -125,6 +125,7 @@ CREATE TABLE dutiful_attempt (
     worker_id  BLOB,
     claimed_at INTEGER,
     ended_at   INTEGER NOT NULL,
+    next_at    INTEGER,                       -- when it was to be tried again; null: at once
     error      TEXT
 ) STRICT;
 

@@ -19,12 +19,13 @@ CREATE TABLE dutiful_breaker (
 ) STRICT, WITHOUT ROWID;
 
 -- Who finds out in this round. It counts for as long as the claim's lease; without a claim, the job was let out to do
--- so, and counts while it is in a line or runs.
+-- so at `since`, and counts while it runs, or is in a line and its turn is not over.
 CREATE TABLE dutiful_breaker_probe (
     breaker  TEXT    NOT NULL,
     job_id   BLOB    NOT NULL,
     round    INTEGER NOT NULL,
     claim_id INTEGER,
+    since    INTEGER NOT NULL,
     PRIMARY KEY (breaker, job_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -34,3 +35,6 @@ CREATE TABLE dutiful_breaker_kind (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX dutiful_breaker_kind_breaker ON dutiful_breaker_kind (breaker, kind);
+
+-- What waits for a breaker, by the lines that it would stand in.
+CREATE INDEX dutiful_blocked_line ON dutiful_blocked (key, queue, since, job_id) WHERE gate = 'paused';

@@ -11,3 +11,10 @@ CREATE TABLE dutiful_alert (
     summary    TEXT    NOT NULL,
     PRIMARY KEY (rule, series)
 ) STRICT, WITHOUT ROWID;
+
+-- When somebody looked last, and until when there is to be another look: one row.
+CREATE TABLE dutiful_alert_look (
+    only_one INTEGER NOT NULL PRIMARY KEY CHECK (only_one = 1),
+    at       INTEGER NOT NULL,
+    until    INTEGER NOT NULL
+) STRICT;

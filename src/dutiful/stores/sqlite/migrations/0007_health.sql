@@ -1,11 +1,13 @@
 -- Views for people who know SQL. Times are text in UTC, lengths are in the unit of their names, ids are hexadecimal.
 
--- Every job that has ended, with how long it ran the last time, and how long it had been due when it was first claimed.
+-- Every job that has ended, with how long it ran the last time, and how long it had been due when its first attempt
+-- began. As in the metrics, a claim that was snoozed is none; and a job that was made due before its time waited for 0.
 CREATE VIEW dutiful_job_runs AS
 SELECT lower(hex(j.id)) AS id, j.kind, j.queue, f.state, f.attempt,
        (f.finished_at - f.claimed_at) / 1000 AS duration_ms,
-       (coalesce((SELECT min(a.claimed_at) FROM dutiful_attempt a WHERE a.job_id = f.job_id), f.claimed_at)
-        - max(j.created_at, coalesce(j.run_at, 0))) / 1000 AS queue_time_ms,
+       max(coalesce((SELECT min(a.claimed_at) FROM dutiful_attempt a
+                     WHERE a.job_id = f.job_id AND a.outcome <> 'snoozed'), f.claimed_at)
+           - max(j.created_at, coalesce(j.run_at, 0)), 0) / 1000 AS queue_time_ms,
        strftime('%Y-%m-%dT%H:%M:%fZ', f.finished_at / 1000000.0, 'unixepoch') AS recorded_at
 FROM dutiful_finished f
 JOIN dutiful_job j ON j.id = f.job_id;
@@ -104,7 +106,7 @@ FROM (
 )
 GROUP BY lane;
 
--- Every breaker that has been used or declared, and how often it has opened.
+-- Every breaker that has been used or declared, and how often failures have opened it.
 CREATE VIEW dutiful_breaker_status AS
 SELECT name, state, failures, successes, trips,
        strftime('%Y-%m-%dT%H:%M:%fZ', last_failure_at / 1000000.0, 'unixepoch') AS last_failure_at,

@@ -18,3 +18,10 @@ WHERE rule = :rule AND series = :series AND state = :was_state AND since = :was_
 
 -- name: delete_alert
 DELETE FROM dutiful_alert WHERE rule = ? AND series = ? AND since = ? AND state = 'ok';
+
+-- name: note_look
+INSERT INTO dutiful_alert_look (only_one, at, until) VALUES (1, ?, ?)
+ON CONFLICT (only_one) DO UPDATE SET at = excluded.at, until = excluded.until;
+
+-- name: last_look
+SELECT at FROM dutiful_alert_look WHERE until > ?;

@@ -45,9 +45,18 @@ FROM dutiful_breaker_probe p
 CROSS JOIN dutiful_lease l ON l.job_id = p.job_id AND l.claim_id = p.claim_id
 WHERE p.breaker = ? AND p.round = ? AND l.expires_at > ?;
 
+-- name: probes_under_way
+SELECT p.breaker, count(*)
+FROM dutiful_breaker b
+CROSS JOIN dutiful_breaker_probe p ON p.breaker = b.name AND p.round = b.round
+CROSS JOIN dutiful_lease l ON l.job_id = p.job_id AND l.claim_id = p.claim_id
+WHERE l.expires_at > ?
+GROUP BY p.breaker;
+
 -- name: put_probe
-INSERT INTO dutiful_breaker_probe (breaker, job_id, round, claim_id) VALUES (?, ?, ?, ?)
-ON CONFLICT (breaker, job_id) DO UPDATE SET round = excluded.round, claim_id = excluded.claim_id;
+INSERT INTO dutiful_breaker_probe (breaker, job_id, round, claim_id, since) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (breaker, job_id) DO UPDATE
+SET round = excluded.round, claim_id = excluded.claim_id, since = excluded.since;
 
 -- name: end_probe
 DELETE FROM dutiful_breaker_probe WHERE breaker = ? AND job_id = ? AND round = ? AND claim_id = ?;
@@ -70,23 +79,45 @@ WHERE breaker = ?
   AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = p.job_id)
   AND NOT EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id);
 
--- name: probes_under_way
--- Those that run, and those that stand in a line that people have not paused.
-SELECT count(CASE WHEN l.expires_at > :now AND (p.claim_id IS NULL OR p.claim_id = l.claim_id) THEN 1 END) AS probing,
-       count(CASE WHEN r.job_id IS NOT NULL
-                   AND r.queue NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'queue') THEN 1 END) AS lined_up
+-- name: probes_of_breaker
+-- Of each whether it runs, since when it may, and in which line it stands, if it does.
+SELECT p.job_id, p.since,
+       coalesce(l.expires_at > :now AND (p.claim_id IS NULL OR p.claim_id = l.claim_id), 0) AS runs,
+       r.kind, r.queue, r.tenant
 FROM dutiful_breaker_probe p
 LEFT JOIN dutiful_lease l ON l.job_id = p.job_id
 LEFT JOIN dutiful_ready r ON r.job_id = p.job_id
 WHERE p.breaker = :breaker;
 
+-- name: waiting_lines
+-- In which queues jobs of the kind wait that are due, and since when the oldest does; from one queue to the next.
+WITH RECURSIVE line (queue) AS (
+    SELECT min(queue) FROM dutiful_blocked WHERE gate = 'paused' AND key = :kind
+    UNION ALL
+    SELECT (SELECT min(b.queue) FROM dutiful_blocked b WHERE b.gate = 'paused' AND b.key = :kind AND b.queue > w.queue)
+    FROM line w
+    WHERE w.queue IS NOT NULL
+)
+SELECT queue, since
+FROM (
+    SELECT w.queue AS queue, (
+        SELECT b.since
+        FROM dutiful_blocked b
+        WHERE b.gate = 'paused' AND b.key = :kind AND b.queue = w.queue AND (b.run_at IS NULL OR b.run_at <= :now)
+        ORDER BY b.since, b.job_id
+        LIMIT 1
+    ) AS since
+    FROM line w
+    WHERE w.queue IS NOT NULL
+)
+WHERE since IS NOT NULL;
+
 -- name: may_probe
 -- By its index, in the order of time.
-SELECT since, job_id
+SELECT job_id
 FROM dutiful_blocked
-WHERE gate = 'paused' AND key = :kind AND (run_at IS NULL OR run_at <= :now)
-  AND NOT EXISTS (SELECT 1 FROM dutiful_pause WHERE scope = 'kind' AND name = :kind)
-  AND queue NOT IN (SELECT name FROM dutiful_pause WHERE scope = 'queue')
+WHERE gate = 'paused' AND key = :kind AND queue = :queue AND (run_at IS NULL OR run_at <= :now)
+  AND (:tenants IS NULL OR tenant IN (SELECT value FROM json_each(:tenants)))
 ORDER BY since, job_id
 LIMIT :limit;
 
@@ -115,3 +146,17 @@ FROM (
     WHERE k.breaker = ?
     LIMIT ?
 );
+
+-- name: forgotten_breakers
+-- Those that no kind declares, that keep nobody from anything, and that nobody has used for long.
+SELECT name
+FROM dutiful_breaker b
+WHERE updated_at < :cutoff AND (state = 'closed' OR open_until <= :now)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
+  AND NOT EXISTS (
+      SELECT 1 FROM dutiful_breaker_probe p CROSS JOIN dutiful_lease l ON l.job_id = p.job_id WHERE p.breaker = b.name
+  )
+LIMIT :limit;
+
+-- name: delete_breaker
+DELETE FROM dutiful_breaker WHERE name = ?;

@@ -30,10 +30,10 @@ dutiful_ready INDEXED BY dutiful_ready_tenant
 WHERE tenant = :tenant AND queue = :queue AND priority = :priority AND seq;
 
 -- name: place
-{place} WHERE rowid;
+{place} WHERE {place}.rowid;
 
 -- name: place_of_tenant
-{place} INDEXED BY {place}_tenant WHERE tenant = :tenant AND rowid;
+{place} INDEXED BY {place}_tenant WHERE tenant = :tenant AND {place}.rowid;
 
 -- name: first_number
 SELECT {number} FROM {rows} >= :at ORDER BY {number} LIMIT 1;
@@ -42,7 +42,14 @@ SELECT {number} FROM {rows} >= :at ORDER BY {number} LIMIT 1;
 SELECT {number} FROM {rows} < :at ORDER BY {number} DESC LIMIT 1;
 
 -- name: some_rows
-SELECT {number}, queue, kind FROM {rows} BETWEEN :low AND :high ORDER BY {number} LIMIT :limit;
+SELECT {number}, queue, kind FROM {rows} IS NOT NULL LIMIT :limit;
+
+-- name: rows_in_windows
+-- :windows: as JSON, the first and the last number of each.
+SELECT w.key, {number}, queue, kind
+FROM json_each(:windows) w
+CROSS JOIN {rows} BETWEEN json_extract(w.value, '$[0]') AND json_extract(w.value, '$[1]')
+LIMIT :limit;
 
 -- name: first_line_of_tenant
 SELECT queue, priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
@@ -53,9 +60,10 @@ SELECT queue, priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
 WHERE tenant = ? AND (queue, priority) > (?, ?) ORDER BY queue, priority LIMIT 1;
 
 -- name: due_since
--- Since when the first of a line has been due: a job that is tried again, since its last attempt.
+-- Since when the first of a line has been due: a job that is tried again, since its last attempt or the time this set.
 SELECT max(j.created_at, coalesce(j.run_at, 0),
-           coalesce((SELECT max(a.ended_at) FROM dutiful_attempt a WHERE a.job_id = j.id), 0))
+           coalesce((SELECT coalesce(a.next_at, a.ended_at) FROM dutiful_attempt a
+                     WHERE a.job_id = j.id AND a.outcome <> 'refused' ORDER BY a.id DESC LIMIT 1), 0))
 FROM dutiful_job j
 WHERE j.id = (SELECT job_id FROM {rows} >= :at ORDER BY seq LIMIT 1);
 

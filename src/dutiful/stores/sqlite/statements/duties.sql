@@ -25,7 +25,8 @@ DELETE FROM dutiful_scheduled WHERE run_at = ? AND job_id = ?;
 SELECT min(run_at) FROM dutiful_scheduled;
 
 -- name: lapsed
-SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL
+SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL,
+       j.tenant, j.correlation_id
 FROM dutiful_lease l
 CROSS JOIN dutiful_job j ON j.id = l.job_id
 WHERE l.expires_at <= ?
@@ -34,14 +35,16 @@ LIMIT ?;
 
 -- name: held_by
 -- A scan: there are as many leases as slots in all workers, and it is asked only when one of them has died.
-SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL
+SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL,
+       j.tenant, j.correlation_id
 FROM dutiful_lease l
 CROSS JOIN dutiful_job j ON j.id = l.job_id
 WHERE l.worker_id = ?
 ORDER BY l.job_id;
 
 -- name: claim_of_job
-SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL
+SELECT l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at IS NOT NULL,
+       j.tenant, j.correlation_id
 FROM dutiful_lease l
 CROSS JOIN dutiful_job j ON j.id = l.job_id
 WHERE l.job_id = ?;

@@ -66,7 +66,11 @@ LIMIT :each;
 
 -- name: sift
 -- The row of a job that is as asked for, so far as can be told here; what is null is not asked. `texts`: with its texts.
-SELECT j.subject, CASE WHEN :texts THEN j.payload END, CASE WHEN :texts THEN f.errors END
+-- An error's class is that of the end, or of the last attempt where the state is one of jobs that have not ended.
+SELECT j.subject, CASE WHEN :texts THEN j.payload END, CASE WHEN :texts THEN f.errors END,
+       CASE WHEN :texts AND f.job_id IS NULL THEN
+           (SELECT a.error FROM dutiful_attempt a WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)
+       END
 FROM dutiful_job j
 LEFT JOIN dutiful_finished f ON f.job_id = j.id
 WHERE j.id = :id
@@ -79,4 +83,7 @@ WHERE j.id = :id
           WHEN 'blocked' THEN (SELECT 'blocked' FROM dutiful_blocked p WHERE p.job_id = j.id)
           WHEN 'running' THEN (SELECT 'running' FROM dutiful_lease p WHERE p.job_id = j.id)
           ELSE f.state END)
-  AND (:error_class IS NULL OR json_extract(f.errors, '$[0].class') = :error_class);
+  AND (:error_class IS NULL OR :error_class = CASE WHEN :state IN ('scheduled', 'ready', 'blocked', 'running') THEN
+          (SELECT json_extract(a.error, '$.class') FROM dutiful_attempt a
+           WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)
+          ELSE json_extract(f.errors, '$[0].class') END);

@@ -99,8 +99,13 @@ INSERT INTO dutiful_finished
 VALUES (?,      ?,        ?,     ?,       ?,       ?,         ?,          ?,           ?,      ?);
 
 -- name: insert_attempt
-INSERT INTO dutiful_attempt (job_id, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, error)
-VALUES                      (?,      ?,        ?,       ?,       ?,         ?,          ?,        ?);
+INSERT INTO dutiful_attempt (job_id, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, next_at, error)
+VALUES                      (?,      ?,        ?,       ?,       ?,         ?,          ?,        ?,       ?);
+
+-- name: forget_barred
+DELETE FROM dutiful_attempt
+WHERE id = (SELECT max(id) FROM dutiful_attempt WHERE job_id = ?1)
+  AND outcome = 'snoozed' AND json_extract(error, '$.breaker') = ?2;
 
 -- name: where_to
 SELECT queue, priority, kind, tenant FROM dutiful_job WHERE id = ?;

@@ -1,0 +1,120 @@
+"""Kinds that declare a breaker, beside workers whose code says otherwise, and in processes of their own."""
+
+from typing import Any
+
+import pytest
+from breaker_jobs import Service, breaker_of, process_app
+from working import eventually, final, state, working
+
+from dutiful import Context, Dutiful, Retry, State, StoreUnavailable
+from dutiful.core.breaker import BreakerState
+from dutiful.operator import Operator
+
+ONCE = Retry(max_attempts=1)
+sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+
+
+@pytest.mark.req("L48", "L57")
+async def test_a_worker_of_an_older_version_does_not_set_a_kinds_jobs_spinning(app: Dutiful) -> None:
+    service = Service()
+
+    @app.job(breaker=app.breaker("grid", open_for="1h"), timeout="1m")
+    async def analyse() -> None:
+        service.call()
+
+    async with app.opened() as client, working(app, client):
+        await client.store.put_breaker_kinds({analyse.name: None})  # as it does when it starts
+        await Operator(client).open_breaker("grid")
+        jobs = await analyse.enqueue_many({} for _ in range(5))
+
+        async def wait() -> bool:
+            return {await state(app, job) for job in jobs} == {State.BLOCKED}
+
+        await eventually(wait)
+        (found,) = await client.store.breakers()
+        assert (found.kinds, found.waiting) == ([analyse.name], 5)
+        await Operator(client).reset_breaker("grid")
+        for job in jobs:
+            assert (await final(app, job)).attempt == 1
+    assert len(service.calls) == 5
+
+
+@sqlite
+async def test_jobs_that_cannot_be_held_back_are_tried_later_and_not_at_once(app: Dutiful) -> None:
+    @app.job(breaker="grid")
+    async def analyse() -> None:
+        raise AssertionError("it is open")
+
+    async def gone(*args: Any, **kwargs: Any) -> Any:
+        raise StoreUnavailable("it is away")
+
+    async with app.opened() as client, working(app, client):
+        await client.store.put_breaker_kinds({analyse.name: None})
+        await Operator(client).open_breaker("grid")
+        client.store.put_breaker_kinds = gone  # type: ignore[method-assign]
+        job = await analyse.enqueue()
+
+        async def waits() -> bool:
+            return await state(app, job) is State.SCHEDULED
+
+        await eventually(waits)
+        (attempt,) = await client.store.attempts(job.id)
+        assert (attempt.outcome, (attempt.error or {})["breaker"]) == ("snoozed", "grid")
+
+
+@sqlite
+async def test_in_a_jobs_process_a_decorated_function_is_refused_unless_its_kind_declares_the_breaker(
+    app: Dutiful,
+) -> None:
+    app.configure(cpu_processes=1)
+    for name in ("feed_declared", "feed_undeclared"):
+        app.kinds[name] = process_app.kinds[name]
+    async with working(app):
+        declared, undeclared = [await app.enqueue(name) for name in ("feed_declared", "feed_undeclared")]
+        assert (await final(app, declared)).result == "fed"
+        (error,) = (await final(app, undeclared)).errors or []
+    assert error["type"] == "UsageError"
+    assert "@app.job(process=True, breaker='printer')" in error["message"]
+
+
+@sqlite
+async def test_a_decorated_blocking_function_on_the_event_loop_is_told_where_to_run(app: Dutiful) -> None:
+    @app.breaker("mail")
+    def deliver() -> None:
+        raise AssertionError("not even begun")
+
+    @app.job(retry=ONCE)
+    async def email(ctx: Context) -> None:
+        deliver()
+
+    async with working(app):
+        (error,) = (await final(app, await email.enqueue())).errors or []
+        assert "a blocking function that it decorates by `await asyncio.to_thread" in error["message"]
+        assert (await breaker_of(await app.client(), "mail")).state is BreakerState.CLOSED
+
+
+@sqlite
+async def test_a_worker_warns_of_kinds_whose_probes_may_take_for_ever(
+    app: Dutiful, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(breaker="grid")
+    async def endless() -> None: ...
+
+    @app.job(breaker="grid", timeout="1m")
+    async def bounded() -> None: ...
+
+    @app.job
+    async def free() -> None: ...
+
+    survey, search = app.pipeline("survey", breaker="grid"), app.pipeline("search", breaker="grid")
+
+    @survey.phase(timeout="1m")
+    async def measure() -> None: ...
+
+    @search.phase
+    async def look() -> None: ...
+
+    async with working(app):
+        pass
+    warned = [record.args for record in caplog.records if "declares a breaker and no timeout" in record.message]
+    assert warned == [("endless",), ("search",)]
