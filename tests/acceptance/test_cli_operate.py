@@ -10,7 +10,9 @@ import pytest
 from command_line import Project
 
 from dutiful.acting import PauseScope
+from dutiful.alerting import AlertChange
 from dutiful.client import Client
+from dutiful.core.alert import Alert, AlertState
 from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Origin
@@ -148,6 +150,21 @@ async def test_doctor_names_each_problem_and_its_remedy(project: Project, store:
     for part in ("queue 'mail' has 1 ready job(s)", "kind 'unheard_of'", "1 running job(s) lost their worker"):
         assert part in answer.out
     assert answer.out.count("  → ") >= 3
+
+
+@pytest.mark.req("L82")
+async def test_doctor_tells_of_alerts_that_fire_as_a_problem_while_somebody_watches(
+    project: Project, store: Store
+) -> None:
+    fires = Alert(rule="errors", series="kind=mail", state=AlertState.FIRING, since=now(), summary="Mail fails")
+    await store.change_alerts([AlertChange(None, fires)])
+    stale = project.run("doctor")
+    assert stale.code == 0 and "warning: alert 'errors' (kind=mail)" in stale.out
+    assert "no worker watches any more" in stale.out
+    await store.note_look(timedelta(hours=1))
+    watched = project.run("doctor")
+    assert watched.code == 1 and "problem: alert 'errors' (kind=mail)" in watched.out
+    assert "→ read docs/runbooks/high-error-rate.md" in watched.out
 
 
 async def test_doctor_warns_of_what_waits_for_services_that_nobody_runs(project: Project, store: Store) -> None:

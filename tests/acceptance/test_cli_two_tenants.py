@@ -30,6 +30,7 @@ BY_ID = {
     "jobs cancel": ["{job}"],
     "jobs retry": ["{letter}"],
     "jobs fail": ["{job}"],
+    "jobs release": ["{job}"],
     "trace": ["{job}"],
     "dlq show": ["{letter}"],
     "dlq reprocess": ["{letter}"],
@@ -41,7 +42,7 @@ BY_ID = {
     "bulk resume": ["{run}"],
 }
 # What each lists or counts as acme, which has nothing here.
-LISTS = ["queues", "stats", "jobs list", "dlq list", "dlq groups", "dlq stats", "bulk list", "audit list"]
+LISTS = ["queues", "stats", "jobs list", "jobs stuck", "dlq list", "dlq groups", "dlq stats", "bulk list", "audit list"]
 # These act on all that their options choose, too.
 CHOOSING = ["dlq reprocess", "dlq acknowledge", "dlq resolve", "dlq discard"]
 ELSEWHERE = {
@@ -60,6 +61,9 @@ FLEETWIDE = {
     "metrics": "are counted by kind, over all tenants",
     "pause": "holds back jobs of all tenants",
     "resume": "holds back jobs of all tenants",
+    "drain": "holds back jobs of all tenants",
+    "breakers *": "guard services that all tenants' jobs call",
+    "alerts *": "are about the whole house",
     "schedules *": "belong to the code",
     "webhooks *": "belong to the code",
     "tenants *": "set up the database itself",

@@ -272,7 +272,7 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_cuts   int := greatest(floor(log(2, p_windows / 16.0)), 2);
-    v_width  bigint := 8;
+    v_width  bigint := 4;
     v_lows   bigint[];
     v_highs  bigint[];
     v_length bigint;
@@ -488,16 +488,20 @@ begin
             where l.claimed_at < coalesce(p_now, clock_timestamp()) - p_after);
 end $$;
 
--- How many jobs wait and run, by queue, kind and place; of one tenant, or of all.
+-- How many jobs wait and run, by queue, kind and place; of one tenant, or of all. Those of a tenant may each be on a
+-- page of its own, so fewer of them are counted one by one.
 create function {schema}.depths(p_tenant text)
 returns table (queue text, kind text, state text, jobs bigint, estimated boolean)
 language sql stable as $$
+    with asked as (select case when p_tenant is null then 10000 else 5000 end as exact)
     select d.queue, d.kind, p.place, d.jobs, d.estimated
-    from unnest(array['scheduled', 'blocked']) p (place)
-    cross join lateral {schema}.place_depths(p.place, p_tenant, 10000, 250) d
+    from asked a
+    cross join unnest(array['scheduled', 'blocked']) p (place)
+    cross join lateral {schema}.place_depths(p.place, p_tenant, a.exact, 250) d
     union all
     select d.queue, d.kind, 'ready', d.jobs, d.estimated
-    from {schema}.ready_depths(p_tenant, 10000, 500, 512) d
+    from asked a
+    cross join lateral {schema}.ready_depths(p_tenant, a.exact, 500, 768) d
     union all
     select d.queue, d.kind, 'running', d.jobs, d.estimated
     from {schema}.running_depths(p_tenant, 5000) d

@@ -36,9 +36,13 @@ select name from {schema}.pause where scope = 'queue';
 select state, jobs from {schema}.count_finished($1, $2, $3);
 
 -- name: other_counts
-select (select count(*)
-        from (select 1 from {schema}.dead_letter
-              where kind <> '' and status = 'pending_review' and ($2::text is null or tenant = $2) limit $3) d),
+-- Apart, so that those of a tenant are found by its index.
+select case when $2::text is null
+            then (select count(*)
+                  from (select 1 from {schema}.dead_letter where kind <> '' and status = 'pending_review' limit $3) d)
+            else (select count(*)
+                  from (select 1 from {schema}.dead_letter where tenant = $2 and status = 'pending_review' limit $3) d)
+       end,
        (select count(*) from {schema}.worker where expires_at > coalesce($1::timestamptz, clock_timestamp()));
 
 -- name: workers
