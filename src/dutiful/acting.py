@@ -35,6 +35,11 @@ class Pause(msgspec.Struct, frozen=True):
     by: str | None = None
     reason: str | None = None
 
+    @property
+    def mark(self) -> str:
+        """Tells it from any other, one of the same name before or after it included."""
+        return f"{self.scope} {self.name} {self.since.isoformat()}"
+
 
 class Acts(Protocol):
     """What people do to jobs."""

@@ -65,8 +65,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool = True
     leading: bool = False
     # lane -> its slots, queues (["*"]: any), how many are busy, with which jobs, and how many it has claimed ahead:
-    # {"slots": 3, "queues": ["fast"], "busy": 1, "jobs": ["0193…"], "ahead": 0}; "heard": since when the
-    # newest of the pauses that it knows of holds
+    # {"slots": 3, "queues": ["fast"], "busy": 1, "jobs": ["0193…"], "ahead": 0}; "heard": the marks of
+    # the pauses that all its claims heed, those under way included
     lanes: dict[str, Any]
     kinds: list[str]
     locks: LockMode | None = None  # None: it takes none, or does not say

@@ -170,7 +170,7 @@ async def final(app: Dutiful, job_id: UUID) -> JobRecord:
 
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not (answer := await look()):
         assert time.monotonic() < until, "it did not come true in time"
         await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ from examples.media_pipeline.service import order
 from examples.media_pipeline.story import NEW, OLD
 from examples.serving import serving
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 SHELF = shelf(60, 200)
 
 

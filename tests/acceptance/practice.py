@@ -27,7 +27,7 @@ from examples.practice.visitor import Visitor, token
 from examples.serving import serving
 
 HERE, THERE = 123, 456
-DEADLINE = 20.0
+DEADLINE = 60.0
 T = TypeVar("T")
 
 

@@ -186,6 +186,8 @@ def test_a_high_error_rate_of_jobs_that_wait_for_a_retry_is_seen_stopped_and_mad
     (night.folder / "jobs.py").write_text(patient)
     jobs = [night.enqueue("send_email", to=f"{number}@example.org") for number in range(12)]
     night.start_worker()
+    waiting = {"queue": "default", "kind": "send_email"}
+    night.until(lambda: metric(night, "scheduled", **waiting) == len(jobs), "all have failed once, and wait")
     night.until(lambda: "errors" in firing(night), "the alert fires")
     told = night.call("doctor")
     assert told.code == 1 and "problem: alert 'errors' (kind=send_email) has fired for" in told.out

@@ -415,14 +415,14 @@ async def test_a_long_wait_is_logged_with_its_holder(app: Dutiful, caplog: pytes
         return [record for record in caplog.records if "has waited for the lock edition:1" in record.getMessage()]
 
     caplog.handler.addFilter(JobFields())
-    with patch.object(worker_locks, "LONG_WAIT", 0.05):
-        async with working(app):
-            first = await update.enqueue()
-            await room.entered.wait()
+    async with working(app):
+        first = await update.enqueue()
+        await room.entered.wait()
+        with patch.object(worker_locks, "LONG_WAIT", 0.05):  # not before: the first one's turn may take long, too
             second = await update.enqueue()
             (record,) = await eventually(logged)
-            room.open.set()
-            await second.result(SOON)
+        room.open.set()
+        await second.result(SOON)
 
     assert vars(record)["job"] == second.public_id and vars(record)["correlation_id"] == str(second.id)
     line = record.getMessage()

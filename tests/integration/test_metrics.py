@@ -179,7 +179,7 @@ async def test_what_another_took_away_is_lost_and_its_late_outcome_counts_nothin
 
     async with working(app), app.opened() as client:
         job = await slow.enqueue()
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), 60)
         elsewhere = Tallies()
         rescuer = Rescuer(client.store, app.kinds, rescued=elsewhere.rescued)
         held = [await client.store.held(job.id)]
@@ -209,7 +209,7 @@ async def test_an_outcome_that_the_store_refuses_counts_nothing(store: Store) ->
         tallies.ended(one, 1.0)
         settler.settle(one, outcome)
     settler.close()
-    await asyncio.wait_for(settling, 20)
+    await asyncio.wait_for(settling, 60)
     await tallies.hand_over(store, uuid4())
     assert [(one.outcome, one.count) for one in await store.totals()] == [("completed", 1), ("failed", 1)]
 

@@ -132,14 +132,14 @@ async def test_a_worker_that_hangs_loses_its_job_to_another_and_its_late_outcome
     async with working(app), working(app):
         try:
             job = await crawl.enqueue()
-            await asyncio.to_thread(hung.wait, 20)
+            await asyncio.to_thread(hung.wait, 60)
             ada = await app.operator("ada")
             assert [one.id for one in await ada.stuck(timedelta(0))] == [job.id]
 
             await ada.release(job.id, "it hangs")
 
-            assert await job.result(timeout="20s") == "by the second"
-            await asyncio.to_thread(told_to_stop.wait, 20)
+            assert await job.result(timeout="60s") == "by the second"
+            await asyncio.to_thread(told_to_stop.wait, 60)
         finally:
             hangs.set()
     attempts = await (await app.client()).store.attempts(job.id)
@@ -161,7 +161,7 @@ async def test_a_job_that_is_released_while_its_kind_is_paused_waits(app: Dutifu
 
     async with working(app):
         job = await email.enqueue()
-        await asyncio.wait_for(running.wait(), 20)
+        await asyncio.wait_for(running.wait(), 60)
         ada = await app.operator("ada")
         await ada.drain(kinds=["email"])
         await ada.release(job.id)

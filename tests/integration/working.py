@@ -15,7 +15,7 @@ from dutiful.testing import Clock, ClockedStore
 from dutiful.worker import Worker, lease
 
 EVERYWHERE = ["sqlite", "postgres18", "pgbouncer"]
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @asynccontextmanager

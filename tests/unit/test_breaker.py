@@ -121,6 +121,15 @@ def test_as_many_pass_its_gate_as_are_missing(probing: int, lined_up: int, expec
     assert room(HALF_OPEN, probing, lined_up) == expected
 
 
+def test_a_policy_that_asks_for_fewer_probes_than_were_good_still_lets_one_in_to_close_it() -> None:
+    fewer = BreakerPolicy(failures=1, probes=1)
+    half_open = Breaker(name="mail", state=BreakerState.HALF_OPEN, successes=1, round=2, policy=fewer)
+    assert room(half_open, probing=0, lined_up=0) == 1
+    _, entry = enter(half_open, fewer, 0, T0)
+    assert entry == Entry(2, probe=True)
+    assert leave(half_open, fewer, Entry(2), Sign.GOOD, T0).state is BreakerState.CLOSED
+
+
 def test_its_figures_tell_of_failures_and_not_of_people() -> None:
     breaker = leave(CLOSED, BreakerPolicy(failures=1), Entry(0), Sign.BAD, T0)
     for _ in range(3):

@@ -66,7 +66,7 @@ create or replace view {views}.job_metrics as
 select j.kind as job_type, r.status,
        round(extract(epoch from r.ended_at - r.claimed_at) * 1000)::bigint as duration_ms,
        case when r.attempt = 1
-            then round(extract(epoch from r.claimed_at - greatest(j.created_at, j.run_at)) * 1000)::bigint
+            then greatest(round(extract(epoch from r.claimed_at - greatest(j.created_at, j.run_at)) * 1000)::bigint, 0)
        end as queue_time_ms,
        r.ended_at as recorded_at
 from (

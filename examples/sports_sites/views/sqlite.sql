@@ -87,7 +87,8 @@ WITH run AS (
     FROM dutiful_attempt WHERE claimed_at IS NOT NULL AND outcome IN ('failed', 'timed_out', 'lost')
 )
 SELECT j.kind AS job_type, r.status, (r.ended_at - r.claimed_at) / 1000 AS duration_ms,
-       CASE r.attempt WHEN 1 THEN (r.claimed_at - max(j.created_at, coalesce(j.run_at, 0))) / 1000 END AS queue_time_ms,
+       CASE r.attempt WHEN 1 THEN max((r.claimed_at - max(j.created_at, coalesce(j.run_at, 0))) / 1000, 0) END
+           AS queue_time_ms,
        strftime('%FT%H:%M:%fZ', r.ended_at / 1e6, 'unixepoch') AS recorded_at
 FROM run r
 JOIN dutiful_job j ON j.id = r.job_id;

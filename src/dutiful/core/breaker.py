@@ -86,7 +86,7 @@ def enter(breaker: Breaker, policy: BreakerPolicy, probing: int, now: datetime) 
         if breaker.open_until is not None and not due(breaker, now):
             return breaker, Barred(breaker.open_until, breaker.open_until - now)
         breaker, probing = half_opened(breaker, now), 0
-    if breaker.successes + probing < policy.probes:
+    if probing < _wanted(breaker, policy):
         return breaker, Entry(breaker.round, probe=True)
     again = min(AGAIN, policy.open_for)
     return breaker, Barred(now + again, again)
@@ -145,7 +145,12 @@ def turn(policy: BreakerPolicy) -> timedelta:
 
 def room(breaker: Breaker, probing: int, lined_up: int) -> int:
     """How many more jobs of its kinds may pass the gate of a half-open one; `lined_up` did, and it is their turn."""
-    return max(breaker.policy.probes - breaker.successes - probing - lined_up, 0)
+    return max(_wanted(breaker, breaker.policy) - probing - lined_up, 0)
+
+
+def _wanted(breaker: Breaker, policy: BreakerPolicy) -> int:
+    """How many more probes have to be good; one at least, should a policy that asks for fewer have come meanwhile."""
+    return max(policy.probes - breaker.successes, 1)
 
 
 def bars(breaker: Breaker, waiting: int, probing: int, now: datetime) -> bool:

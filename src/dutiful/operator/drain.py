@@ -127,7 +127,8 @@ class Look:
     def unheard(self) -> set[str]:
         """Workers that might run some of it, and have said nothing of themselves since they know that it is paused.
 
-        Only so does a job count that one has begun, and that was taken from it before it could say so.
+        Only so does a job count that one has begun, and that was taken from it before it could say so; or one that it
+        is about to get, by a claim that was under way when the pause came.
         """
         return {
             worker.name
@@ -187,7 +188,7 @@ def is_held(adrift: Adrift, job: JobRecord | None) -> bool:
 
 
 def _has_heard(lane: Mapping[str, Any], pause: Pause) -> bool:
-    return "heard" in lane and datetime.fromisoformat(lane["heard"]) >= pause.since
+    return pause.mark in lane.get("heard", ())
 
 
 def _may_run(worker: WorkerRecord, name: str, lane: Mapping[str, Any], part: Part) -> bool:

@@ -21,7 +21,7 @@ from dutiful.settings import ANY, DEFAULT_LANES
 
 BY_HAND = (PauseScope.KIND, PauseScope.QUEUE, PauseScope.LANE)
 LOOK = 0.5
-# A claim that was under way when the pause came has been answered by then.
+# A claim that was under way when the pause came, of a worker that is not known to be alive, has been answered by then.
 SETTLED = timedelta(seconds=1)
 
 
@@ -69,9 +69,10 @@ class Draining(Fleetwide):
         """`ended` are jobs that were looked up before, and need not be again."""
         pauses = [pause for pause in await self._store.pauses() if pause.scope in BY_HAND]
         wanted = [Part(pause.scope, pause.name) for pause in pauses] if parts is None else list(dict.fromkeys(parts))
-        # What runs comes first: whoever signs off in between has given back what it held.
+        # What runs comes last: what workers had claimed when they said that they had heard is among it.
+        workers = await self._store.workers()
         running = await all_of(self._store, JobFilter(state=State.RUNNING, limit=PAGE))
-        look = Look(wanted, pauses, running, await self._store.workers(), await self._store.clock())
+        look = Look(wanted, pauses, running, workers, await self._store.clock())
         adrift, silent = await self._adrift(look, ended)
         unheard = look.unheard() | silent
         running_now = len(look.held) + len(adrift) + look.ahead()

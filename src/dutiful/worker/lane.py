@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from dutiful.acting import Pause
 from dutiful.core.error_info import describe
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
@@ -114,6 +115,8 @@ class Lane:
         self._open = True
         self._reconcile = False
         self._asking = False
+        self._asked = 0  # claims so far, the one under way included
+        self._seen: dict[str, int] = {}  # by the marks of pauses: how many claims may have been asked before it
         self._low = 0  # with so few in the buffer, it is time to claim
         self._taken = 0
         self._looks = self._found_busy = 0  # since somebody last asked how full it is
@@ -144,8 +147,13 @@ class Lane:
 
     @property
     def ahead(self) -> int:
-        """How many it has claimed that no slot has taken up yet; asking for some counts as one, for it may get them."""
-        return len(self._buffer) + self._asking
+        """How many it has claimed that no slot has taken up yet."""
+        return len(self._buffer)
+
+    def hear(self, pauses: Sequence[Pause]) -> list[str]:
+        """Tell it what is paused; returns the marks of those that no claim still under way can have missed."""
+        self._seen = {pause.mark: self._seen.get(pause.mark, self._asked) for pause in pauses}
+        return [mark for mark, asked in self._seen.items() if asked < self._asked or not self._asking]
 
     @property
     def taken(self) -> int:
@@ -227,6 +235,7 @@ class Lane:
         claims: list[Claim] = []
         try:
             self._asking = True
+            self._asked += 1
             with self._leases.claiming():
                 claims = await self._store.claim(ask)
                 self._leases.add(claims)

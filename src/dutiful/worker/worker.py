@@ -403,7 +403,7 @@ class Worker:
 
     async def _beat(self) -> None:
         # Seen before the lanes are: of what is paused, nothing is claimed from here on.
-        heard = max((pause.since for pause in await self._store.pauses()), default=None)
+        pauses = await self._store.pauses()
         tenants = {"tenants": list(self._settings.claim_tenants)} if self._settings.claim_tenants else {}
         lanes = {
             lane.name: {
@@ -413,7 +413,7 @@ class Worker:
                 "jobs": lane.running,
                 "ahead": lane.ahead,
                 "utilisation": lane.utilisation(),
-                **({"heard": heard.isoformat()} if heard else {}),
+                "heard": lane.hear(pauses),
                 **tenants,
             }
             for lane in self.lanes

@@ -41,11 +41,18 @@ def look(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Fo
     let_in: list[bytes] = []
     if not stopped <= swept:
         let_in = [job_id for (job_id,) in db.rows(SQL["ready_of_stopped_kinds"], (limit,))]
-    shut_out = [job_id for (job_id,) in db.rows(SQL["no_longer_paused"], (limit,))]
+    shut_out = _no_longer_paused(db, limit)
     shut_out += [job_id for (job_id,) in db.rows(SQL["dependency_decided"], (limit - len(shut_out),))]
     clean = len(let_in) < limit
-    found = probing.look(db, limit - len(shut_out), turns, now)
+    found = probing.look(db, limit, turns, now)
     return Found(shut_out, let_in, found, stopped if clean else swept, db.value(SQL["next_run_at"]))
+
+
+def _no_longer_paused(db: Connection, limit: int) -> list[bytes]:
+    """The oldest first; of each kind no more than can be moved, so that nobody sorts all that wait."""
+    kinds = [kind for (kind,) in db.rows(SQL["kinds_no_longer_paused"])]
+    waiting = [row for kind in kinds for row in db.rows(SQL["waiting_of_kind"], (kind, limit))]
+    return [job_id for _, job_id in sorted(waiting)[:limit]]
 
 
 def look_for_probes(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:

@@ -208,11 +208,17 @@ begin
         where not exists (select 1 from {schema}.pause p
                           where p.scope in ('kind', 'breaker', 'probing') and p.name = w.key));
     v_jobs := array(
-        select b.job_id from {schema}.blocked b
-        where b.gate = 'paused' and b.key = any (v_kinds)
+        select b.job_id
+        from unnest(v_kinds) k
+        cross join lateral (
+            select x.job_id, x.since from {schema}.blocked x
+            where x.gate = 'paused' and x.key = k
+            order by x.since, x.job_id
+            limit p_limit
+            for update skip locked
+        ) b
         order by b.since, b.job_id
-        limit p_limit
-        for update skip locked);
+        limit p_limit);
     if cardinality(v_jobs) > 0 then
         return query select * from {schema}.admit(v_jobs, v_now);
     end if;

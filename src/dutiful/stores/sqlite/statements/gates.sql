@@ -1,4 +1,4 @@
--- name: no_longer_paused
+-- name: kinds_no_longer_paused
 -- Kind by kind, so that nobody walks past all the jobs whose gate stays shut.
 WITH RECURSIVE waits (kind) AS (
     SELECT min(key) FROM dutiful_blocked WHERE gate = 'paused'
@@ -7,12 +7,13 @@ WITH RECURSIVE waits (kind) AS (
     FROM waits w
     WHERE w.kind IS NOT NULL
 )
-SELECT b.job_id
+SELECT w.kind
 FROM waits w
-CROSS JOIN dutiful_blocked b ON b.gate = 'paused' AND b.key = w.kind
-WHERE w.kind NOT IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing'))
-ORDER BY b.since, b.job_id
-LIMIT ?;
+WHERE w.kind IS NOT NULL
+  AND w.kind NOT IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing'));
+
+-- name: waiting_of_kind
+SELECT since, job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? ORDER BY since, job_id LIMIT ?;
 
 -- name: dependency_decided
 -- Jobs that wait for others of which none is open any more, or of which one ended badly.
