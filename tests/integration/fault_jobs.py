@@ -160,7 +160,8 @@ def write_down(job_id: UUID) -> None:
 def executions(folder: Path) -> list[UUID]:
     """Which jobs were started, once for each time."""
     diary = folder / "diary"
-    return [UUID(line) for line in diary.read_text().splitlines()] if diary.exists() else []
+    lines = diary.read_text().splitlines() if diary.exists() else []
+    return [UUID(line) for line in lines if len(line) == 36]  # the last one may be half written
 
 
 @asynccontextmanager

@@ -89,7 +89,7 @@ async def test_a_full_disk_stores_nothing_by_halves_and_is_used_again_when_there
 async def test_a_database_that_may_not_grow_refuses_new_jobs_and_keeps_the_old(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages = 100
+    pages = 400
 
     def prepare(db: Connection, synchronous: str) -> None:
         original(db, synchronous)
