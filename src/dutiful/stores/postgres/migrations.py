@@ -9,9 +9,9 @@ import msgspec
 
 from dutiful.core.errors import SchemaMismatch
 
-SCHEMA_VERSION = 19
+SCHEMA_VERSION = 28
 """The number of the newest migration that this release knows."""
-OLDEST_VERSION = 16
+OLDEST_VERSION = 28
 """The oldest release's SCHEMA_VERSION that can work with the tables as this release leaves them."""
 _MADE = re.compile(r"^create (table|view|sequence|function)(?: if not exists)? \{schema\}\.(\w+)", re.MULTILINE)
 

@@ -1,4 +1,4 @@
--- Calls of the functions in migrations/0016_breakers.sql.
+-- Calls of the functions in migrations/0022_breakers.sql and 0023_probes.sql.
 
 -- name: look_breaker
 select l.now_at, l.probing, l.place, l.live, (l.kept).*

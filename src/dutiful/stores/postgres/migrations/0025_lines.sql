@@ -1,0 +1,225 @@
+-- How many jobs stand in the lines, at a cost that does not grow with them.
+
+-- The first job of each line, and since when it has been due: one that is tried again, since its last attempt or the
+-- time that this set. By claim, for the planner would look for the last of all attempts by their ids.
+create function {schema}.line_heads(p_tenant text)
+returns table (queue text, priority int, due_at timestamptz)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_head record;
+begin
+    if p_tenant is null then
+        select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
+        order by r.queue, r.priority, r.seq limit 1;
+    else
+        select r.queue, r.priority, r.job_id into v_head from {schema}.ready r where r.tenant = p_tenant
+        order by r.tenant, r.queue, r.priority, r.seq limit 1;
+    end if;
+    while v_head.queue is not null loop
+        queue := v_head.queue;
+        priority := v_head.priority;
+        due_at := (select greatest(j.created_at, j.run_at,
+                                   (select max(coalesce(a.next_at, a.ended_at)) from {schema}.attempt a
+                                    where a.job_id = v_head.job_id and a.outcome <> 'refused'
+                                      and a.claim_id = (select max(b.claim_id) from {schema}.attempt b
+                                                        where b.job_id = v_head.job_id)))
+                   from {schema}.job j where j.id >= v_head.job_id and j.id <= v_head.job_id order by j.id limit 1);
+        return next;
+        if p_tenant is null then
+            select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
+            where (r.queue, r.priority) > (v_head.queue, v_head.priority)
+            order by r.queue, r.priority, r.seq limit 1;
+        else
+            select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
+            where r.tenant = p_tenant and (r.queue, r.priority) > (v_head.queue, v_head.priority)
+            order by r.tenant, r.queue, r.priority, r.seq limit 1;
+        end if;
+    end loop;
+end $$;
+
+-- The kinds of the first p_limit jobs of a line.
+create function {schema}.look_along(p_queue text, p_priority int, p_tenant text, p_limit int)
+returns table (kind text, jobs bigint)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    if p_tenant is null then
+        return query
+        select s.kind::text, count(*)
+        from (select r.kind from {schema}.ready r where r.queue = p_queue and r.priority = p_priority
+              order by r.queue, r.priority, r.seq limit p_limit) s
+        group by s.kind;
+    else
+        return query
+        select s.kind::text, count(*)
+        from (select r.kind from {schema}.ready r
+              where r.tenant = p_tenant and r.queue = p_queue and r.priority = p_priority
+              order by r.tenant, r.queue, r.priority, r.seq limit p_limit) s
+        group by s.kind;
+    end if;
+end $$;
+
+-- The first seq of a line from p_at on, or the last one below it.
+create function {schema}.line_seq(p_queue text, p_priority int, p_tenant text, p_at bigint, p_up boolean) returns bigint
+language plpgsql stable as $$
+begin
+    if p_tenant is null and p_up then
+        return (select r.seq from {schema}.ready r
+                where r.queue = p_queue and r.priority = p_priority and r.seq >= p_at
+                order by r.queue, r.priority, r.seq limit 1);
+    elsif p_tenant is null then
+        return (select r.seq from {schema}.ready r
+                where r.queue = p_queue and r.priority = p_priority and r.seq < p_at
+                order by r.queue desc, r.priority desc, r.seq desc limit 1);
+    elsif p_up then
+        return (select r.seq from {schema}.ready r
+                where r.tenant = p_tenant and r.queue = p_queue and r.priority = p_priority and r.seq >= p_at
+                order by r.tenant, r.queue, r.priority, r.seq limit 1);
+    else
+        return (select r.seq from {schema}.ready r
+                where r.tenant = p_tenant and r.queue = p_queue and r.priority = p_priority and r.seq < p_at
+                order by r.tenant desc, r.queue desc, r.priority desc, r.seq desc limit 1);
+    end if;
+end $$;
+
+-- The kinds of those jobs of a line whose seqs are in one of some ranges; each stands for as many as its range says.
+create function {schema}.look_through(
+    p_queue text, p_priority int, p_tenant text, p_lows bigint[], p_highs bigint[], p_weights double precision[])
+returns table (kind text, jobs double precision, seen bigint)
+language plpgsql stable as $$
+begin
+    if p_tenant is null then
+        return query
+        select x.kind::text, sum(w.weight), count(*)
+        from unnest(p_lows, p_highs, p_weights) w (low, high, weight)
+        cross join lateral (
+            select r.kind from {schema}.ready r
+            where r.queue = p_queue and r.priority = p_priority and r.seq >= w.low and r.seq <= w.high
+            order by r.queue, r.priority, r.seq offset 0) x
+        group by x.kind;
+    else
+        return query
+        select x.kind::text, sum(w.weight), count(*)
+        from unnest(p_lows, p_highs, p_weights) w (low, high, weight)
+        cross join lateral (
+            select r.kind from {schema}.ready r
+            where r.tenant = p_tenant and r.queue = p_queue and r.priority = p_priority
+              and r.seq >= w.low and r.seq <= w.high
+            order by r.tenant, r.queue, r.priority, r.seq offset 0) x
+        group by x.kind;
+    end if;
+end $$;
+
+-- What stands in a line, judged by what is seen through some windows. Wide gaps are cut out first: the line is parted
+-- at the middle of its seqs again and again, and each part begins and ends with a job. In a part, each window opens at
+-- a random point of its own stretch, the first one perhaps before the part begins, so that a job is as likely to be
+-- seen whatever stands around it. Windows are widened until they show enough.
+create function {schema}.sample_line(p_queue text, p_priority int, p_tenant text, p_windows int)
+returns table (kind text, jobs double precision)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_cuts   int := greatest(floor(log(2, p_windows / 16.0)), 2);
+    v_width  bigint := 4;
+    v_lows   bigint[];
+    v_highs  bigint[];
+    v_length bigint;
+    v_kinds  text[];
+    v_jobs   double precision[];
+    v_seen   bigint;
+begin
+    with recursive part as (
+        select 0 as depth, {schema}.line_seq(p_queue, p_priority, p_tenant, -(2^62)::bigint, true) as low,
+               {schema}.line_seq(p_queue, p_priority, p_tenant, (2^62)::bigint, false) as high
+        union all
+        select p.depth + 1, h.low, h.high
+        from part p
+        cross join lateral (
+            values (p.low, {schema}.line_seq(p_queue, p_priority, p_tenant, (p.low + p.high + 1) / 2, false)),
+                   ({schema}.line_seq(p_queue, p_priority, p_tenant, (p.low + p.high + 1) / 2, true), p.high)
+        ) h (low, high)
+        where p.depth < v_cuts and p.high - p.low >= 100
+    )
+    select array_agg(p.low), array_agg(p.high), sum(p.high - p.low + 1) into v_lows, v_highs, v_length
+    from part p
+    where p.low is not null and (p.depth = v_cuts or p.high - p.low < 100);
+    while v_length > 0 loop
+        select array_agg(x.kind), array_agg(x.jobs), coalesce(sum(x.seen), 0) into v_kinds, v_jobs, v_seen
+        from (
+            select array_agg(greatest(a.at, p.low)) as lows,
+                   array_agg(case when c.whole then p.high else least(a.at + v_width - 1, p.high) end) as highs,
+                   array_agg(case when c.whole then 1 else c.starts::float8 / (c.windows * v_width) end) as weights
+            from unnest(v_lows, v_highs) p (low, high)
+            cross join lateral (
+                select p.high - p.low + v_width as starts,
+                       ceil(p_windows * (p.high - p.low + 1)::float8 / v_length)::bigint as windows,
+                       v_width * p_windows >= v_length as whole
+            ) c
+            cross join lateral (
+                select case when c.whole then p.low
+                            else p.low - v_width + 1 + floor((n + random()) * c.starts / c.windows)::bigint end as at
+                from generate_series(0, case when c.whole then 0 else c.windows - 1 end) n
+            ) a
+        ) w
+        cross join lateral {schema}.look_through(p_queue, p_priority, p_tenant, w.lows, w.highs, w.weights) x;
+        exit when v_seen >= p_windows or v_width * p_windows >= v_length;
+        v_width := v_width * least(greatest(p_windows / greatest(v_seen, 1) + 1, 2), 16);
+    end loop;
+    return query select * from unnest(v_kinds, v_jobs);
+end $$;
+
+-- How many jobs of each queue and kind are ready: exactly if there are up to p_exact, or where a line has up to
+-- p_short. Along the indexes of their lines, for a table from which many were taken may have few on many pages.
+create function {schema}.ready_depths(p_tenant text, p_exact int, p_short int, p_windows int)
+returns table (queue text, kind text, jobs bigint, estimated boolean)
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_queues     text[];
+    v_priorities int[];
+    v_left       bigint := p_exact;
+    v_few        bigint;
+    v_looked     jsonb;
+    v_found      jsonb := '[]';
+begin
+    select array_agg(l.queue), array_agg(l.priority) into v_queues, v_priorities from {schema}.line_heads(p_tenant) l;
+    for n in 1 .. coalesce(cardinality(v_queues), 0) loop
+        exit when v_left < 0;
+        select jsonb_agg(jsonb_build_object('queue', v_queues[n], 'kind', k.kind, 'jobs', k.jobs)), v_left - sum(k.jobs)
+        into v_looked, v_left
+        from {schema}.look_along(v_queues[n], v_priorities[n], p_tenant, v_left::int + 1) k;
+        v_found := v_found || coalesce(v_looked, '[]');
+    end loop;
+    if v_left >= 0 then
+        return query
+        select f.queue, f.kind, sum(f.jobs)::bigint, false
+        from jsonb_to_recordset(v_found) f (queue text, kind text, jobs bigint)
+        group by f.queue, f.kind;
+        return;
+    end if;
+    return query
+    with looked as materialized (
+        select l.queue, l.priority, k.kind, k.jobs,
+               sum(k.jobs) over (partition by l.queue, l.priority) > p_short as is_long
+        from unnest(v_queues, v_priorities) l (queue, priority)
+        cross join lateral {schema}.look_along(l.queue, l.priority, p_tenant, p_short + 1) k
+    ), chosen as (
+        select k.queue, k.kind, k.jobs::float8 as jobs, false as estimated from looked k where not k.is_long
+        union all
+        select l.queue, s.kind, s.jobs, true
+        from (select distinct k.queue, k.priority from looked k where k.is_long) l
+        cross join lateral {schema}.sample_line(
+            l.queue, l.priority, p_tenant, greatest(p_windows / cardinality(v_queues), 32)) s
+    )
+    select c.queue, c.kind, round(sum(c.jobs))::bigint, bool_or(c.estimated)
+    from chosen c
+    group by c.queue, c.kind;
+end $$;
