@@ -8,7 +8,9 @@ import dataclasses
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
@@ -31,8 +33,12 @@ def main() -> int:
     sizes = Sizes.quick() if options.quick else Sizes()
     if options.pin_seconds:
         sizes = dataclasses.replace(sizes, pin_s=options.pin_seconds)
+    repeats = 1 if options.quick else options.repeats
     peers = _peers(console, options.peers)
-    load = os.getloadavg()[0]
+    runs = _runs(options.only, peers, repeats)
+    took = sum(scenario.seconds(sizes) for scenario, _, _ in runs)
+    console.print(f"{len(runs)} runs, about {_minutes(took)} in all", highlight=False)
+    began, load = datetime.now(UTC), os.getloadavg()[0]
     if load > _QUIET_LOAD:
         console.print(f"The machine is busy (load {load:.1f}): figures will be low and noisy", style="yellow")
     with (
@@ -40,40 +46,54 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="dutiful-bench-") as directory,
     ):
         bench = Bench(server, Path(directory), sizes)
-        repeats = 1 if options.quick else options.repeats
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            samples, failures = runner.run(_run(console, bench, options.only, peers, repeats))
+            samples, failures = runner.run(_run(console, bench, runs))
         facts = machine_facts(server, peers, sizes, load)
+    took = (datetime.now(UTC) - began).total_seconds()
+    facts |= {"began": began.isoformat(), "took_s": took, "options": sys.argv[1:]}
     show(console, options.only, samples)
     console.print(f"{facts['cpu']}, {facts['cores']} cores, Postgres {facts['postgres']}, Python {facts['python']}")
+    console.print(f"It took {_minutes(took)}", highlight=False)
     console.print(f"Written to {save(facts, samples, failures, options.results)}")
     for failure in failures:
         console.print(f"failed: {failure}", style="red", markup=False, soft_wrap=True)
     return 1 if failures else 0
 
 
-async def _run(
-    console: Console, bench: Bench, scenarios: Sequence[Scenario], peers: Sequence[Peer], repeats: int
-) -> tuple[list[Sample], list[str]]:
-    samples: list[Sample] = []
-    failures: list[str] = []
+Run = tuple[Scenario, int, Peer]
+
+
+def _runs(scenarios: Sequence[Scenario], peers: Sequence[Peer], repeats: int) -> list[Run]:
+    """Interleaved and rotated, so that no system always runs on a warm or a tired machine."""
+    runs: list[Run] = []
     for scenario in scenarios:
         entrants = [peer for peer in peers if scenario.name in peer.scenarios]
         for repeat in range(scenario.repeats or repeats):
-            # Interleaved and rotated, so that no system always runs on a warm or a tired machine.
             shift = repeat % max(len(entrants), 1)
-            for peer in entrants[shift:] + entrants[:shift]:
-                run = f"{scenario.name} {repeat + 1} {peer.name}"
-                try:
-                    metrics = await scenario.run(bench, peer)
-                except Exception as error:
-                    failures.append(f"{run}: {type(error).__name__}: {error}")
-                    console.print(failures[-1], style="red", markup=False, soft_wrap=True)
-                    continue
-                samples.append(Sample(scenario.name, peer.name, peer.store, repeat, metrics))
-                figures = ", ".join(f"{key} {value:,.2f}" for key, value in metrics.items())
-                console.print(f"{run}: {figures}", highlight=False, soft_wrap=True)
+            runs += [(scenario, repeat, peer) for peer in entrants[shift:] + entrants[:shift]]
+    return runs
+
+
+async def _run(console: Console, bench: Bench, runs: Sequence[Run]) -> tuple[list[Sample], list[str]]:
+    samples: list[Sample] = []
+    failures: list[str] = []
+    for scenario, repeat, peer in runs:
+        run = f"{scenario.name} {repeat + 1} {peer.name}"
+        start = time.monotonic()
+        try:
+            metrics = await scenario.run(bench, peer)
+        except Exception as error:
+            failures.append(f"{run}: {type(error).__name__}: {error}")
+            console.print(failures[-1], style="red", markup=False, soft_wrap=True)
+            continue
+        samples.append(Sample(scenario.name, peer.name, peer.store, repeat, metrics, time.monotonic() - start))
+        figures = ", ".join(f"{key} {value:,.2f}" for key, value in metrics.items())
+        console.print(f"{run}: {figures}", highlight=False, soft_wrap=True)
     return samples, failures
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def _options() -> argparse.Namespace:

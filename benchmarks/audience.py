@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from benchmarks.harness import BenchmarkError
+from benchmarks.serving import up
 
 _PATIENCE_S = 60.0
 _CHUNK = 256 * 1024
@@ -100,7 +101,7 @@ class Audience:
 @asynccontextmanager
 async def gathered(port: int, listeners: Sequence[Listener]) -> AsyncIterator[Audience]:
     """All of them listening, as soon as the server is up; gone afterwards."""
-    await _up(port)
+    await up(port)
     audience = Audience(listeners)
     try:
         async with asyncio.TaskGroup() as group:
@@ -111,17 +112,3 @@ async def gathered(port: int, listeners: Sequence[Listener]) -> AsyncIterator[Au
                 task.cancel()
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-
-
-async def _up(port: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionError:
-            if time.monotonic() > deadline:
-                raise BenchmarkError(f"nobody serves events at port {port}") from None
-            await asyncio.sleep(0.02)
-        else:
-            writer.close()
-            return

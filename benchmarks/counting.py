@@ -1,7 +1,7 @@
 """What counts cost beside many jobs: those that wait, and those that have ended. In milliseconds.
 
 Also where it is hardest: kinds that come in batches, a tenant with some of many jobs, and a backlog that has just been
-worked off, whose rows are dead but still there.
+worked off, whose rows are dead but still there. And as they are asked for: over HTTP, beside what a fleet has counted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from datetime import timedelta
 
 import uuid_utils.compat
 
-from benchmarks.harness import Bench, Metrics
+from benchmarks.fleet import Fleet
+from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.listing import fill, jobs
 from benchmarks.peer import Peer
 from benchmarks.peers.dutiful_peer import make_app
 from benchmarks.scenario import Metric, Scenario
+from benchmarks.serving import PATHS, RUNS, served
+from dutiful.client import Client
 from dutiful.core.job import NewJob
 from dutiful.observe.measure import measure
 from dutiful.store import Store
@@ -25,7 +28,6 @@ from dutiful.working import Ask, Completion, Line
 
 _SMALL = 1_000
 _BATCH = 5_000
-_RUNS = 15
 _HOUR = timedelta(hours=1)
 _TENANT = "tenant_7"
 _CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
@@ -38,6 +40,17 @@ _CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
 }
 
 _HARD = ("batches", "some_of_tenant", "worked_off")
+_HTTP = {
+    "http_metrics": "GET metrics, just before a fold",
+    "http_statistics": "GET statistics",
+    "http_queues": "GET queues",
+}
+# In this order: what the first has found dead, the next need not look at again.
+_FIRST = {
+    "first_metrics": "GET metrics, first after that",
+    "first_statistics": "GET statistics, then",
+    "first_queues": "GET queues, then",
+}
 
 
 async def counting(bench: Bench, peer: Peer) -> Metrics:
@@ -51,9 +64,26 @@ async def counting(bench: Bench, peer: Peer) -> Metrics:
                 metrics[f"{size}_{name}"] = await _milliseconds(client.store, call)
             waiting = (await client.store.stats(_HOUR)).live["ready"]
             metrics[f"{size}_off"] = 100 * abs(waiting - count) / count
+            if size == "large":
+                metrics |= await _over_http(bench, peer, url, client)
     metrics |= await _in_batches(bench, peer)
     worst = max(metrics[name] for name in (*(f"large_{name}" for name in _CALLS), *_HARD))
-    return {"worst": worst, **metrics}
+    worst_http = max(metrics[name] for name in _HTTP)
+    return {"worst": worst, "worst_http": worst_http, **metrics}
+
+
+async def _over_http(bench: Bench, peer: Peer, url: str, client: Client) -> Metrics:
+    fleet = Fleet(client.store)
+    await fleet.live()
+    await fleet.have_counted(bench.sizes.tallied_hours)
+    bench.analyze(peer, url)
+    async with served(url, client) as api:
+        metrics = {"http_metrics_folded": await api.median("metrics")}
+        await fleet.count_on()
+        for name in PATHS:
+            await api.first(name)
+            metrics[f"http_{name}"] = await api.median(name)
+    return metrics
 
 
 async def _in_batches(bench: Bench, peer: Peer) -> Metrics:
@@ -72,8 +102,11 @@ async def _in_batches(bench: Bench, peer: Peer) -> Metrics:
         }
         worker = uuid_utils.compat.uuid7()
         ask = Ask(worker, "bench", [Line("default", 100)], ("many",), _BATCH, timedelta(minutes=5), suspects=0)
-        while claims := await store.claim(ask):
-            await store.complete([Completion(claimed.job_id, claimed.claim_id) for claimed in claims])
+        async with served(url, client) as api:
+            while claims := await store.claim(ask):
+                await store.complete([Completion(claimed.job_id, claimed.claim_id) for claimed in claims])
+            for name in PATHS:
+                metrics[f"first_{name}"] = await api.first(name)
         metrics["worked_off"] = await _milliseconds(store, _CALLS["stats"])
         metrics["worked_off_off"] = await _off(store, few_in_all)
         return metrics
@@ -81,7 +114,7 @@ async def _in_batches(bench: Bench, peer: Peer) -> Metrics:
 
 async def _off(store: Store, count: int) -> float:
     """By how many percent those of the few are misjudged, in the mean."""
-    told = [sum(one.count for one in await store.depths() if one.kind == "few") for _ in range(_RUNS)]
+    told = [sum(one.count for one in await store.depths() if one.kind == "few") for _ in range(RUNS)]
     return statistics.mean(100 * abs(one - count) / count for one in told)
 
 
@@ -99,11 +132,15 @@ async def _milliseconds(store: Store, call: Callable[[Store], Awaitable[object]]
     """The median, after a first call that plans and compiles."""
     await call(store)
     taken: list[float] = []
-    for _ in range(_RUNS):
+    for _ in range(RUNS):
         start = time.perf_counter()
         await call(store)
         taken.append(time.perf_counter() - start)
     return statistics.median(taken) * 1000
+
+
+def _seconds(sizes: Sizes) -> float:
+    return 50 + sizes.listed_jobs / 6_000 + 2 * sizes.tallied_hours
 
 
 COUNTING_SCENARIOS = (
@@ -112,14 +149,19 @@ COUNTING_SCENARIOS = (
         "Counts beside as many jobs that wait, and that have ended, in ms",
         counting,
         (
-            Metric("worst", "worst", higher_is_better=False),
+            Metric("worst", "worst, in the program", higher_is_better=False),
+            Metric("worst_http", "worst, over HTTP", higher_is_better=False),
             *(Metric(f"large_{name}", name.replace("_", " "), higher_is_better=False) for name in _CALLS),
             Metric("small_stats", "stats of 1,000", higher_is_better=False),
             Metric("large_off", "off by %", higher_is_better=False),
+            *(Metric(name, title, higher_is_better=False) for name, title in _HTTP.items()),
+            Metric("http_metrics_folded", "GET metrics, just after a fold", higher_is_better=False),
             *(Metric(name, name.replace("_", " "), higher_is_better=False) for name in _HARD),
+            *(Metric(name, title, higher_is_better=False) for name, title in _FIRST.items()),
             Metric("batches_off", "few in batches off by %", higher_is_better=False),
             Metric("worked_off_off", "few left off by %", higher_is_better=False),
         ),
+        seconds=_seconds,
         repeats=1,
     ),
 )

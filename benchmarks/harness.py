@@ -44,12 +44,14 @@ class Sizes:
     phased_jobs: int = 1_000
     listeners: int = 200
     listed_jobs: int = 1_000_000
+    tallied_hours: float = 24.0
+    pairs: int = 12
 
     @classmethod
     def quick(cls) -> Sizes:
         return cls(
             drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=10.0,
-            phased_jobs=50, listeners=20, listed_jobs=5_000,
+            phased_jobs=50, listeners=20, listed_jobs=5_000, tallied_hours=0.2, pairs=2,
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import statistics
 import time
 
-from benchmarks.harness import Bench, Metrics
+from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import Peer, payload
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill, make_app
 from benchmarks.scenario import RATIO, Metric, Scenario
@@ -73,6 +73,10 @@ async def work(url: str, tally: Tally, queues: list[str]) -> None:
         await app.make_worker(client).run()
 
 
+def _seconds(sizes: Sizes) -> float:
+    return 2 * (3 + 1.5 * _PAUSE_S * sizes.latency_jobs)
+
+
 LANE_SCENARIOS = (
     Scenario(
         "lanes",
@@ -84,5 +88,6 @@ LANE_SCENARIOS = (
             Metric("alone_p99_ms", "p99 ms without", higher_is_better=False),
             dataclasses.replace(RATIO, higher_is_better=False),
         ),
+        _seconds,
     ),
 )

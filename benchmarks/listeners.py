@@ -9,7 +9,6 @@ import asyncio
 import dataclasses
 import itertools
 import math
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,10 +18,11 @@ from uuid import UUID
 
 from benchmarks.audience import Listener, gathered
 from benchmarks.followed_jobs import LASTING, followed_app
-from benchmarks.harness import Bench, Metrics
+from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import DEFAULT_LANE, Peer
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill
 from benchmarks.scenario import ALONE, Metric, Scenario
+from benchmarks.serving import free_port
 from dutiful.watcher.history import LATE
 
 Following = Literal["nothing", "jobs", "everything"]
@@ -65,7 +65,7 @@ async def _compare(bench: Bench, peer: Peer, *, inside: bool) -> Metrics:
 async def _drain(bench: Bench, peer: Peer, following: Following, *, inside: bool) -> Metrics:
     jobs = bench.drain_jobs(peer)
     running = max(bench.sizes.listeners // _RUNNING_SHARE, 1)
-    port = _free_port()
+    port = free_port()
     async with bench.database(peer) as url:
         async with followed_app(url) as app:
             lasting = await app.kind(LASTING).enqueue_many([{}] * running)
@@ -119,11 +119,8 @@ def _running(peer: Peer, *options: object) -> DutifulPeer:
     return dataclasses.replace(peer, worker=("benchmarks.followed_jobs", *map(str, options)))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _seconds(sizes: Sizes) -> float:
+    return 12 + 40 * sizes.drain_scale
 
 
 _METRICS = (
@@ -143,6 +140,9 @@ LISTENER_SCENARIOS = (
         "Drain with listeners at another process, following a job each or all jobs",
         listeners_elsewhere,
         _METRICS,
+        _seconds,
     ),
-    Scenario("listeners-inside", "Drain with listeners at the worker's own process", listeners_inside, _METRICS),
+    Scenario(
+        "listeners-inside", "Drain with listeners at the worker's own process", listeners_inside, _METRICS, _seconds
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from benchmarks.harness import Bench, Metrics
+from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import Peer
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill
 from benchmarks.phased_jobs import PHASED, PHASES, PLAIN, STEPS, phased_app
@@ -38,6 +38,10 @@ async def _drain(bench: Bench, peer: Peer, kind: str, jobs: int) -> Metrics:
             }
 
 
+def _seconds(sizes: Sizes) -> float:
+    return 4 + sizes.phased_jobs / 100
+
+
 PHASE_SCENARIOS = (
     Scenario(
         "phases",
@@ -50,5 +54,6 @@ PHASE_SCENARIOS = (
             Metric("reports_per_s", "progress written/s"),
             Metric("rounds_per_s", "in transactions/s"),
         ),
+        _seconds,
     ),
 )

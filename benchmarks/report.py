@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from benchmarks.harness import SERVER_SETTINGS, Metrics, Sizes
@@ -22,6 +25,9 @@ from benchmarks.scenario import Metric, Scenario
 from dutiful.testing.servers import PostgresServer
 
 RESULTS = Path(__file__).parent / "results"
+
+_WIDTH = 80
+_FOLD = 10  # characters of a head, if words allow it
 
 # The system that the others are compared with, by store.
 _SUBJECTS = {"postgres": "dutiful", "sqlite": "dutiful-sqlite"}
@@ -36,6 +42,7 @@ class Sample:
     store: str
     repeat: int
     metrics: Metrics
+    took_s: float
 
 
 def medians(samples: Sequence[Sample]) -> dict[str, dict[str, dict[str, float]]]:
@@ -50,26 +57,54 @@ def medians(samples: Sequence[Sample]) -> dict[str, dict[str, dict[str, float]]]
     return result
 
 
+def ratios(samples: Sequence[Sample]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Scenario, then peer, then metric: Dutiful's figure over the peer's, of the medians and of each repeat."""
+    figures = medians(samples)
+    runs = {(sample.scenario, sample.peer, sample.repeat): sample.metrics for sample in samples}
+    result: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for sample in samples:
+        subject = _SUBJECTS[sample.store]
+        ours = runs.get((sample.scenario, subject, sample.repeat), {})
+        if sample.peer == subject:
+            continue
+        for key, theirs in sample.metrics.items():
+            if key not in ours or not theirs or not figures[sample.scenario][sample.peer][key]:
+                continue
+            ratio = ours[key] / theirs
+            known = result.setdefault(sample.scenario, {}).setdefault(sample.peer, {}).get(key, {})
+            result[sample.scenario][sample.peer][key] = {
+                "of_medians": figures[sample.scenario][subject][key] / figures[sample.scenario][sample.peer][key],
+                "least": min(ratio, known.get("least", ratio)),
+                "most": max(ratio, known.get("most", ratio)),
+            }
+    return result
+
+
 def show(console: Console, scenarios: Sequence[Scenario], samples: Sequence[Sample]) -> None:
     """Print a table for each scenario and store."""
     figures = medians(samples)
     stores = {sample.peer: sample.store for sample in samples}
+    wide = console.options.update(width=1_000)
     for scenario in scenarios:
         for store in _SUBJECTS:
             rows = {peer: row for peer, row in figures.get(scenario.name, {}).items() if stores[peer] == store}
             if rows:
-                console.print(_table(scenario, store, rows))
+                shapes = (_table(scenario, store, rows), _table(scenario, store, rows, folded=True))
+                fitting = (table for table in shapes if Measurement.get(console, wide, table).maximum <= _WIDTH)
+                # What is squeezed into too little space, nobody can read.
+                console.print(next(fitting, None) or _turned(scenario, store, rows))
 
 
 def save(
     facts: Mapping[str, object], samples: Sequence[Sample], failures: Sequence[str], directory: Path = RESULTS
 ) -> Path:
-    """Write every sample, the medians and the facts of the machine."""
+    """Write every sample, the medians, how they compare, and the facts of the machine."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}.json"
     content = {
         "facts": facts,
         "medians": medians(samples),
+        "ratios": ratios(samples),
         "samples": [asdict(sample) for sample in samples],
         "failures": failures,
     }
@@ -80,6 +115,7 @@ def save(
 def machine_facts(server: PostgresServer, peers: Sequence[Peer], sizes: Sizes, load: float) -> dict[str, object]:
     """What the figures depend on."""
     return {
+        "commit": _commit(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "load_before": load,
@@ -92,32 +128,67 @@ def machine_facts(server: PostgresServer, peers: Sequence[Peer], sizes: Sizes, l
     }
 
 
+def _commit() -> str:
+    """With -dirty if there is more than was committed."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def _cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _table(scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
+def _table(scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]], *, folded: bool = False) -> Table:
+    """A row a system; `folded`: with heads of several lines."""
     subject = _SUBJECTS[store]
-    metrics = [metric for metric in scenario.metrics if any(metric.key in row for row in rows.values())]
+    metrics = _metrics(scenario, rows)
     table = Table(title=f"{scenario.title} ({store})", title_justify="left")
     table.add_column("system")
-    for metric in metrics:
-        table.add_column(metric.title, justify="right")
-    headline = metrics[0]
-    table.add_column(f"{subject} is better by", justify="right")
-    ranked = sorted(rows.items(), key=lambda row: row[1].get(headline.key, 0.0), reverse=headline.higher_is_better)
-    for peer, row in ranked:
-        cells = [_number(row.get(metric.key)) for metric in metrics]
-        table.add_row(peer, *cells, _advantage(headline, rows.get(subject), row) if peer != subject else "")
+    for title in (*(metric.title for metric in metrics), f"{subject} is better by"):
+        head = textwrap.fill(title, _FOLD, break_long_words=False, break_on_hyphens=False) if folded else title
+        table.add_column(head, justify="right")
+    for peer in _ranked(metrics[0], rows):
+        cells = [_number(rows[peer].get(metric.key)) for metric in metrics]
+        table.add_row(peer, *cells, _advantage(metrics[0], subject, peer, rows))
     return table
 
 
-def _advantage(metric: Metric, subject: Mapping[str, float] | None, row: Mapping[str, float]) -> str:
-    if subject is None:
+def _turned(scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """A row a metric, a column a system."""
+    subject = _SUBJECTS[store]
+    metrics = _metrics(scenario, rows)
+    peers = _ranked(metrics[0], rows)
+    table = Table(title=f"{scenario.title} ({store})", title_justify="left")
+    table.add_column("metric")
+    for peer in peers:
+        table.add_column(peer, justify="right")
+    for metric in metrics:
+        table.add_row(metric.title, *(_number(rows[peer].get(metric.key)) for peer in peers))
+    if len(peers) > 1:
+        table.add_section()
+        table.add_row(f"{subject} is better by", *(_advantage(metrics[0], subject, peer, rows) for peer in peers))
+    return table
+
+
+def _metrics(scenario: Scenario, rows: Mapping[str, Mapping[str, float]]) -> list[Metric]:
+    return [metric for metric in scenario.metrics if any(metric.key in row for row in rows.values())]
+
+
+def _ranked(headline: Metric, rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    return sorted(rows, key=lambda peer: rows[peer].get(headline.key, 0.0), reverse=headline.higher_is_better)
+
+
+def _advantage(headline: Metric, subject: str, peer: str, rows: Mapping[str, Mapping[str, float]]) -> str:
+    if peer == subject or subject not in rows:
         return ""
-    ours, theirs = subject[metric.key], row[metric.key]
-    return f"{ours / theirs if metric.higher_is_better else theirs / ours:.2f}x"
+    ours, theirs = rows[subject][headline.key], rows[peer][headline.key]
+    return f"{ours / theirs if headline.higher_is_better else theirs / ours:.2f}x"
 
 
 def _number(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from benchmarks.harness import Bench, Metrics
+from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import Peer
 
 
@@ -20,12 +20,17 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A named measurement; `repeats` overrides the default where a run takes minutes."""
+    """A named measurement; `repeats` overrides the default where a run takes minutes.
+
+    `seconds` is how long one run of one system takes, about: a sitting says so before it begins. The files of results
+    have what it took.
+    """
 
     name: str
     title: str
     run: Callable[[Bench, Peer], Awaitable[Metrics]]
     metrics: tuple[Metric, ...]
+    seconds: Callable[[Sizes], float]
     repeats: int | None = None
     by_default: bool = True
 

@@ -10,7 +10,7 @@ from itertools import count, cycle, product
 import asyncpg
 
 from benchmarks.counting import COUNTING_SCENARIOS
-from benchmarks.harness import Bench, Metrics
+from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.lanes import LANE_SCENARIOS
 from benchmarks.listeners import LISTENER_SCENARIOS
 from benchmarks.listing import LISTING_SCENARIOS
@@ -166,23 +166,49 @@ _WAL = Metric("wal_bytes_per_job", "WAL bytes a job", higher_is_better=False)
 _LAG = Metric("settle_lag_ms", "last commit after ms", higher_is_better=False)
 _SPAN = (Metric("first_jobs_per_s", "jobs/s, first minute"), Metric("last_jobs_per_s", "jobs/s, last minute"), RATIO)
 
+
+def _drain_s(sizes: Sizes) -> float:
+    return 3 + 10 * sizes.drain_scale
+
+
+def _enqueue_s(sizes: Sizes) -> float:
+    return 1.5 + sizes.enqueue_s
+
+
+def _latency_s(sizes: Sizes) -> float:
+    return 3 + 1.2 * _PAUSE_S * sizes.latency_jobs
+
+
+def _backlog_s(sizes: Sizes) -> float:
+    return _drain_s(sizes) + sizes.backlog_jobs / 20_000
+
+
+def _head_s(sizes: Sizes) -> float:
+    return _drain_s(sizes) + sizes.head_jobs / 20_000
+
+
+def _pinned_s(sizes: Sizes) -> float:
+    return 5 + sizes.pin_s
+
+
 SCENARIOS = (
-    Scenario("drain1", "Drain, one worker process", drain_one, (RATE, _MEMORY, _WAL, _LAG)),
-    Scenario("drain2", "Drain, two worker processes", drain_two, (RATE, _MEMORY, _WAL, _LAG)),
-    Scenario("enqueue-single", "Enqueue, one at a time", enqueue_single, (RATE,)),
-    Scenario("enqueue-concurrent", f"Enqueue, {_TASKS} tasks at once", enqueue_concurrent, (RATE,)),
-    Scenario("enqueue-bulk", f"Enqueue, batches of {_BULK:,}", enqueue_bulk, (RATE,)),
+    Scenario("drain1", "Drain, one worker process", drain_one, (RATE, _MEMORY, _WAL, _LAG), _drain_s),
+    Scenario("drain2", "Drain, two worker processes", drain_two, (RATE, _MEMORY, _WAL, _LAG), _drain_s),
+    Scenario("enqueue-single", "Enqueue, one at a time", enqueue_single, (RATE,), _enqueue_s),
+    Scenario("enqueue-concurrent", f"Enqueue, {_TASKS} tasks at once", enqueue_concurrent, (RATE,), _enqueue_s),
+    Scenario("enqueue-bulk", f"Enqueue, batches of {_BULK:,}", enqueue_bulk, (RATE,), _enqueue_s),
     Scenario(
         "latency",
         "From enqueue to handler, idle worker",
         latency,
         (Metric("p50_ms", "p50 ms", higher_is_better=False), Metric("p99_ms", "p99 ms", higher_is_better=False)),
+        _latency_s,
     ),
-    Scenario("backlog", "Drain with a long backlog behind", backlog, (RATE, ALONE, RATIO)),
-    Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, (RATE, ALONE, RATIO)),
-    Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (RATE, ALONE, RATIO)),
-    Scenario("pinned", "Produce and drain under an old snapshot", pinned, _SPAN, repeats=1),
-    Scenario("unpinned", "The same without the snapshot", unpinned, _SPAN, repeats=1, by_default=False),
+    Scenario("backlog", "Drain with a long backlog behind", backlog, (RATE, ALONE, RATIO), _backlog_s),
+    Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, (RATE, ALONE, RATIO), _head_s),
+    Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (RATE, ALONE, RATIO), _head_s),
+    Scenario("pinned", "Produce and drain under an old snapshot", pinned, _SPAN, _pinned_s, repeats=1),
+    Scenario("unpinned", "The same without the snapshot", unpinned, _SPAN, _pinned_s, repeats=1, by_default=False),
     *PHASE_SCENARIOS,
     *LISTENER_SCENARIOS,
     *LANE_SCENARIOS,

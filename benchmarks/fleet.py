@@ -1,0 +1,137 @@
+"""What a fleet leaves in the database: live workers, and what they have counted, by the path on which workers do it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+import uuid_utils.compat
+
+from dutiful.core.job import Claim
+from dutiful.core.settle import Change
+from dutiful.core.transitions import State
+from dutiful.duties import WorkerRecord
+from dutiful.measuring import Measuring, Tally
+from dutiful.services.tallier import KEEP
+from dutiful.store import Store
+from dutiful.worker.tallies import Tallies
+
+WORKERS = 20
+KINDS = tuple(f"kind_{number}" for number in range(50))
+BEAT = timedelta(seconds=10)  # as often a worker hands over what it has counted
+FOLD = timedelta(minutes=1)  # as often that is folded
+_ATTEMPTS = 8  # at jobs of each kind, in a turn
+_AT_ONCE = 2  # workers whose turn an old minute has
+_FOLD_EVERY = 10  # old minutes
+_OUTCOMES = (
+    # one attempt in so many, and what becomes of it
+    (20, "failed", State.SCHEDULED),
+    (100, "failed", State.FAILED),
+    (200, "snoozed", State.SCHEDULED),
+)
+
+
+class Fleet:
+    """Workers that run jobs of all kinds; the numbers are the same each time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._random = random.Random(20)
+        self._crew = [(uuid_utils.compat.uuid7(), Tallies()) for _ in range(WORKERS)]
+        self._claims = {kind: [self._claim(kind) for _ in range(_ATTEMPTS)] for kind in KINDS}
+
+    async def live(self) -> None:
+        """They say so, for as long as a benchmark may take."""
+        for worker_id, _ in self._crew:
+            await self._store.beat(_record(worker_id), timedelta(hours=1))
+
+    async def have_counted(self, hours: float) -> None:
+        """For so long until now; all of it is folded.
+
+        Of most minutes only some workers tell: folded, it is as many rows, for all workers add to the same.
+        """
+        minutes, now = int(hours * 60), datetime.now(UTC)
+        for minute in range(minutes):
+            at = now - timedelta(minutes=minutes - minute)
+            first = minute * _AT_ONCE % WORKERS
+            await self._turn(self._crew[first : first + _AT_ONCE], at)
+            if minute % _FOLD_EVERY == 0:
+                await self.fold()
+        await self.fold()
+
+    async def count_on(self) -> None:
+        """What all of them hand over between one fold and the next: the most that is ever read unfolded."""
+        now = datetime.now(UTC)
+        for turn in range(FOLD // BEAT):
+            await self._turn(self._crew, now - FOLD + (turn + 1) * BEAT)
+
+    async def fold(self) -> None:
+        while await self._store.fold_tallies(KEEP):
+            pass
+
+    async def _turn(self, crew: Sequence[tuple[UUID, Tallies]], at: datetime) -> None:
+        for worker_id, tallies in crew:
+            for claims in self._claims.values():
+                self._run(tallies, claims)
+            await tallies.hand_over(cast(Measuring, _Then(self._store, at)), worker_id)
+
+    def _run(self, tallies: Tallies, claims: Sequence[Claim]) -> None:
+        completed: list[Claim] = []
+        for claim in claims:
+            tallies.ended(claim, self._random.lognormvariate(-3, 1))
+            outcome = next((end for end in _OUTCOMES if self._random.random() * end[0] < 1), None)
+            if outcome is None:
+                completed.append(claim)
+            else:
+                _, what, to = outcome
+                tallies.settled(claim, Change(claim.job_id, claim.claim_id, to, what, claim.attempt, 0))
+        tallies.completed(completed)
+
+    def _claim(self, kind: str) -> Claim:
+        return Claim(
+            job_id=uuid_utils.compat.uuid7(),
+            claim_id=self._random.getrandbits(60),
+            attempt=1,
+            crashes=0,
+            seq=0,
+            kind=kind,
+            queue="default",
+            payload="{}" * self._random.randrange(20, 200),
+            priority=100,
+            max_attempts=5,
+            tenant=None,
+            correlation_id=None,
+            parent_id=None,
+            subject=None,
+            options=None,
+            waited=self._random.lognormvariate(-4, 2),
+        )
+
+
+class _Then:
+    """The store, when something was handed over at another time than now."""
+
+    def __init__(self, store: Store, at: datetime) -> None:
+        self._store = store
+        self._at = at
+
+    async def tally(self, worker_id: UUID, turn: int, tallies: Sequence[Tally], *, now: datetime | None = None) -> None:
+        await self._store.tally(worker_id, turn, tallies, now=self._at)
+
+
+def _record(worker_id: UUID) -> WorkerRecord:
+    now = datetime.now(UTC)
+    lane = {"slots": 5, "queues": ["*"], "busy": 3, "jobs": [], "ahead": 0, "utilisation": 0.6}
+    return WorkerRecord(
+        id=worker_id,
+        name=f"bench:{worker_id.int % 10_000}",
+        host="bench",
+        pid=worker_id.int % 10_000,
+        started_at=now,
+        seen_at=now,
+        lanes={"general": lane, "fast": {**lane, "slots": 3, "queues": ["fast"]}},
+        kinds=list(KINDS),
+    )

@@ -1,0 +1,115 @@
+"""The admin API as people run it: `dutiful server` in a process of its own, asked over HTTP with a token."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+from benchmarks.harness import BenchmarkError
+from dutiful import Dutiful
+from dutiful.client import Client
+from dutiful.core.principal import Role
+from dutiful.operator import Operator
+from dutiful.web.metrics import FRESH
+
+# What the server process is told to serve; its database is an option of the command.
+app = Dutiful()
+
+PATHS = {
+    "metrics": "/metrics",
+    "statistics": "/api/jobs/admin/queue/statistics/",
+    "queues": "/api/jobs/admin/queues/",
+}
+RUNS = 15
+_PATIENCE_S = 60.0
+
+
+class Api:
+    """One reader, whose connection is kept."""
+
+    def __init__(self, port: int, secret: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)
+        self._headers = {"authorization": f"Bearer {secret}"}
+        self._scraped = -FRESH
+
+    def close(self) -> None:
+        self._connection.close()
+
+    async def first(self, name: str) -> float:
+        """Milliseconds from the question to the whole of the answer, once."""
+        return await asyncio.to_thread(self._milliseconds, name)
+
+    async def median(self, name: str) -> float:
+        """The same, of many."""
+        return statistics.median([await self.first(name) for _ in range(RUNS)])
+
+    def _milliseconds(self, name: str) -> float:
+        if name == "metrics":
+            # Within this time the page of the last scrape would be shown again, and nothing be measured.
+            time.sleep(max(0.0, self._scraped + FRESH - time.monotonic()))
+        start = time.perf_counter()
+        self._connection.request("GET", PATHS[name], headers=self._headers)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        taken = time.perf_counter() - start
+        if name == "metrics":
+            self._scraped = time.monotonic() + 0.01
+        if answer.status != 200:
+            raise BenchmarkError(f"{PATHS[name]} was answered with {answer.status}: {body[:200]!r}")
+        return taken * 1000
+
+
+@asynccontextmanager
+async def served(url: str, client: Client) -> AsyncIterator[Api]:
+    """The API of the database at `url`, where `client` makes a token; every answer was asked for once before."""
+    _, secret = await Operator(client).create_token("bench", Role.MANAGER)
+    port = free_port()
+    with _server(url, port):
+        await up(port)
+        with closing(Api(port, secret)) as api:
+            for name in PATHS:
+                await api.first(name)
+            yield api
+
+
+@contextmanager
+def _server(url: str, port: int) -> Iterator[None]:
+    command = [str(Path(sys.executable).with_name("dutiful"))]
+    command += ["--database-url", url if url.startswith("postgresql:") else f"sqlite:///{url}"]
+    command += ["server", f"{__name__}:app", "--port", str(port), "--log-level", "warning"]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def up(port: int) -> None:
+    """Wait until somebody serves there."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionError:
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"nobody serves at port {port}") from None
+            await asyncio.sleep(0.02)
+        else:
+            writer.close()
+            return
