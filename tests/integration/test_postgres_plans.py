@@ -11,11 +11,24 @@ import pytest_asyncio
 
 from databases import Postgres
 from dutiful.core.outcome import Failed
+from dutiful.core.transitions import State
 from dutiful.reviewing import DeadLetterFilter
 from dutiful.stores.listing import Index
 from dutiful.stores.postgres import PostgresStore, reviewing
 from dutiful.stores.postgres.sql import statements
-from dutiful.testing.store_suite.builders import KIND, OOPS, T0, change, claim, complete, enqueue_one, new_job
+from dutiful.testing.store_suite.breaking import MAIL, trip
+from dutiful.testing.store_suite.builders import (
+    KIND,
+    OOPS,
+    T0,
+    at,
+    change,
+    claim,
+    complete,
+    enqueue_one,
+    new_job,
+    states,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,6 +53,9 @@ class Deceived:
         """How many pages this statement touches, besides those that only its first call in a session does."""
         statement = SQL[name].replace("{where}", where)
         await self.connection.fetch(statement, *args)
+        return await self.touched(statement, *args)
+
+    async def touched(self, statement: str, *args: Any) -> int:
         explained = await self.connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *args)
         plan = msgspec.json.decode(explained)[0]["Plan"]
         return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
@@ -133,3 +149,28 @@ async def test_counts_of_many_touch_as_many_pages_as_those_of_some(deceived: Dec
     assert await deceived.buffers("depths", None) < 5_000
     assert await deceived.buffers("count_finished", T0, None, 100) < 300
     assert await deceived.buffers("count_finished", T0, "acme", 100) < 1_500
+
+
+async def test_letting_probes_out_walks_past_nobody_who_has_to_wait_on(deceived: Deceived) -> None:
+    store = deceived.store
+    await store.put_breaker_kinds({"guarded": MAIL}, now=T0)
+    await trip(store)
+    await store.insert([new_job(kind="guarded", tenant="elsewhere") for _ in range(JOBS // 2)], now=T0)
+    await store.insert([new_job(kind="guarded", tenant="acme", run_at=at(900)) for _ in range(JOBS // 2)], now=T0)
+    due = [new_job(kind="guarded", tenant="acme") for _ in range(6)]
+    await store.insert(due, now=at(1))
+
+    async def may_probe(tenants: list[str] | None) -> int:
+        return await deceived.buffers("may_probe", "guarded", "default", tenants, 3, at(60))
+
+    assert await deceived.buffers("waiting_lines", MAIL, at(60)) < 60
+    assert await may_probe(["acme", "nobody's"]) < 60
+    assert await may_probe(["nobody's"]) < 30
+    assert await may_probe(None) < 30
+
+    await store.let_out(0, now=at(60))  # it is half-open, and nothing is let out
+    version = await deceived.connection.fetchval("SELECT version FROM dutiful.breaker WHERE name = $1", MAIL)
+    jobs = [job.id for job in due]
+    await deceived.connection.fetch(SQL["let_out"], MAIL, version, jobs[:3], [], at(60))
+    assert await deceived.touched(SQL["let_out"], MAIL, version + 1, jobs[3:], [], at(60)) < 200
+    assert await states(store, jobs) == [State.READY] * 6

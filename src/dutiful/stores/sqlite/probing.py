@@ -9,7 +9,7 @@ from dutiful.core import breaker as rules
 from dutiful.core.breaker import Breaker, BreakerState
 from dutiful.core.serving import Serving, Standing, Turns, by_turns, serving
 from dutiful.stores.sqlite import breaking, looking, places
-from dutiful.stores.sqlite.codec import moment, span, to_json
+from dutiful.stores.sqlite.codec import moment, span
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
 
@@ -121,15 +121,18 @@ def _candidates(
         whose = served.whose(*who)
         if whose is not None and not whose:
             continue
-        wanted = {
-            "kind": who.kind,
-            "queue": who.queue,
-            "tenants": None if whose is None else to_json(sorted(whose)),
-            "now": now,
-            "limit": limit,
-        }
-        if jobs := [(who, job_id) for (job_id,) in db.rows(SQL["may_probe"], wanted)]:
-            lines.append(jobs)
+        if jobs := _may_probe(db, who, whose, limit, now):
+            lines.append([(who, job_id) for job_id in jobs])
         if len(lines) == limit:
             break
     return by_turns(lines, limit)
+
+
+def _may_probe(db: Connection, who: Standing, whose: frozenset[str] | None, limit: int, now: int) -> list[bytes]:
+    """Of one line, first those that have been due for the longest; of each tenant by an index of its own."""
+    wanted = {"kind": who.kind, "queue": who.queue, "now": now, "limit": limit}
+    if whose is None:
+        found = db.rows(SQL["may_probe"], wanted)
+    else:
+        found = [row for tenant in whose for row in db.rows(SQL["may_probe_of_tenant"], {**wanted, "tenant": tenant})]
+    return [job_id for _, job_id in sorted(found)[:limit]]

@@ -73,6 +73,19 @@ class BreakerProbeSuite:
 
         assert await state(store, job) is State.READY
 
+    async def test_who_has_been_due_for_the_longest_probes_first_whosever_it_is(self, store: Store) -> None:
+        await declare(store)
+        await trip(store)
+        await serve(store, ours={"queues": ["default"], "tenants": ["acme", "globex"]})
+        late = await enqueue_one(store, tenant="acme", run_at=at(50))
+        second = await enqueue_one(store, tenant="globex", now=at(20))
+        first = await enqueue_one(store, tenant="acme", now=at(10))
+
+        for let_out in (first, second, late):
+            assert (await store.let_out(1, now=at(60))).moved == 1
+            assert await ready(store, [first, second, late]) == [let_out]
+            await store.cancel(let_out, "no use", now=at(60))
+
     async def test_a_probe_whose_worker_is_gone_goes_back_and_another_one_comes(self, store: Store) -> None:
         await declare(store)
         await trip(store)

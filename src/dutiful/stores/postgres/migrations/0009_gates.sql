@@ -4,7 +4,7 @@
 create function {schema}.admit(p_jobs uuid[], p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

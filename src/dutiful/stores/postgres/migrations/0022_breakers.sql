@@ -39,9 +39,6 @@ create table {schema}.breaker_kind (
 );
 create index breaker_kind_breaker on {schema}.breaker_kind (breaker, kind);
 
--- What waits for a breaker, by the lines that it would stand in.
-create index blocked_line on {schema}.blocked (key, queue, since, job_id) where gate = 'paused';
-
 -- Before which gate the jobs of these kinds wait: before 'breaker' nothing of them is claimed, before 'probing' what
 -- was let out may be.
 create function {schema}.set_gates(p_kinds text[], p_breaker text, p_state text, p_now timestamptz) returns void

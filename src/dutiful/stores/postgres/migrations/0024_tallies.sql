@@ -1,4 +1,4 @@
--- What workers have counted, and how many jobs wait where, at a cost that does not grow with them.
+-- What workers have counted.
 --
 -- A sketch is JSON: how many by the number of their bucket. None of the tables belongs to a tenant.
 
@@ -53,10 +53,6 @@ create table {schema}.tally_total (
     wait          jsonb  not null,
     primary key (kind, outcome)
 ) with (fillfactor = 50);
-
--- To count the jobs of one tenant; a job that has none pays nothing for them.
-create index scheduled_tenant on {schema}.scheduled (tenant) where tenant is not null;
-create index blocked_tenant on {schema}.blocked (tenant) where tenant is not null;
 
 create function {schema}.sum_sketches(p_sketches jsonb[]) returns jsonb
 language sql immutable as $$

@@ -36,5 +36,9 @@ CREATE TABLE dutiful_breaker_kind (
 
 CREATE INDEX dutiful_breaker_kind_breaker ON dutiful_breaker_kind (breaker, kind);
 
--- What waits for a breaker, by the lines that it would stand in.
-CREATE INDEX dutiful_blocked_line ON dutiful_blocked (key, queue, since, job_id) WHERE gate = 'paused';
+-- What waits, by the lines that it would stand in and since when it has been due, or will be: so that nobody walks past
+-- what is not due yet, or belongs to tenants whom nobody serves.
+CREATE INDEX dutiful_blocked_line ON dutiful_blocked (key, queue, coalesce(run_at, since), job_id)
+WHERE gate = 'paused';
+CREATE INDEX dutiful_blocked_tenant ON dutiful_blocked (tenant, gate, key, queue, coalesce(run_at, since), job_id)
+WHERE tenant IS NOT NULL;

@@ -54,6 +54,5 @@ CREATE TABLE dutiful_tally_total (
     PRIMARY KEY (kind, outcome)
 ) STRICT, WITHOUT ROWID;
 
--- To count the jobs of one tenant; a job that has none pays nothing for them.
+-- To count the jobs of one tenant, as dutiful_blocked_tenant does; a job that has none pays nothing for it.
 CREATE INDEX dutiful_scheduled_tenant ON dutiful_scheduled (tenant) WHERE tenant IS NOT NULL;
-CREATE INDEX dutiful_blocked_tenant ON dutiful_blocked (tenant) WHERE tenant IS NOT NULL;

@@ -90,7 +90,7 @@ LEFT JOIN dutiful_ready r ON r.job_id = p.job_id
 WHERE p.breaker = :breaker;
 
 -- name: waiting_lines
--- In which queues jobs of the kind wait that are due, and since when the oldest does; from one queue to the next.
+-- In which queues jobs of the kind wait that are due, and since when the first one is; from one queue to the next.
 WITH RECURSIVE line (queue) AS (
     SELECT min(queue) FROM dutiful_blocked WHERE gate = 'paused' AND key = :kind
     UNION ALL
@@ -101,10 +101,10 @@ WITH RECURSIVE line (queue) AS (
 SELECT queue, since
 FROM (
     SELECT w.queue AS queue, (
-        SELECT b.since
-        FROM dutiful_blocked b
-        WHERE b.gate = 'paused' AND b.key = :kind AND b.queue = w.queue AND (b.run_at IS NULL OR b.run_at <= :now)
-        ORDER BY b.since, b.job_id
+        SELECT coalesce(b.run_at, b.since)
+        FROM dutiful_blocked b INDEXED BY dutiful_blocked_line
+        WHERE b.gate = 'paused' AND b.key = :kind AND b.queue = w.queue AND coalesce(b.run_at, b.since) <= :now
+        ORDER BY coalesce(b.run_at, b.since), b.job_id
         LIMIT 1
     ) AS since
     FROM line w
@@ -113,12 +113,18 @@ FROM (
 WHERE since IS NOT NULL;
 
 -- name: may_probe
--- By its index, in the order of time.
-SELECT job_id
-FROM dutiful_blocked
-WHERE gate = 'paused' AND key = :kind AND queue = :queue AND (run_at IS NULL OR run_at <= :now)
-  AND (:tenants IS NULL OR tenant IN (SELECT value FROM json_each(:tenants)))
-ORDER BY since, job_id
+-- First those that have been due for the longest.
+SELECT coalesce(run_at, since), job_id
+FROM dutiful_blocked INDEXED BY dutiful_blocked_line
+WHERE gate = 'paused' AND key = :kind AND queue = :queue AND coalesce(run_at, since) <= :now
+ORDER BY coalesce(run_at, since), job_id
+LIMIT :limit;
+
+-- name: may_probe_of_tenant
+SELECT coalesce(run_at, since), job_id
+FROM dutiful_blocked INDEXED BY dutiful_blocked_tenant
+WHERE tenant = :tenant AND gate = 'paused' AND key = :kind AND queue = :queue AND coalesce(run_at, since) <= :now
+ORDER BY coalesce(run_at, since), job_id
 LIMIT :limit;
 
 -- name: breaker_kinds
