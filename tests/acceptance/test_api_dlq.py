@@ -2,15 +2,19 @@
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from api import House, eventually, final, house_of, public
 
-from dutiful import Dutiful
+from dutiful import Dutiful, ErrorClass
 from dutiful.core import ids
 from dutiful.core.audit import AuditOutcome
+from dutiful.core.error_info import made
+from dutiful.core.outcome import Failed
+from dutiful.testing.store_suite.builders import settle, start_one
 
 ITEM = {
     "dlq_id", "tenant", "category", "job_type", "status", "idempotency_key", "correlation_id", "error_class",
@@ -192,6 +196,13 @@ async def test_the_queue_is_listed_by_filters_and_counted(house: House) -> None:
                 break
             cursor = f"&cursor={page['next_cursor']}"
         assert found == [public(one) for one in expected], query
+    store = house.client.store
+    waits = await start_one(store, queue="apart", tenant="globex", now=datetime.now(UTC))
+    await settle(store, waits, Failed(made("Down", "nobody answers", ErrorClass.TRANSIENT)), now=datetime.now(UTC))
+    for query in ("error_class=transient", "error_class=transient&status=scheduled&status=failed"):
+        (item,) = (await house.get(f"/admin/queue/?{query}")).json()["jobs"]
+        assert (item["job_id"], item["status"]) == (public(waits.job_id), "scheduled")
+        assert (item["error_class"], item["error_message"]) == ("transient", "nobody answers")
     for wrong in ('{"order":"\\u0000"}', "[]"):
         assert (await house.get(f"/admin/queue/?subject={quote(wrong)}")).status_code == 422, wrong
     counts = (await house.get("/admin/queue/statistics/?tenant=acme")).json()

@@ -1,6 +1,6 @@
 """`jobs`: list, show, cancel, fail and retry, on both stores."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -66,6 +66,25 @@ async def test_jobs_are_searched_by_time_error_subject_and_text(project: Project
     assert [job["uuid"] for job in project.run("jobs", "list", *mine, "--json").json["jobs"]] == [str(old)]
 
 
+async def test_a_job_that_waits_for_its_retry_is_listed_with_its_last_error(project: Project, store: Store) -> None:
+    error = OOPS | {"message": "gateway down " + "x" * 300, "class": "transient"}
+    failed = await finish_one(store, Failed(error | {"message": "no use"}, final=True), now=now(), queue="mail")
+    waits = await start_one(store, now=now())
+    await settle(store, waits, Failed(error), now=now())
+    await enqueue_one(store, kind="other", now=now())
+
+    table = project.run("jobs", "list").out
+    found = project.run("jobs", "list", "--error-class", "transient", "--json").json["jobs"]
+
+    line = next(line for line in table.splitlines() if ids.public(waits.job_id) in line)
+    assert "transient" in line and "ValueError: gateway down xxx" in line
+    assert "x" * 201 not in table, "a long message is cut"
+    assert "ValueError: no use" in table
+    assert [job["uuid"] for job in found] == [str(waits.job_id), str(failed)]
+    assert [job["last_error"] for job in found] == [error, None]
+    assert "error" not in project.run("jobs", "list", "--kind", "other").out, "a column for nothing"
+
+
 @pytest.mark.parametrize("backend", ["sqlite"])
 @pytest.mark.parametrize(
     ("option", "value", "words"),
@@ -99,7 +118,7 @@ async def test_a_job_is_shown_with_all_its_attempts(project: Project, store: Sto
     error = OOPS | {"message": "no\x1b[2J way", "traceback": "Traceback …\n  the line"}
     need = await enqueue_one(store, now=now())
     claimed = await start_one(store, queue="mail", payload='{"name": "[bold]Ada"}', tenant="acme", now=now())
-    await settle(store, claimed, Failed(error), now=now())
+    await settle(store, claimed, Failed(error), now=now() + timedelta(hours=1))  # so that its retry stays away
 
     shown = project.run("jobs", "show", ids.public(claimed.job_id))
     page = project.run("jobs", "show", str(claimed.job_id), "--json").json

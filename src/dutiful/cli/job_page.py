@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.cli.output import STYLES, both_ids, job_json, plain, print_facts, print_table, show, when
+from dutiful.cli.output import STYLES, both_ids, error_text, job_json, plain, print_facts, print_table, show, when
 from dutiful.cli.progress import print_phases, print_progress
 from dutiful.cli.webhooks import post_json, print_posts
 from dutiful.core import ids
@@ -98,7 +98,7 @@ class JobPage:
     def _print_attempts(self) -> None:
         if self.attempts:
             rows = [
-                (t.attempt or None, t.outcome, t.worker, when(t.started_at), _took(t), _message(t.error))
+                (t.attempt or None, t.outcome, t.worker, when(t.started_at), _took(t), error_text(t.error))
                 for t in self.attempts
             ]
             names = ("attempt#", "outcome", "worker", "started", "took#", "error")
@@ -112,7 +112,7 @@ class JobPage:
             show(f"\nTraceback of attempt {number}", plain(str(error["traceback"])).rstrip())
         if self.job.state is State.COMPLETED_WITH_ERRORS:
             for error in self.job.errors or []:
-                show(f"\nError: {plain(_message(error) or '')}")
+                show(f"\nError: {plain(error_text(error) or '')}")
 
 
 async def job_page(operator: Operator, job_id: UUID) -> JobPage:
@@ -167,10 +167,6 @@ def _took(attempt: Try) -> str | None:
     if attempt.started_at is None or attempt.ended_at is None:
         return None
     return brief(attempt.ended_at - attempt.started_at)
-
-
-def _message(error: dict[str, Any] | None) -> str | None:
-    return None if error is None else f"{error.get('type', 'error')}: {error.get('message', '')}"
 
 
 def _json(value: Any) -> str:

@@ -10,7 +10,19 @@ from dutiful.acting import CancelResult
 from dutiful.cli import FAILURE, stuck
 from dutiful.cli.job_page import job_page, page_json
 from dutiful.cli.moment import moment
-from dutiful.cli.output import AsJson, Reason, Tenant, ago, both_ids, job_json, note, print_json, print_table, when
+from dutiful.cli.output import (
+    AsJson,
+    Reason,
+    Tenant,
+    ago,
+    both_ids,
+    error_text,
+    job_json,
+    note,
+    print_json,
+    print_table,
+    when,
+)
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.error_class import ErrorClass
@@ -45,7 +57,8 @@ def list_jobs(
     error_class: Annotated[
         str | None,
         typer.Option(
-            help="Only jobs that ended with an error of this class; with --state scheduled, retries after one."
+            help="Only jobs whose last error is of this class: that of their end or, if they have not ended, that of "
+            "the attempt before."
         ),
     ] = None,
     text: Annotated[
@@ -93,8 +106,19 @@ def list_jobs(
         print_json({"jobs": listed, "next_before": following, "searched_since": found.searched_since})
         return
     tenants = any(j.tenant is not None for j in found)
+    errors = any(j.error is not None for j in found)
     print_table(
-        ("id", *(["tenant"] if tenants else []), "kind", "queue", "state", "tries#", "made", "due or ended"),
+        (
+            "id",
+            *(["tenant"] if tenants else []),
+            "kind",
+            "queue",
+            "state",
+            "tries#",
+            "made",
+            "due or ended",
+            *(["class", "error"] if errors else []),
+        ),
         (
             (
                 ids.public(j.id),
@@ -105,6 +129,7 @@ def list_jobs(
                 _tries(j),
                 ago(j.created_at),
                 _moment(j),
+                *([(j.error or {}).get("class"), error_text(j.error)] if errors else []),
             )
             for j in found
         ),

@@ -130,6 +130,10 @@ def cell(value: Any) -> "Text":
     return Text(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…", style=STYLES.get(text, ""))
 
 
+def error_text(error: Mapping[str, Any] | None) -> str | None:
+    return None if error is None else f"{error.get('type', 'error')}: {error.get('message', '')}"
+
+
 def note(text: str) -> None:
     """Something a person should know that is not the answer; on stderr, so that it stays out of pipes."""
     print(plain(text), file=sys.stderr)

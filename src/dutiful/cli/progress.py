@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dutiful.cli.output import ago, plain, print_table, show, when
+from dutiful.cli.output import ago, error_text, plain, print_table, show, when
 from dutiful.core.duration import brief
 from dutiful.core.job import PhaseRecord, Progress
 
@@ -18,7 +18,7 @@ def print_progress(progress: Progress, *, full: bool) -> None:
 
 def print_phases(phases: Sequence[PhaseRecord]) -> None:
     if phases:
-        rows = [(p.name, p.state.value, p.attempt, when(p.started_at), _took(p), _message(p.error)) for p in phases]
+        rows = [(p.name, p.state.value, p.attempt, when(p.started_at), _took(p), error_text(p.error)) for p in phases]
         names = ("phase", "state", "tries#", "started", "took#", "error")
         print_table(names, rows, empty="", title="\nPhases")
 
@@ -52,7 +52,3 @@ def _took(phase: PhaseRecord) -> str | None:
     if phase.started_at is None or phase.ended_at is None:
         return None
     return brief(phase.ended_at - phase.started_at)
-
-
-def _message(error: dict[str, Any] | None) -> str | None:
-    return None if error is None else f"{error.get('type', 'error')}: {error.get('message', '')}"

@@ -43,12 +43,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 0
 
     @classmethod
-    def of(cls, job: JobRecord, error: Mapping[str, Any] | None = None) -> "Member":
-        """`error` is that of an earlier attempt; a job that has ended has its own."""
-        last = job.errors[0] if job.errors else error
-        kept = None if last is None else {name: last.get(name) for name in ("type", "message", "class")}
+    def of(cls, job: JobRecord) -> "Member":
         facts = {name: getattr(job, name) for name in cls.__struct_fields__ if hasattr(job, name)}
-        return cls(**facts, error=kept)
+        kept = None if job.error is None else {name: job.error.get(name) for name in ("type", "message", "class")}
+        return cls(**facts | {"error": kept})
 
 
 class Family(msgspec.Struct, frozen=True):

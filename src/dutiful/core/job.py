@@ -187,6 +187,12 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] | None = None
     progress: Progress | None = None
     stale_at: datetime | None = None  # retention has marked it: it will be deleted when its time is over
+    last_error: dict[str, Any] | None = None  # of an attempt before, as long as the job has not ended
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """What went wrong last: at its end or, as long as it has not ended, in an attempt before."""
+        return self.errors[0] if self.errors else self.last_error
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):

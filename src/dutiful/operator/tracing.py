@@ -13,7 +13,6 @@ MOST = 1_000  # jobs of one family that are told, and some ancestors of theirs
 PAGE = 100  # a job may have a large payload, so few of them are held at a time
 PAGES = 50  # of a tenant: most of what has this correlation id may be somebody else's
 ANCESTORS = 100
-TROUBLED = 100  # of the newest, the last error is looked up even while they wait for another attempt
 
 
 class Tracing(Jobs):
@@ -40,20 +39,11 @@ class Tracing(Jobs):
         for _ in range(PAGES):
             size = min(PAGE, MOST - len(found))
             page = await self.jobs(JobFilter(correlation_id=correlation_id, before=before, limit=size))
-            for job in page:
-                found[job.id] = await self._member(job, look=len(found) < TROUBLED)
+            found |= {job.id: Member.of(job) for job in page}
             before = page.next
             if before is None or len(found) >= MOST:
                 break
         return found, before is not None
-
-    async def _member(self, job: JobRecord, *, look: bool) -> Member:
-        """With its last error, which a job that is to be tried again does not have at hand."""
-        error = None
-        if look and not job.state.final and job.attempt > 0:
-            failed = [one for one in await self._store.attempts(job.id) if one.error is not None]
-            error = max(failed, key=lambda one: one.ended_at).error if failed else None
-        return Member.of(job, error)
 
     async def _climb(self, found: dict[UUID, Member], correlation_id: str) -> None:
         """Add the ancestors that were cut off, so that the others hang together."""

@@ -45,6 +45,7 @@ class Index(StrEnum):
     RUNNING = "running"
     UNHAPPY = "unhappy"  # finished in one state other than completed
     FINISHED = "finished"  # in any state
+    TRIED = "tried"  # had an attempt before the running or the final one
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -173,11 +174,11 @@ def _sources(wanted: JobFilter) -> Generator[Request, Any, list[_Source]]:
     elif wanted.state is not None and wanted.state.final:
         found.append(_source([Branch(Index.UNHAPPY, wanted.state.value)], asked, state=None))
     elif wanted.state is not None:
-        # Whose error is asked for is for the state to say, so that is asked along with it.
-        answered = {"state": None} if wanted.error_class is None else {}
-        found.append(_source([Branch(Index(wanted.state.value))], asked, **answered))
-    elif wanted.error_class is not None:
-        found.append(_source([Branch(Index.UNHAPPY, state.value) for state in _UNHAPPY], asked))
+        found.append(_source([Branch(Index(wanted.state.value))], asked, state=None))
+    if wanted.error_class is not None and (wanted.state is None or not wanted.state.final):
+        # Most jobs that wait have no error yet; one that has was tried before.
+        unhappy = [Branch(Index.UNHAPPY, state.value) for state in _UNHAPPY if wanted.state is None]
+        found.append(_source([Branch(Index.TRIED), *unhappy], asked))
     return found or [_source([Branch(Index.JOB)], asked)]
 
 
@@ -205,7 +206,8 @@ def _narrowest(
 def _walk(source: _Source, low: UUID, high: UUID, each: int) -> Generator[Request, Any, _Stretch]:
     parts: list[list[UUID]] = yield Walk(source.branches, low, high, each)
     edge = max((part[-1] for part in parts if len(part) == each), default=None)
-    merged = sorted((one for part in parts for one in part if edge is None or one >= edge), reverse=True)
+    # One that was tried before it ended unhappily stands in two branches.
+    merged = sorted({one for part in parts for one in part if edge is None or one >= edge}, reverse=True)
     return _Stretch(merged, edge, sum(map(len, parts)))
 
 

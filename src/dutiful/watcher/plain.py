@@ -31,5 +31,10 @@ def plain(item: Item) -> dict[str, Any]:
 
 def _job(job: JobRecord) -> dict[str, Any]:
     fields = {name: value for name, value in msgspec.structs.asdict(job).items() if name not in _KEPT_BACK}
-    fields["errors"] = [{k: v for k, v in error.items() if k != "traceback"} for error in job.errors or []]
+    fields["errors"] = [_brief(error) for error in job.errors or []]
+    fields["last_error"] = None if job.last_error is None else _brief(job.last_error)
     return {"public_id": ids.public(job.id), **fields}
+
+
+def _brief(error: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in error.items() if name != "traceback"}

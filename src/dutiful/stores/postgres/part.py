@@ -15,6 +15,7 @@ _JSON = {
     "payload": read_object,
     "result": read,
     "errors": read_objects,
+    "last_error": read_object,
     "subject": read_object,
     "options": read_object,
     "lanes": read,

@@ -102,7 +102,8 @@ def _from(place: str) -> str:
 def record(row: Row) -> JobRecord:
     (id_, kind, queue, payload, priority, max_attempts, created_at, run_at, tenant, correlation_id, parent_id, retry_of,
      subject, created_by, options, state, attempt, crashes, due_at, started_at, finished_at, expires_at,
-     cancel_requested_at, worker_id, result, errors, gate, gate_key, *progress, stale_at, _, _) = row  # fmt: skip
+     cancel_requested_at, worker_id, result, errors, gate, gate_key, *progress, stale_at, last_error, _, _,
+     ) = row  # fmt: skip
     job_id = uuid(id_)
     return JobRecord(
         id=job_id,
@@ -134,6 +135,7 @@ def record(row: Row) -> JobRecord:
         options=read_object(options),
         progress=_progress(*progress),
         stale_at=maybe_moment(stale_at),
+        last_error=read_object(last_error),
     )
 
 

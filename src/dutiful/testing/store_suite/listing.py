@@ -13,7 +13,7 @@ import pytest
 from dutiful.core.errors import UsageError
 from dutiful.core.ids import from_parts, time_of
 from dutiful.core.job import JobRecord, NewJob
-from dutiful.core.outcome import Cancelled, Failed, Outcome, Partial
+from dutiful.core.outcome import Cancelled, Failed, Outcome, Partial, Snoozed
 from dutiful.core.transitions import State
 from dutiful.reading import JobFilter, JobPage
 from dutiful.store import Store
@@ -25,11 +25,13 @@ from dutiful.testing.store_suite.builders import (
     at,
     change,
     claim,
+    claim_one,
     complete,
     enqueue,
     enqueue_one,
     finish_one,
     new_job,
+    settle,
     start_one,
 )
 from dutiful.working import Line
@@ -105,9 +107,7 @@ CHOICES: dict[str, list[Any]] = {
 
 def matches(job: JobRecord, last: dict[str, Any], wanted: JobFilter) -> bool:
     """What a list means, said once more and plainly; `last` is the error of a job that waits for another attempt."""
-    subject, error = job.subject or {}, (job.errors or [{}])[0]
-    if wanted.state is not None and not wanted.state.final:
-        error = last
+    subject, error = job.subject or {}, (job.errors or [last])[0]
     texts = [msgspec.json.encode(value).decode().lower() for value in (job.payload, job.subject, job.errors, last)]
     return all(
         (
@@ -166,6 +166,68 @@ class ListingSuite:
                 job async for page in pages(store, JobFilter(**fields, limit=choose.randint(3, 60))) for job in page
             ]
             assert found == expected, fields
+
+    async def test_a_job_that_has_not_ended_tells_the_error_of_the_attempt_before(self, store: Store) -> None:
+        claimed = await start_one(store)
+        job_id, errors = claimed.job_id, [OOPS | {"message": text, "class": "transient"} for text in ("one", "two")]
+        told: list[JobRecord] = []
+
+        async def look() -> None:
+            record = await store.find(job_id)
+            page = await store.jobs(JobFilter(limit=1))
+            assert page.jobs == [record]
+            told.append(page[0])
+
+        await look()
+        for number, error in enumerate(errors):
+            await settle(store, claimed, Failed(error), now=at(100 * number))
+            await look()
+            await store.expedite(job_id, now=at(100 * number))
+            claimed = await claim_one(store, now=at(100 * number))
+            await look()
+        barred = OOPS | {"message": "it is open", "breaker": "shop"}
+        await settle(store, claimed, Snoozed(timedelta(minutes=1), barred), now=at(200))
+        await look()
+        await store.expedite(job_id, now=at(200))
+        await complete(store, await claim_one(store, now=at(300)), now=at(300))
+        await look()
+
+        assert [(job.state, job.last_error, job.error) for job in told] == [
+            (State.RUNNING, None, None),
+            (State.SCHEDULED, errors[0], errors[0]),
+            (State.RUNNING, errors[0], errors[0]),
+            (State.SCHEDULED, errors[1], errors[1]),
+            (State.RUNNING, errors[1], errors[1]),
+            (State.SCHEDULED, barred, barred),
+            (State.COMPLETED, None, None),
+        ]
+
+    async def test_an_error_class_finds_jobs_that_wait_and_jobs_that_ended(self, store: Store) -> None:
+        error = OOPS | {"class": "transient"}
+        waits, failed, mended, other = [await start_one(store) for _ in range(4)]
+        await store.settle([change(one, Failed(error)) for one in (waits, failed, mended)], now=T0)
+        await settle(store, other, Failed(ERRORS[2]))
+        for one in (failed, mended):
+            await store.expedite(one.job_id, now=at(1))
+        again = {one.job_id: one for one in await claim(store, now=at(1))}
+        await settle(store, again[failed.job_id], Failed(error, final=True), now=at(1))
+        await complete(store, again[mended.job_id], now=at(1))
+
+        assert await listed(store, error_class="transient") == [failed.job_id, waits.job_id]
+        assert await listed(store, error_class="transient", limit=1) == [failed.job_id, waits.job_id]
+        assert await listed(store, error_class="transient", state=State.SCHEDULED) == [waits.job_id]
+        assert await listed(store, error_class="transient", state=State.FAILED) == [failed.job_id]
+        assert await listed(store, error_class="transient", state=State.COMPLETED) == []
+
+    async def test_an_error_class_is_not_looked_for_among_jobs_that_were_never_tried(self, store: Store) -> None:
+        claimed = await start_one(store, id=id_at(0))
+        await settle(store, claimed, Failed(OOPS | {"class": "transient"}))
+        later = [new_job(id=id_at(number), run_at=at(10**6)) for number in range(1, MANY)]
+        await enqueue(store, *later, new_job(id=id_at(MANY)))
+
+        for state in (None, State.SCHEDULED):
+            page = await store.jobs(JobFilter(error_class="transient", state=state))
+            assert ([job.id for job in page], page.next) == ([claimed.job_id], None)
 
     async def test_paging_neither_skips_nor_repeats_while_jobs_come_and_go(self, store: Store) -> None:
         old = [await finish_one(store) for _ in range(4)]

@@ -30,7 +30,9 @@ class QueueQuery(Ask):
     subject: JsonObject | None = Field(
         default=None, description="Jobs whose subject has all these fields.", examples=['{"order": 7}']
     )
-    error_class: ErrorClass | None = None
+    error_class: ErrorClass | None = Field(
+        default=None, description="Jobs whose last error is of this class: at their end, or before the next attempt."
+    )
     text: Text | None = Field(default=None, description="Looked for in payload, subject and errors, whatever its case.")
     since: Moment | None = Field(default=None, description="Asked for then or later.")
     until: Moment | None = Field(default=None, description="Asked for before.")
@@ -66,7 +68,7 @@ class JobItem(Shape):
     correlation_id: str
     attempt_count: int
     max_attempts: int
-    error_class: str | None
+    error_class: str | None = Field(description="Of its end; of one that has not ended, of the attempt before.")
     error_message: str | None
     created_at: datetime
     scheduled_at: datetime | None
@@ -217,7 +219,7 @@ def detail(job: JobRecord, app: Dutiful, **more: Any) -> JobDetail:
 
 
 def _item(job: JobRecord, app: Dutiful) -> dict[str, Any]:
-    error = job.errors[0] if job.errors else {}
+    error = job.error or {}
     return {
         "job_id": job.id,
         "category": category_of(app, job.kind),

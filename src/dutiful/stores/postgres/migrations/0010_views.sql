@@ -6,7 +6,12 @@ select j.id, j.kind, j.queue, p.state, j.payload, j.priority, p.attempt, p.crash
        j.tenant, coalesce(j.correlation_id, j.id::text) as correlation_id, j.parent_id, j.retry_of, j.subject,
        j.created_by, case jsonb_typeof(j.options) when 'object' then j.options end as options,
        (select to_jsonb(g) - 'job_id' from {schema}.progress g where g.job_id = j.id) as progress,
-       (select s.stale_at from {schema}.stale s where s.job_id = j.id) as stale_at
+       (select s.stale_at from {schema}.stale s where s.job_id = j.id) as stale_at,
+       -- Ordered by a sum, which no index has: along the primary key, it might look at every attempt of every job.
+       case when p.finished_at is null then
+           (select a.error from {schema}.attempt a
+            where a.job_id = j.id and a.error is not null order by a.id + 0 desc limit 1)
+       end as last_error
 from (
     select job_id, 'ready' as state, attempt, crashes, null::timestamptz as run_at, null::timestamptz as started_at,
            null::timestamptz as finished_at, null::timestamptz as expires_at, null::timestamptz as cancel_requested_at,

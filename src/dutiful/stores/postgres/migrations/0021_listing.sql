@@ -88,6 +88,7 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set p
 as $$
 declare
     v_name text;
+    v_last uuid;
 begin
     for i in 1 .. cardinality(p_sources) loop
         branch := i;
@@ -157,6 +158,17 @@ begin
                 select p.job_id from {schema}.lease p
                 where p.job_id < p_high and p.job_id >= p_low
                 order by p.job_id desc limit p_each);
+        when 'tried' then
+            -- Stepped through from each job to the one before it: one may have been tried any number of times.
+            ids := '{}';
+            v_last := p_high;
+            while cardinality(ids) < p_each loop
+                select (select a.job_id from {schema}.attempt a
+                        where a.job_id < v_last and a.job_id >= p_low
+                        order by a.job_id desc limit 1) into v_last;
+                exit when v_last is null;
+                ids := ids || v_last;
+            end loop;
         end case;
         return next;
     end loop;
@@ -178,8 +190,7 @@ begin
 end $$;
 
 -- Those of these jobs, newest first, that are as asked for; what is null is not asked. An error's class is that of the
--- end, or of the last attempt where p_state is one of jobs that have not ended. p_text is in lower case and spelt as
--- within JSON.
+-- end, or of the last attempt as long as the job has not ended. p_text is in lower case and spelt as within JSON.
 create function {schema}.sift(
     p_ids uuid[], p_state text, p_kinds text[], p_queue text, p_tenant text, p_subject jsonb, p_error_class text,
     p_text text
@@ -207,9 +218,8 @@ begin
       and (p_subject is null
            or (select bool_and(coalesce(c.subject -> w.key = w.value, false)) from jsonb_each(p_subject) w))
       and (p_error_class is null
-           or p_error_class = case when p_state in ('scheduled', 'ready', 'blocked', 'running')
-               then {schema}.last_error(c.id) ->> 'class'
-               else (select f.errors -> 0 ->> 'class' from {schema}.finished f where f.job_id = c.id) end)
+           or p_error_class = (select f.errors -> 0 ->> 'class' from {schema}.finished f where f.job_id = c.id)
+           or p_error_class = {schema}.last_error(c.id) ->> 'class')
       and (p_text is null
            or strpos(lower(c.payload::text), p_text) > 0
            or strpos(lower(c.subject::text), p_text) > 0

@@ -64,9 +64,23 @@ WHERE state = :name AND state <> 'completed' AND job_id < :high AND job_id >= :l
 ORDER BY job_id DESC
 LIMIT :each;
 
+-- name: walk_tried
+-- Stepped through from each job to the one before it: one may have been tried any number of times.
+WITH RECURSIVE step (job_id) AS (
+    SELECT :high
+    UNION ALL
+    SELECT (SELECT a.job_id FROM dutiful_attempt a INDEXED BY dutiful_attempt_job
+            WHERE a.job_id < step.job_id AND a.job_id >= :low
+            ORDER BY a.job_id DESC LIMIT 1)
+    FROM step
+    WHERE step.job_id IS NOT NULL
+    LIMIT :each + 1  -- with the bound itself
+)
+SELECT job_id FROM step WHERE job_id <> :high;
+
 -- name: sift
 -- The row of a job that is as asked for, so far as can be told here; what is null is not asked. `texts`: with its texts.
--- An error's class is that of the end, or of the last attempt where the state is one of jobs that have not ended.
+-- An error's class is that of the end, or of the last attempt as long as the job has not ended.
 SELECT j.subject, CASE WHEN :texts THEN j.payload END, CASE WHEN :texts THEN f.errors END,
        CASE WHEN :texts AND f.job_id IS NULL THEN
            (SELECT a.error FROM dutiful_attempt a WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)
@@ -83,7 +97,7 @@ WHERE j.id = :id
           WHEN 'blocked' THEN (SELECT 'blocked' FROM dutiful_blocked p WHERE p.job_id = j.id)
           WHEN 'running' THEN (SELECT 'running' FROM dutiful_lease p WHERE p.job_id = j.id)
           ELSE f.state END)
-  AND (:error_class IS NULL OR :error_class = CASE WHEN :state IN ('scheduled', 'ready', 'blocked', 'running') THEN
+  AND (:error_class IS NULL OR :error_class = CASE WHEN f.job_id IS NULL THEN
           (SELECT json_extract(a.error, '$.class') FROM dutiful_attempt a
            WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)
           ELSE json_extract(f.errors, '$[0].class') END);

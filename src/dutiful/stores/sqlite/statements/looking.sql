@@ -16,7 +16,12 @@ SELECT j.id, j.kind, j.queue, j.payload, j.priority, j.max_attempts, j.created_a
        coalesce(f.worker_id, l.worker_id)                              AS worker_id,
        f.result, f.errors, b.gate, b.key,
        g.phase, g.percent, g.overall, g.message, g.items, g.updated_at,
-       t.stale_at, t.told_at,
+       t.stale_at,
+       CASE WHEN f.job_id IS NULL THEN
+           (SELECT a.error FROM dutiful_attempt a INDEXED BY dutiful_attempt_job
+            WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)
+       END                                                             AS last_error,
+       t.told_at,
        coalesce(f.claim_id, l.claim_id)                                AS claim_id
 FROM {source}
 LEFT JOIN dutiful_finished f ON f.job_id = j.id
