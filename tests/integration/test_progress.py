@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from meddling import meddled
 from working import eventually, final, working
@@ -11,6 +12,7 @@ from dutiful import Context, Dutiful, Progress, Retry, ShutdownTimeout, State
 from dutiful.core.event import EventType, facts
 from dutiful.kind import Handle
 from dutiful.worker import reporter
+from dutiful.worker.track import MESSAGE_LIMIT
 
 ONCE = Retry(max_attempts=1)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -54,6 +56,34 @@ async def test_a_running_job_is_as_far_as_it_says(app: Dutiful, where: str) -> N
         assert [e.data["percent"] for e in facts(view) if e.type is EventType.PROGRESS] == [12.5]
         go.set()
         await job.result("20s")
+
+
+@pytest.mark.parametrize("mode", ["loop", "thread", "pipeline"])
+async def test_what_looks_like_a_secret_is_stored_with_no_progress(app: Dutiful, mode: str) -> None:
+    def tell(ctx: Context) -> None:
+        ctx.progress(10, "asking https://ada:hunter2@example.org with token=hunter2 " + "x" * 3_000)
+        items = ctx.items(["one", "two"])
+        items.fail("one", ValueError("password=hunter2"))
+        items.skip("two", "api_key=hunter2")
+
+    @app.job(name="loop")
+    async def on_loop(ctx: Context) -> None:
+        tell(ctx)
+
+    app.job(name="thread")(tell)
+
+    @app.pipeline("pipeline").phase
+    async def only(ctx: Context) -> None:
+        tell(ctx)
+
+    async with working(app):
+        record = await final(app, await app.enqueue(mode))
+
+    assert record.progress is not None and record.progress.message is not None
+    shown = msgspec.json.encode([record.progress, record.errors]).decode()
+    assert "hunter2" not in shown and shown.count("[redacted]") >= 4
+    assert record.progress.message.startswith("asking https://ada:[redacted]@example.org with token=[redacted] xxx")
+    assert len(record.progress.message) <= MESSAGE_LIMIT
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import msgspec
 
+from dutiful.core.error_info import storable
 from dutiful.core.errors import UsageError
 from dutiful.core.items import ItemName, Ledger
 from dutiful.core.job import Claim
-from dutiful.core.payload import clean
 from dutiful.core.pipeline import check_percent, overall
 from dutiful.tracking import Report
 
@@ -61,7 +61,7 @@ class Track:
             if percent is not None:
                 self._percent, self._counted = percent, False
             if message is not None:
-                self._message = clean(message, MESSAGE_LIMIT)
+                self._message = message
         self._touch()
 
     def itemise(self, names: Iterable[ItemName]) -> Ledger:
@@ -81,7 +81,7 @@ class Track:
 
     def report(self) -> Report:
         with self._lock:
-            percent = self._percent
+            percent, message = self._percent, self._message
             shown = self.ledgers[-1] if self.ledgers else None
             if self._counted and shown is not None and shown.total:
                 percent = 100 * shown.ended / shown.total
@@ -91,7 +91,8 @@ class Track:
                 phase=self._phase,
                 percent=percent,
                 overall=None if percent is None else overall(self._position, percent, self._phases),
-                message=self._message,
+                # Secrets are looked for in what is stored: most of what a busy handler says never is.
+                message=None if message is None else storable(str.__str__(message), MESSAGE_LIMIT),
                 items=None if shown is None else msgspec.json.encode(shown.shape()).decode(),
             )
 
