@@ -11,11 +11,11 @@ from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.tenant import EVERYONE, check_tenant
 from dutiful.guarding import TenantMember, TenantStatus
 from dutiful.stores.postgres import migrations
-from dutiful.stores.postgres.reader import PostgresReader
+from dutiful.stores.postgres.reading import PostgresReading
 from dutiful.stores.postgres.schema_name import check_guarded_schema
 
 
-class PostgresTenancy(PostgresReader):
+class PostgresTenancy(PostgresReading):
     _tenant: str | None = None  # on whose behalf, if tenants are on; None: they are off
     _no_worker: str | None = None  # our role, if tenants are on and it may not do all that a worker does
 

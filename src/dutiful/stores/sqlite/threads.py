@@ -60,6 +60,8 @@ class Threads:
 class Threaded:
     """What every part of the store is made of: each verb is run by the thread that may run it."""
 
+    _path: str
+    _driver: Driver
     _threads: Threads | None = None
 
     async def _write(self, verb: Callable[[Connection], T]) -> T:

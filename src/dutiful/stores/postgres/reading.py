@@ -19,7 +19,7 @@ from dutiful.stores.postgres.measuring import PostgresMeasuring
 from dutiful.stores.postgres.part import decoded, record
 
 
-class PostgresReader(PostgresMeasuring):
+class PostgresReading(PostgresMeasuring):
     async def find(self, job_id: UUID) -> JobRecord | None:
         rows = await self._db.fetch(self._sql["records"], [job_id])
         return record(rows[0]) if rows else None

@@ -1,12 +1,10 @@
-"""The store's face to those who review dead letters, keep the audit trail, and hand out tokens."""
+"""The store's face to those who review dead letters, one by one or in bulk."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
-from dutiful.access import ApiToken
-from dutiful.auditing import AuditFilter, Sealed, Stray
-from dutiful.core.audit import Anchor, AuditEvent, Seal
+from dutiful.core.audit import AuditEvent
 from dutiful.reviewing import (
     BulkRun,
     BulkStep,
@@ -18,14 +16,12 @@ from dutiful.reviewing import (
     Review,
     Reviewed,
 )
-from dutiful.stores.sqlite import access, auditing, bulk, reviewing
+from dutiful.stores.sqlite import bulk, reviewing
 from dutiful.stores.sqlite.threads import Threaded
 
 
-class SqliteReview(Threaded):
+class SqliteReviewing(Threaded):
     _resolved_to = b""
-
-    # Dead letters
 
     async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
         return await self._read(lambda db: reviewing.dead_letter(db, job_id))
@@ -59,8 +55,6 @@ class SqliteReview(Threaded):
         rows, self._resolved_to = await self._read(lambda db: reviewing.ended(db, self._resolved_to, limit))
         return await self._write(lambda db: reviewing.resolve(db, rows, self._clock(now))) if rows else 0
 
-    # Runs over many of them
-
     async def start_bulk(self, run: BulkRun, event: AuditEvent) -> None:
         await self._write(lambda db: bulk.start(db, run, event))
 
@@ -72,58 +66,3 @@ class SqliteReview(Threaded):
 
     async def stop_bulk(self, run_id: UUID, *, now: datetime | None = None) -> bool:
         return await self._write(lambda db: bulk.stop(db, run_id, self._clock(now)))
-
-    # The audit trail
-
-    async def append_audit(self, events: Sequence[AuditEvent]) -> None:
-        await self._write(lambda db: auditing.append(db, events))
-
-    async def audit_events(self, filter: AuditFilter) -> list[AuditEvent]:
-        return await self._browse(lambda db: auditing.events(db, filter))
-
-    async def audit_head(self) -> Seal | Anchor | None:
-        return await self._read(auditing.head)
-
-    async def audit_anchor(self) -> Anchor | None:
-        return await self._read(auditing.anchor)
-
-    async def unsealed(self, limit: int) -> list[AuditEvent]:
-        return await self._browse(lambda db: auditing.unsealed(db, limit))
-
-    async def seal_audit(self, seals: Sequence[Seal]) -> bool:
-        return await self._write(lambda db: auditing.seal(db, seals))
-
-    async def sealed(self, after: int, limit: int) -> list[Sealed]:
-        return await self._browse(lambda db: auditing.sealed(db, after, limit))
-
-    async def audit_strays(self, limit: int) -> list[Stray]:
-        return await self._browse(lambda db: auditing.strays(db, limit))
-
-    async def trim_audit(self, limit: int, *, now: datetime | None = None) -> int:
-        if await self.audit_keep() is None:
-            return 0
-        return await self._write(lambda db: auditing.trim(db, limit, self._clock(now)))
-
-    async def audit_keep(self) -> timedelta | None:
-        return await self._read(auditing.kept)
-
-    async def keep_audit(self, span: timedelta | None) -> None:
-        await self._write(lambda db: auditing.keep(db, span))
-
-    # Access
-
-    async def put_token(self, token: ApiToken, hash: str) -> None:
-        await self._write(lambda db: access.put(db, token, hash))
-
-    async def token_of(self, hash: str) -> ApiToken | None:
-        return await self._read(lambda db: access.token_of(db, hash))
-
-    async def tokens(self) -> list[ApiToken]:
-        return await self._read(access.tokens)
-
-    async def revoke_token(self, token_id: UUID, *, now: datetime | None = None) -> bool:
-        return await self._write(lambda db: access.revoke(db, token_id, self._clock(now)))
-
-    async def touch_tokens(self, token_ids: Sequence[UUID], *, now: datetime | None = None) -> None:
-        if token_ids:
-            await self._write(lambda db: access.touch(db, token_ids, self._clock(now)))
