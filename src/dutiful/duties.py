@@ -147,8 +147,8 @@ class Duties(Protocol):
 
     async def tidy(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
         """As retain does by the way, delete what belongs to no job: expired unique keys, old tombstones, what the dead
-        have left, and ended webhook posts, closed dead letters and breakers that nobody declares and that keep nobody
-        from anything, if all that is older; returns whether there may be more."""
+        have left, and ended webhook posts and bulk runs, closed dead letters and breakers that nobody declares and that
+        keep nobody from anything, if all that is older; returns whether there may be more."""
         ...
 
     async def mark_stale(

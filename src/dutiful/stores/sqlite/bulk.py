@@ -42,6 +42,11 @@ def stop(db: Connection, run_id: UUID, now: int) -> bool:
     return bool(db.change(SQL["stop_bulk_run"], (run_id.bytes, now)))
 
 
+def forget(db: Connection, cutoff: int, limit: int) -> int:
+    """Delete runs that ended long ago; says how many."""
+    return db.change(SQL["delete_ended_bulk_runs"], (cutoff, limit))
+
+
 def step_counts(db: Connection, step: BulkStep) -> bool:
     """Whether the run still stands where the step begins."""
     return db.value(SQL["bulk_step_counts"], (step.run_id.bytes, *_place(step.after))) is not None

@@ -10,7 +10,7 @@ from dutiful.core.ids import floor_at
 from dutiful.core.job import JobRecord
 from dutiful.core.readable import read_as
 from dutiful.duties import Retained, Tidings
-from dutiful.stores.sqlite import locking, looking, tracking
+from dutiful.stores.sqlite import bulk, locking, looking, tracking
 from dutiful.stores.sqlite.codec import moment, span, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sql import SQL
@@ -68,8 +68,9 @@ def purge(db: Connection, cutoff: int, limit: int, now: int) -> bool:
     keys = db.change(SQL["delete_expired_keys"], (now, limit))
     posts = db.change(SQL["delete_ended_posts"], (cutoff, limit))
     tombstones = db.change(SQL["delete_old_tombstones"], (now - _TOMBSTONE_STANDS, limit))
+    runs = bulk.forget(db, cutoff, limit)
     locking.forget(db)
-    return max(keys, posts, tombstones, _forget_closed(db, cutoff, limit)) >= limit
+    return max(keys, posts, tombstones, runs, _forget_closed(db, cutoff, limit)) >= limit
 
 
 def _forget_closed(db: Connection, cutoff: int, limit: int) -> int:

@@ -17,6 +17,7 @@ from dutiful.testing.store_suite.builders import ADA, T0, at, new_id, warm
 from dutiful.testing.store_suite.dead_letter import TIMED_OUT, act_on, applied, bury, found
 
 PENDING = ReviewState.PENDING_REVIEW
+WEEK = timedelta(days=7)
 
 
 def bulk_run(**fields: Any) -> BulkRun:
@@ -228,3 +229,31 @@ class BulkSuite:
         await store.stop_bulk(run.id, now=at(9))
 
         assert not await reviewing()
+
+    async def test_a_run_is_forgotten_when_its_end_is_as_old_as_that_of_jobs_that_go(self, store: Store) -> None:
+        await bury_some(store, 1)
+        over, stopped, young, running = [(await start(store)).id for _ in range(4)]
+        await take_step(store, over)  # at 200
+        await store.stop_bulk(stopped, now=at(300))
+        await store.stop_bulk(young, now=at(301))
+
+        async def kept() -> list[UUID]:
+            return [run for run in (over, stopped, young, running) if await store.bulk_run(run) is not None]
+
+        await store.retain(WEEK, 100, None, now=at(200) + WEEK)
+        assert await kept() == [over, stopped, young, running]
+        await store.retain(WEEK, 100, None, now=at(201) + WEEK)
+        assert await kept() == [stopped, young, running]
+        assert not await store.tidy(WEEK, 100, now=at(301) + WEEK)
+        assert await kept() == [young, running]
+        assert (await the_run(store, running)).state is BulkState.RUNNING
+        assert len(await store.audit_events(AuditFilter(act=over))) > 0, "what it did is told by the audit trail"
+
+    async def test_runs_are_forgotten_in_steps(self, store: Store) -> None:
+        for _ in range(3):
+            await store.stop_bulk((await start(store)).id, now=at(200))
+
+        assert await store.tidy(WEEK, 2, now=at(201) + WEEK), "there is more"
+        assert len(await store.bulk_runs()) == 1
+        assert not await store.tidy(WEEK, 2, now=at(201) + WEEK)
+        assert await store.bulk_runs() == []

@@ -64,6 +64,7 @@ declare
     v_posts bigint;
     v_tombs bigint;
     v_dead  bigint;
+    v_runs  bigint;
 begin
     delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
     delete from {schema}.webhook_post p
@@ -81,8 +82,11 @@ begin
         where x.closed_at < p_cutoff and not exists (select 1 from {schema}.job j where j.id = x.job_id)
         limit p_limit));
     get diagnostics v_dead = row_count;
+    delete from {schema}.bulk_run b
+    where b.id = any (array(select x.id from {schema}.bulk_run x where x.ended_at < p_cutoff limit p_limit));
+    get diagnostics v_runs = row_count;
     if not p_end then
-        return greatest(v_posts, v_tombs, v_dead) >= p_limit;
+        return greatest(v_posts, v_tombs, v_dead, v_runs) >= p_limit;
     end if;
     delete from {schema}.unique_key u
     where u.ctid = any (array(
@@ -97,7 +101,7 @@ begin
         select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id);
     delete from {schema}.lock_wait w where not exists (
         select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id);
-    return greatest(v_posts, v_tombs, v_dead) >= p_limit;
+    return greatest(v_posts, v_tombs, v_dead, v_runs) >= p_limit;
 end $$;
 
 -- Delete finished jobs of old.

@@ -20,6 +20,7 @@ create table {schema}.bulk_run (
     filter         jsonb  not null
 );
 create index bulk_run_running on {schema}.bulk_run (id) where state = 'running';
+create index bulk_run_ended on {schema}.bulk_run (ended_at) where ended_at is not null;
 
 -- Apply reviews, in one transaction. p_reviews: [{id, act, by, notes, job, event, refusal}], `job` as insert_jobs takes it,
 -- `event` and `refusal` as append_audit does: the one is appended if the act is applied, the other if not; p_moves: {act: {from: to}}, all that is legal; p_resolution: of those that a person

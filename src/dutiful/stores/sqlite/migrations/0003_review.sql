@@ -20,6 +20,7 @@ CREATE TABLE dutiful_bulk_run (
 
 CREATE INDEX dutiful_bulk_run_time ON dutiful_bulk_run (created_at, id);
 CREATE INDEX dutiful_bulk_run_running ON dutiful_bulk_run (created_at, id) WHERE state = 'running';
+CREATE INDEX dutiful_bulk_run_ended ON dutiful_bulk_run (ended_at) WHERE ended_at IS NOT NULL;
 
 -- Audit ---------------------------------------------------------------------------------------------------------------
 

@@ -24,5 +24,9 @@ SET done      = done + :done,
     ended_at  = iif(:last, :now, ended_at)
 WHERE id = :id;
 
+-- name: delete_ended_bulk_runs
+DELETE FROM dutiful_bulk_run
+WHERE id IN (SELECT id FROM dutiful_bulk_run INDEXED BY dutiful_bulk_run_ended WHERE ended_at < ? LIMIT ?);
+
 -- name: stop_bulk_run
 UPDATE dutiful_bulk_run SET state = 'stopped', ended_at = ?2 WHERE id = ?1 AND state = 'running';
