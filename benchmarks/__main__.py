@@ -38,6 +38,8 @@ def main() -> int:
     runs = _runs(options.only, peers, repeats)
     took = sum(scenario.seconds(sizes) for scenario, _, _ in runs)
     console.print(f"{len(runs)} runs, about {_minutes(took)} in all", highlight=False)
+    samples: list[Sample] = []
+    failures: list[str] = []
     began, load = datetime.now(UTC), os.getloadavg()[0]
     if load > _QUIET_LOAD:
         console.print(f"The machine is busy (load {load:.1f}): figures will be low and noisy", style="yellow")
@@ -46,9 +48,13 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="dutiful-bench-") as directory,
     ):
         bench = Bench(server, Path(directory), sizes)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            samples, failures = runner.run(_run(console, bench, runs))
+        # Before all else, for whoever ends a sitting early ends the server with it.
         facts = machine_facts(server, peers, sizes, load)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_run(console, bench, runs, samples, failures))
+        except KeyboardInterrupt:
+            failures.append(f"ended early, after {len(samples) + len(failures)} of {len(runs)} runs")
     took = (datetime.now(UTC) - began).total_seconds()
     facts |= {"began": began.isoformat(), "took_s": took, "options": sys.argv[1:]}
     show(console, options.only, samples)
@@ -74,9 +80,8 @@ def _runs(scenarios: Sequence[Scenario], peers: Sequence[Peer], repeats: int) ->
     return runs
 
 
-async def _run(console: Console, bench: Bench, runs: Sequence[Run]) -> tuple[list[Sample], list[str]]:
-    samples: list[Sample] = []
-    failures: list[str] = []
+async def _run(console: Console, bench: Bench, runs: Sequence[Run], samples: list[Sample], failures: list[str]) -> None:
+    """Adds to `samples` and `failures` as it goes, so that nothing is lost if it is ended early."""
     for scenario, repeat, peer in runs:
         run = f"{scenario.name} {repeat + 1} {peer.name}"
         start = time.monotonic()
@@ -89,7 +94,6 @@ async def _run(console: Console, bench: Bench, runs: Sequence[Run]) -> tuple[lis
         samples.append(Sample(scenario.name, peer.name, peer.store, repeat, metrics, time.monotonic() - start))
         figures = ", ".join(f"{key} {value:,.2f}" for key, value in metrics.items())
         console.print(f"{run}: {figures}", highlight=False, soft_wrap=True)
-    return samples, failures
 
 
 def _minutes(seconds: float) -> str:

@@ -1,0 +1,78 @@
+"""What benchmarks tell: tables that can be read at 80 columns, and results from which all else can be made."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks import peers
+from benchmarks.harness import Bench, Metrics, Sizes
+from benchmarks.peer import Peer
+from benchmarks.report import Sample, save, show
+from benchmarks.scenario import Metric, Scenario
+from benchmarks.scenarios import SCENARIOS
+from rich.console import Console
+
+
+async def never(bench: Bench, peer: Peer) -> Metrics:
+    raise AssertionError("it is only shown")
+
+
+def scenario_of(count: int) -> Scenario:
+    metrics = tuple(Metric(f"m{number}", f"figure number {number}") for number in range(count))
+    return Scenario("some", "A measurement", never, metrics, lambda sizes: 1.0)
+
+
+def sample(peer: str, *figures: float, repeat: int = 0) -> Sample:
+    metrics = {f"m{number}": figure for number, figure in enumerate(figures)}
+    return Sample("some", peer, "postgres", repeat, metrics, 1.0)
+
+
+def shown(scenario: Scenario, *samples: Sample) -> list[list[str]]:
+    """The cells of each line, as somebody with 80 columns reads them."""
+    told = Console(file=io.StringIO(), width=80)
+    show(told, [scenario], samples)
+    assert isinstance(told.file, io.StringIO)
+    lines = told.file.getvalue().replace("┃", "│").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if "│" in line]
+
+
+def test_a_scenario_of_few_metrics_has_a_row_a_system() -> None:
+    rows = shown(scenario_of(2), sample("dutiful", 30, 1), sample("raw", 20, 2))
+    assert rows[0] == ["system", "figure number 0", "figure number 1", "dutiful is better by"]
+    assert rows[1:] == [["dutiful", "30.00", "1.00", ""], ["raw", "20.00", "2.00", "1.50x"]]
+
+
+def test_a_scenario_of_many_metrics_has_a_row_a_metric() -> None:
+    rows = shown(scenario_of(20), sample("dutiful", *range(30, 50)), sample("raw", *range(20, 40)))
+    assert rows[:2] == [["metric", "dutiful", "raw"], ["figure number 0", "30.00", "20.00"]]
+    assert rows[20:] == [["figure number 19", "49.00", "39.00"], ["dutiful is better by", "", "1.50x"]]
+
+
+def test_a_file_of_results_tells_every_ratio_and_how_far_it_moved(tmp_path: Path) -> None:
+    runs = [(30, 20), (40, 20), (60, 20)]
+    samples = [
+        one
+        for repeat, (ours, theirs) in enumerate(runs)
+        for one in (sample("dutiful", ours, repeat=repeat), sample("raw", theirs, repeat=repeat))
+    ]
+    saved = json.loads(save({}, samples, [], tmp_path).read_text())
+    assert saved["ratios"] == {"some": {"raw": {"m0": {"of_medians": 2.0, "least": 1.5, "most": 3.0}}}}
+
+
+@pytest.mark.parametrize("name", peers.NAMES)
+def test_a_system_takes_part_in_scenarios_that_there_are(name: str) -> None:
+    peer = peers.load(name)
+    if isinstance(peer, str):
+        pytest.skip(f"installed for benchmarks only: {peer}")
+    assert peer.scenarios <= {scenario.name for scenario in SCENARIOS}
+
+
+def test_dutiful_takes_part_in_every_scenario_and_each_says_how_long_it_takes() -> None:
+    peer = peers.load("dutiful")
+    assert not isinstance(peer, str)
+    assert peer.scenarios == {scenario.name for scenario in SCENARIOS}
+    for scenario in SCENARIOS:
+        assert 0 < scenario.seconds(Sizes.quick()) < scenario.seconds(Sizes()), scenario.name
