@@ -1,6 +1,7 @@
 """Puts the parts together: the only file that knows concrete stores, deliveries and services."""
 
 import logging
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import unquote, urlsplit
@@ -93,6 +94,7 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     from dutiful.services.sealer import Sealer
     from dutiful.services.tallier import Tallier
     from dutiful.services.webhooks import Poster
+    from dutiful.worker.plan import Plan, chosen
     from dutiful.worker.tallies import Tallies
     from dutiful.worker.worker import Worker
 
@@ -115,18 +117,21 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
         )
     slow.append(Alerts(store, rules, lambda now: measure(store, now=now), settings.alert_interval))
     runner = Runner(store, duties, slow, client.delivery, app.schedule_records, rescuer, poster, app.payload_rules())
-    worker = Worker(
-        store,
-        client.delivery,
-        app.kinds,
-        app.settings,
+    plan = Plan(
+        worker_id=worker_id or app.new_id(),
+        store=store,
+        delivery=client.delivery,
+        settings=settings,
+        kinds=chosen(app.kinds, settings.kinds),
         resources=app.resources,
         breakers=app.breaker_policies(),
+        breaker_kinds=app.breaker_kinds(),
+        uniform=random.uniform,
         duties=runner if services else None,
-        worker_id=worker_id,
         tallies=tallies,
         tracer=client.tracer,
     )
+    worker = Worker(plan)
     opening.debug("worker made")
     opening.debug("webhooks: %s", ", ".join(app.webhooks) or "none but jobs' own")
     return worker

@@ -13,7 +13,7 @@ import pytest
 from media import DEADLINE, Service, listening, seen, service
 
 from dutiful import JobRecord, ShutdownTimeout, UsageError
-from dutiful.worker import worker
+from dutiful.worker import shutdown
 from examples.media_pipeline.config import Config
 from examples.media_pipeline.job import Status
 from examples.media_pipeline.queue import NAMES, JobQueue
@@ -252,7 +252,7 @@ async def test_shutdown_lets_jobs_and_webhooks_end_and_starts_nothing_new(media:
 async def test_a_deaf_handler_delays_the_error_but_not_the_cleanup(
     media: Service, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "LAST_WORDS", 0.5)  # of the second drain; nobody here needs the usual five seconds
+    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.5)  # of the second drain; nobody here needs the usual five seconds
     story: list[str] = []
     running = {True: asyncio.Event(), False: asyncio.Event()}
     the_end = asyncio.Event()

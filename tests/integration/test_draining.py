@@ -235,14 +235,14 @@ async def test_a_claim_that_is_answered_long_after_the_pause_keeps_a_drain_from_
             await eventually(asks)  # by now it has seen that nothing is paused
             await ada.drain(kinds=["email"], queues=["default"], lanes=["general"])
             drain = await ada.drain(everything=True)
-            await worker._beat()
+            await worker._parts.presence.beat()
             for part in (EVERYTHING, *(Part(pause.scope, pause.name) for pause in await ada.pauses())):
                 seen = await ada.draining([part])
                 assert (seen.safe, seen.not_paused, len(seen.unheard)) == (False, [], 1), part
             assert not done
 
         async def safe() -> bool:
-            await worker._beat()
+            await worker._parts.presence.beat()
             return (await ada.draining(drain.parts)).safe
 
         await eventually(safe)
@@ -267,7 +267,7 @@ async def test_a_worker_that_has_heard_of_one_pause_has_not_heard_of_another_tha
     async with working(app) as worker:
         ada = await app.operator("ada")
         await ada.pause("kind", "other")
-        await worker._beat()
+        await worker._parts.presence.beat()
         await email.enqueue()
         await asyncio.wait_for(begun.wait(), 60)
         earlier = now() - timedelta(minutes=1)  # as one whose commit took long

@@ -13,7 +13,7 @@ from working import eventually, final
 
 from dutiful import Dutiful, Inject, ShutdownTimeout, State, StoreUnavailable, UsageError
 from dutiful.core.job import Claim
-from dutiful.worker import worker
+from dutiful.worker import shutdown
 from dutiful.working import Ask
 
 
@@ -203,7 +203,7 @@ async def test_a_handler_that_ignores_the_abort_delays_the_error_but_not_the_cle
             story.append("polite has cleaned up")
 
     request.addfinalizer(the_end.set)
-    monkeypatch.setattr(worker, "LAST_WORDS", 0.5)
+    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.5)
     queue = app.embedded()
     await queue.open()
     client = await app.client()

@@ -19,7 +19,7 @@ from dutiful.duties import WorkerRecord
 from dutiful.services.rescuer import Rescuer
 from dutiful.store import Store
 from dutiful.stores.sqlite import liveness
-from dutiful.worker import lease, worker
+from dutiful.worker import lease, shutdown
 from dutiful.working import Ask, Line
 
 
@@ -195,7 +195,7 @@ async def test_both_are_told_jobs_that_were_late_and_outcomes_that_were_lost(
     async def refuse(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("down")
 
-    monkeypatch.setattr(worker, "LAST_WORDS", 0.3)
+    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.3)
     queue = app.embedded(grace="0.1s")
     await queue.open()
     await slow.enqueue()
@@ -229,9 +229,9 @@ async def test_a_job_of_this_process_is_cancelled_without_waiting_for_a_look(
 STUCK = """
 import asyncio, sys, time
 from dutiful import Dutiful, ShutdownTimeout
-from dutiful.worker import worker
+from dutiful.worker import shutdown
 
-worker.LAST_WORDS = 0.2
+shutdown.LAST_WORDS = 0.2
 app = Dutiful(f"sqlite:///{sys.argv[1]}")
 
 @app.job

@@ -14,7 +14,7 @@ from working import eventually, final, state, working
 from dutiful import Context, Dutiful, Retry, ShutdownTimeout, State
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
-from dutiful.worker import settler, worker
+from dutiful.worker import settler, shutdown
 from dutiful.worker.supervisor import Supervisor
 from dutiful.working import Ask, Line, Verdict
 
@@ -51,7 +51,7 @@ async def test_outcomes_do_not_wait_for_one_whose_lease_is_locked(
     pg18_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settler, "AGAIN", 0.1)
-    monkeypatch.setattr(worker, "LAST_WORDS", 0.5)
+    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.5)
     app = Dutiful(pg18_url)
     leaked = await asyncpg.connect(pg18_url)
 
@@ -106,7 +106,7 @@ async def test_a_locked_outcome_is_stored_when_its_lease_is_free(
                 go_on.set()
 
                 async def put_aside() -> bool:
-                    return bool(own._settler._aside)
+                    return bool(own._parts.settler._aside)
 
                 await eventually(put_aside)
                 assert await state(app, job) is State.RUNNING

@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 from dutiful.app import Dutiful
-from dutiful.breaker import breaker_policy
 from dutiful.client import Client
 from dutiful.composition import make_retention
 from dutiful.core.duration import Duration, duration
@@ -22,11 +21,7 @@ from dutiful.testing.assertions import Assertions
 from dutiful.testing.clock import Clock, ClockedStore
 from dutiful.testing.drain import Drain, Ran
 from dutiful.worker.attempt import Attempts
-from dutiful.worker.breakers import Breakers
-from dutiful.worker.locks import Locks
-from dutiful.worker.processes import ProcessPool
-from dutiful.worker.resources import open_resources
-from dutiful.worker.threads import Threads
+from dutiful.worker.opening import open_attempts
 
 
 @asynccontextmanager
@@ -121,21 +116,20 @@ class Kit(Assertions):
     async def _opened_attempts(self) -> Attempts:
         """Opened when first needed: by then every kind is registered."""
         if self._attempts is None:
-            limits = self.app.settings.result_limit, self.app.settings.error_message_limit
-            threads, processes = Threads(1), ProcessPool(1, *limits)
-            self._stack.callback(threads.close)
-            self._stack.callback(processes.close)
             makers = {**self.app.resources, **{name: _always(value) for name, value in self._resources.items()}}
-            opened = await open_resources(self._stack, makers, self.app.kinds.values())
-            locks = Locks(self.store, self.app.settings.lock_connections)
-            self._stack.push_async_callback(locks.close)
             policies = self.app.breaker_policies()
-            breakers = Breakers(self.store, policies, breaker_policy(self.app.settings))
-            self._stack.push_async_callback(breakers.close)
             await self.store.put_breaker_kinds(self.app.breaker_kinds(), policies)
-            news = self.client.delivery.news
-            self._attempts = Attempts(self.store, threads, processes, opened, *limits, locks, breakers, news)
-            self._stack.callback(self._attempts.close)
+            self._attempts = await open_attempts(
+                self._stack,
+                self.store,
+                self.app.settings,
+                self.app.kinds.values(),
+                makers,
+                policies,
+                self.client.delivery.news,
+                threads=1,
+                processes=1,
+            )
             if self.clock is not None:
                 await self.store.put_schedules(self.app.schedule_records(self.clock.now()))
         return self._attempts

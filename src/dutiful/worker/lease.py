@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from uuid import UUID
@@ -15,7 +15,7 @@ from uuid import UUID
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim, Token
-from dutiful.worker.slot import Slot, Stepping
+from dutiful.worker.slot import Stepping
 from dutiful.working import Keeper
 
 log = logging.getLogger("dutiful.worker")
@@ -88,23 +88,21 @@ class Leases:
 
 
 class LeaseKeeper:
-    """The thread. `on_lost` and `on_cancel` are called on the event loop."""
+    """The thread. `on_lost`, which says whether the job runs here, and `on_cancel` are called on the event loop."""
 
     def __init__(
         self,
         leases: Leases,
         open_keeper: Callable[[], Keeper],
         lease: timedelta,
-        slots: Sequence[Slot],
         stepping: Stepping,
         grace: timedelta,
-        on_lost: Callable[[Claim], None],
+        on_lost: Callable[[Claim], bool],
         on_cancel: Callable[[UUID], None],
     ) -> None:
         self._leases = leases
         self._open_keeper = open_keeper
         self._lease = lease
-        self._slots = slots
         self._stepping = stepping
         self._grace = grace.total_seconds()
         self._on_lost = on_lost
@@ -154,9 +152,14 @@ class LeaseKeeper:
         lost = renewal.lost | found.lost
         for claim, _ in held if lost else ():
             if claim.claim_id in lost:
-                self._call(self._on_lost, claim)
+                self._call(self._lose, claim)
         for job_id in renewal.cancel | found.cancel:
             self._call(self._on_cancel, job_id)
+
+    def _lose(self, claim: Claim) -> None:
+        """Somebody else has this job now; what was claimed ahead and is not started never will be, here."""
+        if not self._on_lost(claim):
+            self._leases.drop([claim.claim_id])
 
     def _watch(self, keeper: Keeper | None) -> None:
         """End the process if a job holds the event loop past its timeout and grace: nothing else can stop it."""

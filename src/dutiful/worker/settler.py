@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -22,33 +21,13 @@ from dutiful.core.transitions import State
 from dutiful.kind import Kind
 from dutiful.observe.logs import about
 from dutiful.worker.lease import Leases
+from dutiful.worker.pile import Pile
 from dutiful.worker.tallies import Tallies
 from dutiful.working import Completion, Refusal, Verdict, Work
 
 log = logging.getLogger("dutiful.worker")
-BATCH = 1_000
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 AGAIN = 1.0  # how often to look whether what is locked is free
-
-
-@dataclass(slots=True)
-class Pile:
-    """Outcomes on their way to the store."""
-
-    done: list[Completion] = field(default_factory=list)
-    changes: list[tuple[Claim, Change]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.done) + len(self.changes)
-
-    def take(self) -> "Pile":
-        """The next batch of them, which are no longer here then."""
-        taken = Pile(self.done[:BATCH], self.changes[:BATCH])
-        self.done, self.changes = self.done[BATCH:], self.changes[BATCH:]
-        return taken
-
-    def put_back(self, taken: "Pile") -> None:
-        self.done, self.changes = taken.done + self.done, taken.changes + self.changes
 
 
 class Settler:
@@ -92,16 +71,22 @@ class Settler:
     @property
     def unsettled(self) -> set[int]:
         """The claims whose outcomes were handed over and are not known to be stored."""
-        piles = (self._waiting, self._under_way, self._aside)
-        done = {one.claim_id for pile in piles for one in pile.done}
-        return done | {claim.claim_id for pile in piles for claim, _ in pile.changes}
+        return self._waiting.claims | self._under_way.claims | self._aside.claims
 
-    def settle(self, claim: Claim, outcome: Outcome) -> None:
-        """Hand over an outcome; it is written soon, and again until the store has answered."""
+    def settle(self, claim: Claim, outcome: Outcome | None) -> None:
+        """Hand over an outcome; it is written soon, and again until the store has answered.
+
+        None: the handler's own transaction has written it.
+        """
         if type(outcome) is Done:
             self._waiting.done.append(Completion(claim.job_id, claim.claim_id, outcome.result, _names_webhook(claim)))
-        else:
+        elif outcome is not None:
             self._waiting.changes.append((claim, self._decide(claim, outcome)))
+        else:
+            self._leases.drop([claim.claim_id])
+            if self._tallies is not None:
+                self._tallies.completed([claim])
+            return
         self._wake.set()
 
     def give_back(self, held: Lapsed) -> None:
@@ -124,6 +109,13 @@ class Settler:
             options=None,
         )
         self.settle(claim, Released())
+
+    def give_back_rest(self) -> None:
+        """Return every claim in this worker's hands whose outcome was not handed over."""
+        handed_over = self.unsettled
+        for claim, _ in self._leases.snapshot():
+            if claim.claim_id not in handed_over:
+                self.settle(claim, Released())
 
     def _decide(self, claim: Claim, outcome: Outcome) -> Change:
         kind = self._kinds.get(claim.kind)
