@@ -1,9 +1,10 @@
 -- How jobs come in.
 --
 -- The planner believes that queue tables are empty, and a plan cached while that was true would scan for ever after;
--- so each function of this folder allows itself walks along an index only, which also holds behind a transaction pooler.
--- Those that only look rows up do without plain index scans too: of a table that is thought to be empty, the planner
--- would walk the whole index and filter, for each row anew. A bitmap is made from a condition, so it cannot.
+-- so the functions of the work path, here and in the files that follow, allow themselves walks along an index only,
+-- which also holds behind a transaction pooler. Those that only look rows up do without plain index scans too: of a
+-- table that is thought to be empty, the planner would walk the whole index and filter, for each row anew. A bitmap is
+-- made from a condition, so it cannot.
 -- Every p_now is for tests: null means the database's clock.
 
 -- Store jobs that nothing has to be looked up for. Returns the ids that were there already: those are left alone.
@@ -309,12 +310,21 @@ begin
     end if;
 end $$;
 
+-- The options of a job that belongs to this trace, as W3C spells it. What is not spelt so is as good as none: a trace is
+-- worth less than the job.
+create function {schema}.traced(p_traceparent text) returns jsonb
+language sql volatile as $$
+    select jsonb_build_object('trace', jsonb_build_object(
+        'traceparent', p_traceparent, 'at', round(extract(epoch from clock_timestamp()), 3)))
+    where p_traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
+$$;
+
 -- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}').
 create function {schema}.enqueue(
     p_kind text, p_payload jsonb default '{}', p_queue text default 'default', p_priority int default 100,
     p_run_at timestamptz default null, p_max_attempts int default 5, p_tenant text default null,
     p_correlation_id text default null, p_subject jsonb default null, p_id uuid default null,
-    p_notify boolean default true
+    p_notify boolean default true, p_traceparent text default null
 ) returns uuid
 language plpgsql volatile as $$
 declare
@@ -328,7 +338,8 @@ begin
     from {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
         'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
         'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
-        'subject', p_subject, 'created_by', session_user)), null, p_notify) i;
+        'subject', p_subject, 'created_by', session_user, 'options', {schema}.traced(p_traceparent))),
+        null, p_notify) i;
     perform {schema}.check_stored(p_kind, v_stored.job_id, v_stored.insertion);
     return v_stored.job_id;
 end $$;

@@ -61,7 +61,27 @@ begin
     return cardinality(v_jobs);
 end $$;
 
--- Leases that are over, or those of one worker that is known to be dead.
+-- The claims of those of these jobs that run, in the order of the jobs.
+create function {schema}.held(p_jobs uuid[])
+returns table (
+    job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean,
+    tenant text, correlation_id text
+)
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
+           j.tenant, j.correlation_id
+    from unnest(p_jobs) with ordinality a (job_id, ord)
+    cross join lateral (select x.* from {schema}.lease x where x.job_id = a.job_id limit 1) l
+    cross join lateral (select x.kind, x.tenant, x.correlation_id from {schema}.job x where x.id = a.job_id limit 1) j
+    order by a.ord;
+end $$;
+
+-- Those whose leases are over, or those of one worker that is known to be dead.
 create function {schema}.lapsed(p_limit int, p_worker uuid, p_now timestamptz)
 returns table (
     job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean,
@@ -72,46 +92,14 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs uuid[];
 begin
     if p_worker is null then
-        return query
-        select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
-               j.tenant, j.correlation_id
-        from {schema}.lease l
-        cross join lateral (
-            select x.kind, x.tenant, x.correlation_id from {schema}.job x where x.id = l.job_id limit 1
-        ) j
-        where l.expires_at <= v_now
-        order by l.expires_at
-        limit p_limit;
+        v_jobs := array(
+            select l.job_id from {schema}.lease l where l.expires_at <= v_now order by l.expires_at limit p_limit);
     else
-        return query
-        select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
-               j.tenant, j.correlation_id
-        from {schema}.lease l
-        cross join lateral (
-            select x.kind, x.tenant, x.correlation_id from {schema}.job x where x.id = l.job_id limit 1
-        ) j
-        where l.worker_id = p_worker
-        limit p_limit;
+        v_jobs := array(select l.job_id from {schema}.lease l where l.worker_id = p_worker limit p_limit);
     end if;
-end $$;
-
--- The claim of one job, if it runs.
-create function {schema}.held(p_job uuid)
-returns table (
-    job_id uuid, claim_id bigint, attempt int, crashes int, kind text, worker_id uuid, cancel_requested boolean,
-    tenant text, correlation_id text
-)
-language plpgsql stable
-set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
-as $$
-#variable_conflict use_column
-begin
-    return query
-    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
-           j.tenant, j.correlation_id
-    from {schema}.lease l join {schema}.job j on j.id = l.job_id
-    where l.job_id = p_job;
+    return query select * from {schema}.held(v_jobs);
 end $$;

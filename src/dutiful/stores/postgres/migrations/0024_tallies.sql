@@ -2,44 +2,6 @@
 --
 -- A sketch is JSON: how many by the number of their bucket. None of the tables belongs to a tenant.
 
--- As workers hand it over; folded into minutes and totals soon after.
-create table {schema}.tally (
-    worker_id     uuid   not null,
-    turn          bigint not null,
-    at            timestamptz not null,
-    count         bigint not null,
-    payload_bytes bigint not null,
-    payload_most  bigint not null,
-    run_seconds   double precision not null,
-    wait_seconds  double precision not null,
-    kind          text   not null,
-    outcome       text   not null,
-    run           jsonb  not null,
-    wait          jsonb  not null,
-    primary key (worker_id, turn, kind, outcome)
-);
-
--- The last turn of each worker, so that one which is repeated after its rows were folded counts nothing twice.
-create table {schema}.tally_turn (
-    worker_id uuid primary key,
-    turn      bigint not null,
-    at        timestamptz not null
-) with (fillfactor = 50);
-
-create table {schema}.tally_minute (
-    minute        timestamptz not null,       -- when it began
-    count         bigint not null,
-    payload_bytes bigint not null,
-    payload_most  bigint not null,
-    run_seconds   double precision not null,
-    wait_seconds  double precision not null,
-    kind          text   not null,
-    outcome       text   not null,
-    run           jsonb  not null,
-    wait          jsonb  not null,
-    primary key (minute, kind, outcome)
-) with (fillfactor = 70);
-
 -- All that was ever counted.
 create table {schema}.tally_total (
     count         bigint not null,
@@ -52,6 +14,28 @@ create table {schema}.tally_total (
     run           jsonb  not null,
     wait          jsonb  not null,
     primary key (kind, outcome)
+) with (fillfactor = 50);
+
+create table {schema}.tally_minute (
+    minute timestamptz not null,              -- when it began
+    like {schema}.tally_total,
+    primary key (minute, kind, outcome)
+) with (fillfactor = 70);
+
+-- As workers hand it over; folded into minutes and totals soon after.
+create table {schema}.tally (
+    worker_id uuid   not null,
+    turn      bigint not null,
+    at        timestamptz not null,
+    like {schema}.tally_total,
+    primary key (worker_id, turn, kind, outcome)
+);
+
+-- The last turn of each worker, so that one which is repeated after its rows were folded counts nothing twice.
+create table {schema}.tally_turn (
+    worker_id uuid primary key,
+    turn      bigint not null,
+    at        timestamptz not null
 ) with (fillfactor = 50);
 
 create function {schema}.sum_sketches(p_sketches jsonb[]) returns jsonb

@@ -52,7 +52,7 @@ from {schema}.lapsed($1, $2, $3);
 
 -- name: held
 select job_id, claim_id, attempt, crashes, kind, worker_id, cancel_requested, tenant, correlation_id
-from {schema}.held($1);
+from {schema}.held(array[$1::uuid]);
 
 -- name: stopped_kinds
 -- `settled`: whoever has put a job in a line without knowing of the pause has done so by now.
