@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from dutiful.cli import main
@@ -46,6 +48,7 @@ class Answer:
 class Project:
     folder: Path
     url: str
+    fresh: bool = False  # whether commands are started in a new interpreter, instead of forked from a ready one
 
     def write_jobs(self) -> "Project":
         (self.folder / "jobs.py").write_text(JOBS)
@@ -59,17 +62,24 @@ class Project:
         return [sys.executable, "-m", "dutiful.cli", *args]
 
     def run(self, *args: str, stdin: str | None = None, **environment: str) -> Answer:
+        run = self._run_fresh if self.fresh else forked.run
+        answer = Answer(*run(args, self.folder, self.environment(**environment), stdin or ""))
+        assert "Traceback (most recent call last)" not in answer.err, answer.err
+        return answer
+
+    def _run_fresh(
+        self, args: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: str
+    ) -> tuple[int, str, str]:
         done = subprocess.run(
             self.command(*args),
-            cwd=self.folder,
-            env=self.environment(**environment),
+            cwd=folder,
+            env=environment,
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=forked.DEADLINE_S,
         )
-        assert "Traceback (most recent call last)" not in done.stderr, done.stderr
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return done.returncode, done.stdout, done.stderr
 
     def call(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> Answer:
         """The same without a process of its own, where many small cases would each cost its start."""

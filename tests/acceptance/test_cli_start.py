@@ -15,7 +15,7 @@ from databases import Postgres
 
 @pytest.fixture
 def project(tmp_path: Path, sqlite_path: Path) -> Project:
-    return Project(tmp_path, f"sqlite:///{sqlite_path}").write_jobs()
+    return Project(tmp_path, f"sqlite:///{sqlite_path}", fresh=True).write_jobs()
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_the_version_and_all_verbs_are_told(project: Project) -> None:
 
 
 def test_init_writes_a_starter_that_works_and_overwrites_nothing(tmp_path: Path) -> None:
-    project = Project(tmp_path, "sqlite:///dutiful.db")
+    project = Project(tmp_path, "sqlite:///dutiful.db", fresh=True)
 
     made = project.run("init")
     again = project.run("init")
