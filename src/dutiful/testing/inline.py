@@ -21,9 +21,10 @@ from dutiful.core.job import Claim, NewJob
 from dutiful.core.outcome import Cancel, Snooze
 from dutiful.core.payload import encode
 from dutiful.kind import Kind
-from dutiful.worker.context import AttemptContext, Ports
+from dutiful.worker.context import AttemptContext
 from dutiful.worker.items import failures
 from dutiful.worker.phases import phase_arguments
+from dutiful.worker.ports import Ports
 from dutiful.worker.slot import Slot
 from dutiful.worker.track import Track
 

@@ -22,11 +22,12 @@ from dutiful.observe.logs import about
 from dutiful.pipeline import Pipeline
 from dutiful.store import Store
 from dutiful.worker.breakers import Breakers
-from dutiful.worker.context import AttemptContext, Ports
+from dutiful.worker.context import AttemptContext
 from dutiful.worker.ending import ended_by, sign_of
 from dutiful.worker.items import failures, item_failures
 from dutiful.worker.locks import Locks
 from dutiful.worker.phases import Phases
+from dutiful.worker.ports import Ports
 from dutiful.worker.processes import ProcessPool
 from dutiful.worker.reporter import Reporter
 from dutiful.worker.slot import Slot, Stepping, Stop, in_own_context

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -15,36 +14,20 @@ from dutiful.core.breaker import Sign
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import Claim, Token
 from dutiful.core.outcome import Released, Snoozed, TimeoutExceeded
-from dutiful.core.payload import check_name, encode
+from dutiful.core.payload import check_name
 from dutiful.errand import Errand
 from dutiful.kind import Phase
 from dutiful.worker.breaker import AttemptBreakers, NamedBreaker, PassThrough
-from dutiful.worker.breakers import Breakers
 from dutiful.worker.ending import sign_of_error, until_it_may_call
 from dutiful.worker.items import KEPT_ERRORS, TrackedItems, each, failures
+from dutiful.worker.job_transaction import OwnTransaction, Result, text_of
 from dutiful.worker.lock import AttemptLocks, NamedLock, lock_name
-from dutiful.worker.locks import Locks
+from dutiful.worker.ports import Ports
 from dutiful.worker.slot import Slot, Stop
-from dutiful.worker.track import Notes, Track
-from dutiful.working import Errors, Transaction, Work
+from dutiful.worker.track import Track
+from dutiful.working import Errors
 
 T = TypeVar("T")
-
-
-class Reporting(Notes, Protocol):
-    async def last_word(self, track: Track) -> None:
-        """Store what the track said last; it says no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What every context of a worker reaches the outside through."""
-
-    work: Work
-    reporter: Reporting
-    locks: Locks | None
-    breakers: Breakers | None
-    result_limit: int
 
 
 class AttemptContext:
@@ -255,21 +238,21 @@ class AttemptContext:
     async def transaction(self) -> AsyncIterator[JobTransaction]:
         self._check_last()
         await self._last_word()
-        result = _Result(self._ports.result_limit)
-        async with self._ports.work.transaction(self._token, result.text, self._errors) as inner:
-            yield _JobTransaction(inner, result)
+        own = Result(self._ports.result_limit)
+        async with self._ports.work.transaction(self._token, own.text, self._errors) as inner:
+            yield OwnTransaction(inner, own)
         self.settled = True
 
     async def complete_in(self, session: Any, result: Any = None) -> None:
         self._check_last()
-        errors, text = self._errors(), _text(result, self._ports.result_limit)
+        errors, text = self._errors(), text_of(result, self._ports.result_limit)
         await self._last_word()
         await self._ports.work.complete_within(session, self._token, text, errors)
         self.entrusted = True
 
     def complete_in_sync(self, session: Any, result: Any = None) -> None:
         self._check_last()
-        errors, text = self._errors(), _text(result, self._ports.result_limit)
+        errors, text = self._errors(), text_of(result, self._ports.result_limit)
         self._last_word_sync()
         self._ports.work.complete_within_sync(session, self._token, text, errors)
         self.entrusted = True
@@ -311,32 +294,3 @@ class AttemptContext:
             raise UsageError("this job is completed already; the transaction is the last thing a handler does")
         if self._phase is not None and self._phase.position + 1 < self._phase_count:
             raise UsageError(f"phase {self._phase.name} cannot complete the job: only the last phase can")
-
-
-class _Result:
-    def __init__(self, limit: int) -> None:
-        self.value: Any = None
-        self._limit = limit
-
-    def text(self) -> str | None:
-        return _text(self.value, self._limit)
-
-
-class _JobTransaction:
-    def __init__(self, inner: Transaction, result: _Result) -> None:
-        self._inner = inner
-        self._result = result
-
-    async def execute(self, statement: str, *args: Any) -> None:
-        await self._inner.execute(statement, *args)
-
-    @property
-    def connection(self) -> Any:
-        return self._inner.connection
-
-    def complete(self, result: Any) -> None:
-        self._result.value = result
-
-
-def _text(value: Any, limit: int) -> str | None:
-    return None if value is None else encode(value, what="result", limit=limit)
