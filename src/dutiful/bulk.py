@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
 import uuid_utils.compat
 
 from dutiful.core import ids
@@ -14,8 +15,9 @@ from dutiful.core.payload import clean
 from dutiful.core.principal import Origin, Role
 from dutiful.core.review import TABLE, ReviewAct
 from dutiful.delivery import EVERYWHERE, Lines
+from dutiful.production import Producer, producing
 from dutiful.reprocessing import Kinds, new_job
-from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, Review, Reviewing
+from dutiful.reviewing import BulkRun, BulkState, BulkStep, DeadLetter, Review, Reviewed, Reviewing
 
 log = logging.getLogger("dutiful.bulk")
 PAGE = 500
@@ -27,7 +29,12 @@ NOT_APPLIED = (
 
 
 async def step(
-    store: Reviewing, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID] = uuid_utils.compat.uuid7
+    store: Reviewing,
+    run: BulkRun,
+    kinds: Kinds,
+    new_id: Callable[[], UUID] = uuid_utils.compat.uuid7,
+    *,
+    producer: Producer | None = None,
 ) -> tuple[BulkRun | None, Lines]:
     """Take the run one page further; returns how it stands then, and the lines that got jobs.
 
@@ -40,7 +47,7 @@ async def step(
     limit, refused = PAGE, None
     while True:
         try:
-            return await _step(store, run, kinds, new_id, limit, refused)
+            return await _step(store, run, kinds, new_id, producer, limit, refused)
         except DataRefused as error:
             # The database takes all of a step or nothing: by smaller ones, the others get past the one it refuses.
             if refused is not None:
@@ -51,7 +58,13 @@ async def step(
 
 
 async def _step(
-    store: Reviewing, run: BulkRun, kinds: Kinds, new_id: Callable[[], UUID], limit: int, refused: str | None
+    store: Reviewing,
+    run: BulkRun,
+    kinds: Kinds,
+    new_id: Callable[[], UUID],
+    producer: Producer | None,
+    limit: int,
+    refused: str | None,
 ) -> tuple[BulkRun | None, Lines]:
     page = await store.dead_letters(run.filter, after=run.cursor, limit=limit)
     now = datetime.now(UTC)
@@ -80,10 +93,20 @@ async def _step(
         event=_ended(run, now) if last else None,
         events=[_passed_over(run, letter, now, skipped[letter.id]) for letter in page if letter.id in skipped],
     )
-    reviewed = await store.review(reviews, step=taken_step)
+    reviewed = await _stored(store, reviews, taken_step, producer)
     applied = {one.id for one in reviewed if one.applied}
     lines = frozenset((r.job.queue, r.job.priority) for r in reviews if r.job is not None and r.id in applied)
     return await store.bulk_run(run.id), lines
+
+
+async def _stored(store: Reviewing, reviews: list[Review], step: BulkStep, producer: Producer | None) -> list[Reviewed]:
+    """The run goes on wherever there is time for it, so its jobs' traces begin here, one a step."""
+    with producing(producer, [one.job for one in reviews if one.job is not None], apart=True) as production:
+        jobs = iter(production.jobs)
+        traced = [one if one.job is None else msgspec.structs.replace(one, job=next(jobs)) for one in reviews]
+        reviewed = await store.review(traced, step=step)
+        production.void = not any(one.applied for one in reviewed)
+    return reviewed
 
 
 def _review(

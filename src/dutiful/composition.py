@@ -103,10 +103,10 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
     opening.debug("retry policies of %d kinds", len(app.kinds))
     tallies = Tallies() if settings.metrics else None
     rescuer = Rescuer(store, app.kinds, rescued=None if tallies is None else tallies.rescued)
-    duties: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id)]
+    duties: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id, client.tracer)]
     declared = [spec.record for spec in app.webhooks.values()]
     poster = Poster(store, declared, lambda: _make_http(settings), app.webhook_secrets, settings.webhook_timeout, news)
-    reviewer = Reviewer(store, app.kinds, client.delivery.hint)
+    reviewer = Reviewer(store, app.kinds, client.delivery.hint, client.tracer)
     slow: list[Service] = [make_retention(app, client), poster, reviewer, Sealer(store), Tallier(store)]
     check_names(settings.alerts_off, app.alerts)
     rules = app.alert_rules()

@@ -15,18 +15,20 @@ import msgspec
 from opentelemetry import context as otel
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dutiful.core import ids
 from dutiful.core.job import Claim, Inserted, Insertion, NewJob
 from dutiful.core.outcome import Done, Failed, Outcome, TimedOut
 from dutiful.observe.logs import WORKER, follow
+from dutiful.production import Production
 
 log = logging.getLogger("dutiful.tracing")
 NEAR = timedelta(minutes=15)  # an attempt that begins within this of its enqueue belongs to the same trace
 FLUSH = timedelta(seconds=5)
 KEY = "trace"  # in a job's options
+MOST_LINKS = 100  # of one enqueue; an SDK keeps few more
 DONE = Done()
 _W3C = TraceContextTextMapPropagator()  # and no baggage: who knows what is in it
 _NOWHERE = Context()
@@ -40,15 +42,12 @@ class Begun(NamedTuple):
     token: Any
 
 
-class Production:
-    """Jobs on their way to the store, with the trace that they belong to."""
-
+class Traced(Production):
     def __init__(self, jobs: Sequence[NewJob], begun: Begun | None) -> None:
-        self.jobs = jobs
+        super().__init__(jobs)
         self._begun = begun
 
     def stored(self, inserted: Sequence[Inserted]) -> None:
-        """Which job stands for the request: another one, if that held the unique key."""
         if self._begun is not None and len(inserted) == 1:
             (one,) = inserted
             self._begun.span.set_attribute(_SINGLE, ids.public(one.job_id))
@@ -63,10 +62,10 @@ class Tracer:
         follow(_current)
 
     @contextmanager
-    def producing(self, jobs: Sequence[NewJob]) -> Iterator[Production]:
+    def producing(self, jobs: Sequence[NewJob], *, apart: bool = False) -> Iterator[Production]:
         """One span for one enqueue, be it of many jobs; each of them remembers it."""
-        begun = self._begin(lambda: self._start_producing(jobs)) if jobs else None
-        production = Production(jobs, begun)
+        begun = self._begin(lambda: self._start_producing(jobs, _NOWHERE if apart else None)) if jobs else None
+        production = Traced(jobs, begun)
         if begun is not None and (carrier := self.carrier()):
             production.jobs = _marked(jobs, carrier)
         try:
@@ -75,7 +74,10 @@ class Tracer:
             # By its type only: a message may quote the unique key, and that may be of the payload.
             _end(begun, {"error.type": type(error).__qualname__}, Status(StatusCode.ERROR))
             raise
-        _end(begun, {})
+        if production.void:
+            _forget(begun)
+        else:
+            _end(begun, {})
 
     def carrier(self) -> dict[str, str] | None:
         """The current span, as another process can take it up; None if there is none to speak of."""
@@ -120,7 +122,7 @@ class Tracer:
             log.exception("a span could not be made; jobs go on without")
             return None
 
-    def _start_producing(self, jobs: Sequence[NewJob]) -> Span:
+    def _start_producing(self, jobs: Sequence[NewJob], context: Context | None) -> Span:
         kinds, queues = {job.kind for job in jobs}, {job.queue for job in jobs}
         first = jobs[0]
         facts: dict[str, Any] = {
@@ -138,7 +140,10 @@ class Tracer:
         else:
             facts[_BATCH] = len(jobs)
         name = f"enqueue {first.kind}" if len(kinds) == 1 else "enqueue"
-        return self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=facts)
+        # A job that is run again brings the trace of the one that it repeats.
+        origins = {origin.span_id: origin for origin in filter(None, map(_repeated, jobs[:MOST_LINKS]))}
+        links = [Link(origin) for origin in origins.values()]
+        return self._tracer.start_span(name, context=context, kind=SpanKind.PRODUCER, attributes=facts, links=links)
 
     def _start_consuming(self, claim: Claim) -> Span:
         parent, links = _origin(claim)
@@ -200,12 +205,21 @@ def _origin(claim: Claim) -> tuple[Context, list[Link]]:
     carrier = _carrier(claim.options)
     if carrier is None:
         return _NOWHERE, []
-    context = _W3C.extract(carrier, context=_NOWHERE)
     asked = carrier.get("at")
     if isinstance(asked, (int, float)) and time.time() - asked < NEAR.total_seconds():
-        return context, []
-    origin = trace.get_current_span(context).get_span_context()
-    return _NOWHERE, [Link(origin)] if origin.is_valid else []
+        return _W3C.extract(carrier, context=_NOWHERE), []
+    origin = _span_of(carrier)
+    return _NOWHERE, [] if origin is None else [Link(origin)]
+
+
+def _repeated(job: NewJob) -> SpanContext | None:
+    carrier = None if job.retry_of is None else _carrier(job.options)
+    return None if carrier is None else _span_of(carrier)
+
+
+def _span_of(carrier: Mapping[str, Any]) -> SpanContext | None:
+    origin = trace.get_current_span(_W3C.extract(carrier, context=_NOWHERE)).get_span_context()
+    return origin if origin.is_valid else None
 
 
 def _carrier(options: str | None) -> dict[str, Any] | None:
@@ -223,6 +237,13 @@ def _carrier(options: str | None) -> dict[str, Any] | None:
 
 def _correlation(job: NewJob) -> str:
     return job.correlation_id or str(job.id)
+
+
+def _forget(begun: Begun | None) -> None:
+    """A span that never ends is never sent."""
+    if begun is not None:
+        with suppress(Exception):
+            otel.detach(begun.token)
 
 
 def _end(begun: Begun | None, facts: Mapping[str, Any], status: Status | None = None) -> None:

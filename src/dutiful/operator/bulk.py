@@ -103,7 +103,7 @@ class Bulk(DeadLetters):
         """Take it one page further, with or without others who do so too; says how it stands then."""
         self._check_role("to step a bulk run", Role.MANAGER)
         run = await self.bulk_run(run_id)
-        after, lines = await bulk.step(self._store, run, self._kinds)
+        after, lines = await bulk.step(self._store, run, self._kinds, producer=self._client.tracer)
         if lines:
             self._client.delivery.hint(lines)
             self._client.delivery.news()

@@ -16,6 +16,7 @@ from dutiful.core.errors import DeadLetterNotFound, IllegalTransition, PayloadIn
 from dutiful.core.job import NewJob
 from dutiful.core.review import OPEN, ReviewAct, check
 from dutiful.operator.door import Act, Door, recordable
+from dutiful.production import producing
 from dutiful.reprocessing import changed_fields, new_job
 from dutiful.reviewing import (
     DeadLetter,
@@ -137,7 +138,10 @@ class DeadLetters(Door):
             after: dict[str, Any] = {"status": "reprocessing", "new_job": ids.public(job.id)}
             if payload is not None:
                 after["changed"] = sorted(changed_fields(letter.payload, msgspec.json.decode(job.payload)))[:NAMED]
-            reviewed = await self._review(ReviewAct.REPROCESS, letter.id, notes, act, after, job)
+            with producing(self._client.tracer, [job]) as production:
+                (traced,) = production.jobs
+                reviewed = await self._review(ReviewAct.REPROCESS, letter.id, notes, act, after, traced)
+                production.void = not reviewed.applied
             if reviewed.applied or job.unique is None or reviewed.status not in OPEN:
                 _check_applied(reviewed, ReviewAct.REPROCESS)
                 return job

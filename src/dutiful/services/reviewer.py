@@ -11,6 +11,7 @@ from dutiful.core import ids
 from dutiful.core.errors import DutifulError
 from dutiful.delivery import Lines
 from dutiful.duties import Survey
+from dutiful.production import Producer
 from dutiful.reprocessing import Kinds
 from dutiful.reviewing import Reviewing
 
@@ -25,10 +26,13 @@ class Reviewer:
 
     name = "reviewer"
 
-    def __init__(self, store: Reviewing, kinds: Kinds, hint: Callable[[Lines], None]) -> None:
+    def __init__(
+        self, store: Reviewing, kinds: Kinds, hint: Callable[[Lines], None], producer: Producer | None = None
+    ) -> None:
         self._store = store
         self._kinds = kinds
         self._hint = hint
+        self._producer = producer
         self._not_before = 0.0
         self._stuck: dict[UUID, str] = {}  # runs that could not be taken further, and why: told once
 
@@ -46,7 +50,7 @@ class Reviewer:
         for run in await self._store.bulk_runs(running=True):
             began = time.monotonic()
             try:
-                _, lines = await step(self._store, run, self._kinds)
+                _, lines = await step(self._store, run, self._kinds, producer=self._producer)
             except Exception as error:  # this run's trouble, not that of those behind it
                 self._tell(run.id, error)
                 continue

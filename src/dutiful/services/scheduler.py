@@ -13,6 +13,7 @@ from dutiful.core.errors import DataRefused, UsageError
 from dutiful.core.job import NewJob, Unique
 from dutiful.delivery import Lines
 from dutiful.duties import Duties, Fired, ScheduleRecord, Survey
+from dutiful.production import Producer, producing
 from dutiful.reading import Reader
 from dutiful.schedule import when_of
 
@@ -26,9 +27,10 @@ class Schedules(Duties, Reader, Protocol):
 class Scheduler:
     name = "scheduler"
 
-    def __init__(self, store: Schedules, new_id: Callable[[], UUID]) -> None:
+    def __init__(self, store: Schedules, new_id: Callable[[], UUID], producer: Producer | None = None) -> None:
         self._store = store
         self._new_id = new_id
+        self._producer = producer
 
     async def tick(self, survey: Survey) -> Lines | None:
         lines: set[tuple[str, int]] = set()
@@ -45,9 +47,10 @@ class Scheduler:
     async def _fire(self, record: ScheduleRecord, now: datetime) -> Lines:
         firing = due(when_of(record), record.next_at, now, CatchUp(record.catch_up))
         jobs = [self._job(record, at) for at in firing.times]
-        if await self._store.fire(Fired(record.name, record.next_at, firing.next_at, jobs, now)):
-            return frozenset((job.queue, job.priority) for job in jobs)
-        return frozenset()  # somebody else was first
+        with producing(self._producer, jobs, apart=True) as production:
+            fired = Fired(record.name, record.next_at, firing.next_at, production.jobs, now)
+            production.void = not await self._store.fire(fired)  # somebody else was first
+        return frozenset() if production.void else frozenset((job.queue, job.priority) for job in jobs)
 
     def _job(self, record: ScheduleRecord, at: datetime) -> NewJob:
         job, options = record.job, {**record.job.get("options", {}), "scheduled_for": at}

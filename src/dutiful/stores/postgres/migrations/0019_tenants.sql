@@ -179,7 +179,7 @@ begin
         execute format('grant execute on function %s to {schema}_application', v_table.signature);
     end loop;
     grant execute on function {schema}.own_tenants() to {schema}_member;
-    grant execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb)
+    grant execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb, text)
         to {schema}_member;
     grant execute on function {schema}.tenant_cancel(uuid, text) to {schema}_member;
 end $$;
@@ -280,7 +280,7 @@ end $$;
 create function {schema}.tenant_enqueue(
     p_tenant text, p_kind text, p_payload jsonb default '{}', p_queue text default 'default',
     p_priority int default 100, p_run_at timestamptz default null, p_max_attempts int default 5,
-    p_correlation_id text default null, p_subject jsonb default null
+    p_correlation_id text default null, p_subject jsonb default null, p_traceparent text default null
 ) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -294,11 +294,12 @@ begin
     from {schema}.insert_for(jsonb_build_array(jsonb_build_object(
         'id', {schema}.new_id(), 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
         'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
-        'subject', p_subject, 'created_by', session_user)), null, true, false, p_tenant) i;
+        'subject', p_subject, 'created_by', session_user, 'options', {schema}.traced(p_traceparent))),
+        null, true, false, p_tenant) i;
     perform {schema}.check_stored(p_kind, v_stored.job_id, v_stored.insertion);
     return v_stored.job_id;
 end $$;
-revoke execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb)
+revoke execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb, text)
     from public;
 
 -- As cancel does, and on record. No row: there is no such job, or it is not one of the caller's tenants'.
