@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,11 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sports import Register, register
+from sports import Register, register, until
 
 from dutiful import Dutiful, State
 from examples.sports_sites.importing import importer
@@ -186,6 +188,87 @@ async def test_what_had_been_given_up_is_never_run_though_the_import_dies_before
     assert waiting.run_at is not None and waiting.run_at > NOW + timedelta(days=300)
     await import_queues(house.app)
     assert len(await house.jobs.dead_letters()) == 3
+
+
+@pytest.mark.req("L100")
+async def test_rows_are_found_from_the_lowest_number_that_there_can_be(house: Register) -> None:
+    async with database(house.app) as old:
+        for site in (-(2**31), -1, 0):
+            await _insert(old, "elevation_queue", (site, "pending", 0, None, NOW))
+        await _insert(old, "email_out_queue", (-(2**31), json.dumps(WELCOME), 0, None, None, None))
+    runs = {run.queue: run for run in await import_queues(house.app)}
+    assert runs["elevation_queue"].jobs + len(runs["elevation_queue"].bad) == 2 + 1 + 3
+    assert runs["email_out_queue"].jobs == 2 + 1
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+@pytest.mark.req("L100")
+async def test_a_row_that_nobody_foresaw_is_told_of_and_holds_up_no_other(house: Register) -> None:
+    async with database(house.app) as old:
+        for row in (
+            (7, "[" * 100_000, 0, None, None, None),
+            (8, json.dumps(WELCOME | {"data": {"name": "a\0b"}}), 0, None, None, None),
+            (9, json.dumps(WELCOME), "often", None, None, None),
+            (10, json.dumps(WELCOME), 0, None, "", None),  # is that sent?
+            (11, json.dumps(WELCOME), 3, None, None, "a\0b\x1b[2J" + "x" * 100_000),
+            (12, json.dumps(WELCOME), 0, None, None, None),
+        ):
+            await _insert(old, "email_out_queue", row)
+        for number, synced in ((4, "soon"), (5, "2020-01-31 09:00:00")):
+            await _insert(old, "integration_out_queue", (number, 12345, NOW, synced))
+    runs = {run.queue: run for run in await import_queues(house.app)}
+    mails, sites = runs["email_out_queue"], runs["integration_out_queue"]
+    assert set(mails.bad) >= {7, 9, 10} and all(mails.bad.values())
+    assert mails.jobs + mails.dead + len(mails.bad) == 5 + 6 and mails.over == 1
+    assert "sent_at" in mails.bad[10] and len(await house.jobs.by_correlation("email_out_queue-12")) == 1
+    assert set(sites.bad) == {3, 4} and sites.over == 2
+    (lost,) = await house.jobs.by_correlation("email_out_queue-11")
+    assert lost.state is State.FAILED
+
+
+@pytest.mark.req("L100")
+async def test_an_import_that_is_killed_goes_on_where_it_ended(house: Register) -> None:
+    environment = {**os.environ, **house.config.environment(), "DUTIFUL_DATABASE_URL": house.database_url}
+    command = [sys.executable, "-m", "examples.sports_sites.importing"]
+    async with database(house.app) as old:
+        async with old.transaction():
+            for number in range(1_000, 3_000):
+                spent, error = (3, "mailbox full") if number % 10 == 0 else (0, None)
+                await _insert(old, "email_out_queue", (number, json.dumps(WELCOME), spent, None, None, error))
+            await old.run("make_ledger")
+
+        async def mails_are_noted() -> bool:
+            return any(row["source"] == "email_out_queue" for row in await _ledger(old))
+
+        running = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, env=environment, stdout=DEVNULL, stderr=DEVNULL
+        )
+        try:
+            await until(mails_are_noted)
+        finally:
+            with suppress(ProcessLookupError):
+                running.kill()
+        assert await running.wait() == -signal.SIGKILL, "it was in the middle"
+        half = await _ledger(old)
+        assert len(half) < 12 + 2_000 and {row["job_id"] for row in half} == await _jobs(house)
+        await import_queues(house.app)
+        noted = await _ledger(old)
+    assert len(noted) == 12 + 2_000 and {row["job_id"] for row in noted} == await _jobs(house)
+    given_up = {row["job_id"] for row in noted if row["error"] is not None}
+    assert len(given_up) == 3 + 200 and given_up == {str(letter.id) for letter in await house.jobs.dead_letters()}
+
+
+async def _ledger(old: Database) -> list[dict[str, Any]]:
+    statement = "select source, job_id, error from imported_rows"
+    if _is_postgres(old):
+        return [dict(row) for row in await old.connection.fetch(statement)]
+    return [dict(zip(("source", "job_id", "error"), row, strict=True)) for row in old.connection.execute(statement)]
+
+
+async def _jobs(house: Register) -> set[str]:
+    """Also those that have become dead letters."""
+    rows = await house.views.rows("select id from jobs")
+    return {str(UUID(str(row["id"]))) for row in rows} | {str(one.id) for one in await house.jobs.dead_letters()}
 
 
 @pytest.mark.req("L100")

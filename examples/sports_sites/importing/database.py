@@ -23,6 +23,10 @@ class Database(Protocol):
         """Alone with the ledger: another import waits."""
         ...
 
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        """Within a transaction: what fails here is taken back, and nothing else."""
+        ...
+
 
 @asynccontextmanager
 async def database(app: Dutiful) -> AsyncIterator[Database]:
@@ -59,6 +63,11 @@ class _Postgres:
             await self.connection.execute(STATEMENTS["lock_ledger"])
             yield
 
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        async with self.connection.transaction():
+            yield
+
 
 class _Sqlite:
     def __init__(self, connection: Any) -> None:
@@ -77,3 +86,8 @@ class _Sqlite:
             self.connection.execute("ROLLBACK")
             raise
         self.connection.execute("COMMIT")
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        with self.connection:
+            yield

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from dutiful import Dutiful, IllegalTransition, JobNotFound, PayloadInvalid
+from dutiful import Dutiful, IllegalTransition, JobNotFound, StoreUnavailable
 from examples.sports_sites.importing.database import Database, Row, database
-from examples.sports_sites.importing.rows import READERS, BadRow, Wanted
+from examples.sports_sites.importing.rows import READERS, Wanted
 from examples.sports_sites.jobs import Jobs
 
 BATCH = 100
@@ -52,7 +52,7 @@ class _Run:
         self._queue = imported.queue
 
     async def go(self) -> Imported:
-        after = -(2**31)
+        after = None  # before every row that there may be
         while True:
             async with self._old.transaction():
                 rows = await self._old.run(self._queue, after, BATCH)
@@ -68,9 +68,12 @@ class _Run:
             if wanted is None:
                 self._imported.over += 1
             else:
-                await self._enqueue(row["row_id"], wanted)
-        except (BadRow, PayloadInvalid) as error:
-            self._imported.bad[row["row_id"]] = str(error)
+                async with self._old.savepoint():
+                    await self._enqueue(row["row_id"], wanted)
+        except (OSError, StoreUnavailable):
+            raise  # the database is gone: no row is to blame for that
+        except Exception as error:  # whatever is wrong with one row, it must not hold up the others for good
+            self._imported.bad[row["row_id"]] = str(error) or repr(error)
 
     async def _enqueue(self, row_id: int, wanted: Wanted) -> None:
         given_up = wanted.error is not None

@@ -51,18 +51,18 @@ def _elevation(row: Row) -> Wanted | None:
 
 
 def _email(row: Row) -> Wanted | None:
-    if row["sent_at"] is not None:
+    if _happened(row, "sent_at"):
         return None
     spent = _count(row, "attempts")
     error = row["error"] or "it had failed before it was imported"
     return Wanted(
-        "email", _object(row, "message"), run_at=_moment(row["send_after"]), spent=spent,
+        "email", _object(row, "message"), run_at=_due(row, "send_after"), spent=spent,
         error=error if spent >= ATTEMPTS else None,
     )  # fmt: skip
 
 
 def _integration(row: Row) -> Wanted | None:
-    if row["synced_at"] is not None:
+    if _happened(row, "synced_at"):
         return None
     return Wanted("integration", {"lipas-id": row["lipas_id"]})
 
@@ -108,14 +108,23 @@ def _object(row: Row, name: str) -> dict[str, Any]:
     return value
 
 
-def _moment(value: Any) -> datetime | None:
+def _happened(row: Row, name: str) -> bool:
+    return _moment(row, name) is not None
+
+
+def _due(row: Row, name: str) -> datetime | None:
+    found = _moment(row, name)
+    if found is not None and found.tzinfo is None:
+        raise BadRow(f"{name} {row[name]!r} has no time zone")
+    return found
+
+
+def _moment(row: Row, name: str) -> datetime | None:
     """A time, which SQLite has as text."""
+    value = row[name]
     if value is None or isinstance(value, datetime):
         return value
     try:
-        found = datetime.fromisoformat(value)
+        return datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise BadRow(f"send_after {value!r} is not a time") from None
-    if found.tzinfo is None:
-        raise BadRow(f"send_after {value!r} has no time zone")
-    return found
+        raise BadRow(f"{name} {value!r} is not a time") from None

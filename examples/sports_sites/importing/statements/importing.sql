@@ -17,35 +17,35 @@ select pg_advisory_xact_lock(hashtext('imported_rows'));
 -- name: analysis_queue
 select q.lipas_id as row_id, q.lipas_id, q.status, q.added_at
 from analysis_queue q
-where q.lipas_id > $1 and not exists (
+where (cast($1 as bigint) is null or q.lipas_id > cast($1 as bigint)) and not exists (
     select 1 from imported_rows i where i.source = 'analysis_queue' and i.row_id = q.lipas_id)
 order by q.lipas_id limit $2;
 
 -- name: elevation_queue
 select q.lipas_id as row_id, q.lipas_id, q.status, q.retries, q.last_error, q.added_at
 from elevation_queue q
-where q.lipas_id > $1 and not exists (
+where (cast($1 as bigint) is null or q.lipas_id > cast($1 as bigint)) and not exists (
     select 1 from imported_rows i where i.source = 'elevation_queue' and i.row_id = q.lipas_id)
 order by q.lipas_id limit $2;
 
 -- name: email_out_queue
 select q.id as row_id, q.message, q.attempts, q.send_after, q.sent_at, q.error
 from email_out_queue q
-where q.id > $1 and not exists (
+where (cast($1 as bigint) is null or q.id > cast($1 as bigint)) and not exists (
     select 1 from imported_rows i where i.source = 'email_out_queue' and i.row_id = q.id)
 order by q.id limit $2;
 
 -- name: integration_out_queue
 select q.id as row_id, q.lipas_id, q.added_at, q.synced_at
 from integration_out_queue q
-where q.id > $1 and not exists (
+where (cast($1 as bigint) is null or q.id > cast($1 as bigint)) and not exists (
     select 1 from imported_rows i where i.source = 'integration_out_queue' and i.row_id = q.id)
 order by q.id limit $2;
 
 -- name: webhook_queue
 select q.id as row_id, q.batch, q.status, q.last_error, q.added_at
 from webhook_queue q
-where q.id > $1 and not exists (
+where (cast($1 as bigint) is null or q.id > cast($1 as bigint)) and not exists (
     select 1 from imported_rows i where i.source = 'webhook_queue' and i.row_id = q.id)
 order by q.id limit $2;
 
