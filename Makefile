@@ -18,8 +18,9 @@ practice: $(READY)
 sports: $(READY)
 	$(BIN)/python -m examples.sports_sites
 
+# In the order of the folders: the long files come first and the short ones of tests/unit last, so nobody waits in the end.
 test: check
-	$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .

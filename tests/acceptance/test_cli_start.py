@@ -15,7 +15,7 @@ from databases import Postgres
 
 @pytest.fixture
 def project(tmp_path: Path, sqlite_path: Path) -> Project:
-    return Project(tmp_path, f"sqlite:///{sqlite_path}", fresh=True).write_jobs()
+    return Project(tmp_path, f"sqlite:///{sqlite_path}").write_jobs()
 
 
 @pytest.fixture
@@ -26,7 +26,9 @@ def bare_url(postgres18: Postgres) -> Iterator[str]:
     postgres18.drop_database(name)
 
 
-def test_the_version_and_all_verbs_are_told(project: Project) -> None:
+def test_the_version_and_all_verbs_are_told(tmp_path: Path) -> None:
+    project = Project(tmp_path, "sqlite:///dutiful.db", fresh=True)
+
     assert project.run("--version").out.startswith("dutiful 0.")
     told = project.run("--help").out
     for verb in ("init", "migrate", "enqueue", "jobs", "queues", "workers", "pause", "resume", "schedules", "stats",
