@@ -1,18 +1,16 @@
 """Breakers of both stores against one model: whoever enters, leaves, dies or interferes, in whatever order."""
 
-import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
 from breaker_model import BreakerModel, Caller
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from simulated import Run, each_length, simulate_postgres, simulate_sqlite
 
 from databases import CleanDatabase
 from dutiful.acting import PauseScope
@@ -21,38 +19,11 @@ from dutiful.core.errors import ClaimLost
 from dutiful.core.transitions import State
 from dutiful.reading import JobFilter
 from dutiful.store import Store
-from dutiful.stores.postgres import PostgresStore
-from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.store_suite.breaker_probe import serve
-from dutiful.testing.store_suite.builders import ADA, LEASE, new_id, new_job, pause, rescue, token
+from dutiful.testing.store_suite.builders import ADA, LEASE, new_job, pause, rescue, token
 from dutiful.working import Ask, Completion, Line
 
 pytestmark = pytest.mark.req("L56", "L57", "L58")
-
-Run = Callable[[Awaitable[Any]], Any]
-
-# The short run is the same each time; the long one, of `make soak`, looks for what is new and shrinks what it finds.
-SHORT = settings(
-    max_examples=15,
-    stateful_step_count=60,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],
-)
-LONG = settings(
-    SHORT,
-    max_examples=int(os.environ.get("DUTIFUL_SOAK_EXAMPLES", "1000")),
-    stateful_step_count=100,
-    derandomize=False,
-    print_blob=True,
-    phases=[Phase.generate, Phase.shrink],
-)
-each_length = pytest.mark.parametrize(
-    "length",
-    [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
-)
 
 NAME, FREE, LINE = "email-service", "caller", Line("default", 100)
 SERVED, GONE = ("mail", "post"), "gone"  # nobody serves the last one
@@ -247,44 +218,11 @@ class BreakerMachine(RuleBasedStateMachine):
         return {kind: found[kind] for kind in GATED}
 
 
-@pytest.fixture
-def run() -> Iterator[Run]:
-    with asyncio.Runner() as runner:
-        yield lambda call: runner.run(_awaited(call))
+@each_length(15, steps=100)
+def test_a_breaker_of_sqlite_agrees_with_the_model(tmp_path: Path, sqlite_template: Path, length: settings) -> None:
+    simulate_sqlite(BreakerMachine, tmp_path, sqlite_template, length)
 
 
-async def _awaited(call: Awaitable[Any]) -> Any:
-    return await call
-
-
-@each_length
-def test_a_breaker_of_sqlite_agrees_with_the_model(tmp_path: Path, run: Run, length: settings) -> None:
-    stores: list[Store] = []
-
-    def machine() -> BreakerMachine:
-        while stores:
-            run(stores.pop().close())
-        stores.append(store := SqliteStore(tmp_path / f"{new_id()}.db", synchronous="OFF"))
-        run(store.open())
-        return BreakerMachine(store, run)
-
-    simulate(machine, length)
-    run(stores.pop().close())
-
-
-@each_length
-def test_a_breaker_of_postgres_agrees_with_the_model(clean18: CleanDatabase, run: Run, length: settings) -> None:
-    store = PostgresStore(clean18.reset())
-    run(store.open())
-
-    def machine() -> BreakerMachine:
-        clean18.reset(alone=False)
-        return BreakerMachine(store, run)
-
-    simulate(machine, settings(length, max_examples=length.max_examples // 3))
-    run(store.close())
-
-
-def simulate(machine: Any, length: settings) -> None:
-    """Run what `machine` makes; the annotation of Hypothesis asks for a class, but any callable will do."""
-    run_state_machine_as_test(machine, settings=length)
+@each_length(15, steps=100)
+def test_a_breaker_of_postgres_agrees_with_the_model(clean18: CleanDatabase, length: settings) -> None:
+    simulate_postgres(BreakerMachine, clean18, settings(length, max_examples=length.max_examples // 3))

@@ -1,8 +1,6 @@
 """Both stores against one model: whatever is asked of them, in whatever order, they agree with it."""
 
-import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -10,9 +8,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from simulated import Run, each_length, simulate_postgres, simulate_sqlite
 from store_model import Model, ModelJob, Taken
 
 from databases import CleanDatabase
@@ -26,38 +25,10 @@ from dutiful.core.transitions import FINAL, State
 from dutiful.reading import JobFilter
 from dutiful.reviewing import DeadLetterFilter, Review
 from dutiful.store import Store
-from dutiful.stores.postgres import PostgresStore
-from dutiful.stores.sqlite import SqliteStore
 from dutiful.testing.store_suite.builders import ADA, BOB, OOPS, change, new_id, new_job
 from dutiful.working import Ask, Completion, Line, Refusal, Verdict
 
 T = TypeVar("T")
-Run = Callable[[Awaitable[Any]], Any]
-
-# The short run is the same each time; the long one, of `make soak`, looks for what is new and shrinks what it finds.
-SHORT = settings(
-    max_examples=40,
-    stateful_step_count=60,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],
-)
-LONG = settings(
-    SHORT,
-    max_examples=int(os.environ.get("DUTIFUL_SOAK_EXAMPLES", "1000")),
-    stateful_step_count=120,
-    derandomize=False,
-    print_blob=True,
-    phases=[Phase.generate, Phase.shrink],
-)
-each_length = pytest.mark.parametrize(
-    "length",
-    [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
-)
-
 KINDS = ["greet", "part"]
 LINES = [Line("default", 100), Line("default", 5), Line("fast", 100)]
 # Leases and windows are never a whole number of seconds long, as the clock's steps are: nothing ends just now.
@@ -402,44 +373,11 @@ def _some(taken: list[Taken], picks: list[int]) -> list[Taken]:
     return list({t.claim.job_id: t for t in (taken[-1 - pick % len(taken)] for pick in picks)}.values())
 
 
-@pytest.fixture
-def run() -> Iterator[Run]:
-    with asyncio.Runner() as runner:
-        yield lambda call: runner.run(_awaited(call))
+@each_length(40, steps=120)
+def test_sqlite_agrees_with_the_model(tmp_path: Path, sqlite_template: Path, length: settings) -> None:
+    simulate_sqlite(StoreMachine, tmp_path, sqlite_template, length)
 
 
-async def _awaited(call: Awaitable[T]) -> T:
-    return await call
-
-
-def simulate(machine: Any, length: settings) -> None:
-    """Run what `machine` makes; the annotation of Hypothesis asks for a class, but any callable will do."""
-    run_state_machine_as_test(machine, settings=length)
-
-
-@each_length
-def test_sqlite_agrees_with_the_model(tmp_path: Path, run: Run, length: settings) -> None:
-    stores: list[Store] = []
-
-    def machine() -> StoreMachine:
-        while stores:
-            run(stores.pop().close())
-        stores.append(store := SqliteStore(tmp_path / f"{new_id()}.db"))
-        run(store.open())
-        return StoreMachine(store, run)
-
-    simulate(machine, length)
-    run(stores.pop().close())
-
-
-@each_length
-def test_postgres_agrees_with_the_model(clean18: CleanDatabase, run: Run, length: settings) -> None:
-    store = PostgresStore(clean18.reset())
-    run(store.open())
-
-    def machine() -> StoreMachine:
-        clean18.reset(alone=False)
-        return StoreMachine(store, run)
-
-    simulate(machine, length)
-    run(store.close())
+@each_length(40, steps=120)
+def test_postgres_agrees_with_the_model(clean18: CleanDatabase, length: settings) -> None:
+    simulate_postgres(StoreMachine, clean18, length)
