@@ -15,14 +15,14 @@ from dutiful.core.settle import Change
 from dutiful.core.transitions import State
 from dutiful.duties import WorkerRecord
 from dutiful.measuring import Measuring, Tally
-from dutiful.services.tallier import KEEP
+from dutiful.services.tallier import KEEP, REST
 from dutiful.store import Store
 from dutiful.worker.tallies import Tallies
 
 WORKERS = 20
 KINDS = tuple(f"kind_{number}" for number in range(50))
 BEAT = timedelta(seconds=10)  # as often a worker hands over what it has counted
-FOLD = timedelta(minutes=1)  # as often that is folded
+FOLD = timedelta(seconds=REST)  # as often that is folded
 _ATTEMPTS = 8  # at jobs of each kind, in a turn
 _AT_ONCE = 2  # workers whose turn an old minute has
 _FOLD_EVERY = 10  # old minutes

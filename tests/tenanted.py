@@ -62,6 +62,7 @@ FLEET = {
     "pause",
     "payload_rule",
     "tally",
+    "tally_hour",
     "tally_minute",
     "tally_total",
     "tally_turn",

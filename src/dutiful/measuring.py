@@ -1,19 +1,23 @@
 """The contract of metrics: what workers count is written by the handful, never by the job.
 
 A worker counts in memory and hands over what is new since the last time, a few times a minute. Those rows are facts;
-a service folds them, for all workers together, into minutes and into totals that only grow.
+a service folds them, for all workers together, into minutes, hours, and totals that only grow. All are whole numbers:
+in whichever order they are added up, it comes to the same.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
 
 from dutiful.core.settle import Change
-from dutiful.core.sketch import Sketch, merged
+from dutiful.core.sketch import Sketch, add
 from dutiful.core.transitions import State
+
+FINE = timedelta(hours=2)
+"""For so long minutes are kept; a longer time is added up by the hour."""
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +30,9 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     count: int
     run: Sketch = {}  # how long they ran, in microseconds
-    wait: Sketch = {}  # how long jobs had been due when they were first claimed
-    run_seconds: float = 0.0  # all together
-    wait_seconds: float = 0.0
+    wait: Sketch = {}  # how long jobs had been due when they were claimed for their first attempt
+    run_microseconds: int = 0  # all together
+    wait_microseconds: int = 0
     payload_bytes: int = 0  # all together
     payload_most: int = 0  # of one
 
@@ -43,24 +47,42 @@ def outcome_of(change: Change) -> str:
 
 
 def summed(tallies: Iterable[Tally]) -> list[Tally]:
-    """One for each kind and outcome, in their order."""
-    alike: dict[tuple[str, str], list[Tally]] = {}
-    for tally in tallies:
-        alike.setdefault((tally.kind, tally.outcome), []).append(tally)
+    """One for each kind and outcome, in their order; of many, no more than the sums is kept."""
+    sums: dict[tuple[str, str], tuple[Sketch, Sketch, list[int]]] = {}
+    for one in tallies:
+        key = one.kind, one.outcome
+        known = sums.get(key)
+        if known is None:
+            known = sums[key] = {}, {}, [0, 0, 0, 0, 0]
+        run, wait, sizes = known
+        add(run, one.run)
+        add(wait, one.wait)
+        sizes[0] += one.count
+        sizes[1] += one.run_microseconds
+        sizes[2] += one.wait_microseconds
+        sizes[3] += one.payload_bytes
+        sizes[4] = max(sizes[4], one.payload_most)
     return [
         Tally(
             kind=kind,
             outcome=outcome,
-            count=sum(one.count for one in some),
-            run=merged(one.run for one in some),
-            wait=merged(one.wait for one in some),
-            run_seconds=sum(one.run_seconds for one in some),
-            wait_seconds=sum(one.wait_seconds for one in some),
-            payload_bytes=sum(one.payload_bytes for one in some),
-            payload_most=max(one.payload_most for one in some),
+            count=sizes[0],
+            run=run,
+            wait=wait,
+            run_microseconds=sizes[1],
+            wait_microseconds=sizes[2],
+            payload_bytes=sizes[3],
+            payload_most=sizes[4],
         )
-        for (kind, outcome), some in sorted(alike.items())
+        for (kind, outcome), (run, wait, sizes) in sorted(sums.items())
     ]
+
+
+class Counted(NamedTuple):
+    """By kind and outcome."""
+
+    lately: list[Tally]
+    ever: list[Tally]
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,12 +111,20 @@ class Measuring(Protocol):
         """
 
     async def fold_tallies(self, keep: timedelta, *, now: datetime | None = None) -> bool:
-        """Fold what workers have handed over into minutes and totals, in bounded steps, and forget minutes that are
-        older than `keep`; returns whether there may be more."""
+        """Fold what workers have handed over into minutes, hours and totals, in bounded steps, and forget hours that
+        are older than `keep`; returns whether there may be more.
+
+        What was handed over by a clock that was ahead counts as of now.
+        """
         ...
 
     async def tallied(self, since: timedelta, *, now: datetime | None = None) -> list[Tally]:
-        """By kind and outcome, what was counted within this time, and the rest of the minute that it began in."""
+        """By kind and outcome, what was counted within this time, and the rest of the minute that it began in; if it
+        is longer than FINE, of the hour."""
+        ...
+
+    async def counted(self, since: timedelta, *, now: datetime | None = None) -> Counted:
+        """What `tallied` and `totals` would say of one moment, at little more than the price of one of them."""
         ...
 
     async def totals(self) -> list[Tally]:

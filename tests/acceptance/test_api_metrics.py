@@ -3,10 +3,12 @@
 import asyncio
 import re
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -19,6 +21,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from dutiful import Dutiful, __version__
 from dutiful.core.metric import METRICS
 from dutiful.observe import measure as observe
+from dutiful.observe import prometheus
 from dutiful.web import create_app, metrics
 
 Reads = Callable[[str], Iterable[Metric]]
@@ -127,12 +130,50 @@ async def test_those_who_ask_at_once_share_one_measurement(house: House, monkeyp
     assert {answer.status_code for answer in answers} == {200} and looks == 1
     await scrape(house)
     assert looks == 1, "it is still fresh"
-    monkeypatch.setattr(metrics, "FRESH", -1.0)
+    monkeypatch.setattr(metrics, "FRESH", 0.0)
+    monkeypatch.setattr(metrics, "SHARE", 0)
     api = create_app(house.app)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://here") as http:
         for _ in range(2):
             await http.get("/metrics", headers={"authorization": f"Bearer {house.tokens['viewer']}"})
     assert looks == 3, "a measurement that is stale serves nobody"
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_page_that_took_long_serves_for_longer(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages, now, page = 0, 1000.0, prometheus.page
+
+    def slow(*args: Any) -> Any:
+        nonlocal pages, now
+        pages, now = pages + 1, now + 0.5
+        return page(*args)
+
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(prometheus, "page", slow)
+    async with house_of(app, open_metrics=True) as house:
+        for later, made in ((0.0, 1), (4.0, 1), (1.0, 2), (4.0, 2)):
+            now += later
+            for accept in (OPENMETRICS, "*/*"):
+                assert (await scrape(house, None, accept=accept)).status_code == 200
+            assert pages == made
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_the_event_loop_is_free_while_a_page_is_written(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, answered, page = threading.Event(), threading.Event(), prometheus.page
+
+    def slow(*args: Any) -> Any:
+        writing.set()
+        assert answered.wait(60), "nobody else was served"
+        return page(*args)
+
+    monkeypatch.setattr(prometheus, "page", slow)
+    async with house_of(app, open_metrics=True) as house:
+        scraping = asyncio.create_task(scrape(house, None))
+        await asyncio.to_thread(writing.wait, 60)
+        assert (await house.http.get("/nothing")).status_code == 404
+        answered.set()
+        assert (await scraping).status_code == 200
 
 
 async def test_a_database_that_cannot_be_reached_is_no_empty_answer() -> None:

@@ -4,7 +4,9 @@ Each power of two microseconds is parted into four. A sketch is how many fell in
 are merged by adding.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 Sketch = dict[int, int]
 
@@ -28,9 +30,17 @@ def edge(number: int) -> int:
 def merged(sketches: Iterable[Mapping[int, int]]) -> Sketch:
     total: Sketch = {}
     for sketch in sketches:
-        for number, count in sketch.items():
-            total[number] = total.get(number, 0) + count
+        add(total, sketch)
     return total
+
+
+def add(total: Sketch, sketch: Mapping[int, int]) -> None:
+    """To `total`, which is changed."""
+    if not total:
+        total.update(sketch)
+        return
+    for number, count in sketch.items():
+        total[number] = total.get(number, 0) + count
 
 
 def quantile(sketch: Mapping[int, int], share: float) -> float | None:
@@ -47,7 +57,9 @@ def quantile(sketch: Mapping[int, int], share: float) -> float | None:
     raise AssertionError("a share is at most 1")
 
 
-def cumulative(sketch: Mapping[int, int], edges: Sequence[float]) -> list[int]:
-    """How many took at most each of these seconds, which must be powers of two microseconds to be exact."""
-    ordered = sorted(sketch.items())
-    return [sum(count for number, count in ordered if edge(number) <= limit * 1e6) for limit in edges]
+def cumulative(sketch: Mapping[int, int], limits: Sequence[int]) -> list[int]:
+    """How many lie below each of these limits: first buckets, in ascending order, that do not count."""
+    counts = [0] * (len(limits) + 1)
+    for number, count in sketch.items():
+        counts[bisect_right(limits, number)] += count
+    return list(accumulate(counts[:-1]))

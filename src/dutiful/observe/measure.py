@@ -41,12 +41,18 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     pauses: Sequence[Pause]
 
 
-async def look(store: Store, *, since: timedelta = WINDOW, now: datetime | None = None) -> Look:
-    """One after the other: the connections are for those who work."""
+async def look(
+    store: Store,
+    *,
+    since: timedelta = WINDOW,
+    tallies: Sequence[Tally] | None = None,
+    now: datetime | None = None,
+) -> Look:
+    """One after the other: the connections are for those who work. `tallies`: of those who have read them already."""
     return Look(
         at=now or datetime.now(UTC),
         depths=await store.depths(),
-        tallies=await store.tallied(since, now=now),
+        tallies=await store.tallied(since, now=now) if tallies is None else tallies,
         workers=await store.workers(),
         breakers=await store.breakers(now=now),
         signs=await store.signs(STUCK, now=now),

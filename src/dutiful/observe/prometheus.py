@@ -4,106 +4,100 @@ Every metric of the catalogue is a gauge `dutiful_<name>`, but for pending_total
 them stand counters and histograms of all that was ever counted: whoever scrapes makes their own rates of these.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-from prometheus_client import exposition
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.openmetrics import exposition as openmetrics
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 from dutiful.core.metric import METRICS, Sample
-from dutiful.core.sketch import Sketch, cumulative, merged
+from dutiful.core.sketch import Sketch, add, bucket, cumulative
 from dutiful.measuring import Tally
+from dutiful.observe import exposition
+from dutiful.observe.exposition import Family, family, histogram
 from dutiful.observe.measure import DEPTHS, Look, samples
 
-Writer = Callable[["Families"], bytes]
-_plain: Writer = exposition.generate_latest
-_modern: Writer = openmetrics.generate_latest
-TEXT = exposition.CONTENT_TYPE_PLAIN_0_0_4
-OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
 NOT_SHOWN = {"pending_total"}  # only counters may have that ending, and a sum is the reader's own
 # Powers of two microseconds, where a sketch is exact: from a millisecond to a good hour.
-EDGES = [2**power / 1e6 for power in range(10, 33, 2)]
+_POWERS = range(10, 33, 2)
+_EDGES = [repr(2**power / 1e6) for power in _POWERS]
+_LIMITS = [bucket(2**power) for power in _POWERS]
 
 
-class Families:
-    """What a registry would collect."""
-
-    def __init__(self, seen: Look, totals: Sequence[Tally], version: str) -> None:
-        self._seen = seen
-        self._totals = totals
-        self._version = version
-
-    def collect(self) -> Iterator[Family]:
-        yield InfoMetricFamily("dutiful", "The release that answers", {"version": self._version})
-        measured = samples(self._seen)
-        yield from _gauges(measured)
-        yield _estimated(measured)
-        yield from _counters(self._totals)
-        trips = CounterMetricFamily(
-            "dutiful_breaker_trips", "How often failures have opened a breaker", labels=["breaker"]
-        )
-        for one in self._seen.breakers:
-            trips.add_metric([one.breaker.name], one.breaker.trips)
-        yield trips
-        yield _histogram("run", "How long attempts ran", self._totals)
-        yield _histogram("wait", "How long jobs had been due when they were first claimed", self._totals)
+_Series = tuple[str, Sequence[int], int, float]
 
 
-def written(families: Families, accept: str = "") -> tuple[bytes, str]:
-    """The page and its content type: OpenMetrics for those who know it, the plain text format for all others."""
-    if any(_is_openmetrics(part) for part in accept.split(",")):
-        return _modern(families), OPENMETRICS
-    return _plain(families), TEXT
+class Page(NamedTuple):
+    """In each format."""
+
+    text: bytes
+    openmetrics: bytes
 
 
-def _is_openmetrics(accepted: str) -> bool:
-    name, *parameters = (part.strip().lower() for part in accepted.split(";"))
-    return name == "application/openmetrics-text" and not {"q=0", "q=0.0"} & set(parameters)
+def page(seen: Look, totals: Sequence[Tally], version: str) -> Page:
+    found = list(families(seen, totals, version))
+    return Page(exposition.text(found), exposition.openmetrics(found))
 
 
-def _gauges(measured: Sequence[Sample]) -> Iterator[Family]:
+def families(seen: Look, totals: Sequence[Tally], version: str) -> Iterator[Family]:
+    yield family("dutiful", "info", "The release that answers", ["version"], [([version], 1)])
+    measured = samples(seen)
+    yield from _gauges(measured)
+    yield _estimated(measured)
+    yield from _counters(totals)
+    trips = [([one.breaker.name], one.breaker.trips) for one in seen.breakers]
+    yield family("dutiful_breaker_trips", "counter", "How often failures have opened a breaker", ["breaker"], trips)
+    run, wait = _times(totals)
+    yield histogram("dutiful_run_seconds", "How long attempts ran", "kind", _EDGES, run)
+    waited = "How long jobs had been due when they were claimed for their first attempt"
+    yield histogram("dutiful_wait_seconds", waited, "kind", _EDGES, wait)
+
+
+def _gauges(measured: Iterable[Sample]) -> Iterator[Family]:
+    found = {name: list(some) for name, some in groupby(measured, attrgetter("metric"))}
     for name, metric in METRICS.items():
-        if name in NOT_SHOWN:
-            continue
-        family = GaugeMetricFamily(f"dutiful_{name}", metric.help, labels=metric.labels)
-        for sample in measured:
-            if sample.metric == name:
-                family.add_metric([sample.labels[label] for label in metric.labels], sample.value)
-        yield family
+        if name not in NOT_SHOWN:
+            series = (([one.labels[label] for label in metric.labels], float(one.value)) for one in found.get(name, ()))
+            yield family(f"dutiful_{name}", "gauge", metric.help, metric.labels, series)
 
 
 def _estimated(measured: Iterable[Sample]) -> Family:
     some = {sample.metric for sample in measured if sample.estimated}
-    family = GaugeMetricFamily("dutiful_estimated", "1 if some of its values are estimates, else 0", labels=["metric"])
-    for name in DEPTHS.values():
-        family.add_metric([name], float(name in some))
-    return family
+    series = [([name], float(name in some)) for name in DEPTHS.values()]
+    return family("dutiful_estimated", "gauge", "1 if some of its values are estimates, else 0", ["metric"], series)
 
 
-def _counters(totals: Iterable[Tally]) -> Iterator[Family]:
-    attempts = CounterMetricFamily("dutiful_attempts", "Attempts that have ended", labels=["kind", "outcome"])
-    payloads = CounterMetricFamily("dutiful_payload_bytes", "Payloads that were run", labels=["kind"])
+def _counters(totals: Sequence[Tally]) -> Iterator[Family]:
+    attempts = [([one.kind, one.outcome], one.count) for one in totals]
+    yield family("dutiful_attempts", "counter", "Attempts that have ended", ["kind", "outcome"], attempts)
     sizes: dict[str, int] = {}
     for one in totals:
-        attempts.add_metric([one.kind, one.outcome], one.count)
         sizes[one.kind] = sizes.get(one.kind, 0) + one.payload_bytes
-    for kind, size in sizes.items():
-        payloads.add_metric([kind], size)
-    yield attempts
-    yield payloads
+    payloads = [([kind], size) for kind, size in sizes.items()]
+    yield family("dutiful_payload_bytes", "counter", "Payloads that were run", ["kind"], payloads)
 
 
-def _histogram(what: str, help_text: str, totals: Iterable[Tally]) -> Family:
-    family = HistogramMetricFamily(f"dutiful_{what}_seconds", help_text, labels=["kind"])
-    sketches: dict[str, list[Sketch]] = {}
-    seconds: dict[str, float] = {}
+class _Times:
+    """Of one kind, whatever came of its attempts."""
+
+    def __init__(self) -> None:
+        self.sketch: Sketch = {}
+        self.microseconds = 0
+
+    def add(self, sketch: Sketch, microseconds: int) -> None:
+        add(self.sketch, sketch)
+        self.microseconds += microseconds
+
+
+def _times(totals: Iterable[Tally]) -> tuple[Iterator[_Series], Iterator[_Series]]:
+    run: dict[str, _Times] = {}
+    wait: dict[str, _Times] = {}
     for one in totals:
-        sketch, took = (one.run, one.run_seconds) if what == "run" else (one.wait, one.wait_seconds)
-        sketches.setdefault(one.kind, []).append(sketch)
-        seconds[one.kind] = seconds.get(one.kind, 0.0) + took
-    for kind, some in sketches.items():
-        sketch = merged(some)
-        counts = zip(map(repr, EDGES), cumulative(sketch, EDGES), strict=True)
-        family.add_metric([kind], [*counts, ("+Inf", sum(sketch.values()))], seconds[kind])
-    return family
+        run.setdefault(one.kind, _Times()).add(one.run, one.run_microseconds)
+        wait.setdefault(one.kind, _Times()).add(one.wait, one.wait_microseconds)
+    return _series(run), _series(wait)
+
+
+def _series(times: dict[str, _Times]) -> Iterator[_Series]:
+    for kind, one in times.items():
+        # Divided here and nowhere before: sums of whole numbers never fall, however they were added up.
+        yield kind, cumulative(one.sketch, _LIMITS), sum(one.sketch.values()), one.microseconds / 1e6

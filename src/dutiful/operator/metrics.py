@@ -17,4 +17,5 @@ class Metrics(Door):
     async def counted(self) -> tuple[Look, list[Tally]]:
         """What there is now, and all that was ever counted: for those who make metrics of their own from it."""
         self._check_fleetwide("metrics")
-        return await look(self._store), await self._store.totals()
+        lately, ever = await self._store.counted(WINDOW)
+        return await look(self._store, tallies=lately), ever

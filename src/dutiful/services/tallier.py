@@ -1,4 +1,4 @@
-"""Folds what workers have counted into minutes and totals."""
+"""Folds what workers have counted into minutes, hours and totals."""
 
 import time
 from datetime import timedelta
@@ -7,8 +7,8 @@ from dutiful.delivery import Lines
 from dutiful.duties import Survey
 from dutiful.measuring import Measuring
 
-REST = 60.0
-KEEP = timedelta(days=7)  # how long minutes are kept; totals are for good
+REST = 10.0  # about as often workers hand over: whoever asks reads few rows that are not folded yet
+KEEP = timedelta(days=7)  # how long hours are kept; totals are for good
 
 
 class Tallier:

@@ -1,11 +1,10 @@
 """What counts of jobs come to, for every store: by queue, by state, and of those that have ended."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from dutiful.core.transitions import FINAL, State
-from dutiful.measuring import Depth, Tally
+from dutiful.measuring import Depth
 from dutiful.reading import QueueRecord
 
 EXACT = 10_000
@@ -42,17 +41,6 @@ def by_state(depths: Iterable[Depth]) -> dict[str, int]:
     return counts
 
 
-def of_many(seen: Mapping[str, int], told: Iterable[Tally]) -> dict[str, int]:
-    """By final state, what workers have counted, where that is more than was seen."""
-    counted: defaultdict[str, int] = defaultdict(int, seen)
-    for state, count in _by_outcome(told).items():
-        counted[state] = max(counted[state], count)
-    return dict(counted)
-
-
-def _by_outcome(told: Iterable[Tally]) -> dict[str, int]:
-    counts: dict[str, int] = {state.value: 0 for state in FINAL}
-    for tally in told:
-        if tally.outcome in counts:
-            counts[tally.outcome] += tally.count
-    return counts
+def of_many(seen: Mapping[str, int], ended: Mapping[str, int]) -> dict[str, int]:
+    """By final state, how many attempts workers have seen end in it, where that is more than was seen."""
+    return dict(seen) | {state.value: max(seen.get(state.value, 0), ended.get(state.value, 0)) for state in FINAL}

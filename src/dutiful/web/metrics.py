@@ -11,14 +11,18 @@ from starlette.responses import Response
 from dutiful.app import Dutiful
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.principal import Origin, Principal, Role
-from dutiful.observe.prometheus import Families, written
+from dutiful.observe import prometheus
+from dutiful.observe.exposition import OPENMETRICS, TEXT, prefers_openmetrics
 from dutiful.operator import Operator
 from dutiful.web.auth import Authenticate, Authentication
 from dutiful.web.gates import Gates
 from dutiful.web.limits import read_networks
 from dutiful.web.operations import Operation
 
-FRESH = 1.0  # seconds for which a measurement serves all who ask, so that no scraper can load the database
+# How long a measurement serves all who ask, in seconds, and in times of what it took: however many ask, and whoever
+# they are where no token is needed, they take no more than a tenth of the database's and of our time.
+FRESH, SHARE = 1.0, 9
+LONGEST = 15.0
 PATIENCE = 8.0  # scrapers wait for ten seconds
 ANYBODY = Principal(name="metrics", role=Role.VIEWER, origin=Origin.API)
 
@@ -37,7 +41,7 @@ def metrics(
     """
     who = Authentication((lambda _: ANYBODY) if open_metrics else authenticate)
     gates = Gates(app, who, trusted_proxies=read_networks(trusted_proxies))
-    page = Page(app, version)
+    page = Shared(app, version)
     operation = Operation(
         method="GET", path="/metrics", endpoint=page.answer, tag="Metrics", role=Role.VIEWER, fleetwide=True
     )
@@ -50,34 +54,39 @@ def metrics(
     return router
 
 
-class Page:
-    """Those who ask at the same time, or a moment later, share one measurement."""
+class Shared:
+    """Those who ask at the same time, or a moment later, share one measurement, and the page that tells of it."""
 
     def __init__(self, app: Dutiful, version: str) -> None:
         self._app = app
         self._version = version
-        self._measuring: asyncio.Task[Families] | None = None
+        self._measuring: asyncio.Task[prometheus.Page] | None = None
         self._stale_at = 0.0
 
     async def answer(self, request: Request) -> Response:
-        families = await asyncio.shield(self._measurement())  # for whoever goes away does not ask for all
-        body, content_type = written(families, request.headers.get("accept", ""))
+        page = await asyncio.shield(self._measurement())  # for whoever goes away does not ask for all
+        modern = prefers_openmetrics(request.headers.get("accept", ""))
+        body, content_type = (page.openmetrics, OPENMETRICS) if modern else (page.text, TEXT)
         return Response(body, media_type=None, headers={"content-type": content_type})
 
-    def _measurement(self) -> "asyncio.Task[Families]":
+    def _measurement(self) -> "asyncio.Task[prometheus.Page]":
         task = self._measuring
         if task is None or (task.done() and time.monotonic() >= self._stale_at):
             task = self._measuring = asyncio.create_task(self._measure())
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # somebody has seen it
         return task
 
-    async def _measure(self) -> Families:
+    async def _measure(self) -> prometheus.Page:
+        began, fresh = time.monotonic(), FRESH
         try:
             async with asyncio.timeout(PATIENCE):
                 operator = Operator(await self._app.client(), ANYBODY)
                 seen, totals = await operator.counted()
+                # Of thousands of kinds it takes a while, and the event loop has others to serve.
+                page = await asyncio.to_thread(prometheus.page, seen, totals, self._version)
+                fresh = max(FRESH, min(SHARE * (time.monotonic() - began), LONGEST))
+                return page
         except TimeoutError:
             raise StoreUnavailable("the database took too long to be measured") from None
         finally:
-            self._stale_at = time.monotonic() + FRESH
-        return Families(seen, totals, self._version)
+            self._stale_at = time.monotonic() + fresh

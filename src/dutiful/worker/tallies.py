@@ -16,14 +16,14 @@ HANDED_BACK = frozenset({"snoozed", "released", "lost"})
 class Count:
     """Of one kind and outcome, since the last turn."""
 
-    __slots__ = ("count", "payload_bytes", "payload_most", "run", "run_seconds", "wait", "wait_seconds")
+    __slots__ = ("count", "payload_bytes", "payload_most", "run", "run_microseconds", "wait", "wait_microseconds")
 
     def __init__(self) -> None:
         self.count = 0
         self.run: Sketch = {}
         self.wait: Sketch = {}
-        self.run_seconds = 0.0
-        self.wait_seconds = 0.0
+        self.run_microseconds = 0
+        self.wait_microseconds = 0
         self.payload_bytes = 0
         self.payload_most = 0
 
@@ -86,17 +86,16 @@ class Tallies:
             if one is None:
                 one = kinds[claim.kind] = Count()
             one.count += 1
-            one.run_seconds += seconds
             micro = int(seconds * 1e6)
+            one.run_microseconds += micro
             if micro >= 4:
                 power = micro.bit_length() - 3
                 micro = (power << 2) + (micro >> power)
             sketch = one.run
             sketch[micro] = sketch.get(micro, 0) + 1
             if claim.attempt == 1 and not claim.crashes and not handed_back:
-                waited = claim.waited
-                one.wait_seconds += waited
-                micro = int(waited * 1e6)
+                micro = int(claim.waited * 1e6)
+                one.wait_microseconds += micro
                 if micro >= 4:
                     power = micro.bit_length() - 3
                     micro = (power << 2) + (micro >> power)
@@ -116,8 +115,8 @@ class Tallies:
                 count=one.count,
                 run=one.run,
                 wait=one.wait,
-                run_seconds=one.run_seconds,
-                wait_seconds=one.wait_seconds,
+                run_microseconds=one.run_microseconds,
+                wait_microseconds=one.wait_microseconds,
                 payload_bytes=one.payload_bytes,
                 payload_most=one.payload_most,
             )

@@ -1,5 +1,6 @@
 """What workers have counted, in Postgres."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,10 +10,11 @@ import msgspec
 
 from dutiful.core.sketch import Sketch
 from dutiful.core.transitions import State
-from dutiful.measuring import Depth, Tally, summed
+from dutiful.measuring import FINE, Counted, Depth, Tally, summed
 from dutiful.stores.postgres.part import PostgresPart
 
 _STEP = 500  # as many rows are folded in one transaction
+_FEW = 200  # as many are added up in no time; more, in a thread, for the event loop has others to serve
 _sketch = msgspec.json.Decoder(Sketch)
 
 
@@ -23,20 +25,49 @@ class PostgresMeasuring(PostgresPart):
             await self._db.fetch(self._sql["add_tallies"], worker_id, turn, counted, now)
 
     async def fold_tallies(self, keep: timedelta, *, now: datetime | None = None) -> bool:
-        return bool((await self._db.fetch(self._sql["fold_tallies"], _STEP, keep, now))[0][0])
+        return bool((await self._db.fetch(self._sql["fold_tallies"], _STEP, FINE, keep, now))[0][0])
 
     async def tallied(self, since: timedelta, *, now: datetime | None = None) -> list[Tally]:
-        return _summed(await self._db.fetch(self._sql["tallied"], since, now))
+        return (await self._counted(since, False, now)).lately
+
+    async def counted(self, since: timedelta, *, now: datetime | None = None) -> Counted:
+        return await self._counted(since, True, now)
 
     async def totals(self) -> list[Tally]:
-        return _summed(await self._db.fetch(self._sql["totals"]))
+        return (await self.counted(timedelta(0))).ever
 
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         rows = await self._db.fetch(self._sql["depths"], tenant)
         return [Depth(**dict(row) | {"state": State(row["state"])}) for row in rows]
 
+    async def _counted(self, since: timedelta, ever: bool, now: datetime | None) -> Counted:
+        rows = await self._db.fetch(self._sql["counted"], since <= FINE, since, ever, now)
+        return await asyncio.to_thread(_summed, rows) if len(rows) > _FEW else _summed(rows)
 
-def _summed(rows: Iterable[Any]) -> list[Tally]:
-    return summed(
-        Tally(**dict(row) | {"run": _sketch.decode(row["run"]), "wait": _sketch.decode(row["wait"])}) for row in rows
+    async def _ended(self, since: timedelta, now: datetime) -> dict[str, int]:
+        """By outcome, how many attempts."""
+        return dict(await self._db.fetch(self._sql["count_ended"], since <= FINE, since, now))
+
+
+def _summed(rows: Iterable[Any]) -> Counted:
+    tallies = [(lately, ever, _tally(*columns)) for lately, ever, *columns in rows]
+    return Counted(
+        lately=summed(one for lately, _, one in tallies if lately),
+        ever=summed(one for _, ever, one in tallies if ever),
+    )
+
+
+def _tally(
+    kind: str, outcome: str, count: int, run: str, wait: str, ran: int, waited: int, payload_bytes: int, most: int
+) -> Tally:
+    return Tally(
+        kind=kind,
+        outcome=outcome,
+        count=count,
+        run=_sketch.decode(run),
+        wait=_sketch.decode(wait),
+        run_microseconds=ran,
+        wait_microseconds=waited,
+        payload_bytes=payload_bytes,
+        payload_most=most,
     )

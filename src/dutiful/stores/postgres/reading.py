@@ -100,7 +100,7 @@ class PostgresReading(PostgresMeasuring):
         exact = sum(count for _, count in rows) < limit
         if exact or tenant is not None:
             return seen, exact
-        return of_many(seen, await self.tallied(since, now=now)), False
+        return of_many(seen, await self._ended(since, now)), False
 
     async def workers(self) -> list[WorkerRecord]:
         return [_worker(**decoded(row)) for row in await self._db.fetch(self._sql["workers"])]

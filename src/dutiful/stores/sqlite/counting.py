@@ -114,7 +114,7 @@ def _finished(db: Connection, since: timedelta, tenant: str | None, now: int) ->
     exact = sum(count for _, count in rows) < limit
     if exact or tenant is not None:
         return seen, exact
-    return of_many(seen, measuring.tallied(db, since, now)), False
+    return of_many(seen, measuring.ended(db, since, now)), False
 
 
 def _oldest(db: Connection, tenant: str | None) -> dict[str, datetime]:

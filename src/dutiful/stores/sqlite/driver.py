@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -56,6 +56,10 @@ class Connection:
 
     def rows(self, sql: str, bindings: Bindings = ()) -> list[Row]:
         return cast(list[Row], self._execute(sql, bindings).fetchall())
+
+    def each(self, sql: str, bindings: Bindings = ()) -> Iterator[Row]:
+        """Without all of them in memory; whoever asks must read to the end, as below."""
+        return cast(Iterator[Row], self._execute(sql, bindings))
 
     def row(self, sql: str, bindings: Bindings = ()) -> Row | None:
         # Read to the end: an open cursor would keep its read transaction, and RETURNING writes only when it is drained.

@@ -1,18 +1,18 @@
 """What workers have counted: handed over, folded, and read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 
 from dutiful.core.sketch import Sketch
-from dutiful.measuring import Tally, summed
+from dutiful.measuring import FINE, Counted, Tally, summed
 from dutiful.stores.sqlite.codec import span, to_json
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
-_MINUTE = span(timedelta(minutes=1))
+_MINUTE, _HOUR = span(timedelta(minutes=1)), span(timedelta(hours=1))
 _TURNS_STAND = span(timedelta(days=1))
 _STEP = 500  # as many rows are folded in one write, so that nobody waits long for the next
 _sketch = msgspec.json.Decoder(Sketch)
@@ -24,7 +24,7 @@ def tally(db: Connection, worker_id: UUID, turn: int, tallies: Sequence[Tally], 
 
 
 def any_to_fold(db: Connection, keep: timedelta, now: int) -> bool:
-    return bool(db.value(SQL["any_to_fold"], (_minute(now - span(keep)),)))
+    return bool(db.value(SQL["any_to_fold"], _over(keep, now)))
 
 
 def fold(db: Connection, keep: timedelta, now: int) -> bool:
@@ -32,51 +32,80 @@ def fold(db: Connection, keep: timedelta, now: int) -> bool:
     rows = db.rows(SQL["tallies_to_fold"], (_STEP,))
     by_minute: dict[int, list[Tally]] = {}
     for _, _, at, *columns in rows:
-        by_minute.setdefault(_minute(at), []).append(_tally(tuple(columns)))
+        by_minute.setdefault(_began(min(at, now), _MINUTE), []).append(_tally(*columns))
+    by_hour: dict[int, list[Tally]] = {}
     for minute, counted in by_minute.items():
-        for one in summed(counted):
-            known = _tallies(db.rows(SQL["minute_of"], (minute, one.kind, one.outcome)))
-            db.run(SQL["put_minute"], (minute, *_columns(*summed([*known, one]))))
-    for one in summed(one for counted in by_minute.values() for one in counted):
-        known = _tallies(db.rows(SQL["total_of"], (one.kind, one.outcome)))
-        db.run(SQL["put_total"], _columns(*summed([*known, one])))
+        _add(db, "minute", (minute,), counted)
+        by_hour.setdefault(_began(minute, _HOUR), []).extend(counted)
+    for hour, counted in by_hour.items():
+        _add(db, "hour", (hour,), counted)
+    _add(db, "total", (), [one for counted in by_hour.values() for one in counted])
     db.many(SQL["drop_tally"], [(worker_id, turn, kind, outcome) for worker_id, turn, _, kind, outcome, *_ in rows])
-    dropped = db.change(SQL["drop_minutes"], (_minute(now - span(keep)), _STEP))
+    over = {**_over(keep, now), "limit": _STEP}
+    dropped = max(db.change(SQL["drop_minutes"], over), db.change(SQL["drop_hours"], over))
     db.run(SQL["drop_turns"], (now - max(span(keep), _TURNS_STAND),))
     return len(rows) == _STEP or dropped == _STEP
 
 
 def tallied(db: Connection, since: timedelta, now: int) -> list[Tally]:
-    return summed(_tallies(db.rows(SQL["tallied"], {"since": _minute(now - span(since))})))
+    return summed(_tally(*columns) for lately, _, *columns in _counted(db, since, now, ever=False) if lately)
 
 
-def totals(db: Connection) -> list[Tally]:
-    return summed(_tallies(db.rows(SQL["totals"])))
+def counted(db: Connection, since: timedelta, now: int) -> Counted:
+    rows = [(lately, ever, _tally(*columns)) for lately, ever, *columns in _counted(db, since, now, ever=True)]
+    return Counted(
+        lately=summed(one for lately, _, one in rows if lately),
+        ever=summed(one for _, ever, one in rows if ever),
+    )
 
 
-def _minute(at: int) -> int:
-    return at - at % _MINUTE
+def ended(db: Connection, since: timedelta, now: int) -> dict[str, int]:
+    """By outcome, how many attempts."""
+    return dict(db.rows(SQL["count_ended"], _window(since, now)))
+
+
+def _add(db: Connection, name: str, key: Row, counted: Iterable[Tally]) -> None:
+    """To the rows of a minute, of an hour, or of all time."""
+    for one in summed(counted):
+        known = [_tally(*row) for row in db.rows(SQL[f"{name}_of"], (*key, one.kind, one.outcome))]
+        (both,) = summed([*known, one])
+        db.run(SQL[f"put_{name}"], (*key, *_columns(both)))
+
+
+def _counted(db: Connection, since: timedelta, now: int, *, ever: bool) -> Iterator[Row]:
+    return db.each(SQL["counted"], {**_window(since, now), "ever": ever})
+
+
+def _window(since: timedelta, now: int) -> dict[str, int]:
+    fine = since <= FINE
+    return {"fine": fine, "since": _began(now - span(since), _MINUTE if fine else _HOUR), "now": now}
+
+
+def _over(keep: timedelta, now: int) -> dict[str, int]:
+    """Before when minutes and hours are to be forgotten."""
+    return {"minute": _began(now - span(min(keep, FINE)), _MINUTE), "hour": _began(now - span(keep), _HOUR)}
+
+
+def _began(at: int, length: int) -> int:
+    return at - at % length
 
 
 def _columns(one: Tally) -> Row:
-    return (one.kind, one.outcome, one.count, one.run_seconds, one.wait_seconds, one.payload_bytes, one.payload_most,
-            to_json(one.run), to_json(one.wait))  # fmt: skip
+    return (one.kind, one.outcome, one.count, to_json(one.run), to_json(one.wait), one.run_microseconds,
+            one.wait_microseconds, one.payload_bytes, one.payload_most)  # fmt: skip
 
 
-def _tallies(rows: Iterable[Row]) -> list[Tally]:
-    return [_tally(row) for row in rows]
-
-
-def _tally(row: Row) -> Tally:
-    kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait = row
+def _tally(
+    kind: str, outcome: str, count: int, run: str, wait: str, ran: int, waited: int, payload_bytes: int, most: int
+) -> Tally:
     return Tally(
         kind=kind,
         outcome=outcome,
         count=count,
         run=_sketch.decode(run),
         wait=_sketch.decode(wait),
-        run_seconds=run_seconds,
-        wait_seconds=wait_seconds,
+        run_microseconds=ran,
+        wait_microseconds=waited,
         payload_bytes=payload_bytes,
-        payload_most=payload_most,
+        payload_most=most,
     )

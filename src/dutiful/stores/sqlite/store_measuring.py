@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dutiful.measuring import Depth, Signs, Tally
+from dutiful.measuring import Counted, Depth, Signs, Tally
 from dutiful.stores.sqlite import counting, measuring
 from dutiful.stores.sqlite.threads import Threaded
 
@@ -23,8 +23,11 @@ class SqliteMeasuring(Threaded):
     async def tallied(self, since: timedelta, *, now: datetime | None = None) -> list[Tally]:
         return await self._browse(lambda db: measuring.tallied(db, since, self._clock(now)))
 
+    async def counted(self, since: timedelta, *, now: datetime | None = None) -> Counted:
+        return await self._browse(lambda db: measuring.counted(db, since, self._clock(now)))
+
     async def totals(self) -> list[Tally]:
-        return await self._browse(measuring.totals)
+        return (await self.counted(timedelta(0))).ever
 
     async def signs(self, stuck_after: timedelta, *, now: datetime | None = None) -> Signs:
         return await self._browse(lambda db: counting.signs(db, stuck_after, self._clock(now)))

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -44,14 +45,22 @@ async def fold(store: Store, keep: timedelta = DAY, **fields: Any) -> None:
 class MeasuringSuite:
     async def test_what_workers_hand_over_is_summed_by_kind_and_outcome(self, store: Store) -> None:
         first = tally(
-            3, run={7: 1, 9: 2}, wait={0: 3}, run_seconds=1.5, wait_seconds=0.25, payload_bytes=300, payload_most=120
+            3,
+            run={7: 1, 9: 2},
+            wait={0: 3},
+            run_microseconds=1_500_000,
+            wait_microseconds=250_000,
+            payload_bytes=300,
+            payload_most=120,
         )
         await store.tally(ADA, 1, [first, tally(2, outcome="retried")], now=T0)
-        await store.tally(BOB, 1, [tally(1, run={9: 1}, run_seconds=0.5, payload_bytes=10, payload_most=10)], now=T0)
+        await store.tally(
+            BOB, 1, [tally(1, run={9: 1}, run_microseconds=500_000, payload_bytes=10, payload_most=10)], now=T0
+        )
 
         expected = [
-            tally(4, run={7: 1, 9: 3}, wait={0: 3}, run_seconds=2.0, wait_seconds=0.25, payload_bytes=310,
-                  payload_most=120),
+            tally(4, run={7: 1, 9: 3}, wait={0: 3}, run_microseconds=2_000_000, wait_microseconds=250_000,
+                  payload_bytes=310, payload_most=120),
             tally(2, outcome="retried"),
         ]  # fmt: skip
         assert await store.tallied(5 * MINUTE, now=T0) == expected
@@ -99,16 +108,72 @@ class MeasuringSuite:
         assert await counted(3 * MINUTE) == 1111  # also of the minute that it began in, all
         assert await counted(timedelta(0)) == 110
 
-    async def test_old_minutes_are_forgotten_but_totals_only_grow(self, store: Store) -> None:
+    async def test_what_is_old_is_forgotten_but_totals_only_grow(self, store: Store) -> None:
         await store.tally(ADA, 1, [tally(1)], now=T0)
-        await store.tally(ADA, 2, [tally(10)], now=at(3600))
+        await store.tally(ADA, 2, [tally(10)], now=at(2 * 3600))
 
-        await fold(store, HOUR, now=at(3600 + 120))
+        await fold(store, HOUR, now=at(2 * 3600 + 120))
 
-        assert await store.tallied(DAY, now=at(3600 + 120)) == [tally(10)]
+        for since in (2 * HOUR, DAY):
+            assert await store.tallied(since, now=at(2 * 3600 + 120)) == [tally(10)]
         await fold(store, HOUR, now=at(10 * 3600))
         assert await store.tallied(DAY, now=at(10 * 3600)) == []
         assert await store.totals() == [tally(11)]
+
+    async def test_a_long_time_is_added_up_by_the_hour(self, store: Store) -> None:
+        noon = T0.replace(hour=12, minute=0, second=0, microsecond=0)
+        for turn, minute in enumerate((-301, -300, -181, -1, 30)):
+            await store.tally(ADA, turn + 1, [tally(10**turn, run={turn: 1})], now=noon + minute * MINUTE)
+
+        async def counted(since: timedelta) -> int:
+            return sum(one.count for one in await store.tallied(since, now=noon + 30 * MINUTE))
+
+        for _ in range(2):  # the second time, minutes that are no longer needed are gone
+            await fold(store, 10 * DAY, now=noon + 30 * MINUTE)
+            assert await counted(HOUR) == 11000
+            assert await counted(3 * HOUR) == 11000
+            assert await counted(4 * HOUR) == 11100
+            assert await counted(5 * HOUR) == await counted(5 * HOUR + 30 * MINUTE) == 11110
+            assert await counted(10 * DAY) == 11111
+
+    async def test_what_a_clock_that_was_ahead_handed_over_counts_as_of_now(self, store: Store) -> None:
+        await store.tally(ADA, 1, [tally(20)], now=at(6 * 3600))
+
+        assert await store.tallied(5 * MINUTE, now=T0) == [tally(20)]
+        await fold(store, now=T0)
+        assert await store.tallied(5 * MINUTE, now=T0) == [tally(20)]
+        for later in (10 * 60, 5 * 3600, 6 * 3600 + 1):
+            assert await store.tallied(5 * MINUTE, now=at(later)) == []
+
+    async def test_what_was_folded_by_a_clock_that_was_ahead_is_not_lately(self, store: Store) -> None:
+        await store.tally(ADA, 1, [tally(20)], now=at(6 * 3600))
+        await fold(store, now=at(6 * 3600))
+        await store.tally(ADA, 2, [tally(3)], now=T0)
+
+        for since in (5 * MINUTE, 5 * HOUR):
+            assert await store.tallied(since, now=T0) == [tally(3)]
+
+    async def test_both_are_told_of_one_moment(self, store: Store) -> None:
+        await store.tally(ADA, 1, [tally(1, run={3: 1})], now=T0)
+        await fold(store, now=T0)
+        await store.tally(ADA, 2, [tally(10, run={3: 10})], now=at(3600))
+        await store.tally(BOB, 1, [tally(100, outcome="failed")], now=T0)
+
+        lately, ever = await store.counted(5 * MINUTE, now=at(3600))
+        assert lately == await store.tallied(5 * MINUTE, now=at(3600)) == [tally(10, run={3: 10})]
+        assert ever == await store.totals() == [tally(11, run={3: 11}), tally(100, outcome="failed")]
+
+    async def test_folding_changes_no_sum_by_as_much_as_a_microsecond(self, store: Store) -> None:
+        chance = Random(4)
+        for turn in range(1, 31):
+            for worker in (ADA, BOB):
+                run, wait = chance.randrange(10**13), chance.randrange(10**9)
+                one = tally(chance.randrange(1, 99), run_microseconds=run, wait_microseconds=wait)
+                await store.tally(worker, turn, [one], now=at(turn * 20))
+            before = await store.counted(HOUR, now=at(600))
+            if turn % 3 == 0:
+                await fold(store, now=at(600))
+            assert await store.counted(HOUR, now=at(600)) == before
 
     async def test_folding_goes_in_steps(self, store: Store) -> None:
         many = [tally(1, kind=f"kind_{number:04}") for number in range(1_200)]

@@ -4,15 +4,15 @@
 
 -- All that was ever counted.
 create table {schema}.tally_total (
-    count         bigint not null,
-    payload_bytes bigint not null,
-    payload_most  bigint not null,
-    run_seconds   double precision not null,
-    wait_seconds  double precision not null,
-    kind          text   not null,
-    outcome       text   not null,
-    run           jsonb  not null,
-    wait          jsonb  not null,
+    count             bigint not null,
+    payload_bytes     bigint not null,
+    payload_most      bigint not null,
+    run_microseconds  bigint not null,
+    wait_microseconds bigint not null,
+    kind              text   not null,
+    outcome           text   not null,
+    run               jsonb  not null,
+    wait              jsonb  not null,
     primary key (kind, outcome)
 ) with (fillfactor = 50);
 
@@ -22,7 +22,13 @@ create table {schema}.tally_minute (
     primary key (minute, kind, outcome)
 ) with (fillfactor = 70);
 
--- As workers hand it over; folded into minutes and totals soon after.
+create table {schema}.tally_hour (
+    hour timestamptz not null,
+    like {schema}.tally_total,
+    primary key (hour, kind, outcome)
+) with (fillfactor = 70);
+
+-- As workers hand it over; folded into minutes, hours and totals soon after.
 create table {schema}.tally (
     worker_id uuid   not null,
     turn      bigint not null,
@@ -60,35 +66,38 @@ begin
         return;
     end if;
     insert into {schema}.tally
-        (worker_id, turn, at, count, payload_bytes, payload_most, run_seconds, wait_seconds, kind, outcome, run, wait)
-    select p_worker, p_turn, v_now, t.count, t.payload_bytes, t.payload_most, t.run_seconds, t.wait_seconds,
+        (worker_id, turn, at, count, payload_bytes, payload_most, run_microseconds, wait_microseconds, kind, outcome,
+         run, wait)
+    select p_worker, p_turn, v_now, t.count, t.payload_bytes, t.payload_most, t.run_microseconds, t.wait_microseconds,
            t.kind, t.outcome, t.run, t.wait
     from jsonb_to_recordset(p_tallies) as t (
         kind text, outcome text, count bigint, payload_bytes bigint, payload_most bigint,
-        run_seconds double precision, wait_seconds double precision, run jsonb, wait jsonb);
+        run_microseconds bigint, wait_microseconds bigint, run jsonb, wait jsonb);
 end $$;
 
--- Fold up to p_limit rows, and forget as many of the minutes that are over; returns whether there may be more. Two at
--- once take different rows, and add to minutes and totals in one order.
-create function {schema}.fold_tallies(p_limit int, p_keep interval, p_now timestamptz) returns boolean
+-- Fold up to p_limit rows, and forget as many of the minutes and hours that are over; returns whether there may be
+-- more. Two at once take different rows, and add to minutes, hours and totals in one order.
+create function {schema}.fold_tallies(p_limit int, p_fine interval, p_keep interval, p_now timestamptz) returns boolean
 language plpgsql volatile
 set lock_timeout = '2s' set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
     v_folded  bigint;
-    v_dropped bigint;
+    v_minutes bigint;
+    v_hours   bigint;
 begin
     with taken as (
         delete from {schema}.tally t
         where t.ctid = any (array(select x.ctid from {schema}.tally x limit p_limit for update skip locked))
-        returning t.at, t.count, t.payload_bytes, t.payload_most, t.run_seconds, t.wait_seconds, t.kind, t.outcome,
-                  t.run, t.wait
+        -- A clock that was ahead: nobody counts before the time.
+        returning least(t.at, v_now) as at, t.count, t.payload_bytes, t.payload_most, t.run_microseconds,
+                  t.wait_microseconds, t.kind, t.outcome, t.run, t.wait
     ), minutes as (
         insert into {schema}.tally_minute as m
-            (minute, count, payload_bytes, payload_most, run_seconds, wait_seconds, kind, outcome, run, wait)
+            (minute, count, payload_bytes, payload_most, run_microseconds, wait_microseconds, kind, outcome, run, wait)
         select date_trunc('minute', t.at, 'UTC'), sum(t.count), sum(t.payload_bytes), max(t.payload_most),
-               sum(t.run_seconds), sum(t.wait_seconds), t.kind, t.outcome,
+               sum(t.run_microseconds), sum(t.wait_microseconds), t.kind, t.outcome,
                {schema}.sum_sketches(array_agg(t.run)), {schema}.sum_sketches(array_agg(t.wait))
         from taken t
         group by date_trunc('minute', t.at, 'UTC'), t.kind, t.outcome
@@ -96,33 +105,59 @@ begin
         on conflict (minute, kind, outcome) do update
         set count = m.count + excluded.count, payload_bytes = m.payload_bytes + excluded.payload_bytes,
             payload_most = greatest(m.payload_most, excluded.payload_most),
-            run_seconds = m.run_seconds + excluded.run_seconds, wait_seconds = m.wait_seconds + excluded.wait_seconds,
+            run_microseconds = m.run_microseconds + excluded.run_microseconds,
+            wait_microseconds = m.wait_microseconds + excluded.wait_microseconds,
+            run = {schema}.sum_sketches(array[m.run, excluded.run]),
+            wait = {schema}.sum_sketches(array[m.wait, excluded.wait])
+    ), hours as (
+        insert into {schema}.tally_hour as m
+            (hour, count, payload_bytes, payload_most, run_microseconds, wait_microseconds, kind, outcome, run, wait)
+        select date_trunc('hour', t.at, 'UTC'), sum(t.count), sum(t.payload_bytes), max(t.payload_most),
+               sum(t.run_microseconds), sum(t.wait_microseconds), t.kind, t.outcome,
+               {schema}.sum_sketches(array_agg(t.run)), {schema}.sum_sketches(array_agg(t.wait))
+        from taken t
+        group by date_trunc('hour', t.at, 'UTC'), t.kind, t.outcome
+        order by date_trunc('hour', t.at, 'UTC'), t.kind, t.outcome
+        on conflict (hour, kind, outcome) do update
+        set count = m.count + excluded.count, payload_bytes = m.payload_bytes + excluded.payload_bytes,
+            payload_most = greatest(m.payload_most, excluded.payload_most),
+            run_microseconds = m.run_microseconds + excluded.run_microseconds,
+            wait_microseconds = m.wait_microseconds + excluded.wait_microseconds,
             run = {schema}.sum_sketches(array[m.run, excluded.run]),
             wait = {schema}.sum_sketches(array[m.wait, excluded.wait])
     ), totals as (
-        insert into {schema}.tally_total as a
-            (count, payload_bytes, payload_most, run_seconds, wait_seconds, kind, outcome, run, wait)
-        select sum(t.count), sum(t.payload_bytes), max(t.payload_most), sum(t.run_seconds), sum(t.wait_seconds),
-               t.kind, t.outcome, {schema}.sum_sketches(array_agg(t.run)), {schema}.sum_sketches(array_agg(t.wait))
+        insert into {schema}.tally_total as m
+            (count, payload_bytes, payload_most, run_microseconds, wait_microseconds, kind, outcome, run, wait)
+        select sum(t.count), sum(t.payload_bytes), max(t.payload_most),
+               sum(t.run_microseconds), sum(t.wait_microseconds), t.kind, t.outcome,
+               {schema}.sum_sketches(array_agg(t.run)), {schema}.sum_sketches(array_agg(t.wait))
         from taken t
         group by t.kind, t.outcome
         order by t.kind, t.outcome
         on conflict (kind, outcome) do update
-        set count = a.count + excluded.count, payload_bytes = a.payload_bytes + excluded.payload_bytes,
-            payload_most = greatest(a.payload_most, excluded.payload_most),
-            run_seconds = a.run_seconds + excluded.run_seconds, wait_seconds = a.wait_seconds + excluded.wait_seconds,
-            run = {schema}.sum_sketches(array[a.run, excluded.run]),
-            wait = {schema}.sum_sketches(array[a.wait, excluded.wait])
+        set count = m.count + excluded.count, payload_bytes = m.payload_bytes + excluded.payload_bytes,
+            payload_most = greatest(m.payload_most, excluded.payload_most),
+            run_microseconds = m.run_microseconds + excluded.run_microseconds,
+            wait_microseconds = m.wait_microseconds + excluded.wait_microseconds,
+            run = {schema}.sum_sketches(array[m.run, excluded.run]),
+            wait = {schema}.sum_sketches(array[m.wait, excluded.wait])
     )
     select count(*) into v_folded from taken;
     delete from {schema}.tally_minute m
     where m.ctid = any (array(
         select x.ctid from {schema}.tally_minute x
-        where x.minute < date_trunc('minute', v_now - p_keep, 'UTC')
+        where x.minute < date_trunc('minute', v_now - least(p_fine, p_keep), 'UTC')
         limit p_limit
         for update skip locked));
-    get diagnostics v_dropped = row_count;
+    get diagnostics v_minutes = row_count;
+    delete from {schema}.tally_hour h
+    where h.ctid = any (array(
+        select x.ctid from {schema}.tally_hour x
+        where x.hour < date_trunc('hour', v_now - p_keep, 'UTC')
+        limit p_limit
+        for update skip locked));
+    get diagnostics v_hours = row_count;
     -- There is one for each worker of late.
     delete from {schema}.tally_turn t where t.at < v_now - greatest(p_keep, interval '1 day');
-    return v_folded = p_limit or v_dropped = p_limit;
+    return p_limit in (v_folded, v_minutes, v_hours);
 end $$;

@@ -54,7 +54,7 @@ group by j.kind;
 create view {schema}.kind_metrics as
 with lately as (
     select m.kind, m.outcome, m.count, m.run, m.wait from {schema}.tally_minute m
-    where m.minute >= date_trunc('minute', now() - interval '1 hour', 'UTC')
+    where m.minute between date_trunc('minute', now() - interval '1 hour', 'UTC') and now()
     union all
     select t.kind, t.outcome, t.count, t.run, t.wait from {schema}.tally t
     where t.at >= date_trunc('minute', now() - interval '1 hour', 'UTC')

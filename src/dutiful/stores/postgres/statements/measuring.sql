@@ -2,25 +2,50 @@
 select {schema}.add_tallies($1, $2, $3::text::jsonb, $4);
 
 -- name: fold_tallies
-select {schema}.fold_tallies($1, $2, $3);
+select {schema}.fold_tallies($1, $2, $3, $4);
 
--- name: tallied
--- In one statement, so that what is folded meanwhile counts once.
-with since as materialized (
-    select date_trunc('minute', coalesce($2::timestamptz, clock_timestamp()) - $1::interval, 'UTC') as at
+-- name: counted
+-- In one statement, so that what is folded meanwhile counts once. What is not folded was counted just now, whatever a
+-- clock that was ahead may say.
+with asked as materialized (
+    select coalesce($4::timestamptz, clock_timestamp()) as now,
+           date_trunc(case when $1::boolean then 'minute' else 'hour' end,
+                      coalesce($4::timestamptz, clock_timestamp()) - $2::interval, 'UTC') as since
 )
-select kind, outcome, count, run, wait, run_seconds, wait_seconds, payload_bytes, payload_most
-from {schema}.tally_minute where minute >= (select at from since)
+select true as lately, false as ever,
+       kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+from {schema}.tally_minute
+where $1 and minute between (select since from asked) and (select now from asked)
 union all
-select kind, outcome, count, run, wait, run_seconds, wait_seconds, payload_bytes, payload_most
-from {schema}.tally where at >= (select at from since);
-
--- name: totals
-select kind, outcome, count, run, wait, run_seconds, wait_seconds, payload_bytes, payload_most
+select true, false, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+from {schema}.tally_hour
+where not $1 and hour between (select since from asked) and (select now from asked)
+union all
+select false, true, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
 from {schema}.tally_total
+where $3::boolean
 union all
-select kind, outcome, count, run, wait, run_seconds, wait_seconds, payload_bytes, payload_most
+select at >= (select since from asked), true,
+       kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
 from {schema}.tally;
+
+-- name: count_ended
+with asked as materialized (
+    select coalesce($3::timestamptz, clock_timestamp()) as now,
+           date_trunc(case when $1::boolean then 'minute' else 'hour' end,
+                      coalesce($3::timestamptz, clock_timestamp()) - $2::interval, 'UTC') as since
+)
+select e.outcome, sum(e.count)::bigint
+from (
+    select outcome, count from {schema}.tally_minute
+    where $1 and minute between (select since from asked) and (select now from asked)
+    union all
+    select outcome, count from {schema}.tally_hour
+    where not $1 and hour between (select since from asked) and (select now from asked)
+    union all
+    select outcome, count from {schema}.tally where at >= (select since from asked)
+) e
+group by e.outcome;
 
 -- name: count_stuck
 select {schema}.count_stuck($1, $2);

@@ -1,21 +1,21 @@
 -- What workers have counted, and views for people who know SQL.
 --
--- A sketch is JSON: how many by the number of their bucket. Times that are counted are in seconds.
+-- A sketch is JSON: how many by the number of their bucket. Times are in microseconds, all together.
 
--- As workers hand it over; folded into minutes and totals soon after.
+-- As workers hand it over; folded into minutes, hours and totals soon after.
 CREATE TABLE dutiful_tally (
-    worker_id     BLOB    NOT NULL,
-    turn          INTEGER NOT NULL,
-    kind          TEXT    NOT NULL,
-    outcome       TEXT    NOT NULL,
-    at            INTEGER NOT NULL,
-    count         INTEGER NOT NULL,
-    run_seconds   REAL    NOT NULL,
-    wait_seconds  REAL    NOT NULL,
-    payload_bytes INTEGER NOT NULL,
-    payload_most  INTEGER NOT NULL,
-    run           TEXT    NOT NULL,
-    wait          TEXT    NOT NULL,
+    worker_id         BLOB    NOT NULL,
+    turn              INTEGER NOT NULL,
+    kind              TEXT    NOT NULL,
+    outcome           TEXT    NOT NULL,
+    at                INTEGER NOT NULL,
+    count             INTEGER NOT NULL,
+    run_microseconds  INTEGER NOT NULL,
+    wait_microseconds INTEGER NOT NULL,
+    payload_bytes     INTEGER NOT NULL,
+    payload_most      INTEGER NOT NULL,
+    run               TEXT    NOT NULL,
+    wait              TEXT    NOT NULL,
     PRIMARY KEY (worker_id, turn, kind, outcome)
 ) STRICT, WITHOUT ROWID;
 
@@ -27,30 +27,44 @@ CREATE TABLE dutiful_tally_turn (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE dutiful_tally_minute (
-    minute        INTEGER NOT NULL,  -- when it began
-    kind          TEXT    NOT NULL,
-    outcome       TEXT    NOT NULL,
-    count         INTEGER NOT NULL,
-    run_seconds   REAL    NOT NULL,
-    wait_seconds  REAL    NOT NULL,
-    payload_bytes INTEGER NOT NULL,
-    payload_most  INTEGER NOT NULL,
-    run           TEXT    NOT NULL,
-    wait          TEXT    NOT NULL,
+    minute            INTEGER NOT NULL,  -- when it began
+    kind              TEXT    NOT NULL,
+    outcome           TEXT    NOT NULL,
+    count             INTEGER NOT NULL,
+    run_microseconds  INTEGER NOT NULL,
+    wait_microseconds INTEGER NOT NULL,
+    payload_bytes     INTEGER NOT NULL,
+    payload_most      INTEGER NOT NULL,
+    run               TEXT    NOT NULL,
+    wait              TEXT    NOT NULL,
     PRIMARY KEY (minute, kind, outcome)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dutiful_tally_hour (
+    hour              INTEGER NOT NULL,
+    kind              TEXT    NOT NULL,
+    outcome           TEXT    NOT NULL,
+    count             INTEGER NOT NULL,
+    run_microseconds  INTEGER NOT NULL,
+    wait_microseconds INTEGER NOT NULL,
+    payload_bytes     INTEGER NOT NULL,
+    payload_most      INTEGER NOT NULL,
+    run               TEXT    NOT NULL,
+    wait              TEXT    NOT NULL,
+    PRIMARY KEY (hour, kind, outcome)
 ) STRICT, WITHOUT ROWID;
 
 -- All that was ever counted.
 CREATE TABLE dutiful_tally_total (
-    kind          TEXT    NOT NULL,
-    outcome       TEXT    NOT NULL,
-    count         INTEGER NOT NULL,
-    run_seconds   REAL    NOT NULL,
-    wait_seconds  REAL    NOT NULL,
-    payload_bytes INTEGER NOT NULL,
-    payload_most  INTEGER NOT NULL,
-    run           TEXT    NOT NULL,
-    wait          TEXT    NOT NULL,
+    kind              TEXT    NOT NULL,
+    outcome           TEXT    NOT NULL,
+    count             INTEGER NOT NULL,
+    run_microseconds  INTEGER NOT NULL,
+    wait_microseconds INTEGER NOT NULL,
+    payload_bytes     INTEGER NOT NULL,
+    payload_most      INTEGER NOT NULL,
+    run               TEXT    NOT NULL,
+    wait              TEXT    NOT NULL,
     PRIMARY KEY (kind, outcome)
 ) STRICT, WITHOUT ROWID;
 

@@ -57,6 +57,7 @@ CREATE VIEW dutiful_kind_metrics AS
 WITH lately AS (
     SELECT kind, outcome, count, run, wait FROM dutiful_tally_minute
     WHERE minute > (julianday('now', '-61 minutes') - 2440587.5) * 86400000000
+      AND minute <= (julianday('now') - 2440587.5) * 86400000000
     UNION ALL
     SELECT kind, outcome, count, run, wait FROM dutiful_tally
     WHERE at > (julianday('now', '-61 minutes') - 2440587.5) * 86400000000

@@ -4,11 +4,14 @@ ON CONFLICT (worker_id) DO UPDATE SET turn = excluded.turn, at = excluded.at WHE
 
 -- name: insert_tally
 INSERT INTO dutiful_tally
-       (worker_id, turn, at, kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait)
-VALUES (?,         ?,    ?,  ?,    ?,       ?,     ?,           ?,            ?,             ?,            ?,   ?);
+       (worker_id, turn, at, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes,
+        payload_most)
+VALUES (?,         ?,    ?,  ?,    ?,       ?,     ?,   ?,    ?,                ?,                 ?,
+        ?);
 
 -- name: tallies_to_fold
-SELECT worker_id, turn, at, kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait
+SELECT worker_id, turn, at, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes,
+       payload_most
 FROM dutiful_tally
 LIMIT ?;
 
@@ -16,52 +19,81 @@ LIMIT ?;
 DELETE FROM dutiful_tally WHERE worker_id = ? AND turn = ? AND kind = ? AND outcome = ?;
 
 -- name: minute_of
-SELECT kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait
+SELECT kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
 FROM dutiful_tally_minute
 WHERE minute = ? AND kind = ? AND outcome = ?;
 
 -- name: put_minute
 REPLACE INTO dutiful_tally_minute
-        (minute, kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait)
-VALUES  (?,      ?,    ?,       ?,     ?,           ?,            ?,             ?,            ?,   ?);
+        (minute, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most)
+VALUES  (?,      ?,    ?,       ?,     ?,   ?,    ?,                ?,                 ?,             ?);
+
+-- name: hour_of
+SELECT kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+FROM dutiful_tally_hour
+WHERE hour = ? AND kind = ? AND outcome = ?;
+
+-- name: put_hour
+REPLACE INTO dutiful_tally_hour
+        (hour, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most)
+VALUES  (?,    ?,    ?,       ?,     ?,   ?,    ?,                ?,                 ?,             ?);
 
 -- name: total_of
-SELECT kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait
+SELECT kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
 FROM dutiful_tally_total
 WHERE kind = ? AND outcome = ?;
 
 -- name: put_total
 REPLACE INTO dutiful_tally_total
-        (kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait)
-VALUES  (?,    ?,       ?,     ?,           ?,            ?,             ?,            ?,   ?);
+        (kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most)
+VALUES  (?,    ?,       ?,     ?,   ?,    ?,                ?,                 ?,             ?);
 
 -- name: any_to_fold
 SELECT EXISTS (SELECT 1 FROM dutiful_tally)
-    OR EXISTS (SELECT 1 FROM dutiful_tally_minute WHERE minute < ?);
+    OR EXISTS (SELECT 1 FROM dutiful_tally_minute WHERE minute < :minute)
+    OR EXISTS (SELECT 1 FROM dutiful_tally_hour WHERE hour < :hour);
 
 -- name: drop_minutes
 DELETE FROM dutiful_tally_minute
 WHERE (minute, kind, outcome) IN (
-    SELECT minute, kind, outcome FROM dutiful_tally_minute WHERE minute < ? ORDER BY minute LIMIT ?);
+    SELECT minute, kind, outcome FROM dutiful_tally_minute WHERE minute < :minute ORDER BY minute LIMIT :limit);
+
+-- name: drop_hours
+DELETE FROM dutiful_tally_hour
+WHERE (hour, kind, outcome) IN (
+    SELECT hour, kind, outcome FROM dutiful_tally_hour WHERE hour < :hour ORDER BY hour LIMIT :limit);
 
 -- name: drop_turns
 -- There is one for each worker of late, so that to look at all of them costs little.
 DELETE FROM dutiful_tally_turn WHERE at < ?;
 
--- name: tallied
--- In one statement, so that what is folded meanwhile counts once.
-SELECT kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait
-FROM dutiful_tally_minute WHERE minute >= :since
+-- name: counted
+-- In one statement, so that what is folded meanwhile counts once. What is not folded was counted just now, whatever a
+-- clock that was ahead may say.
+SELECT 1 AS lately, 0 AS ever,
+       kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+FROM dutiful_tally_minute WHERE :fine AND minute BETWEEN :since AND :now
 UNION ALL
-SELECT kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait
-FROM dutiful_tally WHERE at >= :since;
-
--- name: totals
-SELECT kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait
-FROM dutiful_tally_total
+SELECT 1, 0, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+FROM dutiful_tally_hour WHERE NOT :fine AND hour BETWEEN :since AND :now
 UNION ALL
-SELECT kind, outcome, count, run_seconds, wait_seconds, payload_bytes, payload_most, run, wait
+SELECT 0, 1, kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+FROM dutiful_tally_total WHERE :ever
+UNION ALL
+SELECT at >= :since, 1,
+       kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
 FROM dutiful_tally;
+
+-- name: count_ended
+SELECT outcome, sum(count)
+FROM (
+    SELECT outcome, count FROM dutiful_tally_minute WHERE :fine AND minute BETWEEN :since AND :now
+    UNION ALL
+    SELECT outcome, count FROM dutiful_tally_hour WHERE NOT :fine AND hour BETWEEN :since AND :now
+    UNION ALL
+    SELECT outcome, count FROM dutiful_tally WHERE at >= :since
+)
+GROUP BY outcome;
 
 -- name: count_stuck
 -- There are as many rows as jobs that run.
