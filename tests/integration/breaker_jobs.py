@@ -1,7 +1,9 @@
 """Services that fail when they are told to, and jobs that call them under a breaker."""
 
 import asyncio
+import multiprocessing
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,8 @@ def grid_is(state: str) -> bool:
 @process_app.job(breaker="printer", retry=ONCE, process=True)
 def process() -> None:
     print_page()
+    while Path(os.environ.get("BREAKER_HELD", "nowhere")).exists():
+        time.sleep(0.01)
 
 
 printer = process_app.breaker("printer")
@@ -146,3 +150,15 @@ def feed_declared() -> str:
 @process_app.job(retry=ONCE, process=True)
 def feed_undeclared() -> str:
     return feed()
+
+
+def import_slowly() -> None:
+    """In a job's process, take as long to import this as the test wants."""
+    imported = os.environ.get("BREAKER_IMPORTED")
+    if imported is not None and multiprocessing.parent_process() is not None:
+        note("importing")
+        while not Path(imported).exists():
+            time.sleep(0.01)
+
+
+import_slowly()

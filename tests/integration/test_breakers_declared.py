@@ -1,5 +1,6 @@
 """Kinds that declare a breaker, beside workers whose code says otherwise, and in processes of their own."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +76,72 @@ async def test_in_a_jobs_process_a_decorated_function_is_refused_unless_its_kind
         (error,) = (await final(app, undeclared)).errors or []
     assert error["type"] == "UsageError"
     assert "@app.job(process=True, breaker='printer')" in error["message"]
+
+
+@pytest.mark.req("L48", "L57")
+async def test_no_job_that_waited_for_a_process_begins_once_its_breaker_has_opened(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    diary, held = tmp_path / "diary", tmp_path / "held"
+    monkeypatch.setenv("BREAKER_DIARY", str(diary))
+    monkeypatch.setenv("BREAKER_FAILING", str(tmp_path / "not"))
+    monkeypatch.setenv("BREAKER_HELD", str(held))
+    held.touch()
+    app.configure(cpu_processes=1, lanes="one=4")
+    app.kinds["process"] = process_app.kinds["process"]
+
+    async with working(app):
+        jobs = [await app.enqueue("process") for _ in range(4)]
+
+        async def states() -> list[State]:
+            return sorted([await state(app, job) for job in jobs])
+
+        async def one_runs_and_others_wait_for_its_process() -> bool:
+            return diary.exists() and await states() == [State.RUNNING] * 4
+
+        async def others_wait_for_the_breaker() -> bool:
+            return await states() == [*[State.BLOCKED] * 3, State.COMPLETED]
+
+        await eventually(one_runs_and_others_wait_for_its_process)
+        await (await app.operator()).open_breaker("printer")
+        held.unlink()
+        await eventually(others_wait_for_the_breaker)
+        assert diary.read_text() == "page\n"
+
+        await (await app.operator()).reset_breaker("printer")
+        assert [(await final(app, job)).attempt for job in jobs] == [1] * 4
+    assert diary.read_text() == "page\n" * 4
+
+
+@pytest.mark.req("L48", "L57")
+async def test_a_breaker_that_opens_while_a_process_imports_the_handler_holds_it_back(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    diary, imported = tmp_path / "diary", tmp_path / "imported"
+    monkeypatch.setenv("BREAKER_DIARY", str(diary))
+    monkeypatch.setenv("BREAKER_FAILING", str(tmp_path / "not"))
+    monkeypatch.setenv("BREAKER_IMPORTED", str(imported))
+    app.configure(cpu_processes=1)
+    app.kinds["process"] = process_app.kinds["process"]
+
+    async with working(app):
+        job = await app.enqueue("process")
+
+        async def imports() -> bool:
+            return diary.exists()
+
+        await eventually(imports)
+        await (await app.operator()).open_breaker("printer")
+        imported.touch()
+
+        async def waits() -> bool:
+            return await state(app, job) is State.BLOCKED
+
+        await eventually(waits)
+        assert diary.read_text() == "importing\n"
+        await (await app.operator()).reset_breaker("printer")
+        assert (await final(app, job)).attempt == 1
+    assert diary.read_text() == "importing\npage\n"
 
 
 @sqlite

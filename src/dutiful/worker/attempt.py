@@ -5,6 +5,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -79,8 +80,10 @@ class Attempts:
                 accepted = kind.accept(claim.payload, claim.tenant)
                 context.upgrade(accepted.payload)
                 claim = msgspec.structs.replace(claim, payload=accepted.arguments)
-            barred = None if kind.breaker is None else await context.let_in(kind.breaker)
-            if barred is not None:
+            enter = None if kind.breaker is None else partial(context.let_in, kind.breaker)
+            if kind.mode is Mode.PROCESS:  # which may have to be waited for: it enters when it could begin
+                outcome = await self._processes.run(kind, claim, slot, enter)
+            elif enter is not None and (barred := await enter()) is not None:
                 outcome = barred
             elif kind.mode is Mode.LOOP:
                 own = contextvars.copy_context()
@@ -91,10 +94,9 @@ class Attempts:
             elif kind.mode is Mode.THREAD:
                 arguments = self._arguments(claim, kind, context)
                 outcome = self._outcome_of(await self._threads.run(kind.function, arguments, context, slot))
-            elif isinstance(kind, Pipeline):
-                outcome = await self._phases.run(claim, kind, context, slot)
             else:
-                outcome = await self._processes.run(kind, claim, slot)
+                assert isinstance(kind, Pipeline)
+                outcome = await self._phases.run(claim, kind, context, slot)
             if context.tracked is not None and kind.mode is not Mode.PHASES:
                 outcome = _with_items(outcome, context.tracked)
         except BaseException as error:  # an exit or an interrupt that a handler raises ends the job, not the worker

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -27,7 +27,11 @@ from dutiful.observe.logs import ABOUT, WORKER, about
 from dutiful.worker.ending import meant_by
 from dutiful.worker.slot import Slot
 
-BEGUN = b"begun"
+READY = b"ready"  # said by a process that could begin now
+GO, STAY = b"go", b"stay"  # said to one that has to wait for it
+
+Enter = Callable[[], Awaitable[Outcome | None]]
+"""Asked when nothing is left but to begin; what it gives, if anything, is what becomes of the job instead."""
 
 
 class ProcessDied(Exception):
@@ -42,6 +46,7 @@ class Request(msgspec.Struct):
     message_limit: int
     about: dict[str, Any]  # which job it is, for the logs
     trace: dict[str, str] | None  # the attempt's span, as another process can take it up
+    waits: bool  # to be told to go
 
 
 class Answer(msgspec.Struct):
@@ -75,17 +80,26 @@ class ProcessPool:
         self._busy: set[_Member] = set()
         self._closed = False
 
-    async def run(self, kind: Kind[Any, Any], claim: Claim, slot: Slot) -> Outcome:
+    async def run(self, kind: Kind[Any, Any], claim: Claim, slot: Slot, enter: Enter | None = None) -> Outcome:
         async with self._free:
             member = self._living() or await self._started()
             self._busy.add(member)
             try:
-                slot.interrupted_by(lambda stop: member.kill())
                 limits = self._result_limit, self._message_limit
                 trace = None if self._carrier is None else self._carrier()
                 who = {**about(claim), "worker": WORKER.get()}
-                request = Request(kind.__module__, kind.__qualname__, claim.payload, *limits, who, trace)
-                answer = await member.ask(request, slot.count_from_now)
+                waits = enter is not None
+                request = Request(kind.__module__, kind.__qualname__, claim.payload, *limits, who, trace, waits)
+                answer = await member.ask(msgspec.json.encode(request))
+                if answer == READY:
+                    # Only now: a breaker may have opened while the job waited for a process, and for what that imports.
+                    if enter is not None and (instead := await enter()) is not None:
+                        member.tell(STAY)
+                        self._idle.append(member)
+                        return instead
+                    slot.interrupted_by(lambda stop: member.kill())
+                    slot.count_from_now()
+                    answer = await (member.hear() if enter is None else member.ask(GO))
             except BaseException:
                 # Its answer would be taken for the next job's.
                 member.kill()
@@ -140,30 +154,33 @@ class _Member:
         self._process.start()
         theirs.close()
 
-    async def ask(self, request: Request, begun: Callable[[], None]) -> bytes | None:
-        """The answer, or None if the process died; `begun` is called when its handler begins."""
+    async def ask(self, message: bytes) -> bytes | None:
+        """What it says to that, or None if the process died."""
+        return await self.hear() if self.tell(message) else None
+
+    def tell(self, message: bytes) -> bool:
+        try:
+            self._pipe.send_bytes(message)
+        except OSError:
+            return False
+        return True
+
+    async def hear(self) -> bytes | None:
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[bytes | None] = loop.create_future()
+        heard: asyncio.Future[bytes | None] = loop.create_future()
 
         def on_readable() -> None:
-            try:
-                answer = self._pipe.recv_bytes()
-            except (EOFError, OSError):
-                answer = None
-            if answer == BEGUN:
-                begun()
-                return
             loop.remove_reader(self._pipe.fileno())
-            if not answered.done():
-                answered.set_result(answer)
+            try:
+                message = self._pipe.recv_bytes()
+            except (EOFError, OSError):
+                message = None
+            if not heard.done():
+                heard.set_result(message)
 
-        try:
-            self._pipe.send_bytes(msgspec.json.encode(request))
-        except OSError:
-            return None
         loop.add_reader(self._pipe.fileno(), on_readable)
         try:
-            return await answered
+            return await heard
         finally:
             with contextlib.suppress(OSError, ValueError):
                 loop.remove_reader(self._pipe.fileno())
@@ -216,7 +233,9 @@ def _serve(pipe: Connection, shape: logs.Shape | None) -> None:
     while True:
         try:
             request = msgspec.json.decode(pipe.recv_bytes(), type=Request)
-            pipe.send_bytes(msgspec.json.encode(_answer(request, pipe)))
+            answer = _answer(request, pipe)
+            if answer is not None:
+                pipe.send_bytes(msgspec.json.encode(answer))
         except (EOFError, OSError):
             return
 
@@ -228,20 +247,23 @@ def _die_with(parent: int) -> None:
     os._exit(1)
 
 
-def _answer(request: Request, pipe: Connection) -> Answer:
+def _answer(request: Request, pipe: Connection) -> Answer | None:
+    """None if the job is not to begin, after all."""
     kind = _found(request.module, request.name)
     try:
-        return Answer("done", _run(kind, request, pipe))
+        if not isinstance(kind, Kind):
+            raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
+        # Only now: a young process has much to import, and a timeout that counts it could never be kept.
+        pipe.send_bytes(READY)
+        if request.waits and pipe.recv_bytes() != GO:
+            return None
+        return Answer("done", _run(kind, request))
     except BaseException as error:
         retry = kind.policy.retry if isinstance(kind, Kind) else Retry()
         return _told(meant_by(error, retry, request.message_limit))
 
 
-def _run(kind: Any, request: Request, pipe: Connection) -> str | None:
-    if not isinstance(kind, Kind):
-        raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
-    # Only now: a young process has much to import, and a timeout that counts it could never be kept.
-    pipe.send_bytes(BEGUN)
+def _run(kind: Kind[Any, Any], request: Request) -> str | None:
     ABOUT.set(request.about)
     Aside.kind = kind
     arguments = msgspec.structs.asdict(kind.signature.decode(request.payload))
