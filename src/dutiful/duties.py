@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -53,6 +54,15 @@ class Tidings(msgspec.Struct, frozen=True):
     deleted: bool
 
 
+class Process(StrEnum):
+    """What becomes of a worker's process, as seen by whoever asks: from another host, nothing can be seen."""
+
+    UNSEEN = "unseen"
+    RUNS = "runs"
+    STOPPED = "stopped"  # by a signal or a debugger: it does nothing, and may go on at any time
+    ENDED = "ended"
+
+
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, as the fleet sees it."""
 
@@ -62,7 +72,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_at: datetime
     seen_at: datetime
-    alive: bool = True
+    alive: bool = True  # its process is there; or, where that cannot be seen, it was heard of lately
+    process: Process = Process.UNSEEN
     leading: bool = False
     # lane -> its slots, queues (["*"]: any), how many are busy, with which jobs, and how many it has claimed ahead:
     # {"slots": 3, "queues": ["fast"], "busy": 1, "jobs": ["0193…"], "ahead": 0}; "heard": the marks of

@@ -176,10 +176,10 @@ def _paused(scope: PauseScope, name: str, fleet: Fleet, now: datetime) -> Explan
         return None
     code = {"kind": Why.KIND_PAUSED, "queue": Why.QUEUE_PAUSED, "lane": Why.LANE_PAUSED}[scope]
     every = scope is PauseScope.LANE and pause.name == EVERY_LANE
-    sentence = "waits because every lane is" if every else f"waits because its {scope} {name!r} is"
+    what = "every lane" if every else f"its {scope} {name!r}"
     if not fleet.house:
-        return Explanation(code, f"{sentence} paused")
-    return Explanation(code, f"{sentence} {paused_words(pause, now)}", f"`{resume_command(pause)}`")
+        return Explanation(code, f"waits because {what} is paused")
+    return Explanation(code, f"waits because {what} was {paused_words(pause, now)}", f"`{resume_command(pause)}`")
 
 
 def _barred(kind: str, fleet: Fleet, now: datetime) -> Explanation | None:
@@ -252,4 +252,4 @@ def resume_command(pause: Pause) -> str:
 def paused_words(pause: Pause, now: datetime) -> str:
     by = f" by {pause.by}" if pause.by else ""
     reason = f": {pause.reason}" if pause.reason else ""
-    return f"paused for {brief(now - pause.since)}{by}{reason}"
+    return f"paused {brief(now - pause.since)} ago{by}{reason}"

@@ -26,6 +26,7 @@ from dutiful.payload_rule import PayloadRule
 from dutiful.pipeline import OnRetry, Pipeline
 from dutiful.ruling import problems
 from dutiful.schedule import ScheduleSpec, read_schedule_options
+from dutiful.settings import DEFAULT_QUEUE
 from dutiful.signature import check_function
 from dutiful.telling import Telling
 
@@ -82,7 +83,7 @@ class Registry(Telling, Enqueuer):
         /,
         *,
         name: str | None = None,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         priority: int = 100,
         retry: Retry | str | None = None,
         timeout: Duration | None = None,
@@ -100,7 +101,7 @@ class Registry(Telling, Enqueuer):
         /,
         *,
         name: str | None = None,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         priority: int = 100,
         retry: Retry | str | None = None,
         timeout: Duration | None = None,
@@ -144,7 +145,7 @@ class Registry(Telling, Enqueuer):
         self,
         name: str,
         *,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         priority: int = 100,
         retry: Retry | str | None = None,
         on_retry: OnRetry = "resume",

@@ -19,6 +19,7 @@ from dutiful.core.webhook import key_of
 
 DEFAULT_URL = "sqlite:///dutiful.db"
 ANY = "*"
+DEFAULT_QUEUE = "default"  # of kinds that name none
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ async def test_stuck_jobs_are_listed_and_put_back_in_line(house: House) -> None:
     assert len((await house.get("/admin/jobs/stuck/?older_than=150m")).json()["jobs"]) == 1
     assert (await house.get("/admin/jobs/stuck/?older_than=soon")).status_code == 422
 
+    for unsaid in ({}, {"kind": "mail"}):
+        assert (await house.post("/admin/jobs/release/", unsaid, "acme manager")).status_code == 422, unsaid
     released = (await house.post("/admin/jobs/release/", {"older_than": "1h"}, "acme manager")).json()
     assert released == {"released": [{"job_id": public(ours.job_id), "status": "ready"}]}
     assert (await house.post(f"/admin/jobs/{public(theirs.job_id)}/release/", {}, "acme manager")).status_code == 404

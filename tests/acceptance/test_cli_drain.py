@@ -3,24 +3,28 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from command_line import Answer, Project
 
 from dutiful.acting import PauseScope
 from dutiful.core import ids
+from dutiful.duties import WorkerRecord
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import start_one
+from dutiful.testing.store_suite.builders import T0, start_one
 
 Command = Callable[..., Awaitable[Answer]]
 JOBS = """
 import asyncio
 from pathlib import Path
+from uuid import UUID
 from dutiful import Dutiful
 
 app = Dutiful(heartbeat="200ms")
@@ -46,13 +50,13 @@ def command(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @pytest.fixture
-def worker(project: Project) -> Iterator[None]:
+def worker(project: Project) -> Iterator[subprocess.Popen[bytes]]:
     with (project.folder / "worker.log").open("wb") as log:
         process = subprocess.Popen(
             project.command("worker"), cwd=project.folder, env=project.environment(), stdout=log, stderr=log
         )
         try:
-            yield
+            yield process
         finally:
             process.kill()
             process.wait()
@@ -77,7 +81,7 @@ async def test_a_drain_tells_what_runs_while_it_waits_and_then_that_it_is_safe(
 
     late = await command("drain", "--kind", "email", "--timeout", "1s", "--resume-on-timeout")
     assert late.code == 1, late.err
-    assert "not safe after 1s: 1 still run" in late.out and "dutiful jobs cancel" in late.out
+    assert "not safe after 1s: 1 job still runs" in late.out and "dutiful jobs cancel" in late.out
     assert "kind email goes on" in late.err
     assert await store.pauses() == []
 
@@ -90,7 +94,7 @@ async def test_a_drain_tells_what_runs_while_it_waits_and_then_that_it_is_safe(
             stdout=out,
             stderr=out,
         )
-        until(lambda: "kind email paused; 1 still run" in told.read_text(), "it says what it waits for")
+        until(lambda: "kind email paused; 1 job still runs" in told.read_text(), "it says what it waits for")
         await command("enqueue", "email", "name=second")
         (folder / "go").touch()
         assert draining.wait(120) == 0, told.read_text()
@@ -104,6 +108,50 @@ async def test_a_drain_tells_what_runs_while_it_waits_and_then_that_it_is_safe(
     assert everything["safe"] and [p["name"] for p in everything["pauses"]] == ["*"]
     assert "`dutiful resume lane '*'`" in (await command("doctor")).out
     assert (await command("resume", "lane", "*")).out == "lane * goes on\n"
+
+
+@pytest.mark.req("L93")
+async def test_a_worker_that_was_stopped_keeps_a_drain_from_being_safe_until_it_is_ended(
+    project: Project, command: Command, worker: "subprocess.Popen[bytes]"
+) -> None:
+    made = await command("enqueue", "email", "name=first")
+    until((project.folder / "first.begun").exists, "it runs")
+    worker.send_signal(signal.SIGSTOP)
+    job_id = made.out.split()[0]
+    assert (await command("jobs", "release", job_id, "--reason", "its worker is frozen")).code == 0
+
+    unsafe = await command("drain", "--kind", "email", "--timeout", "3s")
+
+    assert unsafe.code == 1, unsafe.out
+    assert f"kill -CONT {worker.pid}" in unsafe.out and f"kill -KILL {worker.pid}" in unsafe.out
+    assert "its process is stopped" in (await command("workers")).out
+    sick = await command("doctor")
+    assert sick.code == 1 and f"`kill -CONT {worker.pid}`" in sick.out
+    assert (await command("drain", "--kind", "email", "--gone", f"{socket.gethostname()}:{worker.pid}")).code == 2
+    worker.kill()
+    worker.wait()
+    assert (await command("drain", "--kind", "email", "--timeout", "10m")).code == 0
+    assert not (project.folder / "first.done").exists()
+
+
+@pytest.mark.req("L93")
+async def test_what_holds_a_drain_up_fits_a_terminal_and_says_once_what_to_do(command: Command, store: Store) -> None:
+    claims = [await start_one(store, kind="import_file", now=datetime.now(UTC)) for _ in range(3)]
+
+    late = await command("drain", "--kind", "import_file", "--timeout", "0s")
+
+    assert "not safe after 0ms: 3 jobs still run" in late.out
+    table = [line for line in late.out.splitlines() if any(ids.public(claim.job_id) in line for claim in claims)]
+    assert len(table) == 3 and late.out.count("→") == 1 and "dutiful jobs release ID" in late.out
+
+
+@pytest.mark.req("L93")
+@pytest.mark.usefixtures("worker")
+async def test_a_queue_without_jobs_is_drained_while_a_worker_serves_it(project: Project, command: Command) -> None:
+    until(lambda: "lanes" in (project.folder / "worker.log").read_text(), "the worker is there")
+    assert (await command("drain", "--queue", "default", "--timeout", "10m")).code == 0
+    rare = await command("drain", "--queue", "rare", "--timeout", "10m")
+    assert rare.code == 0 and "no live worker or job has the queue rare; check the spelling" in rare.err
 
 
 @pytest.mark.req("L93")
@@ -140,13 +188,13 @@ async def test_a_drain_that_somebody_ends_is_not_called_safe(project: Project, s
         with told.open("wb") as out:
             command = project.command("drain", "--kind", "email", "--timeout", "10m")
             process = subprocess.Popen(command, cwd=project.folder, env=project.environment(), stdout=out, stderr=out)
-        until(lambda: "kind email paused; 1 still run" in told.read_text(), "it waits")
+        until(lambda: "kind email paused; 1 job still runs" in told.read_text(), "it waits")
         return process
 
     first = draining()
     await store.resume(PauseScope.KIND, "email")
     assert first.wait(120) == 1
-    assert "not safe: somebody has resumed kind email; 1 still run" in told.read_text()
+    assert "not safe: somebody has resumed kind email; 1 job still runs" in told.read_text()
 
     second = draining()
     second.send_signal(signal.SIGINT)
@@ -165,6 +213,21 @@ async def test_stuck_jobs_are_listed_and_released(command: Command, store: Store
     assert (listed["id"], listed["kind"], listed["state"], listed["attempt"]) == (name, "email", "running", 1)
     assert listed["created_at"] and listed["started_at"]
     assert name in (await command("jobs", "stuck")).out
+    host = socket.gethostname()
+    ada = WorkerRecord(
+        id=UUID(listed["worker_id"]),
+        name="web-1:4711",
+        host=host,
+        pid=4711,
+        started_at=T0,
+        seen_at=T0,
+        lanes={},
+        kinds=[],
+    )
+    await store.beat(ada, timedelta(hours=1))
+    assert (await command("jobs", "stuck", "--json")).json["jobs"][0]["worker"] == "web-1:4711"
+    assert "web-1:4711" in (await command("jobs", "stuck")).out
+    assert (await command("jobs", "stuck", "--kind", "none", "--older-than", "0s")).out == "no job is running\n"
 
     assert (await command("jobs", "release")).code == 2
     done = await command("jobs", "release", "--older-than", "1h", "--reason", "it hangs")

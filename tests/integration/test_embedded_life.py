@@ -18,7 +18,7 @@ from dutiful import Dutiful, Inject, JobCancelled, ShutdownTimeout, State, Store
 from dutiful.duties import WorkerRecord
 from dutiful.services.rescuer import Rescuer
 from dutiful.store import Store
-from dutiful.stores.sqlite import liveness
+from dutiful.stores import liveness
 from dutiful.worker import lease, shutdown
 from dutiful.working import Ask, Line
 

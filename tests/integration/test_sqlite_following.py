@@ -18,7 +18,8 @@ import uuid_utils.compat
 from dutiful.core.job import NewJob
 from dutiful.duties import WorkerRecord
 from dutiful.locking import LockName
-from dutiful.stores.sqlite import SqliteStore, liveness
+from dutiful.stores import liveness
+from dutiful.stores.sqlite import SqliteStore
 from dutiful.stores.sqlite.driver import Driver
 from dutiful.testing.store_suite.builders import (
     ADA,

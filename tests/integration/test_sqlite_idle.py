@@ -20,8 +20,8 @@ import uuid_utils.compat
 
 from dutiful.core.job import NewJob, Token
 from dutiful.duties import WorkerRecord
+from dutiful.stores.liveness import HOST
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.stores.sqlite.liveness import HOST
 from dutiful.working import Ask, Line
 
 SPAWN = multiprocessing.get_context("spawn")

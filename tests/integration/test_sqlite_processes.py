@@ -18,10 +18,10 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.job import NewJob, Token
-from dutiful.duties import WorkerRecord
+from dutiful.duties import Process, WorkerRecord
+from dutiful.stores.liveness import HOST
 from dutiful.stores.sqlite import SqliteStore, intake, schema
 from dutiful.stores.sqlite.driver import Connection
-from dutiful.stores.sqlite.liveness import HOST
 from dutiful.stores.sqlite.lock import WriteLock
 from dutiful.working import Ask, Line
 
@@ -332,6 +332,23 @@ async def test_a_leader_that_was_stopped_stalls_nobody(sqlite_path: Path) -> Non
 
             assert not (await store.survey(BOB, TTL, now=due + timedelta(seconds=1))).leading
             assert (await store.survey(BOB, TTL, now=due + timedelta(seconds=6))).leading
+            assert [worker.process for worker in await store.workers()] == [Process.STOPPED]
+
+
+async def test_who_stands_in_for_a_stopped_leader_is_not_late_each_time_anew(sqlite_path: Path) -> None:
+    async with opened(sqlite_path) as store:
+        with child(lead, sqlite_path) as (process, pipe):
+            assert pipe.recv()
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGSTOP)
+            due = new_time() + timedelta(hours=1)
+            await store.insert([new_job(run_at=due)])
+            assert (await store.survey(BOB, TTL, now=due + timedelta(seconds=6))).leading
+            await store.promote(10, now=due + timedelta(seconds=6))
+
+            assert (await store.survey(BOB, TTL, now=due + timedelta(seconds=7))).leading, "nothing is overdue now"
+            later = due + timedelta(minutes=1)
+            assert not (await store.survey(BOB, TTL, now=later)).leading, "and then the leader may be back"
 
 
 async def test_a_worker_lives_as_long_as_its_process_however_long_it_is_silent(sqlite_path: Path) -> None:

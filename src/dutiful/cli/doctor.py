@@ -21,7 +21,7 @@ from dutiful.core.audit import AuditEvent
 from dutiful.core.duration import brief
 from dutiful.core.errors import SchemaMismatch, StoreUnavailable
 from dutiful.core.transitions import State
-from dutiful.duties import ScheduleRecord
+from dutiful.duties import Process, ScheduleRecord, WorkerRecord
 from dutiful.explanation import START, Fleet, paused_words, resume_command
 from dutiful.reading import JobFilter, QueueRecord
 from dutiful.reviewing import BulkRun
@@ -109,7 +109,8 @@ async def _examine(app: Dutiful) -> Report:
 async def _look(client: Client, report: Report, rules: Mapping[str, AlertRule]) -> None:
     store = client.store
     health = await store.health()
-    fleet = Fleet.of(await store.workers(), await store.pauses())
+    workers = await store.workers()
+    fleet = Fleet.of(workers, await store.pauses())
     queues, moment = await store.queues(), now()
     report.facts = {name: _fact(value) for name, value in health.items() if name not in ("worries", "problems")}
     report.facts["workers_alive"] = len(fleet.workers)
@@ -123,6 +124,7 @@ async def _look(client: Client, report: Report, rules: Mapping[str, AlertRule]) 
         *_queues(queues, fleet, moment),
         *_kinds(await store.jobs(JobFilter(state=State.READY, limit=SAMPLE)), fleet),
         *_locks(fleet),
+        *_stopped(workers),
         *_lapsed(len(await store.lapsed(SAMPLE, now=moment - LATE))),
         *_schedules(await store.schedules(), moment),
         *_trail(await store.unsealed(1), fleet, moment),
@@ -131,7 +133,7 @@ async def _look(client: Client, report: Report, rules: Mapping[str, AlertRule]) 
         *(
             Finding(
                 Level.WARNING,
-                f"{p.scope} {p.name} is {paused_words(p, moment)}",
+                f"{p.scope} {p.name} was {paused_words(p, moment)}",
                 f"`{resume_command(p)}`",
             )
             for p in fleet.pauses
@@ -208,6 +210,18 @@ def _locks(fleet: Fleet) -> Iterator[Finding]:
             Level.PROBLEM,
             f"live workers keep named locks {how}: these do not exclude each other, so the later ones get none",
             "let all workers reach Postgres the same way, or set direct_url for those behind a pooler",
+        )
+
+
+def _stopped(workers: Iterable[WorkerRecord]) -> Iterator[Finding]:
+    for worker in workers:
+        if worker.process is not Process.STOPPED:
+            continue
+        leads = " and leads, so that others see to schedules and due jobs for it, some of them late"
+        yield Finding(
+            Level.PROBLEM,
+            f"worker {worker.name} is stopped (by a signal or a debugger){leads if worker.leading else ''}",
+            f"let it go on: `kill -CONT {worker.pid}`; or end it: `kill -KILL {worker.pid}`",
         )
 
 

@@ -10,13 +10,13 @@ import typer
 
 from dutiful.acting import EVERY_LANE, Pause
 from dutiful.cli import FAILURE
-from dutiful.cli.output import AsJson, Reason, ago, both_ids, note, print_json, print_table
+from dutiful.cli.output import AsJson, Reason, ago, both_ids, note, plain, print_json, print_table, show
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.duration import brief, duration
 from dutiful.explanation import resume_command
 from dutiful.operator import Operator
-from dutiful.operator.drain import Drain, Part
+from dutiful.operator.drain import Drain, Holdup, Part
 
 SHOWN = 50
 
@@ -37,6 +37,10 @@ def drain(
     resume_on_timeout: Annotated[
         bool, typer.Option("--resume-on-timeout", help="If it is not safe by then, resume what this has paused.")
     ] = False,
+    gone: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORKER", help="A silent worker whose process you know to have ended; may be repeated."),
+    ] = None,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +48,8 @@ def drain(
 
     Exit code 0: it is safe, nothing runs, and nothing will before `dutiful resume`. 1: the time is over, or somebody
     has resumed it meanwhile; the jobs that still run are listed, with what can be done about each. New jobs are
-    accepted meanwhile, and wait. What is paused stays so, even if you interrupt it.
+    accepted meanwhile, and wait. What is paused stays so, even if you interrupt it. A worker that fell silent may go on
+    at any time, so it is waited for, unless its process is seen to have ended or you say so with --gone.
 
     \b
     Examples:
@@ -58,8 +63,15 @@ def drain(
     async def work(operator: Operator) -> tuple[Drain, list[Part]]:
         nonlocal begun
         begun = await operator.drain(
-            kinds=kind or [], queues=queue or [], lanes=lane or [], everything=everything, reason=reason
+            kinds=kind or [],
+            queues=queue or [],
+            lanes=lane or [],
+            everything=everything,
+            reason=reason,
+            gone=gone or [],
         )
+        if begun.unknown:
+            note(f"note: no live worker or job has the {_listed(begun.unknown)}; check the spelling")
         progress = _Progress(begun)
         state = await operator.drained(begun, length, progress.tell)
         ours = state.begun if resume_on_timeout and not state.safe else ()
@@ -102,10 +114,11 @@ class _Progress:
 
 def _still(state: Drain) -> str:
     if state.running:
-        return f"{state.running:,} still run"
-    if state.unheard:
-        return f"none seen running; yet to be heard from: {', '.join(state.unheard)}"
-    return "none seen running; making sure"
+        return "1 job still runs" if state.running == 1 else f"{state.running:,} jobs still run"
+    waits = [f"yet to be heard from: {', '.join(state.unheard)}"] if state.unheard else []
+    if state.silent:
+        waits.append(f"silent: {', '.join(one.worker for one in state.silent)}")
+    return f"none seen running; {'; '.join(waits) or 'making sure'}"
 
 
 def _print_late(state: Drain, length: timedelta, resumed: Sequence[Part]) -> None:
@@ -113,28 +126,29 @@ def _print_late(state: Drain, length: timedelta, resumed: Sequence[Part]) -> Non
         typer.echo(f"not safe: somebody has resumed {', '.join(state.not_paused)}; {_still(state)}")
     else:
         typer.echo(f"not safe after {brief(length)}: {_still(state)}")
-    print_table(
-        ("id", "kind", "queue", "started", "worker", "alive", "what to do"),
-        (
-            (
-                ids.public(one.job_id),
-                one.kind,
-                one.queue,
-                ago(one.started_at),
-                one.worker,
-                "yes" if one.alive else "no",
-                one.remedy,
-            )
-            for one in state.holdups[:SHOWN]
-        ),
-        empty="no job is known by name",
-    )
+    for remedy, alike in _by_remedy(state.holdups[:SHOWN]).items():
+        print_table(
+            ("id", "kind", "started", "worker"),
+            ((ids.public(one.job_id), one.kind, ago(one.started_at), one.worker) for one in alike),
+            empty="",
+        )
+        show(plain(f"→ {remedy}"))
+    for silent in state.silent:
+        show(plain(f"→ {silent.remedy}"))
     if len(state.holdups) > SHOWN:
         note(f"and {len(state.holdups) - SHOWN:,} more")
     if resumed:
         note(f"{_listed(resumed)} goes on")
     if kept := [pause for pause in state.pauses if Part(pause.scope, pause.name) not in resumed]:
         note(f"still paused: {_listed(kept)}; to let it go on: {_resumes(kept)}")
+
+
+def _by_remedy(holdups: Iterable[Holdup]) -> dict[str, list[Holdup]]:
+    """One sentence for all whom it helps, in which ID stands for each."""
+    found: dict[str, list[Holdup]] = {}
+    for one in holdups:
+        found.setdefault(one.remedy.replace(ids.public(one.job_id), "ID"), []).append(one)
+    return found
 
 
 def _listed(some: Iterable[Part | Pause]) -> str:

@@ -8,7 +8,7 @@ import typer
 from dutiful.cli.output import AsJson, Tenant, ago, print_json, print_table, show
 from dutiful.cli.target import operate
 from dutiful.core.duration import brief, duration
-from dutiful.duties import WorkerRecord
+from dutiful.duties import Process, WorkerRecord
 
 
 def register(cli: typer.Typer) -> None:
@@ -88,9 +88,14 @@ def _about(count: int, estimated: bool) -> int | str:
 
 
 def _alive(worker: WorkerRecord) -> str:
-    if not worker.alive:
-        return "no"
-    return "yes, leads" if worker.leading else "yes"
+    words = ["yes" if worker.alive else "no"]
+    if worker.alive and worker.leading:
+        words.append("leads")
+    if worker.process is Process.STOPPED:
+        words.append("its process is stopped")
+    if not worker.alive and worker.process is Process.ENDED:
+        words.append("it has ended")
+    return ", ".join(words)
 
 
 def _lanes(worker: WorkerRecord) -> str:

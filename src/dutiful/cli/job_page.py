@@ -117,17 +117,17 @@ class JobPage:
 
 async def job_page(operator: Operator, job_id: UUID) -> JobPage:
     job = await operator.job(job_id)
-    names = {} if operator.tenant is not None else {worker.id: worker.name for worker in await operator.workers()}
+    names = await worker_names(operator)
     attempts = [*await operator.attempts(job_id), *_last_attempt(job)]
     return JobPage(
         job=job,
         why=await operator.explain(job_id),
         attempts=tuple(
-            Try(a.attempt, a.outcome, a.worker_id, _name(a.worker_id, names), a.claimed_at, a.ended_at, a.error)
+            Try(a.attempt, a.outcome, a.worker_id, worker_name(a.worker_id, names), a.claimed_at, a.ended_at, a.error)
             for a in attempts
         ),
         needs=tuple(await operator.needs(job_id)),
-        worker=_name(job.worker_id, names),
+        worker=worker_name(job.worker_id, names),
         phases=tuple(await operator.phases(job_id)),
         posts=tuple(await operator.posts_of(job_id)),
     )
@@ -159,7 +159,12 @@ def _public(job_id: UUID | None) -> str | None:
     return None if job_id is None else ids.public(job_id)
 
 
-def _name(worker_id: UUID | None, names: dict[UUID, str]) -> str | None:
+async def worker_names(operator: Operator) -> dict[UUID, str]:
+    """As `dutiful workers` has them; a tenant is not told."""
+    return {} if operator.tenant is not None else {worker.id: worker.name for worker in await operator.workers()}
+
+
+def worker_name(worker_id: UUID | None, names: dict[UUID, str]) -> str | None:
     return None if worker_id is None else names.get(worker_id, str(worker_id))
 
 

@@ -9,6 +9,7 @@ from dutiful.cli.output import Reason, note, now
 from dutiful.cli.target import operate
 from dutiful.explanation import Fleet, paused_words, resume_command
 from dutiful.operator import Operator
+from dutiful.settings import DEFAULT_QUEUE
 
 Scope = Annotated[PauseScope, typer.Argument(metavar="queue|kind|lane", help="What is named.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
@@ -47,7 +48,7 @@ def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) 
 async def _pause(operator: Operator, scope: PauseScope, name: str, reason: str | None) -> str:
     if await operator.pause(scope, name, reason):
         known = await _known(operator, scope)
-        if name not in known and "*" not in known and name != EVERY_LANE:
+        if name not in known and name != EVERY_LANE:
             note(f"note: no live worker or waiting job has a {scope} {name!r}; check its spelling")
         return f"{scope} {name} is paused"
     held = Fleet.of([], await operator.pauses()).paused(scope, name)
@@ -67,7 +68,7 @@ async def _resume(operator: Operator, scope: PauseScope, name: str, reason: str 
 
 
 async def _known(operator: Operator, scope: PauseScope) -> set[str]:
-    """The names that anybody uses now; "*" stands for any."""
+    """The names that anybody uses now."""
     workers = [worker for worker in await operator.workers() if worker.alive]
     match scope:
         case PauseScope.KIND:
@@ -76,4 +77,5 @@ async def _known(operator: Operator, scope: PauseScope) -> set[str]:
             return {lane for worker in workers for lane in worker.lanes}
         case PauseScope.QUEUE:
             lanes = {queue for worker in workers for lane in worker.lanes.values() for queue in lane["queues"]}
-            return lanes | {q.queue for q in await operator.queues() if q.ready or q.scheduled or q.running}
+            live = {q.queue for q in await operator.queues() if q.ready or q.scheduled or q.running}
+            return lanes | live | {DEFAULT_QUEUE}

@@ -7,6 +7,7 @@ from uuid import UUID
 import typer
 
 from dutiful.cli import FAILURE
+from dutiful.cli.job_page import worker_name, worker_names
 from dutiful.cli.output import AsJson, Reason, Tenant, ago, job_json, note, print_json, print_table
 from dutiful.cli.target import operate
 from dutiful.core import ids
@@ -39,9 +40,13 @@ def stuck(
       dutiful jobs stuck --older-than 15m --kind send_email
     """
     length = duration(older_than, "--older-than")
-    found = operate(ctx, lambda operator: operator.stuck(length, kind=kind), tenant)
+
+    async def work(operator: Operator) -> tuple[list[JobRecord], dict[UUID, str]]:
+        return await operator.stuck(length, kind=kind), await worker_names(operator)
+
+    found, names = operate(ctx, work, tenant)
     if as_json:
-        print_json({"jobs": [job_json(job) for job in found]})
+        print_json({"jobs": [{**job_json(job), "worker": worker_name(job.worker_id, names)} for job in found]})
         return
     print_table(
         ("id", "kind", "state", "tries#", "made", "started", "worker"),
@@ -53,11 +58,11 @@ def stuck(
                 f"{job.attempt}/{job.max_attempts}",
                 ago(job.created_at),
                 ago(job.started_at),
-                str(job.worker_id),
+                worker_name(job.worker_id, names),
             )
             for job in found
         ),
-        empty=f"no job has been running for {brief(length)}",
+        empty=_none(length),
     )
 
 
@@ -74,7 +79,8 @@ def release(
     """Put running jobs back in line, their attempts unspent: those named, or all that have been running for long.
 
     The claim is taken away: whatever a worker still does with such a job, its outcome is refused. A handler that cannot
-    be stopped runs on meanwhile, so the job may run twice at a time.
+    be stopped runs on meanwhile, so the job may run twice at a time. Any worker may take it next, also the same one; if
+    that is not to be, pause the kind or stop that worker first.
 
     \b
     Examples:
@@ -96,12 +102,16 @@ def release(
     for job_id, outcome in done:
         typer.echo(f"{ids.public(job_id)}  {outcome if isinstance(outcome, str) else f'released: {outcome.state}'}")
     if not done:
-        typer.echo(f"no job has been running for {brief(length)}")
+        typer.echo(_none(length))
     released = sum(not isinstance(outcome, str) for _, outcome in done)
     if released:
         note("a handler that cannot be stopped runs on for a while; what it returns is refused")
     if released < len(wanted):
         raise typer.Exit(FAILURE)
+
+
+def _none(length: timedelta) -> str:
+    return f"no job has been running for {brief(length)}" if length else "no job is running"
 
 
 async def _release(operator: Operator, job_id: UUID, reason: str | None, length: timedelta) -> JobRecord | str:

@@ -9,12 +9,12 @@ import msgspec
 
 from dutiful.acting import EVERY_LANE, Pause, PauseScope
 from dutiful.core import ids
-from dutiful.core.duration import brief
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
-from dutiful.duties import WorkerRecord
+from dutiful.duties import Process, WorkerRecord
 from dutiful.explanation import Fleet
 from dutiful.operator.failing import BY_HAND
+from dutiful.operator.silence import Silent, is_silent, may_go_on, silent
 from dutiful.settings import ANY
 
 
@@ -47,7 +47,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     """How far a drain is; when it is `safe`, nothing runs, and nothing will until somebody resumes it.
 
     `not_paused` is what was to be drained and can start, because somebody has resumed it. `unheard` are workers that
-    have not said since the pause what they run; they do so at each heartbeat.
+    have not said since the pause what they run; they do so at each heartbeat. `silent` are those that do not any more,
+    and may go on all the same; `gone` are those of them that a person knows to have ended.
     """
 
     parts: list[Part]  # what was to be drained
@@ -56,6 +57,9 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     holdups: list[Holdup]  # those that have run for longest first
     unheard: list[str] = []
+    silent: list[Silent] = []
+    gone: list[str] = []
+    unknown: list[Part] = []  # queues that any lane "*" would serve, and that nobody has named: misspelt, perhaps
     not_paused: list[str] = []
     safe: bool = False
 
@@ -83,12 +87,14 @@ class Look:
         running: Sequence[JobRecord],
         workers: Sequence[WorkerRecord],
         now: datetime,
+        gone: Collection[str] = (),
     ) -> None:
         held = Fleet.of([], pauses)
         found = {part: held.paused(part.scope, part.name) for part in parts}
         self.paused = {part: pause for part, pause in found.items() if pause is not None}
         self.not_paused = [str(part) for part, pause in found.items() if pause is None]
         self._workers = {worker.id: worker for worker in workers}
+        self._there = [worker for worker in workers if may_go_on(worker, workers, gone, now)]
         self._now = now
         self._everything = EVERYTHING in found
         self._kinds = {part.name for part in parts if part.scope is PauseScope.KIND}
@@ -110,7 +116,7 @@ class Look:
 
     def adrift(self) -> Iterator[Adrift]:
         """Those of any kind: what they are of is not known here."""
-        for worker, name, lane in self._lanes_alive():
+        for worker, name, lane in self._lanes_there():
             for job_id in map(UUID, lane.get("jobs", ())):
                 if (worker.id, job_id) not in self._claims:
                     yield Adrift(worker, name, job_id)
@@ -122,40 +128,44 @@ class Look:
         """What lanes have claimed and not begun; a second later they have begun it or given it back."""
         if self._everything:
             return 0  # counted as what runs
-        return sum(lane.get("ahead", 0) for _, name, lane in self._lanes_alive() if self._drains(name))
+        return sum(lane.get("ahead", 0) for _, name, lane in self._lanes_there() if self._drains(name))
 
-    def unheard(self) -> set[str]:
+    def unheard(self) -> set[UUID]:
         """Workers that might run some of it, and have said nothing of themselves since they know that it is paused.
 
         Only so does a job count that one has begun, and that was taken from it before it could say so; or one that it
         is about to get, by a claim that was under way when the pause came.
         """
         return {
-            worker.name
-            for worker, name, lane in self._lanes_alive()
+            worker.id
+            for worker, name, lane in self._lanes_there()
             for part, pause in self.paused.items()
             if _may_run(worker, name, lane, part) and not _has_heard(lane, pause)
         }
+
+    def heedless(self, worker_ids: Collection[UUID]) -> tuple[list[str], list[Silent]]:
+        """Those of them that are yet to be heard from, and those that are silent."""
+        found = [worker for worker in self._there if worker.id in worker_ids]
+        unheard = sorted(worker.name for worker in found if not is_silent(worker))
+        return unheard, [silent(worker, self._now) for worker in found if is_silent(worker)]
 
     def settled(self, settled: timedelta) -> bool:
         return all(self._now - pause.since >= settled for pause in self.paused.values())
 
     def holdup(self, job: JobRecord) -> Holdup:
         worker = None if job.worker_id is None else self._workers.get(job.worker_id)
-        alive = worker is not None and worker.alive
         return Holdup(
             job_id=job.id,
             kind=job.kind,
             queue=job.queue,
             started_at=job.started_at,
             worker=str(job.worker_id) if worker is None else worker.name,
-            alive=alive,
-            remedy=_remedy(job, self._now, alive=alive),
+            alive=worker is not None and worker.alive,
+            remedy=_remedy(job, worker),
         )
 
-    def _lanes_alive(self) -> list[tuple[WorkerRecord, str, Mapping[str, Any]]]:
-        alive = [worker for worker in self._workers.values() if worker.alive]
-        return [(worker, name, lane) for worker in alive for name, lane in worker.lanes.items()]
+    def _lanes_there(self) -> list[tuple[WorkerRecord, str, Mapping[str, Any]]]:
+        return [(worker, name, lane) for worker in self._there for name, lane in worker.lanes.items()]
 
     def _drains(self, lane: str) -> bool:
         return self._everything or lane in self._lanes
@@ -169,8 +179,8 @@ def runs_on(adrift: Adrift, job: JobRecord) -> Holdup:
         queue=job.queue,
         started_at=None,
         worker=adrift.worker.name,
-        alive=True,
-        remedy="runs on without a claim, so what it returns is refused: let it end, or stop its worker",
+        alive=adrift.worker.alive,
+        remedy=_remedy_adrift(adrift.worker),
     )
 
 
@@ -206,14 +216,27 @@ def _serves(lane: Mapping[str, Any], queue: str) -> bool:
     return queue in queues or ANY in queues
 
 
-def _remedy(job: JobRecord, now: datetime, *, alive: bool) -> str:
+# A ladder, the same wherever a job holds something up: let it end, cancel it, fail it, stop its worker.
+
+
+def _remedy(job: JobRecord, worker: WorkerRecord | None) -> str:
     public = ids.public(job.id)
-    if not alive:
-        lease = "" if job.expires_at is None or job.expires_at < now else f" in {brief(job.expires_at - now)}"
+    if worker is None or not worker.alive:
+        state = "gone" if worker is None or worker.process is Process.ENDED else "silent"
         return (
-            f"its worker is gone: a live worker rescues it when its lease ends{lease}; or take it back yourself: "
+            f"its worker is {state}: a live worker rescues it when its lease ends; or take it back yourself: "
             f"dutiful jobs release {public}"
         )
+    if worker.process is Process.STOPPED:
+        return (
+            f"its worker's process is stopped: kill -CONT {worker.pid} lets it go on, kill -KILL {worker.pid} ends it"
+        )
     if job.cancel_requested_at is not None:
-        return f"was asked to stop and has not: dutiful jobs fail {public}"
-    return f"let it end, or: dutiful jobs cancel {public}; if it does not heed that: dutiful jobs release {public}"
+        return f"was asked to stop and has not: dutiful jobs fail {public}; if its handler runs on: stop its worker"
+    return f"let it end, or: dutiful jobs cancel {public}; if it does not heed that: dutiful jobs fail {public}"
+
+
+def _remedy_adrift(worker: WorkerRecord) -> str:
+    if is_silent(worker):
+        return "was taken from its worker, which was silent, and may run on there: be sure that its process has ended"
+    return "runs on without a claim, so what it returns is refused: let it end, or stop its worker"

@@ -9,6 +9,7 @@ import msgspec
 from dutiful.core.job import Lapsed
 from dutiful.duties import Fired, Promotion, ScheduleRecord, Survey, WorkerRecord
 from dutiful.payload_rule import PayloadRule
+from dutiful.stores import liveness
 from dutiful.stores.postgres import encode
 from dutiful.stores.postgres.part import PostgresPart
 
@@ -74,6 +75,7 @@ class PostgresDuties(PostgresPart):
             worker.name,
             worker.host,
             worker.pid,
+            liveness.mark_of(worker.host, worker.pid),
             worker.started_at,
             ttl,
             lanes,

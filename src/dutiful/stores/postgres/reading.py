@@ -13,6 +13,7 @@ from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
 from dutiful.measuring import Signs
 from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
+from dutiful.stores import liveness
 from dutiful.stores.counting import EXACT, LETTERS, LOOKED_UP, by_queue, by_state, of_many
 from dutiful.stores.listing import Fetch, Lines, Request, Sift, Walk, listing, needle
 from dutiful.stores.postgres.measuring import PostgresMeasuring
@@ -127,5 +128,6 @@ def _json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _worker(locks: str | None, **fields: Any) -> WorkerRecord:
-    return WorkerRecord(**fields, locks=None if locks is None else LockMode(locks))
+def _worker(host: str, pid: int, process_started: str | None, locks: str | None, **fields: Any) -> WorkerRecord:
+    process = liveness.process_of(host, pid, process_started)
+    return WorkerRecord(**fields, host=host, pid=pid, process=process, locks=None if locks is None else LockMode(locks))

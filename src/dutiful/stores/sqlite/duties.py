@@ -5,7 +5,8 @@ from uuid import UUID
 
 from dutiful.core.job import Lapsed
 from dutiful.duties import Fired, Promotion, ScheduleRecord
-from dutiful.stores.sqlite import intake, liveness, places
+from dutiful.stores import liveness
+from dutiful.stores.sqlite import intake, places
 from dutiful.stores.sqlite.codec import maybe_bytes, maybe_micros, maybe_moment, micros, to_json, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL

@@ -9,7 +9,7 @@ from dutiful.core.readable import read, read_object, read_objects
 from dutiful.core.transitions import State
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.stores.sqlite import liveness
+from dutiful.stores import liveness
 from dutiful.stores.sqlite.codec import maybe_moment, maybe_uuid, moment, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
@@ -52,11 +52,12 @@ def workers(db: Connection, now: int) -> list[WorkerRecord]:
     return [
         WorkerRecord(
             id=uuid(id_), name=name, host=host, pid=pid, started_at=moment(started_at), seen_at=moment(seen_at),
-            alive=liveness.alive(host, pid, process_started, expires_at, now), leading=bool(leading),
+            alive=liveness.alive(process, expires_at, now), process=process, leading=bool(leading),
             lanes=read(lanes), kinds=read(kinds), locks=None if locks is None else LockMode(locks),
         )
         for (id_, name, host, pid, process_started, started_at, seen_at, expires_at, leading, lanes, kinds, locks)
         in db.rows(SQL["workers"])
+        for process in (liveness.process_of(host, pid, process_started),)
     ]  # fmt: skip
 
 

@@ -27,8 +27,10 @@ class SqliteDuties(Threaded):
         self._led_at = 0
 
     async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
-        leads = self._leadership.take()
-        found = await self._read(lambda db: survey.survey(db, leads, self._led_at, self._swept, self._clock(now)))
+        self._leadership.take()
+        found = await self._read(
+            lambda db: survey.survey(db, self._leadership, self._led_at, self._swept, self._clock(now))
+        )
         if found.leading:
             self._led_at = micros(found.now)
         return found
@@ -78,9 +80,10 @@ class SqliteDuties(Threaded):
 
     async def beat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
         worker = msgspec.structs.replace(worker, leading=self._leadership.held)
-        if self._workers.is_news(worker):
-            await self._write(lambda db: workers.put(db, worker, ttl, self._clock(now)))
-            self._workers.remember(worker)
+        at = self._clock(now)
+        if self._workers.is_news(worker, at):
+            await self._write(lambda db: workers.put(db, worker, ttl, at))
+            self._workers.remember(worker, at)
 
     async def leave(self, worker_id: UUID) -> None:
         self._workers.forget(worker_id)

@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import signal
 import socket
+import sys
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -10,7 +13,7 @@ import pytest
 
 from dutiful.core.job import Lapsed
 from dutiful.core.transitions import State
-from dutiful.duties import Promotion, WorkerRecord
+from dutiful.duties import Process, Promotion, WorkerRecord
 from dutiful.store import Store
 from dutiful.testing.store_suite.builders import (
     ADA,
@@ -41,11 +44,14 @@ async def beat(
     now: datetime | None = None,
     host: str = "host",
     pid: int = 42,
+    jobs: Sequence[str] = (),
 ) -> None:
     worker = WorkerRecord(
         id=worker_id, name="ada-1", host=host, pid=pid, started_at=T0, seen_at=now or T0,
         lanes={"fast": {"slots": 3, "queues": ["fast"], "busy": 1}}, kinds=["greet", "part"],
     )  # fmt: skip
+    if jobs:
+        worker.lanes["fast"]["jobs"] = list(jobs)
     await store.beat(worker, ttl, now=now)
 
 
@@ -168,6 +174,40 @@ class DutySuite:
         assert (await store.stats(LEASE, now=at(11))).workers == 0
         await beat(store, ADA, now=at(20))
         assert (await store.stats(LEASE, now=at(29))).workers == 1
+
+    async def test_a_worker_that_runs_jobs_says_so_at_each_beat(self, store: Store) -> None:
+        for second in (0, 10, 20):
+            await beat(store, ADA, host=socket.gethostname(), pid=os.getpid(), jobs=["one"], now=at(second))
+            assert [worker.seen_at for worker in await store.workers()] == [at(second)]
+
+    async def test_a_worker_that_rests_says_now_and_then_that_it_is_there(self, store: Store) -> None:
+        for second in range(0, 130, 10):
+            await beat(store, ADA, host=socket.gethostname(), pid=os.getpid(), now=at(second))
+            (worker,) = await store.workers()
+            assert at(second) - worker.seen_at < timedelta(minutes=1)
+
+    async def test_what_becomes_of_a_workers_process_is_seen_on_its_host(self, store: Store) -> None:
+        process = await asyncio.create_subprocess_exec("sleep", "60")
+        await beat(store, ADA, host=socket.gethostname(), pid=process.pid)
+        await beat(store, BOB, host="far-away", pid=process.pid)
+
+        async def seen(expected: Process) -> None:
+            async with asyncio.timeout(60):
+                while True:  # a signal takes a moment
+                    found = {worker.id: worker.process for worker in await store.workers()}
+                    assert found[BOB] is Process.UNSEEN
+                    if found[ADA] is expected:
+                        return
+
+        try:
+            await seen(Process.RUNS)
+            if sys.platform == "linux":  # elsewhere one cannot look
+                process.send_signal(signal.SIGSTOP)
+                await seen(Process.STOPPED)
+        finally:
+            process.kill()
+        await process.wait()
+        await seen(Process.ENDED)
 
     async def test_a_worker_that_left_is_forgotten(self, store: Store) -> None:
         await beat(store, ADA, now=T0)

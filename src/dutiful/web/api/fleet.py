@@ -5,8 +5,10 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Query
+from pydantic import Field
 
 from dutiful.acting import PauseScope
+from dutiful.duties import Process
 from dutiful.web.api.queue import QueueItem
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
@@ -32,6 +34,7 @@ class Worker(Shape):
     started_at: datetime
     seen_at: datetime
     alive: bool
+    process: Process = Field(description="What becomes of its process, as far as the server can see it from its host.")
     leading: bool
     lanes: dict[str, Any]
     kinds: list[str]

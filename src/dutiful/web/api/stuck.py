@@ -50,7 +50,8 @@ class StuckJobs(Shape):
 class ReleaseAsk(Reason):
     """Why, and which: those that have been running for longer than this, of one kind or of any."""
 
-    older_than: Length = "1h"
+    # To be said, as on the command line: whoever forgets it would release more than they know.
+    older_than: Length = Field(examples=["1h"], json_schema_extra={"pattern": r"^[0-9]+(\.[0-9]+)?(d|h|m|s|ms)"})
     kind: Text | None = Field(default=None, examples=["email_ingestion_fetch"])
 
 

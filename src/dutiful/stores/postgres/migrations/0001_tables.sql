@@ -268,6 +268,7 @@ create table {schema}.worker (
     name       text not null,
     host       text not null,
     pid        int  not null,
+    process_started text,  -- a mark of that process, which no other one has: on its host one sees whether it has ended
     started_at timestamptz not null,
     seen_at    timestamptz not null,
     expires_at timestamptz not null,

@@ -27,9 +27,10 @@ from won left join lateral {schema}.insert_jobs($6::text::jsonb, $7) made on tru
 group by won.name;
 
 -- name: beat
-insert into {schema}.worker (id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds, locks)
-select $1, $2, $3, $4, $5, n.now, n.now + $6, $7, $8, $9
-from (select coalesce($10::timestamptz, clock_timestamp()) as now) n
+insert into {schema}.worker
+       (id, name, host, pid, process_started, started_at, seen_at, expires_at, lanes, kinds, locks)
+select $1, $2, $3, $4, $5, $6, n.now, n.now + $7, $8, $9, $10
+from (select coalesce($11::timestamptz, clock_timestamp()) as now) n
 on conflict (id) do update
 set seen_at = excluded.seen_at, expires_at = excluded.expires_at, lanes = excluded.lanes, kinds = excluded.kinds,
     locks = excluded.locks;

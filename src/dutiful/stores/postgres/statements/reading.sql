@@ -46,7 +46,7 @@ select case when $2::text is null
        (select count(*) from {schema}.worker where expires_at > coalesce($1::timestamptz, clock_timestamp()));
 
 -- name: workers
-select w.id, w.name, w.host, w.pid, w.started_at, w.seen_at, w.lanes, w.kinds, w.locks,
+select w.id, w.name, w.host, w.pid, w.process_started, w.started_at, w.seen_at, w.lanes, w.kinds, w.locks,
        w.expires_at > clock_timestamp() as alive,
        exists (select 1 from {schema}.leader l
                where l.holder = w.id and l.expires_at > clock_timestamp()) as "leading"
