@@ -4,7 +4,7 @@ Each power of two microseconds is parted into four. A sketch is how many fell in
 are merged by adding.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
@@ -45,16 +45,19 @@ def add(total: Sketch, sketch: Mapping[int, int]) -> None:
 
 def quantile(sketch: Mapping[int, int], share: float) -> float | None:
     """The time, in seconds, that this share of all took at most; None if there was nothing."""
-    wanted = share * sum(sketch.values())
-    if not wanted:
-        return None
-    seen = 0
-    for number in sorted(sketch):
-        seen += sketch[number]
-        if seen >= wanted:
-            low = edge(number - 1) if number else 0
-            return (low + edge(number)) / 2e6
-    raise AssertionError("a share is at most 1")
+    return next(iter(quantiles(sketch, [share])), None)
+
+
+def quantiles(sketch: Mapping[int, int], shares: Sequence[float]) -> list[float]:
+    """The same for several shares, one for each; none if there was nothing."""
+    numbers = sorted(sketch)
+    seen = list(accumulate(sketch[number] for number in numbers))
+    return [_middle(numbers[bisect_left(seen, share * seen[-1])]) for share in shares] if numbers else []
+
+
+def _middle(number: int) -> float:
+    """Of a bucket, in seconds."""
+    return ((edge(number - 1) if number else 0) + edge(number)) / 2e6
 
 
 def cumulative(sketch: Mapping[int, int], limits: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from dutiful.acting import Pause
 from dutiful.breaking import BreakerRecord
 from dutiful.core.breaker import bars
 from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
-from dutiful.core.sketch import Sketch, merged, quantile
+from dutiful.core.sketch import Sketch, merged, quantiles
 from dutiful.core.transitions import State
 from dutiful.duties import WorkerRecord
 from dutiful.measuring import Depth, Signs, Tally
@@ -128,10 +128,9 @@ def _sum(tallies: Iterable[Tally], counts: Callable[[str], bool]) -> int:
 
 
 def _quantiles(what: str, sketch: Sketch, labels: dict[str, str]) -> Iterator[Sample]:
-    for name, share in SHARES.items():
-        value = quantile(sketch, share)
-        if value is not None:
-            yield Sample(f"{what}_{name}_seconds", value, labels, count=sum(sketch.values()))
+    count = sum(sketch.values())
+    for name, value in zip(SHARES, quantiles(sketch, list(SHARES.values())), strict=False):  # of nothing there is none
+        yield Sample(f"{what}_{name}_seconds", value, labels, count=count)
 
 
 def _lanes(workers: Iterable[WorkerRecord]) -> Iterator[Sample]:

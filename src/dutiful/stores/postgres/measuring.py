@@ -13,7 +13,7 @@ from dutiful.core.transitions import State
 from dutiful.measuring import FINE, Counted, Depth, Tally, summed
 from dutiful.stores.postgres.part import PostgresPart
 
-_STEP = 500  # as many rows are folded in one transaction
+_STEP = 2_000  # as many rows are folded in one transaction: nobody waits for it but others who fold
 _FEW = 200  # as many are added up in no time; more, in a thread, for the event loop has others to serve
 _sketch = msgspec.json.Decoder(Sketch)
 

@@ -176,7 +176,7 @@ class MeasuringSuite:
             assert await store.counted(HOUR, now=at(600)) == before
 
     async def test_folding_goes_in_steps(self, store: Store) -> None:
-        many = [tally(1, kind=f"kind_{number:04}") for number in range(1_200)]
+        many = [tally(1, kind=f"kind_{number:04}") for number in range(2_200)]
         await store.tally(ADA, 1, many, now=T0)
 
         assert await store.fold_tallies(DAY, now=T0) is True
