@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
+import msgspec
 import observed_jobs
 import pytest
 from working import working
@@ -260,7 +261,8 @@ def test_no_message_and_no_error_can_forge_a_line() -> None:
     line = written(JsonLines(), evil, correlation_id=evil, error=_raised())
     assert line.isascii() and line.isprintable()
     read = json.loads(line)
-    assert (read["message"], read["correlation_id"]) == (evil, evil)
+    told = evil.replace("\ud800", "\ufffd")  # for half a character no reader of JSON takes
+    assert (read["message"], read["correlation_id"]) == (told, told)
     assert read["exception"]["type"] == "ValueError" and "forged" in read["exception"]["traceback"]
 
 
@@ -282,6 +284,25 @@ def test_whatever_callers_add_the_json_line_is_not_lost() -> None:
     assert json.loads(JsonLines().format(record))["extra"] == {"(1, 2)": 3}
     record = logging.makeLogRecord({"msg": "%d sent", "args": ("two",)})
     assert json.loads(JsonLines().format(record))["message"].startswith("%d sent (its arguments could not be put in")
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("half \ud83d of one", "half \ufffd of one"),
+        ("\udc00\ud800", "\ufffd\ufffd"),
+        ("\ud800\ud83d\ude00", "\ufffd\N{GRINNING FACE}"),
+        ("\N{GRINNING FACE}\udfff", "\N{GRINNING FACE}\ufffd"),
+        ("no \0 byte", "no \ufffd byte"),
+        (r"\ud800 \u0000 \\ud800", r"\ud800 \u0000 \\ud800"),
+        ("\\\ud800", "\\\ufffd"),
+    ],
+)
+def test_every_reader_of_json_takes_a_line(said: str, read: str) -> None:
+    line = written(JsonLines(), said, job=said, thing={said: [said]}, error=ValueError(said))
+    found = msgspec.json.decode(line)  # which refuses what Python's own reader lets pass
+    assert (found["message"], found["job"], found["extra"]["thing"]) == (read, read, {read: [read]})
+    assert found["exception"]["message"] == read
 
 
 def test_what_dutiful_itself_writes_has_no_secrets_in_it_and_what_others_write_is_theirs() -> None:

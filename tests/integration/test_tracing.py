@@ -1,5 +1,6 @@
 """OpenTelemetry spans of enqueues and attempts, joined across loops, threads and processes."""
 
+import asyncio
 import json
 import os
 import signal
@@ -335,3 +336,27 @@ def test_off_means_that_nothing_is_imported_or_stored(tmp_path: Path) -> None:
         [sys.executable, "-c", OFF], cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+@sqlite
+async def test_the_line_about_a_failed_attempt_names_its_span(
+    traced: Dutiful, caplog: pytest.LogCaptureFixture
+) -> None:
+    @traced.job(retry=Retry(max_attempts=2, backoff=Fixed("1ms")))
+    async def breaks() -> None:
+        raise OSError("no route")
+
+    @traced.job(timeout="10ms", retry=Retry(max_attempts=1))
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async with working(traced):
+        for job in (await breaks.enqueue(), await hangs.enqueue()):
+            with pytest.raises(JobFailed):
+                await job.result()
+
+    told = [line for line in caplog.records if " failed at attempt " in line.getMessage()]
+    named = sorted((vars(line)["kind"], vars(line)["trace_id"], vars(line)["span_id"]) for line in told)
+    ran = [(name, one.context) for name in ("breaks", "hangs") for one in spans(f"run {name}")]
+    assert len(ran) == 3
+    assert named == sorted((name, f"{one.trace_id:032x}", f"{one.span_id:016x}") for name, one in ran if one)

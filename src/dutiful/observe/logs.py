@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName",
 _NOT_EXTRA = {*_STANDARD, *FIELDS, *SPAN}
 _NO_JSON = (TypeError, ValueError, RecursionError)
 _INDENT = "    "
+# What is kept comes first: a backslash of the text's own, and both halves of a pair.
+_REFUSED = re.compile(r"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..|\\u0000")
 
 WORKER: ContextVar[str | None] = ContextVar("dutiful_worker", default=None)
 """The worker whose code is running, by its id."""
@@ -95,7 +98,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record, in ASCII: there is no way to break the line."""
+    """One JSON object a record, in ASCII: there is no way to break the line, and every reader of JSON takes it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -116,11 +119,11 @@ class JsonLines(logging.Formatter):
         if extra := {name: value for name, value in vars(record).items() if name not in _NOT_EXTRA}:
             line["extra"] = extra
         try:
-            return json.dumps(line, default=_text, allow_nan=False)
+            return _readable(json.dumps(line, default=_text, allow_nan=False))
         except _NO_JSON:  # whatever callers put there, the line is not lost
             if extra:
                 line["extra"] = {_text(name): _shown(value) for name, value in extra.items()}
-            return json.dumps({name: _shown(value) for name, value in line.items()}, default=_text)
+            return _readable(json.dumps({name: _shown(value) for name, value in line.items()}, default=_text))
 
 
 FORMATTERS: Mapping[str, type[logging.Formatter]] = {"text": TextLines, "json": JsonLines}
@@ -201,6 +204,13 @@ def _one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _readable(line: str) -> str:
+    """Python writes half of a surrogate pair, and NUL, as any other character; readers and databases refuse them."""
+    if "\\ud" not in line and "\\u0000" not in line:
+        return line
+    return _REFUSED.sub(lambda found: found[1] or r"\ufffd", line)
 
 
 def _shown(value: object) -> object:

@@ -28,6 +28,7 @@ log = logging.getLogger("dutiful.tracing")
 NEAR = timedelta(minutes=15)  # an attempt that begins within this of its enqueue belongs to the same trace
 FLUSH = timedelta(seconds=5)
 KEY = "trace"  # in a job's options
+MOST_FAILED = 10_000  # attempts whose outcomes wait to be stored
 MOST_LINKS = 100  # of one enqueue; an SDK keeps few more
 DONE = Done()
 _W3C = TraceContextTextMapPropagator()  # and no baggage: who knows what is in it
@@ -59,6 +60,7 @@ class Tracer:
     def __init__(self) -> None:
         # Until the process sets up an SDK, and without one, its spans cost next to nothing.
         self._tracer = trace.get_tracer("dutiful", version("dutiful"))
+        self._failed: dict[int, Mapping[str, str]] = {}  # by claim: the span of an attempt of which a line will tell
         follow(_current)
 
     @contextmanager
@@ -90,7 +92,7 @@ class Tracer:
         """An attempt begins: its span is current until it is ended."""
         return self._begin(lambda: self._start_consuming(claim))
 
-    def end(self, begun: Begun | None, outcome: Outcome | None) -> None:
+    def end(self, begun: Begun | None, claim: Claim, outcome: Outcome | None) -> None:
         """None: the handler has completed the job in a transaction."""
         word = "timed_out" if isinstance(outcome, TimedOut) else type(outcome or DONE).__name__.lower()
         if not isinstance(outcome, (Failed, TimedOut)):
@@ -98,11 +100,18 @@ class Tracer:
             return
         error = {name: str(outcome.error.get(name)) for name in ("type", "message", "class")}
         if begun is not None:
+            while len(self._failed) >= MOST_FAILED:
+                del self._failed[next(iter(self._failed))]
+            self._failed[claim.claim_id] = _named(lambda: begun.span)
             with suppress(Exception):
                 told = {"exception.type": error["type"], "exception.message": error["message"]}
                 begun.span.add_event("exception", told)
         facts = {"dutiful.outcome": word, "error.type": error["type"], "dutiful.error.class": error["class"]}
         _end(begun, facts, Status(StatusCode.ERROR, error["message"]))
+
+    def span_of(self, claim: Claim) -> Mapping[str, str]:
+        """Of an attempt that has failed, as log lines write it; asked for once."""
+        return self._failed.pop(claim.claim_id, {})
 
     def interrupted(self, begun: Begun | None) -> None:
         _end(begun, {"dutiful.outcome": "interrupted"})
@@ -179,10 +188,14 @@ def carried(carrier: Mapping[str, str]) -> Iterator[None]:
 
 def _current() -> Mapping[str, str]:
     """The span that log lines belong to, as they write it."""
+    return _named(trace.get_current_span)
+
+
+def _named(find: Callable[[], Span]) -> Mapping[str, str]:
     try:
-        span = trace.get_current_span().get_span_context()
-        known = {"trace_id": trace.format_trace_id(span.trace_id), "span_id": trace.format_span_id(span.span_id)}
-        return known if span.is_valid else {}
+        one = find().get_span_context()
+        known = {"trace_id": trace.format_trace_id(one.trace_id), "span_id": trace.format_span_id(one.span_id)}
+        return known if one.is_valid else {}
     except Exception:  # a line is worth more than its span
         return {}
 

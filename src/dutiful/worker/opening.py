@@ -66,7 +66,8 @@ async def open_parts(stack: AsyncExitStack, plan: Plan, slots: Slots) -> Parts:
     )
     leases, lines, suspects = Leases(), Lines(), Suspects()
     then = Consequences(delivery, plan.duties)
-    settler = Settler(store, plan.kinds, leases, plan.uniform, then.settled, then.ended, plan.tallies)
+    span_of = None if plan.tracer is None else plan.tracer.span_of
+    settler = Settler(store, plan.kinds, leases, plan.uniform, then.settled, then.ended, plan.tallies, span_of)
     lanes = [Lane(plan, lane, lines, leases, suspects, attempts, settler, slots) for lane in settings.lanes]
     keeper = LeaseKeeper(
         leases,

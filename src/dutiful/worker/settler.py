@@ -40,8 +40,10 @@ class Settler:
         settled: Callable[[Claim, Change], None] | None = None,
         ended: Callable[[bool], None] | None = None,
         tallies: Tallies | None = None,
+        span_of: Callable[[Claim], Mapping[str, str]] | None = None,
     ) -> None:
-        """`ended` hears that jobs are final now, and whether one of them names a webhook."""
+        """`ended` hears that jobs are final now, and whether one of them names a webhook; `span_of` says which span
+        an attempt had that failed."""
         self._work = work
         self._kinds = kinds
         self._leases = leases
@@ -49,6 +51,7 @@ class Settler:
         self._settled = settled or (lambda claim, change: None)
         self._ended = ended or (lambda webhook: None)
         self._tallies = tallies
+        self._span_of = span_of or (lambda claim: {})
         self._waiting = Pile()
         self._under_way = Pile()
         # Somebody's open transaction holds their leases: tried again now and then, and never waited for.
@@ -215,7 +218,7 @@ class Settler:
         self._leases.drop([claim.claim_id for claim, _ in changes if claim.claim_id not in asked])
         for claim, change in changes:
             if claim.claim_id not in asked:
-                _tell_of(claim, change)
+                self._tell_of(claim, change)
                 self._settled(claim, change)
                 if change.to.final:
                     self._ended(_names_webhook(claim))
@@ -238,6 +241,28 @@ class Settler:
                 self._tallies.refused(claim)
             else:
                 self._tallies.settled(claim, change)
+
+    def _tell_of(self, claim: Claim, change: Change) -> None:
+        """A failed attempt is worth a line: nobody looks at the database before they know that something is wrong."""
+        if change.outcome not in ("failed", "timed_out"):
+            return
+        span = self._span_of(claim)  # which has ended, so no line would name it by itself
+        error = change.errors[0] if change.errors else {}
+        if change.to is State.FAILED:
+            fate = "it is a dead letter now"
+        else:
+            fate = f"it is tried again in {brief(change.delay or ZERO)}"
+        log.warning(
+            "job %s (%s) failed at attempt %d of %d: %s: %s; %s",
+            ids.public(claim.job_id),
+            claim.kind,
+            claim.attempt,
+            claim.max_attempts,
+            error.get("type"),
+            str(error.get("message"))[:500],
+            fate,
+            extra={**about(claim), **span},
+        )
 
     def _put_aside(self, locked: Pile) -> None:
         if not self._trying_again:
@@ -263,28 +288,6 @@ def _of(refused: Sequence[Refusal], verdict: Verdict) -> set[int]:
 
 def _names_webhook(claim: Claim) -> bool:
     return claim.options is not None and '"webhook"' in claim.options
-
-
-def _tell_of(claim: Claim, change: Change) -> None:
-    """A failed attempt is worth a line: nobody looks at the database before they know that something is wrong."""
-    if change.outcome not in ("failed", "timed_out"):
-        return
-    error = change.errors[0] if change.errors else {}
-    if change.to is State.FAILED:
-        fate = "it is a dead letter now"
-    else:
-        fate = f"it is tried again in {brief(change.delay or ZERO)}"
-    log.warning(
-        "job %s (%s) failed at attempt %d of %d: %s: %s; %s",
-        ids.public(claim.job_id),
-        claim.kind,
-        claim.attempt,
-        claim.max_attempts,
-        error.get("type"),
-        str(error.get("message"))[:500],
-        fate,
-        extra=about(claim),
-    )
 
 
 def _report(refused: Sequence[Refusal], claims: Sequence[Claim]) -> None:

@@ -26,5 +26,5 @@ class TracedAttempts(Attempts):
         except BaseException:
             self._tracer.interrupted(begun)
             raise
-        self._tracer.end(begun, outcome)
+        self._tracer.end(begun, claim, outcome)
         return outcome
