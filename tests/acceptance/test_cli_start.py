@@ -137,6 +137,15 @@ def test_app_and_database_may_be_chosen_after_the_verb(project: Project) -> None
     assert len(read.json["jobs"]) == 1
 
 
+def test_a_profile_that_the_app_does_not_have_is_refused_by_whatever_reads_its_settings(project: Project) -> None:
+    assert project.run("migrate").code == 0
+    for verb in (["stats"], ["doctor"], ["pause", "queue", "default"], ["worker"]):
+        refused = project.run(*verb, DUTIFUL_PROFILE="prod")
+        assert refused.code == 2 and "there is no profile 'prod'" in refused.err, verb
+    # Without an app nobody can know which profiles it has, and none is needed.
+    assert project.run("stats", DUTIFUL_PROFILE="prod", DUTIFUL_APP="").code == 0
+
+
 @pytest.mark.parametrize(
     "args", [["jbos"], ["jobs", "list", "--nonsense"], ["jobs", "list", "--limit", "0"], ["enqueue"]]
 )
