@@ -16,8 +16,10 @@ from dutiful.duties import Survey
 from dutiful.kind import Kind
 from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
 from dutiful.services import webhooks
+from dutiful.services.guard import Unreachable
 from dutiful.services.webhooks import RETRIES, Poster
 from dutiful.store import Store
+from dutiful.testing.store_suite.alerting import alert, told
 from dutiful.testing.store_suite.builders import finish_one
 from dutiful.testing.store_suite.outbox import own, webhook
 
@@ -184,3 +186,31 @@ async def test_what_is_due_for_another_worker_is_not_looked_for_without_a_pause(
                 await poster._taking
     assert taking.call_count == 1
     await poster.close(1)
+
+
+class Down:
+    """A sender to whom nobody answers."""
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        raise Unreachable("no route")
+
+    def close(self) -> None: ...
+
+
+async def test_an_alert_is_told_again_sooner_than_a_job(store: Store) -> None:
+    await store.put_webhooks([webhook("both", alerts=True)])
+    await store.change_alerts([told(None, alert())])
+    await finish_one(store, now=datetime.now(UTC))
+    for post in await store.take_posts(100, MINUTE):  # tried once before
+        await store.settle_post(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
+    poster = Poster(store, [webhook("both")], Down, lambda name: [SECRET], MINUTE, lambda: None, lambda low, high: low)
+    poster.wake()
+
+    async def tried_twice() -> list[WebhookPost] | None:
+        posts = await store.posts()
+        return posts if all(post.attempts == 2 and post.error for post in posts) else None
+
+    posts: list[WebhookPost] = await eventually(tried_twice)
+    await poster.close(1)
+    waits = {post.event: (post.next_at or post.updated_at) - post.updated_at for post in posts}
+    assert waits == {"alert.firing": timedelta(seconds=15), "job.completed": timedelta(minutes=5)}

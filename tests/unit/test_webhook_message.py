@@ -10,7 +10,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from dutiful import Dutiful, UsageError
 from dutiful.core import ids
-from dutiful.core.webhook import WAITS, Answer, Fate, again, headers, judge, key_of, message, new_secret
+from dutiful.core.webhook import ALERT_WAITS, WAITS, Answer, Fate, again, headers, judge, key_of, message, new_secret
 from dutiful.settings import load
 
 OLD, NEW, OTHER = (new_secret(bytes([n]) * 32) for n in (1, 2, 3))
@@ -105,6 +105,15 @@ def test_it_is_tried_ten_times_over_days_and_then_given_up() -> None:
     assert verdicts[-1].fate is Fate.GIVEN_UP and "after 10 attempts" in (verdicts[-1].error or "")
     assert timedelta(days=3) < sum(WAITS, timedelta(0)) < timedelta(days=4)
     assert again("no", 1, lambda low, high: high).delay == timedelta(seconds=5.5)
+
+
+def test_an_alert_is_tried_many_times_in_its_first_minutes_and_for_as_many_days() -> None:
+    count = len(ALERT_WAITS)
+    verdicts = [judge(Answer(500), attempt, NOW, low, ALERT_WAITS) for attempt in range(1, count + 2)]
+    assert [verdict.delay for verdict in verdicts] == [*ALERT_WAITS, None]
+    assert sum(ALERT_WAITS[:4], timedelta(0)) < timedelta(minutes=2)
+    assert timedelta(days=3) < sum(ALERT_WAITS, timedelta(0)) < timedelta(days=4)
+    assert list(ALERT_WAITS) == sorted(ALERT_WAITS)
 
 
 @pytest.mark.parametrize(

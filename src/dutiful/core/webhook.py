@@ -27,6 +27,8 @@ LONGEST_WAIT = timedelta(hours=24)
 JITTER = 0.1
 # How long to wait after each failed attempt; when there is none left, it is given up, three days after the first.
 WAITS = tuple(timedelta(seconds=seconds) for seconds in (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400))
+# Of an alert, more closely at first: somebody is to be woken, and a pager that restarts is back in a minute.
+ALERT_WAITS = (*(timedelta(seconds=seconds) for seconds in (5, 15, 30, 60, 120, 300, 600)), *WAITS[2:])
 _GONE = 410
 Uniform: TypeAlias = Callable[[float, float], float]
 
@@ -133,22 +135,31 @@ class Verdict:
     error: str | None = None
 
 
-def judge(answer: Answer, attempts: int, now: datetime, uniform: Uniform) -> Verdict:
+def judge(
+    answer: Answer, attempts: int, now: datetime, uniform: Uniform, waits: Sequence[timedelta] = WAITS
+) -> Verdict:
     """What an answer means to a message that was tried `attempts` times."""
     if 200 <= answer.status < 300:
         return Verdict(Fate.DELIVERED)
     told = _told(answer)
     if answer.status == _GONE:
         return Verdict(Fate.GONE, error=told)
-    return again(told, attempts, uniform, at_least=_at_least(answer.retry_after, now))
+    return again(told, attempts, uniform, waits, at_least=_at_least(answer.retry_after, now))
 
 
-def again(error: str, attempts: int, uniform: Uniform, at_least: timedelta = timedelta(0)) -> Verdict:
+def again(
+    error: str,
+    attempts: int,
+    uniform: Uniform,
+    waits: Sequence[timedelta] = WAITS,
+    *,
+    at_least: timedelta = timedelta(0),
+) -> Verdict:
     """Try it once more after a while, or give it up when it was tried often enough."""
     cut = clean(error, ERROR_LIMIT)
-    if attempts > len(WAITS):
+    if attempts > len(waits):
         return Verdict(Fate.GIVEN_UP, error=f"given up after {attempts} attempts: {cut}")
-    wait = max(WAITS[max(attempts, 1) - 1], at_least)
+    wait = max(waits[max(attempts, 1) - 1], at_least)
     return Verdict(Fate.AGAIN, wait * (1 + uniform(0, JITTER)), cut)
 
 

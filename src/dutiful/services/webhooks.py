@@ -12,7 +12,20 @@ from dutiful.core import ids
 from dutiful.core.endpoint import origin
 from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.payload import clean
-from dutiful.core.webhook import Answer, Fate, Uniform, Verdict, again, check_secrets, give_up, headers, judge, message
+from dutiful.core.webhook import (
+    ALERT_WAITS,
+    WAITS,
+    Answer,
+    Fate,
+    Uniform,
+    Verdict,
+    again,
+    check_secrets,
+    give_up,
+    headers,
+    judge,
+    message,
+)
 from dutiful.delivery import Lines
 from dutiful.duties import Survey
 from dutiful.outbox import Outbox, PostResult, PostState, WebhookPost, WebhookRecord
@@ -190,18 +203,18 @@ class Poster:
                 del self._busy[place], self._waiting[place]
 
     async def _deliver(self, post: WebhookPost) -> None:
-        status = None
+        status, waits = None, ALERT_WAITS if post.job_id is None else WAITS
         try:
             answer = await self._send(post)
             status = answer.status
-            verdict = judge(answer, post.attempts, datetime.now(UTC), self._uniform)
+            verdict = judge(answer, post.attempts, datetime.now(UTC), self._uniform, waits)
         except Forbidden as error:
             verdict = give_up(str(error))
         except (Unreachable, UsageError) as error:
-            verdict = again(str(error), post.attempts, self._uniform)
+            verdict = again(str(error), post.attempts, self._uniform, waits)
         except Exception as error:
             log.exception("webhook %s met an error", post.id)
-            verdict = again(f"{type(error).__name__}: {error}", post.attempts, self._uniform)
+            verdict = again(f"{type(error).__name__}: {error}", post.attempts, self._uniform, waits)
         _tell_of(post, verdict)
         await self._record(post, verdict, status)
         self._retrying -= post.attempts > 1
