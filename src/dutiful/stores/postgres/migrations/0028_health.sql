@@ -1,7 +1,8 @@
 -- Views for people who know SQL. Times are the database's, lengths are in the unit of their names.
 
--- Every job that has ended, with how long it ran the last time, and how long it had been due when its first attempt
--- began. As in the metrics, a claim that was snoozed is none; and a job that was made due before its time waited for 0.
+-- Every job that has ended, with how long it ran the last time, and how long it had been due when it was claimed for its
+-- first attempt. As in the metrics, a claim that was snoozed is none; a job that was made due before its time waited for
+-- 0.
 create view {schema}.job_runs as
 select j.id, j.kind, j.queue, f.state, f.attempt,
        round(extract(epoch from f.finished_at - f.claimed_at) * 1000)::bigint as duration_ms,

@@ -1,7 +1,8 @@
 -- Views for people who know SQL. Times are text in UTC, lengths are in the unit of their names, ids are hexadecimal.
 
--- Every job that has ended, with how long it ran the last time, and how long it had been due when its first attempt
--- began. As in the metrics, a claim that was snoozed is none; and a job that was made due before its time waited for 0.
+-- Every job that has ended, with how long it ran the last time, and how long it had been due when it was claimed for its
+-- first attempt. As in the metrics, a claim that was snoozed is none; a job that was made due before its time waited for
+-- 0.
 CREATE VIEW dutiful_job_runs AS
 SELECT lower(hex(j.id)) AS id, j.kind, j.queue, f.state, f.attempt,
        (f.finished_at - f.claimed_at) / 1000 AS duration_ms,
