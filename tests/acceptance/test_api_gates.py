@@ -31,6 +31,8 @@ BODIES: dict[str, Any] = {
     "start_drain": {"lanes": ["general"]},
     "enqueue_job": {"kind": "greet", "payload": {"name": "Ada"}},
     "create_token": {"name": "eve", "role": "viewer"},
+    "release_jobs": {"older_than": "1h"},
+    "open_breaker": {"new": True},
 }
 PARAMETERS = {"correlation_id", "dlq_id", "job_id", "run_id", "scope", "name", "post_id", "token_id"}
 
@@ -283,3 +285,23 @@ async def test_questions_that_cannot_be_understood_are_told_what_is_wrong(house:
         answer = await house.ask("DELETE", path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allow)
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_problem_is_told_in_the_same_words_whoever_found_it(house: House) -> None:
+    for path, body, problem in (
+        ("/admin/breakers/maps/open/", {"for": "1h"}, "for: there is no such field; there are: reason, open_for, new"),
+        ("/admin/breakers/maps/open/", {"open_for": "soon"}, "open_for: 'soon' is not a length of time"),
+        ("/admin/breakers/maps/open/", {"reason": "x" * 2_001}, "reason: it should have at most 2000 characters"),
+        ("/admin/jobs/", {"payload": {}}, "kind: it is missing"),
+        ("/admin/dlq/bulk/preview/", {"act": "discard", "filter": {"knd": "x"}}, "filter.knd: there is no such field;"),
+    ):
+        answer = await house.post(path, body)
+        assert answer.status_code == 422 and problem in answer.json()["detail"], answer.text
+    for query, problem in (
+        ("stuck/?older_than=abc", "older_than: 'abc' is not a length of time"),
+        ("stuck/?old=1h", "there is no parameter 'old'; there are: kind, older_than"),
+    ):
+        answer = await house.get(f"/admin/jobs/{query}")
+        assert answer.status_code == 422 and problem in answer.json()["detail"], answer.text
+        assert "timedelta" not in answer.text

@@ -99,3 +99,12 @@ def test_a_head_that_retention_has_deleted_has_an_exit_code_of_its_own(office: O
     answer = office.run("audit", "verify", "--expect", f"{head.seq}:{head.hash}")
 
     assert (answer.code, "cannot be checked any more" in answer.err) == (3, True)
+
+
+def test_an_event_is_one_line_whatever_was_asked_for(office: Office) -> None:
+    assert office.run("pause", "queue", "a\nb\tc", "--reason", "one\ntwo").code == 2
+
+    _, *rows = office.run("audit", "list").out.splitlines()
+
+    assert len(rows) == len(office.run("audit", "list", "--json").json["events"]) == 1
+    assert r"a\nb\tc" in rows[0] and r"one\ntwo" in rows[0]

@@ -96,7 +96,10 @@ def test_the_table_is_for_people_and_what_is_misspelt_changes_nothing(
         assert len(answer.err.splitlines()) == 1, answer.err
     assert run("breakers").out == "no breakers\n"
 
-    assert "check its spelling" in run("breakers", "open", MAIL, "--for", "30d").err
+    misspelt = run("breakers", "open", MAIL, "--for", "30d")
+    assert (misspelt.code, f"there is no breaker '{MAIL}'" in misspelt.err) == (2, True)
+    assert run("breakers").out == "no breakers\n"
+    assert run("breakers", "open", MAIL, "--for", "30d", "--new").code == 0
     table = run("breakers", "--not-closed").out
     assert all(word in table for word in (MAIL, "open", "0 of 5", " UTC (in ")), table
     run("breakers", "reset", MAIL)
@@ -105,7 +108,7 @@ def test_the_table_is_for_people_and_what_is_misspelt_changes_nothing(
 
 async def test_why_tells_of_the_breaker_that_a_job_waits_for(store: Store, operator: Operator) -> None:
     await store.put_breaker_kinds({KIND: MAIL})
-    await operator.open_breaker(MAIL, timedelta(minutes=30), "moving it")
+    await operator.open_breaker(MAIL, timedelta(minutes=30), "moving it", new=True)
     job_id = await enqueue_one(store, kind=KIND, now=datetime.now(UTC))
 
     why = await operator.explain(job_id)

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -209,6 +211,34 @@ async def test_doctor_sees_workers_whose_locks_do_not_exclude_each_other(project
 
     assert answer.code == 1
     assert "problem: live workers keep named locks as rows (w1) and as sessions (w1)" in answer.out
+
+
+def test_doctor_tells_one_remedy_for_a_schema_that_another_release_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "jobs.db"
+    project = Project(tmp_path, f"sqlite:///{file}").write_jobs()
+    assert project.call(monkeypatch, capsys, "migrate").code == 0
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("update dutiful_migration set checksum = 'other'")
+
+    told = project.call(monkeypatch, capsys, "doctor").out
+
+    assert "→ install the release that made this database, or start with a new file" in told
+    assert "migrate`" not in told and told.count("install the release") == 1
+    assert told.endswith("1 finding\n")
+
+
+def test_what_is_misspelt_is_told_in_plain_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path / 'jobs.db'}").write_jobs()
+    for args, problem in (
+        (["pause", "foo", "x"], "Invalid value for 'queue|kind|lane': 'foo' is not one of 'queue', 'kind', 'lane'."),
+        (["jobs", "list", "--limit", "0"], "Invalid value for '--limit': it should be greater than or equal to 1"),
+    ):
+        answer = project.call(monkeypatch, capsys, *args)
+        assert (answer.code, answer.err) == (2, f"dutiful: {problem}\n")
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])

@@ -152,6 +152,35 @@ async def test_only_the_newest_of_many_are_told_but_they_hang_together(
     assert not (await operator.trace(str(stranger.id))).cut
 
 
+async def test_jobs_that_come_from_each_other_are_all_here(trace: Trace, store: Store) -> None:
+    one, other, alone = uuid7(), uuid7(), uuid7()
+    for job_id, parent in ((one, other), (other, one), (alone, alone)):
+        await enqueue_one(store, kind="mail", id=job_id, parent_id=parent, correlation_id="ring", now=moment(0))
+
+    printed = await trace("ring")
+
+    head, first, second, third = printed.out.splitlines()
+    assert head == "ring: 3 jobs"
+    assert f"a child of {ids.public(other)}, which comes from this one" in first
+    assert second.startswith(f"└─ {ids.public(other)}") and "a child of" not in second
+    assert third.startswith(ids.public(alone)) and third.endswith("a child of itself")
+
+
+async def test_that_there_are_more_is_told_before_those_that_are_shown(
+    trace: Trace, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "MOST", 3)
+    root = await enqueue_one(store, correlation_id="c", id=uuid7(), now=moment(0))
+    for number in range(4):
+        await enqueue_one(store, correlation_id="c", id=uuid7(), parent_id=root, now=moment(1 + number))
+
+    printed = await trace("c")
+
+    head, *lines = printed.out.splitlines()
+    assert head == f"c: {len(lines)} jobs, the newest and those that they come from; there are more"
+    assert len(lines) == 4
+
+
 @pytest.mark.req("L40")
 async def test_a_tenant_traces_its_own_jobs_only(store: Store) -> None:
     await order(store, tenant="globex")

@@ -227,7 +227,7 @@ async def test_while_one_call_of_a_job_probes_its_other_calls_wait_for_what_come
         await ctx.each(range(8), lambda n: call(ctx, n))
 
     async with working(app, client):
-        await Operator(client).open_breaker("grid")
+        await Operator(client).open_breaker("grid", new=True)
         clock.advance("61m")
         job = await analyse.enqueue()
 
@@ -245,7 +245,7 @@ async def test_while_one_call_of_a_job_probes_its_other_calls_wait_for_what_come
 
 
 async def test_a_barred_item_lets_its_job_wait_and_has_not_failed(app: Dutiful) -> None:
-    await (await app.operator()).open_breaker("grid")
+    await (await app.operator()).open_breaker("grid", new=True)
 
     async def call(ctx: Context, n: int) -> None:
         async with ctx.breaker("grid"):
@@ -268,7 +268,7 @@ async def test_a_barred_item_lets_its_job_wait_and_has_not_failed(app: Dutiful) 
 
 
 async def test_a_handler_may_go_another_way_when_it_is_barred(app: Dutiful) -> None:
-    await (await app.operator()).open_breaker(MAIL)
+    await (await app.operator()).open_breaker(MAIL, new=True)
 
     @app.job
     async def email(ctx: Context) -> str:
@@ -300,7 +300,7 @@ async def test_a_cancelled_probe_leaves_its_place_and_one_that_runs_late_was_bad
         return began[-1:] == [who]
 
     async with working(app, client) as worker:
-        await Operator(client).open_breaker("grid")
+        await Operator(client).open_breaker("grid", new=True)
         clock.advance("61s")
         cancelled = await hang.enqueue(who="cancelled")
         await eventually(lambda: it_began("cancelled"))

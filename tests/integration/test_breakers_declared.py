@@ -25,7 +25,7 @@ async def test_a_worker_of_an_older_version_does_not_set_a_kinds_jobs_spinning(a
 
     async with app.opened() as client, working(app, client):
         await client.store.put_breaker_kinds({analyse.name: None})  # as it does when it starts
-        await Operator(client).open_breaker("grid")
+        await Operator(client).open_breaker("grid", new=True)
         jobs = await analyse.enqueue_many({} for _ in range(5))
 
         async def wait() -> bool:
@@ -51,7 +51,7 @@ async def test_jobs_that_cannot_be_held_back_are_tried_later_and_not_at_once(app
 
     async with app.opened() as client, working(app, client):
         await client.store.put_breaker_kinds({analyse.name: None})
-        await Operator(client).open_breaker("grid")
+        await Operator(client).open_breaker("grid", new=True)
         client.store.put_breaker_kinds = gone  # type: ignore[method-assign]
         job = await analyse.enqueue()
 

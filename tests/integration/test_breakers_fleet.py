@@ -85,7 +85,7 @@ async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe
 
         # Half-open: two calls find out, and the rest is barred while they do.
         set_grid("held")
-        forced = await operator.open_breaker("grid", MOMENT, "to be half-open soon")
+        forced = await operator.open_breaker("grid", MOMENT, "to be half-open soon", new=True)
         assert forced.opened_at is not None and forced.opened_at > (opened.opened_at or forced.opened_at)
         await until(lambda: came(made + 2), "the probes have called")
         before = await barred(list(inside))
@@ -109,7 +109,7 @@ async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe
 
         # Well again: the probes close it, and whoever waited is run.
         set_grid("up")
-        await operator.open_breaker("grid", MOMENT)
+        await operator.open_breaker("grid", MOMENT, new=True)
 
         async def closed() -> bool:
             return (await breaker()).state is BreakerState.CLOSED

@@ -109,7 +109,7 @@ async def test_a_probe_keeps_its_place_while_calls_inside_it_go_well(
 
     app.configure(lanes="one=1")
     async with working(app, client):
-        await Operator(client).open_breaker("grid")
+        await Operator(client).open_breaker("grid", new=True)
         jobs = [await analyse.enqueue(), await analyse.enqueue()]
         clock.advance("11m")
         for job in jobs:
@@ -151,7 +151,7 @@ async def test_a_call_waits_for_another_one_of_its_job_that_probes_but_not_witho
 
     async with working(app, client):
         for name in ("grid", "x", "y"):
-            await Operator(client).open_breaker(name)
+            await Operator(client).open_breaker(name, new=True)
         clock.advance("61s")
         for job in [await pooled.enqueue(), await crossed.enqueue()]:
             assert (await final(app, job)).state is State.COMPLETED

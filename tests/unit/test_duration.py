@@ -78,3 +78,12 @@ def test_units_add_up(days: int, hours: int, minutes: int, seconds: int, millise
 @given(st.timedeltas(timedelta(0), LONGEST))
 def test_reading_twice_changes_nothing(length: timedelta) -> None:
     assert duration(duration(length)) == length
+
+
+def test_whoever_writes_text_is_told_how_to_write_text_and_others_what_else_there_is() -> None:
+    with pytest.raises(UsageError) as text:
+        duration("soon", name="")
+    with pytest.raises(UsageError) as number:
+        duration(-1.0, "delay")
+    assert str(text.value).startswith("'soon' is not a length of time") and str(text.value).endswith('or "7d".')
+    assert str(number.value).endswith("as a number of seconds, or as a timedelta.")

@@ -14,7 +14,7 @@ def test_every_state_is_waiting_running_or_final() -> None:
 @pytest.mark.parametrize(("state", "act"), list(itertools.product(sorted(FINAL), Act)))
 def test_a_final_state_is_never_left(state: State, act: Act) -> None:
     for to in State:
-        with pytest.raises(IllegalTransition, match="nothing: it is final"):
+        with pytest.raises(IllegalTransition, match="has ended, so it cannot"):
             check(state, act, to)
 
 
@@ -23,7 +23,7 @@ def test_the_table_alone_says_what_is_legal() -> None:
         if to in TABLE.get((state, act), frozenset()):
             assert check(state, act, to) is to
         else:
-            with pytest.raises(IllegalTransition, match=f"a {state} job cannot {act} to {to}"):
+            with pytest.raises(IllegalTransition, match=f"a {state} job .*cannot {act}"):
                 check(state, act, to)
 
 

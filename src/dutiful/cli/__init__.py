@@ -47,7 +47,7 @@ def main(args: Sequence[str] | None = None) -> int:
         told = getattr(error, "format_message", None)
         if told is None:
             raise
-        return _refuse(told(), getattr(error, "exit_code", USAGE))
+        return _refuse(_reworded(told()), getattr(error, "exit_code", USAGE))
 
 
 def exit_code(error: DutifulError) -> int:
@@ -58,6 +58,11 @@ def exit_code(error: DutifulError) -> int:
             return UNAVAILABLE
         case _:
             return FAILURE
+
+
+def _reworded(message: str) -> str:
+    """Without the words of the library that reads options for what it has read."""
+    return message.replace("': Value error, ", "': ").replace("': Input should", "': it should")
 
 
 def _refuse(message: str, code: int) -> int:

@@ -76,6 +76,7 @@ def open_breaker(
     open_for: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="For this long; otherwise as its policy says.")
     ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Also one that no app declares and nobody has used.")] = False,
     reason: Reason = None,
 ) -> None:
     """Open a breaker now: no more calls, until its time is over and a probe goes well.
@@ -87,10 +88,7 @@ def open_breaker(
     length = None if open_for is None else duration(open_for, "--for")
 
     async def opened(operator: Operator) -> str:
-        known = {one.breaker.name for one in await operator.breakers()} | set(target(ctx).any_app().breakers)
-        breaker = await operator.open_breaker(name, length, reason)
-        if name not in known:
-            note(f"note: no breaker {name!r} has been used so far; check its spelling")
+        breaker = await operator.open_breaker(name, length, reason, new=new)
         return f"breaker {name} is open until {when(breaker.open_until)}"
 
     typer.echo(operate(ctx, opened))

@@ -87,7 +87,8 @@ def _print(report: Report) -> None:
         style = "bold red" if finding.level is Level.PROBLEM else "yellow"
         out.print(Text.assemble((finding.level.value, style), f": {plain(finding.what)}"), soft_wrap=True)
         out.print(f"  → {plain(finding.remedy)}", soft_wrap=True)
-    show("all is well" if not report.findings else f"{len(report.findings)} finding(s)")
+    count = len(report.findings)
+    show("all is well" if not count else f"{count} finding{'s' * (count != 1)}")
 
 
 async def _examine(app: Dutiful) -> Report:
@@ -98,7 +99,7 @@ async def _examine(app: Dutiful) -> Report:
         async with app.opened() as client:
             await _look(client, report, app.alert_rules())
     except SchemaMismatch as error:
-        report.findings.append(Finding(Level.PROBLEM, str(error), "run `dutiful migrate`, or upgrade dutiful"))
+        report.findings.append(Finding(Level.PROBLEM, error.problem, error.remedy))
     except StoreUnavailable as error:
         report.findings.append(
             Finding(Level.PROBLEM, str(error), "check the address, that the server runs, and the role")

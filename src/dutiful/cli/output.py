@@ -61,6 +61,11 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
+def flat(text: str) -> str:
+    """The same for where each line stands for something of its own: rows of a table, branches of a tree."""
+    return plain(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def console() -> "Console":
     from rich.console import Console
 
@@ -126,7 +131,7 @@ def cell(value: Any) -> "Text":
     if isinstance(value, Text):
         return value
     text = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else str(value)
-    text = plain(text)
+    text = flat(text)
     return Text(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…", style=STYLES.get(text, ""))
 
 

@@ -1,13 +1,14 @@
 """`trace`: the jobs that belong together, as a tree."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import msgspec
 import typer
 
-from dutiful.cli.output import LONGEST_CELL, STYLES, AsJson, Tenant, ago, both_ids, note, plain, print_json, show
+from dutiful.cli.output import LONGEST_CELL, STYLES, AsJson, Tenant, ago, both_ids, flat, print_json, show
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.duration import brief
@@ -45,11 +46,12 @@ def trace(
     if as_json:
         print_json(_json(family))
         return
-    show(f"{plain(family.correlation_id)}: {len(family.members):,} job{'s' * (len(family.members) != 1)}")
+    count = f"{len(family.members):,} job{'s' * (len(family.members) != 1)}"
+    more = ", the newest and those that they come from; there are more" if family.cut else ""
+    show(f"{flat(family.correlation_id)}: {count}{more}")
+    here = {member.id for member in family.members}
     for member, branches in _drawn(family.tree()):
-        show(_line(member, branches))
-    if family.cut:
-        note("there are more: these are the newest, and jobs that they come from")
+        show(_line(member, branches, here))
 
 
 def _json(family: Family) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def _drawn(tree: list[Member]) -> Iterator[tuple[Member, str]]:
     return reversed(lines)
 
 
-def _line(member: Member, branches: str) -> "Text":
+def _line(member: Member, branches: str, here: Set[UUID]) -> "Text":
     from rich.text import Text
 
     said = "retry " if member.relation is Relation.RETRY else ""
@@ -87,15 +89,15 @@ def _line(member: Member, branches: str) -> "Text":
     line = Text(branches, style="dim", no_wrap=True, overflow="ignore")
     line.append(said, style="dim")
     line.append(ids.public(member.id), style="not dim")
-    line.append(f"  {plain(member.kind)}  ", style="not dim")
+    line.append(f"  {flat(member.kind)}  ", style="not dim")
     line.append(state, style=f"not dim {STYLES[state]}")
-    line.append("  " + ", ".join(_facts(member)), style="not dim")
+    line.append("  " + ", ".join(_facts(member, here)), style="not dim")
     if member.error is not None:
         line.append(f"  {_error(member.error)}", style="not dim red")
     return line
 
 
-def _facts(member: Member) -> Iterable[str]:
+def _facts(member: Member, here: Set[UUID]) -> Iterable[str]:
     yield f"{member.attempt}/{member.max_attempts}"
     yield f"made {member.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     if member.finished_at is not None and member.started_at is not None:
@@ -105,15 +107,23 @@ def _facts(member: Member) -> Iterable[str]:
     elif member.state is State.RUNNING:
         yield f"started {ago(member.started_at)}"
     elif member.gate is not None:
-        yield f"held by {plain(member.gate)}"
+        yield f"held by {flat(member.gate)}"
     elif member.run_at is not None:
         yield f"due {ago(member.run_at)}"
     if member.tenant is not None:
-        yield f"of {plain(member.tenant)}"
+        yield f"of {flat(member.tenant)}"
     if member.under is None and (above := member.retry_of or member.parent_id) is not None:
-        yield f"{'a retry' if member.retry_of else 'a child'} of {ids.public(above)}, which is not here"
+        yield f"{'a retry' if member.retry_of else 'a child'} of {_missing(member, above, here)}"
+
+
+def _missing(member: Member, above: UUID, here: Set[UUID]) -> str:
+    """One that a root of the tree names as what it comes from."""
+    if above == member.id:
+        return "itself"
+    # People may name any parent, so that two may come from each other; one of them has to stand first.
+    return f"{ids.public(above)}, which {'comes from this one' if above in here else 'is not here'}"
 
 
 def _error(error: dict[str, Any]) -> str:
-    told = " ".join(plain(f"{error.get('type')}: {error.get('message')}").split())
+    told = flat(" ".join(f"{error.get('type')}: {error.get('message')}".split()))
     return told if len(told) <= LONGEST_CELL else f"{told[:LONGEST_CELL]}…"

@@ -16,16 +16,14 @@ _TEXT = re.compile(" ?".join(f"(?:{_NUMBER}{unit})?" for unit in ("d", "h", "m",
 
 
 def duration(value: Duration, name: str = "duration") -> timedelta:
-    """Read a length of time, zero to a century; `name` is what an error calls it."""
+    """Read a length of time, zero to a century; `name` is what an error calls it, if it is to be named."""
     try:
         length = _read(value)
     except (OverflowError, ValueError):  # too large for a timedelta, or not a number at all
         length = None
     if length is None or not timedelta(0) <= length <= LONGEST:
-        raise UsageError(
-            f"{name} {_shown(value)} is not a length of time from 0 to {LONGEST.days} days. "
-            'Write it as "500ms", "30s", "2m", "1h30m" or "7d", as a number of seconds, or as a timedelta.'
-        )
+        called = f"{name} {_shown(value)}" if name else _shown(value)
+        raise UsageError(f"{called} is not a length of time from 0 to {LONGEST.days} days. {_remedy(value)}")
     return length
 
 
@@ -64,6 +62,12 @@ def _read_text(text: str) -> timedelta | None:
         return None
     days, hours, minutes, seconds, milliseconds = (float(number or 0) for number in match.groups())
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+
+
+def _remedy(value: object) -> str:
+    text = 'Write it as "500ms", "30s", "2m", "1h30m" or "7d"'
+    # Whoever gave text may be at a prompt or behind HTTP, where there is nothing else.
+    return f"{text}." if isinstance(value, str) else f"{text}, as a number of seconds, or as a timedelta."
 
 
 def _shown(value: object) -> str:

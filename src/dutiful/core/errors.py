@@ -86,7 +86,15 @@ class StoreUnavailable(DutifulError):
 
 
 class SchemaMismatch(DutifulError):
-    """The database's schema and this release do not fit each other."""
+    """The database's schema and this release do not fit each other; `remedy` is what to do about `problem`."""
+
+    def __init__(self, problem: str, remedy: str = "run `dutiful migrate`") -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type["SchemaMismatch"], tuple[str, str]]:
+        return type(self), (self.problem, self.remedy)
 
 
 class ClaimLost(DutifulError):

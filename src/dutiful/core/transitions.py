@@ -73,5 +73,7 @@ def check(state: State, act: Act, to: State) -> State:
     """Return `to` if `act` may take a job from `state` there; raise IllegalTransition otherwise."""
     if to in TABLE.get((state, act), frozenset()):
         return to
-    allowed = ", ".join(sorted({a for s, a in TABLE if s is state})) or "nothing: it is final"
+    allowed = ", ".join(sorted({a for s, a in TABLE if s is state}))
+    if not allowed:
+        raise IllegalTransition(f"a {state} job has ended, so it cannot {act}")
     raise IllegalTransition(f"a {state} job cannot {act} to {to}; from {state} it may: {allowed}")

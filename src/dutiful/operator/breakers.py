@@ -7,6 +7,7 @@ import msgspec
 
 from dutiful.breaking import BreakerRecord
 from dutiful.core.breaker import Breaker, BreakerPolicy
+from dutiful.core.errors import UsageError
 from dutiful.core.payload import check_name
 from dutiful.operator.door import Door
 
@@ -35,16 +36,24 @@ class Breakers(Door):
             act.done, act.after = breaker is not None, None if breaker is None else _state(breaker)
         return breaker
 
-    async def open_breaker(self, name: str, open_for: timedelta | None = None, reason: str | None = None) -> Breaker:
-        """Open it now, for that long or as long as its policy says; one that nobody has used yet, too.
+    async def open_breaker(
+        self, name: str, open_for: timedelta | None = None, reason: str | None = None, *, new: bool = False
+    ) -> Breaker:
+        """Open it now, for that long or as long as its policy says, which is that of the app, if the app declares it.
 
-        Its policy is that of the app, if the app declares it.
+        Only with `new` one that no app declares and nobody has used so far: mostly that is a slip of the pen.
         """
 
-        def possible() -> None:
+        async def possible() -> None:
             check_name(name, "breaker")
             if open_for is not None:
                 BreakerPolicy(open_for=open_for)
+            known = {one.breaker.name for one in await self._store.breakers()} | set(self._breaker_policies)
+            if not new and name not in known:
+                raise UsageError(
+                    f"there is no breaker {name!r}: no app declares it, and nobody has used it; there are: "
+                    f"{', '.join(sorted(known)) or 'none'}. Check its spelling, or say that it is new"
+                )
 
         before = await self._breaker(name)
         async with self._act("breaker.open", name, reason, before=before, fleetwide=True, check=possible) as act:

@@ -1,5 +1,6 @@
 """What went wrong, as every endpoint tells it: problem details (RFC 9457)."""
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -168,10 +169,14 @@ def _path(where: Sequence[Any]) -> str:
 
 
 def _sentence(told: Mapping[str, Any]) -> str:
-    if told["type"] == "extra_forbidden":
-        return "there is no such field"
+    """In our words: those of the library that reads requests begin with what it calls the field."""
     message = str(told["msg"]).removeprefix("Value error, ")
-    return f"it {message[6:]}" if message.startswith("Input ") else message
+    if told["type"] == "missing":
+        return "it is missing"
+    return f"it {should[1]}" if (should := _SHOULD.match(message)) else message
+
+
+_SHOULD = re.compile(r"[A-Z]\w* (should .*)", re.DOTALL)
 
 
 def _http_detail(error: HTTPException) -> str:

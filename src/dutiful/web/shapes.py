@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -14,18 +14,24 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PlainSerializer,
     StringConstraints,
+    ValidationError,
     WithJsonSchema,
+    model_validator,
 )
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from dutiful.core import ids
-from dutiful.core.errors import MalformedId, PayloadInvalid
+from dutiful.core.duration import duration
+from dutiful.core.errors import MalformedId, PayloadInvalid, UsageError
 from dutiful.core.payload import REPLACED, encode
 
 EXAMPLE_ID = ids.public(UUID("0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"))
 MOST = 200
 MOST_JSON = 8_000
+UNKNOWN_FIELD = "unknown_field"
 
 
 class Shape(BaseModel):
@@ -38,6 +44,30 @@ class Ask(BaseModel):
     """Something we are told; a field that we do not know is a mistake of whoever sent it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_the_fields(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """The library that reads it says only that a field is not known; whoever sent it asks which are."""
+        try:
+            return read(given)
+        except ValidationError as error:
+            known = ", ".join(field.alias or name for name, field in cls.model_fields.items()) or "none"
+            problems = [_problem(one, known) for one in error.errors()]
+            raise ValidationError.from_exception_data(cls.__name__, problems) from None
+
+
+def _problem(told: ErrorDetails, known: str) -> InitErrorDetails:
+    match told["type"]:
+        case "extra_forbidden":
+            kind: str | PydanticCustomError = PydanticCustomError(
+                UNKNOWN_FIELD, "there is no such field; there are: {known}", {"known": known}
+            )
+        case _ if told["type"] == UNKNOWN_FIELD:  # of a part, which has named its own
+            kind = PydanticCustomError(UNKNOWN_FIELD, "{told}", {"told": told["msg"]})
+        case known_type:
+            kind = known_type
+    return InitErrorDetails(type=kind, loc=told["loc"], input=told["input"], ctx=told.get("ctx", {}))
 
 
 def _storable(text: str) -> str:
@@ -53,6 +83,14 @@ def _moment(moment: datetime) -> datetime:
     if not 1970 <= moment.year <= 2999:
         raise ValueError("its year should be from 1970 to 2999")
     return moment.astimezone(UTC)
+
+
+def _length(text: str) -> str:
+    try:
+        duration(text, name="")
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return text
 
 
 def _job_id(parse: Callable[[str], UUID]) -> Callable[[Any], UUID]:
@@ -98,6 +136,7 @@ LongText = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_s
 JsonObject = Annotated[
     str, StringConstraints(max_length=2_000), AfterValidator(_storable), AfterValidator(_json_object)
 ]
+Length = Annotated[str, StringConstraints(max_length=40), AfterValidator(_length)]  # of time, as in 1h30m
 Receiver = Annotated[str, AfterValidator(_origin), WithJsonSchema(_RECEIVER_SCHEMA)]
 Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
 # One may be given without brackets.

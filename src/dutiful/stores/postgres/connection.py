@@ -64,7 +64,7 @@ def translate(error: BaseException, url: str) -> DutifulError:
     """The driver's error in our words; what to do next is in the message."""
     what = f"{type(error).__name__}: {error}".strip().rstrip(":")
     if isinstance(error, _NOT_MIGRATED):
-        return SchemaMismatch(f"the database {url} is not migrated ({what}); run `dutiful migrate`")
+        return SchemaMismatch(f"the database {url} is not migrated ({what})")
     if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
         return StoreUnavailable(f"the database {url} does not exist: create it, then run `dutiful migrate` ({what})")
     if isinstance(error, asyncpg.exceptions.InsufficientPrivilegeError):

@@ -65,8 +65,8 @@ async def migrate(connection: Any, schema: str) -> list[str]:
                 applied.append(migration.name)
             elif known[migration.name] != migration.checksum:
                 raise SchemaMismatch(
-                    f"migration {migration.name} was applied in another form than this release ships; "
-                    "restore the release that applied it, or migrate into a fresh schema"
+                    f"migration {migration.name} was applied in another form than this release has",
+                    "install the release that made this schema, or migrate into a new one",
                 )
         await connection.execute(_versions(schema))
         if applied:
@@ -78,18 +78,17 @@ async def check(connection: Any, schema: str) -> None:
     """Raise SchemaMismatch unless this release can work with the database as it is."""
     exists = await connection.fetchval("select to_regclass($1)", f"{schema}.meta")
     if exists is None:
-        raise SchemaMismatch(f"the database has no schema {schema!r} of Dutiful; run `dutiful migrate`")
+        raise SchemaMismatch(f"the database has no schema {schema!r} of Dutiful")
     rows = await connection.fetch(f"select key, value from {schema}.meta")
     meta = {row["key"]: row["value"] for row in rows}
     version, oldest = int(meta.get("schema_version", "0")), int(meta.get("oldest_version", "0"))
     if version < SCHEMA_VERSION:
-        raise SchemaMismatch(
-            f"the database is at schema version {version}, this release needs {SCHEMA_VERSION}; run `dutiful migrate`"
-        )
+        raise SchemaMismatch(f"the database is at schema version {version}, this release needs {SCHEMA_VERSION}")
     if oldest > SCHEMA_VERSION:
         raise SchemaMismatch(
             f"the database is at schema version {version} and newer than this release can work with "
-            f"(it knows {SCHEMA_VERSION}, the database asks for at least {oldest}); upgrade dutiful"
+            f"(it knows {SCHEMA_VERSION}, the database asks for at least {oldest})",
+            "upgrade dutiful",
         )
 
 

@@ -106,7 +106,8 @@ def check_version(db: Connection) -> None:
         version = db.value(SQL["get_meta"], ("schema_version",))
         raise SchemaMismatch(
             f"the database has schema version {version}, newer than this release can work with "
-            f"(it knows {SCHEMA_VERSION}): upgrade dutiful"
+            f"(it knows {SCHEMA_VERSION})",
+            "upgrade dutiful",
         )
 
 
@@ -135,8 +136,8 @@ def missing(db: Connection) -> Migration | None:
             return migration
         if checksum != migration.checksum:
             raise SchemaMismatch(
-                f"migration {migration.name} was applied in another form than this release has: "
-                "install the release that made this database, or start with a new file"
+                f"migration {migration.name} was applied in another form than this release has",
+                "install the release that made this database, or start with a new file",
             )
     return None
 

@@ -7,12 +7,11 @@ from pydantic import Field
 from dutiful.breaking import BreakerRecord
 from dutiful.core.breaker import Breaker, BreakerState
 from dutiful.core.duration import duration
-from dutiful.core.errors import UsageError
 from dutiful.operator.breakers import facts
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
-from dutiful.web.problems import Problem, field_problem
-from dutiful.web.shapes import NO_REASON, LongText, Reason, Shape, Text
+from dutiful.web.problems import Problem
+from dutiful.web.shapes import NO_REASON, Length, Reason, Shape, Text
 
 breakers = Operations("Breakers", "/admin/breakers", fleetwide=True)
 
@@ -46,9 +45,10 @@ class BreakerAnswer(Shape):
 
 
 class OpenAsk(Reason):
-    open_for: LongText | None = Field(
+    open_for: Length | None = Field(
         default=None, examples=["10m"], description="For how long; as its policy says, if it is left out."
     )
+    new: bool = Field(default=False, description="Also one that no app declares and nobody has used so far.")
 
 
 NO_OPEN_ASK = OpenAsk()
@@ -75,11 +75,8 @@ async def reset_breaker(operator: TheOperator, name: Text, ask: Reason = NO_REAS
 @breakers.act("/{name:path}/open/", "breaker.open", target="name")
 async def open_breaker(operator: TheOperator, name: Text, ask: OpenAsk = NO_OPEN_ASK) -> BreakerAnswer:
     """Open a breaker now: no more calls, until its time is over and a probe goes well."""
-    try:
-        open_for = None if ask.open_for is None else duration(ask.open_for, "open_for")
-    except UsageError as error:
-        raise field_problem("open_for", str(error)) from None
-    return _answer(await operator.open_breaker(name, open_for, ask.reason))
+    open_for = None if ask.open_for is None else duration(ask.open_for)
+    return _answer(await operator.open_breaker(name, open_for, ask.reason, new=ask.new))
 
 
 def _item(record: BreakerRecord) -> BreakerItem:

@@ -4,28 +4,17 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field
 
 from dutiful.core.duration import duration
-from dutiful.core.errors import IllegalTransition, JobNotFound, UsageError
+from dutiful.core.errors import IllegalTransition, JobNotFound
 from dutiful.core.job import JobRecord
 from dutiful.core.transitions import State
 from dutiful.web.gates import TheOperator
 from dutiful.web.operations import Operations
-from dutiful.web.shapes import NO_REASON, Ask, JobId, PublicId, Reason, Shape, Text
+from dutiful.web.shapes import NO_REASON, Ask, JobId, Length, PublicId, Reason, Shape, Text
 
 stuck = Operations("Jobs", "/admin/jobs")
-
-
-def _length(text: str) -> str:
-    try:
-        duration(text, "it")
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-    return text
-
-
-Length = Annotated[str, StringConstraints(max_length=40), AfterValidator(_length)]
 
 
 class StuckQuery(Ask):
