@@ -18,7 +18,7 @@ from dutiful import Dutiful
 from dutiful.client import Client
 from dutiful.core.principal import Role
 from dutiful.operator import Operator
-from dutiful.web.metrics import FRESH
+from dutiful.web.metrics import FRESH, LONGEST, SHARE
 
 # What the server process is told to serve; its database is an option of the command.
 app = Dutiful()
@@ -38,7 +38,7 @@ class Api:
     def __init__(self, port: int, secret: str) -> None:
         self._port = port
         self._headers = {"authorization": f"Bearer {secret}"}
-        self._scraped = -FRESH
+        self._stale_at = 0.0
 
     async def first(self, name: str) -> float:
         """Milliseconds from the question to the whole of the answer, once."""
@@ -51,7 +51,7 @@ class Api:
     def _milliseconds(self, name: str) -> float:
         if name == "metrics":
             # Within this time the page of the last scrape would be shown again, and nothing be measured.
-            time.sleep(max(0.0, self._scraped + FRESH - time.monotonic()))
+            time.sleep(max(0.0, self._stale_at - time.monotonic()))
         start = time.perf_counter()
         with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=_PATIENCE_S)) as connection:
             connection.request("GET", PATHS[name], headers=self._headers)
@@ -59,7 +59,7 @@ class Api:
             body = answer.read()
         taken = time.perf_counter() - start
         if name == "metrics":
-            self._scraped = time.monotonic() + 0.01
+            self._stale_at = time.monotonic() + max(FRESH, min(SHARE * taken, LONGEST)) + 0.01
         if answer.status != 200:
             raise BenchmarkError(f"{PATHS[name]} was answered with {answer.status}: {body[:200]!r}")
         return taken * 1000

@@ -85,6 +85,15 @@ class Counted(NamedTuple):
     ever: list[Tally]
 
 
+def added_up(rows: Iterable[tuple[bool, bool, Tally]]) -> Counted:
+    """Of rows that say whether they are of lately, and of all that was ever counted; those of both are added up once."""
+    lately, ever, both = list[Tally](), list[Tally](), list[Tally]()
+    for of_lately, of_ever, tally in rows:
+        (both if of_lately and of_ever else lately if of_lately else ever).append(tally)
+    fresh = summed(both)
+    return Counted(lately=summed([*lately, *fresh]), ever=summed([*ever, *fresh]))
+
+
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs of one kind stand in one place of one queue."""
 

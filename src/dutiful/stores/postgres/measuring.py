@@ -10,7 +10,7 @@ import msgspec
 
 from dutiful.core.sketch import Sketch
 from dutiful.core.transitions import State
-from dutiful.measuring import FINE, Counted, Depth, Tally, summed
+from dutiful.measuring import FINE, Counted, Depth, Tally, added_up, summed
 from dutiful.stores.postgres.part import PostgresPart
 
 _STEP = 2_000  # as many rows are folded in one transaction: nobody waits for it but others who fold
@@ -50,11 +50,7 @@ class PostgresMeasuring(PostgresPart):
 
 
 def _summed(rows: Iterable[Any]) -> Counted:
-    tallies = [(lately, ever, _tally(*columns)) for lately, ever, *columns in rows]
-    return Counted(
-        lately=summed(one for lately, _, one in tallies if lately),
-        ever=summed(one for _, ever, one in tallies if ever),
-    )
+    return added_up((lately, ever, _tally(*columns)) for lately, ever, *columns in rows)
 
 
 def _tally(

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.sketch import Sketch
-from dutiful.measuring import FINE, Counted, Tally, summed
+from dutiful.measuring import FINE, Counted, Tally, added_up, summed
 from dutiful.stores.sqlite.codec import span, to_json
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
@@ -52,11 +52,8 @@ def tallied(db: Connection, since: timedelta, now: int) -> list[Tally]:
 
 
 def counted(db: Connection, since: timedelta, now: int) -> Counted:
-    rows = [(lately, ever, _tally(*columns)) for lately, ever, *columns in _counted(db, since, now, ever=True)]
-    return Counted(
-        lately=summed(one for lately, _, one in rows if lately),
-        ever=summed(one for _, ever, one in rows if ever),
-    )
+    rows = _counted(db, since, now, ever=True)
+    return added_up((lately, ever, _tally(*columns)) for lately, ever, *columns in rows)
 
 
 def ended(db: Connection, since: timedelta, now: int) -> dict[str, int]:
