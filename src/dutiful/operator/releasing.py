@@ -107,7 +107,8 @@ def _check_possible(job: JobRecord, begun: datetime, older_than: timedelta) -> N
 def _stopping(job_id: UUID) -> IllegalTransition:
     public = ids.public(job_id)
     return IllegalTransition(
-        f"job {public} was asked to stop and is not to be run again; if it does not stop: dutiful jobs fail {public}"
+        f"job {public} was asked to stop and is not to be run again; if it does not heed that: dutiful jobs fail "
+        f"{public}; if its handler runs on: stop its worker"
     )
 
 
