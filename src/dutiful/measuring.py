@@ -86,7 +86,7 @@ class Counted(NamedTuple):
 
 
 def added_up(rows: Iterable[tuple[bool, bool, Tally]]) -> Counted:
-    """Of rows that say whether they are of lately, and of all that was ever counted; those of both are added up once."""
+    """Of rows that say whether they are of lately, and of all that was ever counted; what is both is added up once."""
     lately, ever, both = list[Tally](), list[Tally](), list[Tally]()
     for of_lately, of_ever, tally in rows:
         (both if of_lately and of_ever else lately if of_lately else ever).append(tally)

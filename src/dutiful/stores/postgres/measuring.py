@@ -28,7 +28,9 @@ class PostgresMeasuring(PostgresPart):
         return bool((await self._db.fetch(self._sql["fold_tallies"], _STEP, FINE, keep, now))[0][0])
 
     async def tallied(self, since: timedelta, *, now: datetime | None = None) -> list[Tally]:
-        return (await self._counted(since, False, now)).lately
+        if since <= FINE:
+            return (await self._counted(since, False, now)).lately
+        return summed(_tally(*row) for row in await self._db.fetch(self._sql["tallied_by_hour"], since, now))
 
     async def counted(self, since: timedelta, *, now: datetime | None = None) -> Counted:
         return await self._counted(since, True, now)

@@ -29,6 +29,26 @@ select at >= (select since from asked), true,
        kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
 from {schema}.tally;
 
+-- name: tallied_by_hour
+-- What `counted` finds lately, added up here: there may be many more rows than fit into a client's memory.
+with asked as materialized (
+    select coalesce($2::timestamptz, clock_timestamp()) as now,
+           date_trunc('hour', coalesce($2::timestamptz, clock_timestamp()) - $1::interval, 'UTC') as since
+)
+select f.kind, f.outcome, sum(f.count)::bigint, {schema}.sum_sketches(array_agg(f.run)),
+       {schema}.sum_sketches(array_agg(f.wait)), sum(f.run_microseconds)::bigint, sum(f.wait_microseconds)::bigint,
+       sum(f.payload_bytes)::bigint, max(f.payload_most)
+from (
+    select kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+    from {schema}.tally_hour
+    where hour between (select since from asked) and (select now from asked)
+    union all
+    select kind, outcome, count, run, wait, run_microseconds, wait_microseconds, payload_bytes, payload_most
+    from {schema}.tally
+    where at >= (select since from asked)
+) f
+group by f.kind, f.outcome;
+
 -- name: count_ended
 with asked as materialized (
     select coalesce($3::timestamptz, clock_timestamp()) as now,
