@@ -1,10 +1,11 @@
 """What the firms own: rows in a database of the platform's own, and files beside it."""
 
-import re
 import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
+
+from examples.statements import load
 
 HERE = Path(__file__).parent
 # What a firm takes along, and what is deleted of it, in an order that no reference forbids. Exports stay, as a receipt.
@@ -22,14 +23,7 @@ TABLES = (
     "clients",
 )
 Row = dict[str, Any]
-
-
-def _named(text: str) -> dict[str, str]:
-    _, *parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
-    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
-
-
-STATEMENTS = _named((HERE / "statements.sql").read_text())
+STATEMENTS = load(HERE / "statements.sql")
 
 
 class Firms:

@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from dutiful import DeadLetter, DeadLetterFilter, Dutiful, JobRecord, ReviewState, State
-from dutiful.client import JobHandle
+from dutiful import DeadLetter, DeadLetterFilter, Dutiful, JobHandle, JobRecord, ReviewState, State
 
 PRIORITY, ATTEMPTS = 100, 3
 LISTED = 1_000

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dutiful import Fail
-from dutiful.stores.statements import load
+from examples.statements import load
 
 HERE = Path(__file__).parent
-STATEMENTS = load("examples.sports_sites")
+STATEMENTS = load(HERE / "statements" / "sites.sql")
 
 
 class NoSuchSite(Fail):

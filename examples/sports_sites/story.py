@@ -11,13 +11,7 @@ from uuid import UUID
 import httpx2
 from rich.console import Console
 
-from dutiful import Dutiful, Role, State
-from dutiful.acting import PauseScope
-from dutiful.core.alert import AlertState
-from dutiful.core.breaker import BreakerState
-from dutiful.core.family import Family
-from dutiful.operator import Operator
-from dutiful.operator.drain import Drain
+from dutiful import AlertState, BreakerState, Drain, Dutiful, Family, Operator, PauseScope, Role, State
 from examples.sports_sites.config import Config
 from examples.sports_sites.jobs import ATTEMPTS, Jobs
 from examples.sports_sites.ledger import Ledger, following
@@ -169,8 +163,9 @@ class Story:
         self.outside.fail("grid")
         analyses = [await self._analysis() for _ in range(6)]
         await self.watch.breaker(GRID, BreakerState.OPEN)
-        self.ledger.say(f"breaker {GRID} is open: no analysis is begun; mail is none of its business")
-        await self.ledger.ended(await self._welcome("bob"))
+        await self.watch.rests(*analyses)
+        await self.ledger.ended(await self._welcome("bob"))  # which is told after what those came to
+        self.ledger.say(f"breaker {GRID} is open: no analysis is begun any more; mail is none of its business")
         await self.watch.alert(GRID, AlertState.FIRING)
         await self.watch.pages("alert.firing")
         waiting = sum([(await self.operator.job(job)).state is State.BLOCKED for job in analyses])
@@ -231,14 +226,14 @@ class Story:
 
     async def figures(self) -> None:
         self.ledger.chapter("The night in figures: as the queue, the server and the breakers tell it")
-        sent = f'attempts_total{{kind="email",outcome="completed"}} {len(self.outside.delivered)}.0'
+        sent = f'attempts_total{{kind="email",outcome="completed"}} {len(self.outside.delivered)}\n'
         await self.watch.metric(self.server.url, self.server.headers, sent)
         samples = {(one.metric, one.labels.get("kind")): one.value for one in await self.operator.metrics()}
         for row in await self.tables.rows("select type, status, jobs from job_queue_health order by type, status"):
             half, most = (samples.get((f"run_{share}_seconds", row["type"]), 0.0) for share in ("p50", "p95"))
             rate = samples.get(("error_rate", row["type"]), 0.0)
             count = f"{row['type']:<18} {row['status']:<10} {row['jobs']:>3}"
-            self.ledger.say(f"{count}   p50 {half * 1000:.0f} ms, p95 {most * 1000:.0f} ms, {rate:.0%} failed")
+            self.ledger.say(f"{count}   p50 {_length(half)}, p95 {_length(most)}, {rate:.0%} failed")
 
     async def adds_up(self) -> bool:
         self.ledger.chapter("Does it add up?")
@@ -274,6 +269,10 @@ class Story:
 
     async def _welcome(self, name: str) -> UUID:
         return (await self.jobs.enqueue("email", _mail(f"{name}@club.example", "welcome", name=name))).id
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "<1 ms"
 
 
 def _mail(to: str, template: str, **data: str) -> dict[str, Any]:

@@ -5,11 +5,7 @@ from uuid import UUID
 
 import httpx2
 
-from dutiful import DeadLetter, ReviewState
-from dutiful.core.alert import AlertState
-from dutiful.core.breaker import BreakerState
-from dutiful.core.family import Family
-from dutiful.operator import Operator
+from dutiful import AlertState, BreakerState, DeadLetter, Family, Operator, ReviewState, State
 from examples.sports_sites.ledger import until
 from examples.sports_sites.outside import Outside
 
@@ -46,6 +42,14 @@ class Watch:
         async def look() -> bool:
             found = [one.breaker for one in await self.operator.breakers() if one.breaker.name == name]
             return any(breaker.state is state for breaker in found)
+
+        await until(look)
+
+    async def rests(self, *job_ids: UUID) -> None:
+        """None of them runs."""
+
+        async def look() -> bool:
+            return all([(await self.operator.job(job)).state is not State.RUNNING for job in job_ids])
 
         await until(look)
 

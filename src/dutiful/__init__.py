@@ -1,10 +1,14 @@
 """Durable background jobs on the database you already have."""
 
+from dutiful.acting import PauseScope
 from dutiful.app import Dutiful
 from dutiful.auditing import AuditFilter
+from dutiful.client import JobHandle
 from dutiful.context import Context, Inject, Items
+from dutiful.core.alert import AlertState
 from dutiful.core.backoff import Exponential, Fixed, Jitter, Linear
-from dutiful.core.cron import CatchUp
+from dutiful.core.breaker import BreakerState
+from dutiful.core.cron import CatchUp, Cron
 from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import (
     BreakerOpen,
@@ -33,6 +37,7 @@ from dutiful.core.errors import (
     UsageError,
 )
 from dutiful.core.event import Event, EventType
+from dutiful.core.family import Family
 from dutiful.core.guard import is_stale
 from dutiful.core.job import JobRecord, OnConflict, PhaseRecord, Progress, Scope, Unique
 from dutiful.core.outcome import (
@@ -52,6 +57,9 @@ from dutiful.core.retry import Retry
 from dutiful.core.review import ReviewAct, ReviewState
 from dutiful.core.rules import Rules
 from dutiful.core.transitions import State
+from dutiful.observe.logs import JobFields, JsonLines
+from dutiful.operator import Operator
+from dutiful.operator.drain import Drain
 from dutiful.pipeline import Phase, Pipeline
 from dutiful.reviewing import DeadLetter, DeadLetterFilter
 from dutiful.settings import LaneSettings, Settings
@@ -60,17 +68,21 @@ from dutiful.watcher import EventStream, Gap, Snapshot
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlertState",
     "AuditFilter",
     "BreakerOpen",
+    "BreakerState",
     "BulkRunNotFound",
     "Cancel",
     "CatchUp",
     "ClaimLost",
     "Context",
+    "Cron",
     "DataRefused",
     "DeadLetter",
     "DeadLetterFilter",
     "DeadLetterNotFound",
+    "Drain",
     "Dutiful",
     "DutifulError",
     "ErrorClass",
@@ -79,6 +91,7 @@ __all__ = [
     "EventType",
     "Exponential",
     "Fail",
+    "Family",
     "FieldError",
     "Fixed",
     "Gap",
@@ -89,14 +102,19 @@ __all__ = [
     "Jitter",
     "JobCancelled",
     "JobFailed",
+    "JobFields",
+    "JobHandle",
     "JobNotFound",
     "JobRecord",
+    "JsonLines",
     "LaneSettings",
     "Linear",
     "LockLost",
     "MalformedId",
     "NotAllowed",
     "OnConflict",
+    "Operator",
+    "PauseScope",
     "PayloadInvalid",
     "Phase",
     "PhaseRecord",

@@ -326,5 +326,18 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in dutiful.__all__ if not re.search(rf"\b{name}\b", reference)] == []
 
 
+PUBLIC = {"dutiful", "dutiful.testing", "dutiful.web"}
+INTERNAL = re.compile(r"^\s*(?:from|import) (dutiful(?:\.\w+)*)\b", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [*TOURS, *GUIDES, *sorted((ROOT / "examples").rglob("*.py"))], ids=_named)
+def test_what_users_read_imports_only_what_is_public(page: Path) -> None:
+    texts = (
+        [page.read_text()] if page.suffix == ".py" else [one.text for one in blocks(page) if one.language == "python"]
+    )
+
+    assert {name for text in texts for name in INTERNAL.findall(text)} <= PUBLIC
+
+
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200

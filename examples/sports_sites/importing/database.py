@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from dutiful import Dutiful
-from dutiful.stores.statements import load
+from examples.statements import load
 
-STATEMENTS = load("examples.sports_sites.importing")
+STATEMENTS = load(Path(__file__).parent / "statements" / "importing.sql")
 Row = dict[str, Any]
 
 

@@ -21,16 +21,16 @@ from dutiful.kind import Handle
 from dutiful.reading import JobFilter
 
 DEADLINE = 60.0
-BAR = 12
+BAR = 6
 WORDS = {
-    "greet": "fast, in a lane of its own",
+    "greet": "fast, in its own lane",
     "crawl": "slow",
     "unsteady": "fails, and is retried",
     "hopeless": "fails for good",
-    "write_file": "plain function: a thread",
+    "write_file": "blocking: a thread",
     "count_primes": "CPU work: a process",
     "remind": "scheduled",
-    "endless": "cancelled after a while",
+    "endless": "cancelled meanwhile",
 }
 Tally = dict[str, dict[str, int]]
 
@@ -122,9 +122,11 @@ def _final(tally: Tally) -> int:
 
 def _table(tally: Tally, expected: dict[str, int]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("kind", no_wrap=True)
-    table.add_column("what it shows", no_wrap=True, style="dim")
-    table.add_column("progress", no_wrap=True)
+    # Where a terminal is too narrow, only the notes are cut: they are the least of it.
+    most = len(f"{max(expected.values())}")
+    table.add_column("kind", no_wrap=True, min_width=max(map(len, WORDS)))
+    table.add_column("what it shows", no_wrap=True, min_width=max(map(len, WORDS.values())), style="dim")
+    table.add_column("progress", no_wrap=True, min_width=BAR + 2 + 2 * most)
     table.add_column("", no_wrap=True)
     for kind, total in expected.items():
         states = tally.get(kind, {})
