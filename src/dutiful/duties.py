@@ -130,11 +130,15 @@ class Duties(Protocol):
         ...
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        """Re-check all gates: move what may run out of `blocked`, and what may not into it."""
+        """Re-check all gates: move what may run out of `blocked`, and what may not into it.
+
+        What waits for a pause or a breaker has its place in line, and goes back to it; what has become due meanwhile
+        gets one.
+        """
         ...
 
     async def let_out(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        """Of a sweep only what breakers whose time is over need, which never takes long: let jobs out to probe."""
+        """Of a sweep only what never takes long: let jobs out whose kind is paused no more, and those that probe."""
         ...
 
     async def orphans(self) -> list[Lapsed]:

@@ -21,6 +21,7 @@ from dutiful.testing.store_suite import (
     DeadLetterSuite,
     DutySuite,
     FenceSuite,
+    GateOrderSuite,
     GateSuite,
     InsertSuite,
     LeaseSuite,
@@ -112,6 +113,9 @@ class TestUnique(UniqueSuite): ...
 
 
 class TestGate(GateSuite): ...
+
+
+class TestGateOrder(GateOrderSuite): ...
 
 
 class TestDuty(DutySuite): ...

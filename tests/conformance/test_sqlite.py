@@ -13,6 +13,7 @@ from dutiful.testing.store_suite import (
     DeadLetterSuite,
     DutySuite,
     FenceSuite,
+    GateOrderSuite,
     GateSuite,
     InsertSuite,
     LeaseSuite,
@@ -66,6 +67,9 @@ class TestUnique(UniqueSuite): ...
 
 
 class TestGate(GateSuite): ...
+
+
+class TestGateOrder(GateOrderSuite): ...
 
 
 class TestDuty(DutySuite):

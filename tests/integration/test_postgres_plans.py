@@ -160,17 +160,23 @@ async def test_letting_probes_out_walks_past_nobody_who_has_to_wait_on(deceived:
     due = [new_job(kind="guarded", tenant="acme") for _ in range(6)]
     await store.insert(due, now=at(1))
 
-    async def may_probe(tenants: list[str] | None) -> int:
-        return await deceived.buffers("may_probe", "guarded", "default", tenants, 3, at(60))
+    async def may_probe(*tenants: str | None) -> int:
+        asked = len(tenants)
+        return await deceived.buffers(
+            "may_probe", ["guarded"] * asked, ["default"] * asked, list(tenants), [10] * asked
+        )
 
-    assert await deceived.buffers("waiting_lines", MAIL, at(60)) < 60
-    assert await may_probe(["acme", "nobody's"]) < 60
-    assert await may_probe(["nobody's"]) < 30
+    assert await deceived.buffers("waiting_lines", [MAIL]) < 60
+    assert await may_probe("acme", "nobody's") < 60
+    assert await may_probe("nobody's") < 30
     assert await may_probe(None) < 30
+    assert await deceived.buffers("place_due", 100, at(60)) < 30
+    assert await deceived.buffers("reopen", 100, at(60)) < 100
 
     await store.let_out(0, now=at(60))  # it is half-open, and nothing is let out
     version = await deceived.connection.fetchval("SELECT version FROM dutiful.breaker WHERE name = $1", MAIL)
     jobs = [job.id for job in due]
-    await deceived.connection.fetch(SQL["let_out"], MAIL, version, jobs[:3], [], at(60))
-    assert await deceived.touched(SQL["let_out"], MAIL, version + 1, jobs[3:], [], at(60)) < 200
+    named = [MAIL] * 3
+    await deceived.connection.fetch(SQL["let_out"], [MAIL], [version], jobs[:3], named, [], [], at(60))
+    assert await deceived.touched(SQL["let_out"], [MAIL], [version + 1], jobs[3:], named, [], [], at(60)) < 250
     assert await states(store, jobs) == [State.READY] * 6

@@ -9,10 +9,12 @@ import pytest
 from working import clocked, eventually, final, state, working
 
 from dutiful import Dutiful, Fail, Fixed, Retry, State
+from dutiful.acting import PauseScope
 from dutiful.client import Client
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
 from dutiful.core.settle import Policy
+from dutiful.delivery import EVERYWHERE
 from dutiful.duties import Survey
 from dutiful.kind import Handle
 from dutiful.services.gates import Gates
@@ -20,7 +22,7 @@ from dutiful.services.retention import Retention
 from dutiful.services.sealer import Sealer
 from dutiful.store import Store
 from dutiful.testing import Clock
-from dutiful.testing.store_suite.builders import KIND, enqueue_one
+from dutiful.testing.store_suite.builders import KIND, enqueue_one, pause
 from dutiful.working import Ask, Line
 
 DEAD = UUID(int=0xDEAD)
@@ -49,24 +51,69 @@ async def test_a_job_is_promoted_when_its_time_has_come(app: Dutiful, clock: Clo
         assert await day.result("20s") == "day"
 
 
+@pytest.fixture
+def moments(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the clock of the gates says, one after the other; the last of them for ever."""
+    told: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: told.pop(0) if len(told) > 1 else told[0])
+    monkeypatch.setattr("dutiful.services.gates.time", clock)
+    return told
+
+
+BLOCKED = Survey(leading=True, now=datetime.now(UTC), blocked=True)
+
+
 @pytest.mark.req("L58")
 async def test_probes_are_let_out_while_a_long_look_at_the_gates_is_not_repeated(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, moments: list[float]
 ) -> None:
-    times = iter([0.0, 0.0, 60.0, 61.0])  # the sweep takes a minute
-    monkeypatch.setattr("dutiful.services.gates.time", SimpleNamespace(monotonic=lambda: next(times)))
-    now = datetime.now(UTC)
-    blocked = Survey(leading=True, now=now, blocked=True)
+    moments += [0.0, 60.0]  # the sweep takes a minute
     gates = Gates(store)
-    assert await gates.tick(blocked) is None
+    assert await gates.tick(BLOCKED) is None
     await store.put_breaker_kinds({KIND: "maps"})
-    await store.force_breaker("maps", timedelta(seconds=1), now=now - timedelta(minutes=1))
-    job = await enqueue_one(store, now=now)
+    await store.force_breaker("maps", timedelta(seconds=1), now=BLOCKED.now - timedelta(minutes=1))
+    job = await enqueue_one(store, now=BLOCKED.now)
 
-    assert await gates.tick(blocked) == frozenset({("default", 100)})
+    assert await gates.tick(BLOCKED) == EVERYWHERE
 
-    record = await store.find(job)
-    assert record is not None and record.state is State.READY
+    assert await standing(store, job) is State.READY
+
+
+async def test_a_resume_is_felt_while_a_long_look_at_the_gates_is_not_repeated(
+    store: Store, moments: list[float]
+) -> None:
+    moments += [0.0, 60.0]
+    gates = Gates(store)
+    await pause(store, PauseScope.KIND, KIND, now=BLOCKED.now)
+    job = await enqueue_one(store, now=BLOCKED.now)
+    assert await gates.tick(BLOCKED) is None
+    await store.resume(PauseScope.KIND, KIND)
+
+    assert await gates.tick(BLOCKED) == EVERYWHERE
+
+    assert await standing(store, job) is State.READY
+
+
+async def test_a_look_at_the_gates_is_repeated_as_long_as_it_finds_something(
+    store: Store, moments: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dutiful.services.gates.BATCH", 2)
+    jobs = [await enqueue_one(store, now=BLOCKED.now) for _ in range(6)]
+    await pause(store, PauseScope.KIND, KIND, now=BLOCKED.now)
+    gates = Gates(store)
+    moments += [0.0, 0.1, 60.0]  # the second round takes a minute, and there is more to do
+
+    assert await gates.tick(BLOCKED) is None, "nobody is told of jobs that leave their lines"
+    assert [await standing(store, job) for job in jobs].count(State.BLOCKED) == 4
+    assert await gates.tick(BLOCKED) is None
+
+    assert [await standing(store, job) for job in jobs] == [State.BLOCKED] * 6
+
+
+async def standing(store: Store, job_id: UUID) -> State:
+    record = await store.find(job_id)
+    assert record is not None
+    return record.state
 
 
 async def test_retention_forgets_old_breakers_whether_or_not_jobs_are_kept(store: Store) -> None:

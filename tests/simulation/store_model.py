@@ -25,6 +25,7 @@ class ModelJob:
     state: State
     rank: tuple[float, ...]  # when it became ready; those of equal rank are in any order
     run_at: datetime | None = None
+    placed: bool = True  # it has its place in line, though its kind may be paused
     attempt: int = 0
     crashes: int = 0
     claim_id: int | None = None
@@ -112,6 +113,7 @@ class Model:
             job.run_at = self.now + asked.delay
         self.jobs[job.id] = job
         job.state = State.BLOCKED if self._gated(job) else self._due(job)
+        job.placed = self._may_stand(job)
         return Inserted(job.id, insertion)
 
     def _holder(self, key: Key) -> UUID | None:
@@ -119,8 +121,14 @@ class Model:
         return None if expires_at and expires_at <= self.now else holder
 
     def _gated(self, job: ModelJob) -> bool:
-        needs_met = all(self._met(need) for need in job.asked.depends_on)
-        return self.is_paused(PauseScope.KIND, job.asked.kind) or not needs_met
+        return self.is_paused(PauseScope.KIND, job.asked.kind) or not self._all_met(job)
+
+    def _may_stand(self, job: ModelJob) -> bool:
+        """Whether nothing but a pause keeps it from its line."""
+        return self._all_met(job) and self._due(job) is State.READY
+
+    def _all_met(self, job: ModelJob) -> bool:
+        return all(self._met(need) for need in job.asked.depends_on)
 
     def _met(self, need: UUID) -> bool:
         # A need that retention has removed was completed: an open one is kept.
@@ -195,7 +203,7 @@ class Model:
             job.attempts.append((change.claim_id, change.outcome))
         self._leave_running(job, change.to, now_or_later=self.now + change.delay if change.delay else None)
         if not change.keep_seq:
-            job.rank = (self._event(),)
+            job.rank, job.placed = (self._event(),), self._may_stand(job)
         return None
 
     def refused(self, taken: Taken) -> None:
@@ -247,7 +255,7 @@ class Model:
         due = [j for j in self.standing(State.SCHEDULED) if self._due(j) is State.READY]
         for job in due:
             assert job.run_at is not None
-            job.state, job.rank = State.READY, (event, job.run_at.timestamp())
+            job.state, job.rank, job.placed = State.READY, (event, job.run_at.timestamp()), True
             self._may_be_blocked(job)
         return {(j.asked.queue, j.asked.priority) for j in due if j.id not in self._open}
 
@@ -265,8 +273,10 @@ class Model:
                     self._finish(job, State.CANCELLED)
                     changed = True
         for job in self.standing(State.BLOCKED):
+            if not job.placed and self._may_stand(job):
+                job.rank, job.placed = (event,), True
             if not self._gated(job):
-                job.state, job.rank = self._due(job), (event,)
+                job.state = self._due(job)
 
     def cancel(self, job: ModelJob) -> tuple[State, bool, bool]:
         """Where it stands then, whether that changed anything, and whether it was asked to stop."""
@@ -286,7 +296,7 @@ class Model:
 
     def expedite(self, job: ModelJob) -> set[State]:
         if job.state is State.SCHEDULED:
-            job.state, job.run_at, job.rank = State.READY, None, (self._event(),)
+            job.state, job.run_at, job.rank, job.placed = State.READY, None, (self._event(),), True
             self._may_be_blocked(job)
         return self._open.get(job.id, {job.state})
 

@@ -1,7 +1,6 @@
 """Of which lines the workers that live take jobs, and which line's turn it is to have one let out."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,6 +9,8 @@ import msgspec
 T = TypeVar("T")
 _REMEMBERED = 10_000
 NOBODY: frozenset[str] = frozenset()
+Place = tuple[int, int]
+"""A job's priority and its number in line: the lower, the better."""
 
 
 class Standing(NamedTuple):
@@ -43,6 +44,17 @@ class Serving(msgspec.Struct, frozen=True):
             return None
         return NOBODY.union(*(lane.tenants for lane in taking))
 
+    def first(self, waiting: Iterable[Standing], most: int) -> Iterator[tuple[Standing, frozenset[str] | None]]:
+        """Those of which jobs are taken, with whose these are: as many as surely have `most` jobs among them."""
+        for who in waiting:
+            whose = self.whose(*who)
+            if whose is None:
+                most -= 1
+            if whose is None or whose:
+                yield who, whose
+            if most <= 0:
+                return
+
     def takes(self, kind: str, queue: str, tenant: str | None) -> bool:
         whose = self.whose(kind, queue)
         return whose is None or tenant in whose
@@ -73,8 +85,8 @@ class Turns:
         self._had: dict[Standing, int] = {}
         self._count = count(1)
 
-    def order(self, waiting: Iterable[tuple[Standing, datetime]]) -> list[Standing]:
-        """Those that wait, each with the time since when; of those that are equal, the oldest first."""
+    def order(self, waiting: Iterable[tuple[Standing, Place]]) -> list[Standing]:
+        """Those that wait, each with its first one's place; of those that are equal, the best place first."""
         return [who for who, _ in sorted(waiting, key=lambda one: (self._had.get(one[0], 0), one[1], one[0]))]
 
     def had(self, some: Iterable[Standing]) -> None:

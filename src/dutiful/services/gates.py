@@ -2,11 +2,11 @@
 
 import time
 
-from dutiful.delivery import Lines
+from dutiful.delivery import EVERYWHERE, Lines
 from dutiful.duties import Duties, Survey
 
 BATCH = 1_000
-ROUNDS = 10
+PATIENCE = 1.0  # for one tick, so that other services have their turn
 
 
 class Gates:
@@ -17,19 +17,21 @@ class Gates:
         self._not_before = 0.0
 
     async def tick(self, survey: Survey) -> Lines | None:
-        lines: set[tuple[str, int]] = set()
         if not survey.blocked:
             return None
-        if time.monotonic() < self._not_before:
-            # Those who wait for a probe must not wait for that, too.
-            return (await self._duties.let_out(BATCH)).lines or None
-        began = time.monotonic()
-        for _ in range(ROUNDS):
-            promotion = await self._duties.sweep(BATCH)
-            lines |= promotion.lines
-            if promotion.moved < BATCH:
-                break
-        # Looking for late jobs of a paused kind walks its lines; a long walk is not taken often.
-        now = time.monotonic()
-        self._not_before = now + (0 if lines else 20 * (now - began))
-        return frozenset(lines) or None
+        began = now = time.monotonic()
+        # Looking for late jobs of a paused kind walks along its lines; a long walk is not taken often. Those who may go
+        # must not wait for that, too.
+        walks = now >= self._not_before
+        look = self._duties.sweep if walks else self._duties.let_out
+        let_out, full = False, True
+        while full and now < began + PATIENCE:
+            asked = now
+            promotion = await look(BATCH)
+            now = time.monotonic()
+            let_out = let_out or bool(promotion.lines)
+            full = promotion.moved >= BATCH
+            if walks and promotion.moved == 0:
+                self._not_before = now + 20 * (now - asked)
+        # They go back to their places in line, below the floors of workers: only a look from the start finds them.
+        return EVERYWHERE if let_out else None

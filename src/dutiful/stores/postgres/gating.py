@@ -1,5 +1,6 @@
 """Moves jobs through the gates before which they are blocked: pauses, other jobs, and breakers that need probes."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -8,19 +9,26 @@ import msgspec
 
 from dutiful.core import breaker as rules
 from dutiful.core.breaker import Breaker
-from dutiful.core.serving import Serving, Standing, Turns, by_turns, serving
+from dutiful.core.serving import Place, Serving, Standing, Turns, by_turns, serving
 from dutiful.duties import Promotion
-from dutiful.stores.postgres.breaking import PostgresBreaking, Seen, Step, read
+from dutiful.stores.postgres.breaking import PostgresBreaking, read
 from dutiful.stores.postgres.connection import Connections
 from dutiful.stores.postgres.part import decoded
 
 
-class _Probes(msgspec.Struct, frozen=True):
+class _Gated(msgspec.Struct, frozen=True):
+    """A half-open breaker as it was seen."""
+
+    breaker: Breaker
+    version: int
+
+
+class _Probes(msgspec.Struct):
     """How many run, how many are in line and it is their turn, and those in line that nobody would take."""
 
     running: int = 0
     lined_up: int = 0
-    stranded: list[UUID] = []
+    stranded: list[UUID] = msgspec.field(default_factory=list)
 
 
 class PostgresGating(PostgresBreaking):
@@ -31,11 +39,13 @@ class PostgresGating(PostgresBreaking):
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         moved = await self._shut(limit, now)
-        lines = [*await self._db.fetch(self._sql["sweep"], limit, now), *await self._probe(limit, now)]
-        return _promotion(lines, moved)
+        placed, lines = await self._open(limit, now)
+        lines += await self._db.fetch(self._sql["sweep_needs"], limit, now)
+        return _promotion(lines, moved + placed)
 
     async def let_out(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        return _promotion(await self._probe(limit, now))
+        placed, lines = await self._open(limit, now)
+        return _promotion(lines, placed)
 
     async def _shut(self, limit: int, now: datetime | None) -> int:
         """Take out of lines what is not claimed any more; once a pause, because nothing of its kind enters one."""
@@ -47,26 +57,56 @@ class PostgresGating(PostgresBreaking):
         self._swept = settled & self._swept if moved >= limit else settled
         return moved
 
+    async def _open(self, limit: int, now: datetime | None) -> tuple[int, list[Any]]:
+        """Let out what may go, in a few looks; how many got a place in line, and the lines that got jobs."""
+        placed: int = (await self._db.fetch(self._sql["place_due"], limit, now))[0][0]
+        opened = await self._db.fetch(self._sql["reopen"], limit, now)
+        return placed, [*opened, *await self._probe(limit, now)]
+
     async def _probe(self, limit: int, now: datetime | None) -> list[Any]:
-        """Half-open what has been open long enough, and let jobs out to probe; the lines that got some."""
-        lines: list[Any] = []
-        served: Serving | None = None
-        for row in await self._db.fetch(self._sql["gated_breakers"], now):
-            breaker, version, at = read(row), row["version"], row["now_at"]
-            served = served or await self._serving(at)
-            if rules.due(breaker, at):
-                step = Step(rules.half_opened(breaker, at))
-                if not await self._write_breaker(Seen(breaker, version, at, 0, False, False), step, None):
-                    continue  # somebody else has done it, or it is open anew: the next sweep sees
-                breaker, version, probes = step.after, version + 1, _Probes()
-            else:
-                probes = await self._probes(breaker, served, at)
-            room = min(rules.room(breaker, probes.running, probes.lined_up), limit)
-            jobs = await self._candidates(breaker.name, room, served, at)
-            if jobs or probes.stranded:
-                ids = [job_id for _, job_id in jobs]
-                lines += await self._db.fetch(self._sql["let_out"], breaker.name, version, ids, probes.stranded, at)
-        return lines
+        """Half-open what has been open long enough, and let jobs out to probe; the lines that got some.
+
+        All breakers at once: an outage of many must not take long in the leader's turn.
+        """
+        rows = await self._db.fetch(self._sql["gated_breakers"], now)
+        if not rows:
+            return []
+        at = rows[0]["now_at"]
+        gated = await self._half_open([_Gated(read(row), row["version"]) for row in rows], at)
+        served = await self._serving(at)
+        probes = await self._probes(gated, served, at)
+        room = {
+            name: min(rules.room(one.breaker, probes[name].running, probes[name].lined_up), limit)
+            for name, one in gated.items()
+        }
+        jobs = await self._candidates({name: most for name, most in room.items() if most > 0}, served)
+        stranded = [(job_id, name) for name, its in probes.items() for job_id in its.stranded]
+        moving = sorted({name for _, name in (*jobs, *stranded)})
+        if not moving:
+            return []
+        return await self._db.fetch(
+            self._sql["let_out"], moving, [gated[name].version for name in moving],
+            *_columns(jobs), *_columns(stranded), at,
+        )  # fmt: skip
+
+    async def _half_open(self, seen: Sequence[_Gated], at: datetime) -> dict[str, _Gated]:
+        """All that are half-open then; what somebody else has written meanwhile is for the next sweep."""
+        gated = {one.breaker.name: one for one in seen}
+        due = [one for one in seen if rules.due(one.breaker, at)]
+        if due:
+            turned = {one.breaker.name: rules.half_opened(one.breaker, at) for one in due}
+            after = turned.values()
+            rows = await self._db.fetch(
+                self._sql["turn_breakers"], list(turned), [one.version for one in due],
+                [one.state.value for one in after], [one.successes for one in after], [one.round for one in after],
+                [one.half_opened_at for one in after], at,
+            )  # fmt: skip
+            written = {row["name"] for row in rows}
+            for one in due:
+                name, version = one.breaker.name, gated.pop(one.breaker.name).version
+                if name in written:
+                    gated[name] = _Gated(turned[name], version + 1)
+        return gated
 
     async def _serving(self, at: datetime) -> Serving:
         workers = [decoded(row) for row in await self._db.fetch(self._sql["living"], at)]
@@ -75,34 +115,50 @@ class PostgresGating(PostgresBreaking):
             ((worker["lanes"], worker["kinds"]) for worker in workers), {(row["scope"], row["name"]) for row in pauses}
         )
 
-    async def _probes(self, breaker: Breaker, served: Serving, at: datetime) -> _Probes:
-        running, lined_up, stranded = 0, 0, []
-        for row in await self._db.fetch(self._sql["probes_of_breaker"], breaker.name, at):
+    async def _probes(self, gated: Mapping[str, _Gated], served: Serving, at: datetime) -> dict[str, _Probes]:
+        found = {name: _Probes() for name in gated}
+        for row in await self._db.fetch(self._sql["probes_of_breakers"], list(gated), at):
+            its = found[row["breaker"]]
             if row["kind"] is None:
-                running += row["runs"]
+                its.running += row["runs"]
             elif not served.takes(row["kind"], row["queue"], row["tenant"]):
-                stranded.append(row["job_id"])
+                its.stranded.append(row["job_id"])
             else:
-                lined_up += row["since"] + rules.turn(breaker.policy) > at
-        return _Probes(running, lined_up, stranded)
+                its.lined_up += row["since"] + rules.turn(gated[row["breaker"]].breaker.policy) > at
+        return found
 
-    async def _candidates(self, name: str, limit: int, served: Serving, at: datetime) -> list[tuple[Standing, UUID]]:
-        if limit <= 0:
+    async def _candidates(self, room: Mapping[str, int], served: Serving) -> list[tuple[UUID, str]]:
+        """Jobs that may probe, of each breaker as many as it has room for, each with its breaker's name."""
+        if not room:
             return []
-        rows = await self._db.fetch(self._sql["waiting_lines"], name, at)
-        lines: list[list[tuple[Standing, UUID]]] = []
-        for who in self._turns.order((Standing(row["kind"], row["queue"]), row["since"]) for row in rows):
-            whose = served.whose(*who)
-            if whose is not None and not whose:
-                continue
-            tenants = None if whose is None else sorted(whose)
-            if found := await self._db.fetch(self._sql["may_probe"], *who, tenants, limit, at):
-                lines.append([(who, row["job_id"]) for row in found])
-            if len(lines) == limit:
-                break
-        jobs = by_turns(lines, limit)
-        self._turns.had(who for who, _ in jobs)
+        waiting: dict[str, list[tuple[Standing, Place]]] = {name: [] for name in room}
+        for row in await self._db.fetch(self._sql["waiting_lines"], list(room)):
+            waiting[row["breaker"]].append((Standing(row["kind"], row["queue"]), (row["priority"], row["seq"])))
+        asked = [
+            (who, tenant, most, name)
+            for name, most in room.items()
+            for who, whose in served.first(self._turns.order(waiting[name]), most)
+            for tenant in (sorted(whose) if whose is not None else [None])
+        ]
+        found: dict[str, dict[Standing, list[tuple[Place, UUID]]]] = {name: {} for name in room}
+        for who, _, _, name in asked:
+            found[name][who] = []
+        for row in await self._db.fetch(
+            self._sql["may_probe"], [who.kind for who, *_ in asked], [who.queue for who, *_ in asked],
+            [tenant for _, tenant, *_ in asked], [most for _, _, most, _ in asked],
+        ):  # fmt: skip
+            who, _, _, name = asked[row["line"] - 1]
+            found[name][who].append(((row["priority"], row["seq"]), row["job_id"]))
+        jobs: list[tuple[UUID, str]] = []
+        for name, lines in found.items():
+            chosen = by_turns([[(who, job_id) for _, job_id in sorted(its)] for who, its in lines.items()], room[name])
+            self._turns.had(who for who, _ in chosen)
+            jobs += [(job_id, name) for _, job_id in chosen]
         return jobs
+
+
+def _columns(rows: Sequence[tuple[UUID, str]]) -> tuple[list[UUID], list[str]]:
+    return [job_id for job_id, _ in rows], [name for _, name in rows]
 
 
 def _promotion(lines: list[Any], moved: int = 0) -> Promotion:

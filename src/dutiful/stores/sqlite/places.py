@@ -1,6 +1,7 @@
 """Moves jobs between the places where they can stand."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from dutiful.core.transitions import WAITING, State
@@ -10,6 +11,7 @@ from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
 PAUSED, DEPENDENCY = "paused", "dependency"
+NEW = 0  # no place in line has this number: the job is to get the next one
 
 
 def paused_kinds(db: Connection) -> frozenset[str]:
@@ -41,43 +43,51 @@ class Placing:
     def add(
         self, job_id: bytes, line: Row, attempt: int, crashes: int, run_at: int | None, seq: int | None = None
     ) -> State:
-        """Where the job, whose queue, priority, kind and tenant are `line`, will stand; `seq` is its old place."""
+        """Where the job, whose queue, priority, kind and tenant are `line`, will stand; `seq` is its old place.
+
+        What is due gets a place in line even if its kind is paused: it goes there when that is over.
+        """
         queue, priority, kind, tenant = line
+        due = run_at is None or run_at <= self._now
         if kind in self._paused:
-            self._blocked.append(
-                (job_id, PAUSED, kind, queue, priority, kind, tenant, attempt, crashes, run_at, self._now)
-            )
+            waits = (job_id, PAUSED, kind, queue, priority, kind, tenant, attempt, crashes, run_at, self._now)
+            self._blocked.append((*waits, (seq or NEW) if due else None))
             return State.BLOCKED
-        if run_at is not None and run_at > self._now:
+        if not due:
             self._scheduled.append((run_at, job_id, queue, priority, kind, tenant, attempt, crashes))
             return State.SCHEDULED
-        self._ready.append((queue, priority, seq, job_id, attempt, crashes, kind, tenant))
+        self._ready.append((queue, priority, seq or NEW, job_id, attempt, crashes, kind, tenant))
         return State.READY
 
     def write(self) -> None:
-        """Write all of them, those for `ready` in the order in which they were added."""
+        """Write all of them, those of one place in the order in which they were added."""
         db = self._db
+        new = sum(row[2] == NEW for row in self._ready) + sum(row[-1] == NEW for row in self._blocked)
+        seqs = count(db.value(SQL["next_seq"], (new,)) - new + 1) if new else count()
         if self._ready:
-            new = sum(row[2] is None for row in self._ready)
-            seq = db.value(SQL["next_seq"], (new,)) - new if new else 0
-            rows = []
-            for queue, priority, old, *rest in self._ready:
-                if old is None:
-                    seq += 1
-                rows.append((queue, priority, seq if old is None else old, *rest))
-                self.lines.add((queue, priority))
+            rows = [
+                (queue, priority, next(seqs) if seq == NEW else seq, *rest)
+                for queue, priority, seq, *rest in self._ready
+            ]
             db.many(SQL["insert_ready"], rows)
+            self.lines.update((queue, priority) for queue, priority, *_ in rows)
         if self._scheduled:
             db.many(SQL["insert_scheduled"], self._scheduled)
         if self._blocked:
-            db.many(SQL["insert_blocked"], self._blocked)
+            db.many(SQL["insert_blocked"], [(*row, next(seqs) if seq == NEW else seq) for *row, seq in self._blocked])
+
+
+def place_due(db: Connection, job_ids: Sequence[bytes]) -> int:
+    """Give jobs that have become due before a gate their places in line; returns how many."""
+    first = db.value(SQL["next_seq"], (len(job_ids),)) - len(job_ids) + 1 if job_ids else 0
+    return db.many(SQL["place_due"], list(enumerate(job_ids, first)))
 
 
 def block(
     db: Connection, job_id: bytes, gate: str, key: str | None, line: Row, attempt: int, crashes: int,
     run_at: int | None, now: int,
 ) -> None:  # fmt: skip
-    db.run(SQL["insert_blocked"], (job_id, gate, key, *line, attempt, crashes, run_at, now))
+    db.run(SQL["insert_blocked"], (job_id, gate, key, *line, attempt, crashes, run_at, now, None))
 
 
 def cancel_waiting(db: Connection, job_id: bytes, reason: str, now: int) -> bool:

@@ -1,13 +1,13 @@
 """Lets jobs of kinds whose breaker is half-open out of their gate, as many as may find out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 import msgspec
 
 from dutiful.core import breaker as rules
 from dutiful.core.breaker import Breaker, BreakerState
-from dutiful.core.serving import Serving, Standing, Turns, by_turns, serving
+from dutiful.core.serving import Place, Serving, Standing, Turns, by_turns, serving
 from dutiful.stores.sqlite import breaking, looking, places
 from dutiful.stores.sqlite.codec import moment, span
 from dutiful.stores.sqlite.driver import Connection
@@ -46,7 +46,7 @@ def look(db: Connection, limit: int, turns: Turns, now: int) -> list[Turn]:
         served = served or _serving(db, now)
         probes = _Probes() if due else _probes(db, breaker, served, now)
         room = min(rules.room(breaker, probes.running, probes.lined_up), limit)
-        jobs = _candidates(db, breaker.name, room, served, turns, now)
+        jobs = _candidates(db, breaker.name, room, served, turns)
         if due or jobs or probes.stranded:
             found.append(Turn(breaker.name, jobs, probes.stranded))
     return found
@@ -68,10 +68,10 @@ def let_out(db: Connection, found: Iterable[Turn], placing: places.Placing, shut
             row = db.row(SQL["blocked_row"], (job_id,))
             if row is None or row[0] != places.PAUSED:
                 continue
-            _, _, *line, attempt, crashes, _ = row
+            _, _, *line, attempt, crashes, _, seq = row
             db.run(SQL["leave_blocked"], (job_id,))
             db.run(SQL["put_probe"], (breaker.name, job_id, breaker.round, None, now))
-            placing.add(job_id, tuple(line), attempt, crashes, None)
+            placing.add(job_id, tuple(line), attempt, crashes, None, seq)
             moved += 1
     return moved
 
@@ -80,9 +80,9 @@ def _put_back(db: Connection, job_id: bytes, shutting: places.Placing) -> bool:
     row = db.row(SQL["ready_row"], (job_id,))
     if row is None:
         return False
-    *line, attempt, crashes = row
+    *line, attempt, crashes, seq = row
     db.run(SQL["leave_ready"], (job_id,))
-    shutting.add(job_id, tuple(line), attempt, crashes, None)
+    shutting.add(job_id, tuple(line), attempt, crashes, None, seq)
     return True
 
 
@@ -106,33 +106,33 @@ def _probes(db: Connection, breaker: Breaker, served: Serving, now: int) -> _Pro
     return _Probes(running, lined_up, stranded)
 
 
-def _candidates(
-    db: Connection, name: str, limit: int, served: Serving, turns: Turns, now: int
-) -> list[tuple[Standing, bytes]]:
+def _candidates(db: Connection, name: str, limit: int, served: Serving, turns: Turns) -> list[tuple[Standing, bytes]]:
     if limit <= 0:
         return []
-    waiting = [
-        (Standing(kind, queue), moment(since))
-        for (kind,) in db.rows(SQL["kinds_of_breaker"], (name,))
-        for queue, since in db.rows(SQL["waiting_lines"], {"kind": kind, "now": now})
-    ]
+    kinds = [kind for (kind,) in db.rows(SQL["kinds_of_breaker"], (name,))]
+    waiting = [line for kind in kinds for line in _waiting_lines(db, kind)]
     lines: list[list[tuple[Standing, bytes]]] = []
-    for who in turns.order(waiting):
-        whose = served.whose(*who)
-        if whose is not None and not whose:
-            continue
-        if jobs := _may_probe(db, who, whose, limit, now):
+    for who, whose in served.first(turns.order(waiting), limit):
+        if jobs := _may_probe(db, who, whose, limit):
             lines.append([(who, job_id) for job_id in jobs])
         if len(lines) == limit:
             break
     return by_turns(lines, limit)
 
 
-def _may_probe(db: Connection, who: Standing, whose: frozenset[str] | None, limit: int, now: int) -> list[bytes]:
-    """Of one line, first those that have been due for the longest; of each tenant by an index of its own."""
-    wanted = {"kind": who.kind, "queue": who.queue, "now": now, "limit": limit}
+def _waiting_lines(db: Connection, kind: str) -> Iterator[tuple[Standing, Place]]:
+    """In which queues jobs of the kind wait that are due, with the place of the first; from one queue to the next."""
+    beyond = ""
+    while (found := db.row(SQL["first_waiting_line"], {"kind": kind, "beyond": beyond})) is not None:
+        beyond, *place = found
+        yield Standing(kind, beyond), (place[0], place[1])
+
+
+def _may_probe(db: Connection, who: Standing, whose: frozenset[str] | None, limit: int) -> list[bytes]:
+    """The first of one line; of each tenant by an index of its own."""
+    wanted = {"kind": who.kind, "queue": who.queue, "limit": limit}
     if whose is None:
         found = db.rows(SQL["may_probe"], wanted)
     else:
         found = [row for tenant in whose for row in db.rows(SQL["may_probe_of_tenant"], {**wanted, "tenant": tenant})]
-    return [job_id for _, job_id in sorted(found)[:limit]]
+    return [job_id for *_, job_id in sorted(found)[:limit]]

@@ -54,7 +54,7 @@ class SqliteDuties(Threaded):
         return await self._move(gates.look, limit, now)
 
     async def let_out(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        return await self._move(gates.look_for_probes, limit, now)
+        return await self._move(gates.look_outward, limit, now)
 
     async def _move(self, look: Look, limit: int, now: datetime | None) -> Promotion:
         found = await self._browse(lambda db: look(db, limit, self._swept, self._turns, self._clock(now)))

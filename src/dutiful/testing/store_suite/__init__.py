@@ -23,6 +23,7 @@ from dutiful.testing.store_suite.dead_letter import DeadLetterSuite
 from dutiful.testing.store_suite.duty import DutySuite
 from dutiful.testing.store_suite.fence import FenceSuite
 from dutiful.testing.store_suite.gate import GateSuite
+from dutiful.testing.store_suite.gate_order import GateOrderSuite
 from dutiful.testing.store_suite.insert import InsertSuite
 from dutiful.testing.store_suite.lease import LeaseSuite
 from dutiful.testing.store_suite.listing import ListingSuite
@@ -58,6 +59,7 @@ __all__ = [
     "DeadLetterSuite",
     "DutySuite",
     "FenceSuite",
+    "GateOrderSuite",
     "GateSuite",
     "InsertSuite",
     "LeaseSuite",

@@ -7,8 +7,10 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from dutiful.acting import PauseScope
-from dutiful.core.breaker import BreakerPolicy, Sign
+from dutiful.core.breaker import BreakerPolicy, BreakerState, Sign
 from dutiful.core.transitions import State
 from dutiful.duties import WorkerRecord
 from dutiful.store import Store
@@ -73,18 +75,49 @@ class BreakerProbeSuite:
 
         assert await state(store, job) is State.READY
 
-    async def test_who_has_been_due_for_the_longest_probes_first_whosever_it_is(self, store: Store) -> None:
+    @pytest.mark.parametrize("tenants", [["acme", "globex"], []], ids=["some tenants", "anybody"])
+    async def test_who_is_the_first_in_line_probes_first_whosever_it_is(self, store: Store, tenants: list[str]) -> None:
         await declare(store)
         await trip(store)
-        await serve(store, ours={"queues": ["default"], "tenants": ["acme", "globex"]})
+        await serve(store, ours={"queues": ["default"], "tenants": tenants})
         late = await enqueue_one(store, tenant="acme", run_at=at(50))
-        second = await enqueue_one(store, tenant="globex", now=at(20))
         first = await enqueue_one(store, tenant="acme", now=at(10))
+        second = await enqueue_one(store, tenant="globex", now=at(20))
+        idle = await enqueue_one(store, tenant="acme", priority=500, now=T0)
+        urgent = await enqueue_one(store, tenant="globex", priority=5, now=at(30))
+        soon = await enqueue_one(store, tenant="acme", priority=5, run_at=at(900), now=at(30))
+        jobs = [late, first, second, idle, urgent, soon]
 
-        for let_out in (first, second, late):
-            assert (await store.let_out(1, now=at(60))).moved == 1
-            assert await ready(store, [first, second, late]) == [let_out]
+        for let_out in (urgent, first, second, late, idle):
+            await store.let_out(10, now=at(60))
+            assert await ready(store, jobs) == [let_out]
             await store.cancel(let_out, "no use", now=at(60))
+
+    async def test_of_queues_that_had_no_turn_the_one_with_the_most_urgent_job_is_first(self, store: Store) -> None:
+        await declare(store)
+        await trip(store)
+        plain = await enqueue_one(store, queue="backlog")
+        urgent = await enqueue_one(store, queue="urgent", priority=5)
+
+        await store.let_out(10, now=at(60))
+
+        assert await ready(store, [plain, urgent]) == [urgent]
+
+    async def test_many_that_are_half_open_at_once_each_let_one_out(self, store: Store) -> None:
+        names = {f"kind {n}": f"breaker {n}" for n in range(40)}
+        await store.put_breaker_kinds(names, now=T0)
+        for name in names.values():
+            await store.force_breaker(name, timedelta(seconds=60), now=T0)
+        jobs = {kind: [await enqueue_one(store, kind=kind) for _ in range(2)] for kind in names}
+        await store.reset_breaker("breaker 7", now=T0)
+
+        assert (await sweep(store, 60)).moved == 41
+
+        assert [len(await ready(store, its)) for its in jobs.values()] == [2 if n == 7 else 1 for n in range(40)]
+        assert {one.breaker.state for one in await store.breakers(now=at(60)) if one.breaker.name != "breaker 7"} == {
+            BreakerState.HALF_OPEN
+        }
+        assert await store.check_places() == []
 
     async def test_a_probe_whose_worker_is_gone_goes_back_and_another_one_comes(self, store: Store) -> None:
         await declare(store)

@@ -77,6 +77,7 @@ create table {schema}.blocked (
     job_id   uuid primary key,
     since    timestamptz not null,
     run_at   timestamptz,
+    seq      bigint,                          -- before a pause, its place in line; null: it is not due yet
     priority int  not null,
     attempt  int  not null,
     crashes  int  not null,
@@ -86,7 +87,8 @@ create table {schema}.blocked (
     kind     text collate "C" not null,
     tenant   text
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
-create index blocked_gate on {schema}.blocked (gate, key, since, job_id);
+create index blocked_gate on {schema}.blocked (gate, key, seq);
+create index blocked_due on {schema}.blocked (run_at, job_id) where gate = 'paused' and seq is null;
 
 create table {schema}.dependency (
     job_id   uuid not null,

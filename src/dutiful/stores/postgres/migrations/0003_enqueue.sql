@@ -106,8 +106,11 @@ begin
         from made m
         where m.run_at > v_now and m.kind <> all (v_paused)
     ), to_blocked as (
-        insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
-        select m.id, v_now, m.run_at, m.priority, 0, 0, 'paused', m.kind, m.queue, m.kind, m.tenant
+        insert into {schema}.blocked
+            (job_id, since, run_at, seq, priority, attempt, crashes, gate, key, queue, kind, tenant)
+        select m.id, v_now, m.run_at,
+               case when m.run_at > v_now then null else nextval('{schema}.ready_seq') end,
+               m.priority, 0, 0, 'paused', m.kind, m.queue, m.kind, m.tenant
         from made m
         where m.kind = any (v_paused)
     )
@@ -276,10 +279,12 @@ begin
         select m.run_at, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
         from made m where m.gate is null and m.run_at > v_now
     )
-    insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
-    select m.id, v_now, m.run_at, m.priority, 0, 0, m.gate,
-           case m.gate when 'paused' then m.kind else m.id::text end, m.queue, m.kind, m.tenant
-    from made m where m.gate is not null;
+    insert into {schema}.blocked
+        (job_id, since, run_at, seq, priority, attempt, crashes, gate, key, queue, kind, tenant)
+    select m.id, v_now, m.run_at,
+           case when m.gate = 'paused' and (m.run_at is null or m.run_at <= v_now) then nextval('{schema}.ready_seq') end,
+           m.priority, 0, 0, m.gate, case m.gate when 'paused' then m.kind else m.id::text end, m.queue, m.kind, m.tenant
+    from (select * from made order by ord) m where m.gate is not null;
 
     if p_notify then
         perform pg_notify('{schema}', coalesce((

@@ -219,9 +219,12 @@ begin
         select v_now + m.delay, m.job_id, m.priority, m.attempt, m.crashes, m.queue, m.kind, m.tenant
         from moved m where m.place = 'scheduled'
     ), to_blocked as (
-        insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
-        select m.job_id, v_now, v_now + m.delay, m.priority, m.attempt, m.crashes, 'paused', m.kind, m.queue, m.kind,
-               m.tenant
+        insert into {schema}.blocked
+            (job_id, since, run_at, seq, priority, attempt, crashes, gate, key, queue, kind, tenant)
+        select m.job_id, v_now, v_now + m.delay,
+               case when m.keep_seq then m.seq
+                    when m.delay is null or m.delay <= interval '0' then nextval('{schema}.ready_seq') end,
+               m.priority, m.attempt, m.crashes, 'paused', m.kind, m.queue, m.kind, m.tenant
         from moved m where m.place = 'blocked'
     )
     select array_agg(m.claim_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked')),

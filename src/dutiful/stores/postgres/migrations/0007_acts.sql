@@ -95,9 +95,9 @@ begin
             if exists (select 1 from {schema}.pause
                        where scope in ('kind', 'breaker', 'probing') and name = v_row.kind) then
                 insert into {schema}.blocked
-                    (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
-                values (p_job, v_now, v_now, v_row.priority, v_row.attempt, v_row.crashes, 'paused', v_row.kind,
-                        v_row.queue, v_row.kind, v_row.tenant);
+                    (job_id, since, run_at, seq, priority, attempt, crashes, gate, key, queue, kind, tenant)
+                values (p_job, v_now, v_now, nextval('{schema}.ready_seq'), v_row.priority, v_row.attempt, v_row.crashes,
+                        'paused', v_row.kind, v_row.queue, v_row.kind, v_row.tenant);
                 return 'blocked';
             end if;
             insert into {schema}.ready (seq, job_id, priority, attempt, crashes, queue, kind, tenant)

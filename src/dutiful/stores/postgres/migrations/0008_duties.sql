@@ -66,8 +66,10 @@ begin
         select o.seq, o.job_id, o.priority, o.attempt, o.crashes, o.queue, o.kind, o.tenant
         from in_order o where o.kind <> all (v_paused)
     ), to_blocked as (
-        insert into {schema}.blocked (job_id, since, run_at, priority, attempt, crashes, gate, key, queue, kind, tenant)
-        select o.job_id, v_now, o.run_at, o.priority, o.attempt, o.crashes, 'paused', o.kind, o.queue, o.kind, o.tenant
+        insert into {schema}.blocked
+            (job_id, since, run_at, seq, priority, attempt, crashes, gate, key, queue, kind, tenant)
+        select o.job_id, v_now, o.run_at, o.seq, o.priority, o.attempt, o.crashes, 'paused', o.kind, o.queue, o.kind,
+               o.tenant
         from in_order o where o.kind = any (v_paused)
     )
     select o.queue::text, o.priority, count(*), max(o.run_at) from in_order o group by o.queue, o.priority;

@@ -39,18 +39,20 @@ create table {schema}.breaker_kind (
 );
 create index breaker_kind_breaker on {schema}.breaker_kind (breaker, kind);
 
--- Before which gate the jobs of these kinds wait: before 'breaker' nothing of them is claimed, before 'probing' what
--- was let out may be.
-create function {schema}.set_gates(p_kinds text[], p_breaker text, p_state text, p_now timestamptz) returns void
+-- Before which gate the jobs of these kinds wait, as their breakers are now: before 'breaker' nothing of them is claimed,
+-- before 'probing' what was let out may be.
+create function {schema}.set_gates(p_kinds text[], p_now timestamptz) returns void
 language plpgsql volatile
 set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     delete from {schema}.pause where scope in ('breaker', 'probing') and name = any (p_kinds);
     insert into {schema}.pause (scope, name, since, reason)
-    select case p_state when 'open' then 'breaker' else 'probing' end, k, p_now, 'breaker ' || p_breaker
-    from unnest(p_kinds) k
-    where p_state <> 'closed'
+    select case b.state when 'open' then 'breaker' else 'probing' end, k.kind, p_now, 'breaker ' || b.name
+    from unnest(p_kinds) a (kind)
+    join {schema}.breaker_kind k on k.kind = a.kind
+    join {schema}.breaker b on b.name = k.breaker
+    where b.state <> 'closed'
     on conflict do nothing;
 end $$;
 
@@ -114,8 +116,7 @@ begin
     end if;
     if p_turn then
         delete from {schema}.breaker_probe where breaker = p_name;
-        perform {schema}.set_gates(
-            array(select k.kind from {schema}.breaker_kind k where k.breaker = p_name), p_name, p_state, p_now);
+        perform {schema}.set_gates(array(select k.kind from {schema}.breaker_kind k where k.breaker = p_name), p_now);
     end if;
     if p_enters then
         -- Another one has the places of those whose leases are over: they must not come back to them.
@@ -147,7 +148,7 @@ declare
         select a.kind from unnest(p_kinds, p_breakers) a (kind, breaker)
         left join {schema}.breaker_kind k on k.kind = a.kind
         where k.breaker is distinct from a.breaker);
-    v_one   record;
+    v_names text[];  -- of which the policy is another one
 begin
     insert into {schema}.breaker (name, threshold, open_for, probes, updated_at)
     select p.name, p.failures, p.open_for, p.probes, v_now
@@ -155,16 +156,21 @@ begin
     where not exists (select 1 from {schema}.breaker b where b.name = p.name)
     order by p.name
     on conflict do nothing;
+    v_names := array(
+        select b.name
+        from unnest(p_names, p_failures, p_open_for, p_probes, p_declared) p (name, failures, open_for, probes, declared)
+        join {schema}.breaker b on b.name = p.name
+        where p.declared
+          and row(p.failures, p.open_for, p.probes) is distinct from row(b.threshold, b.open_for, b.probes));
+    if cardinality(v_kinds) = 0 and cardinality(v_names) = 0 then
+        return;
+    end if;
     -- Nobody changes their states until we have committed, and whoever does so after us sees our kinds.
     perform 1 from {schema}.breaker b
-    where b.name in (select a.breaker from unnest(p_kinds, p_breakers) a (kind, breaker) where a.kind = any (v_kinds))
-       or b.name in (select k.breaker from {schema}.breaker_kind k where k.kind = any (v_kinds))
-       or b.name in (select p.name
-                     from unnest(p_names, p_failures, p_open_for, p_probes, p_declared)
-                          p (name, failures, open_for, probes, declared)
-                     where p.declared
-                       and row(p.failures, p.open_for, p.probes) is distinct from
-                           row(b.threshold, b.open_for, b.probes))
+    where b.name = any (array(
+        select a.breaker from unnest(v_kinds) n (kind) join unnest(p_kinds, p_breakers) a (kind, breaker) using (kind)
+        union select k.breaker from {schema}.breaker_kind k where k.kind = any (v_kinds)
+        union select unnest(v_names)))
     order by b.name
     for update;
     update {schema}.breaker b
@@ -173,42 +179,52 @@ begin
     where b.name = p.name and p.declared
       and row(b.threshold, b.open_for, b.probes) is distinct from row(p.failures, p.open_for, p.probes);
     delete from {schema}.breaker_kind k where k.kind = any (v_kinds);
-    for v_one in
-        select a.kind, a.breaker, coalesce(b.state, 'closed') as state
-        from unnest(p_kinds, p_breakers) a (kind, breaker)
-        left join {schema}.breaker b on b.name = a.breaker
-        where a.kind = any (v_kinds)
-        order by a.kind
-    loop
-        if v_one.breaker is not null then
-            insert into {schema}.breaker_kind (kind, breaker) values (v_one.kind, v_one.breaker)
-            on conflict (kind) do update set breaker = excluded.breaker;
-        end if;
-        perform {schema}.set_gates(array[v_one.kind], v_one.breaker, v_one.state, v_now);
-    end loop;
+    insert into {schema}.breaker_kind (kind, breaker)
+    select a.kind, a.breaker
+    from unnest(v_kinds) n (kind) join unnest(p_kinds, p_breakers) a (kind, breaker) using (kind)
+    where a.breaker is not null
+    order by a.kind
+    on conflict (kind) do update set breaker = excluded.breaker;
+    perform {schema}.set_gates(v_kinds, v_now);
 end $$;
 
 -- All of them, as people look at them; up to p_counted of the jobs that wait are counted.
 create function {schema}.all_breakers(p_counted int, p_now timestamptz)
 returns table (kept {schema}.breaker, probing bigint, kinds text[], waiting bigint)
 language plpgsql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
+    -- The limits inside make each a look-up, whatever the planner believes of the queue tables.
     return query
-    select b,
-           (select count(*) from {schema}.breaker_probe p
-            where p.breaker = b.name and p.round = b.round and {schema}.is_live(p.job_id, p.claim_id, v_now)),
-           array(select k.kind::text from {schema}.breaker_kind k where k.breaker = b.name order by k.kind),
-           case when b.state = 'closed' then 0 else (
-               select count(*) from (
-                   select 1 from {schema}.breaker_kind k
-                   join {schema}.blocked w on w.gate = 'paused' and w.key = k.kind
-                   where k.breaker = b.name limit p_counted) w) end
+    with declared as (
+        select k.breaker, array_agg(k.kind::text order by k.kind) as kinds from {schema}.breaker_kind k group by k.breaker
+    ), under_way as (
+        select p.breaker, p.round, count(*) as probing
+        from {schema}.breaker_probe p
+        cross join lateral (
+            select l.claim_id, l.expires_at from {schema}.lease l where l.job_id = p.job_id limit 1
+        ) l
+        where l.claim_id = p.claim_id and l.expires_at > v_now
+        group by p.breaker, p.round
+    )
+    select b, coalesce(u.probing, 0), coalesce(d.kinds, '{}'), coalesce(w.waiting, 0)
     from {schema}.breaker b
+    left join declared d on d.breaker = b.name
+    left join under_way u on u.breaker = b.name and u.round = b.round
+    left join lateral (
+        select count(*) as waiting
+        from (select 1
+              from unnest(d.kinds) k (kind)
+              cross join lateral (
+                  select 1 from {schema}.blocked x where x.gate = 'paused' and x.key = k.kind limit p_counted
+              ) x
+              limit p_counted) s
+        where b.state <> 'closed'
+    ) w on true
     order by b.name;
 end $$;
 

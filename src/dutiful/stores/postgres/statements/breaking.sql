@@ -17,17 +17,20 @@ select a.probing, a.kinds, a.waiting, (a.kept).* from {schema}.all_breakers($1, 
 -- name: gated_breakers
 select g.now_at, (g.kept).* from {schema}.gated_breakers($1) g;
 
--- name: probes_of_breaker
-select job_id, since, runs, kind, queue, tenant from {schema}.probes_of_breaker($1, $2);
+-- name: turn_breakers
+select name from {schema}.turn_breakers($1, $2, $3, $4, $5, $6, $7) name;
+
+-- name: probes_of_breakers
+select breaker, job_id, since, runs, kind, queue, tenant from {schema}.probes_of_breakers($1, $2);
 
 -- name: waiting_lines
-select kind, queue, since from {schema}.waiting_lines($1, $2);
+select breaker, kind, queue, priority, seq from {schema}.waiting_lines($1);
 
 -- name: may_probe
-select job_id from {schema}.may_probe($1, $2, $3, $4, $5) job_id;
+select line, priority, seq, job_id from {schema}.may_probe($1, $2, $3, $4);
 
 -- name: let_out
-select queue, priority, moved from {schema}.let_out($1, $2, $3, $4, $5);
+select queue, priority, moved from {schema}.let_out($1, $2, $3, $4, $5, $6, $7);
 
 -- name: living
 select w.lanes, w.kinds from {schema}.worker w where w.expires_at > $1;

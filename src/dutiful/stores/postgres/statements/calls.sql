@@ -62,8 +62,14 @@ from {schema}.pause where scope in ('kind', 'breaker');
 -- name: shut
 select {schema}.shut($1, $2, $3);
 
--- name: sweep
-select queue, priority, moved from {schema}.sweep($1, $2);
+-- name: place_due
+select {schema}.place_due($1, $2);
+
+-- name: reopen
+select queue, priority, moved from {schema}.reopen($1, $2);
+
+-- name: sweep_needs
+select queue, priority, moved from {schema}.sweep_needs($1, $2);
 
 -- name: cancel
 select state, changed, requested from {schema}.cancel($1, $2, $3);

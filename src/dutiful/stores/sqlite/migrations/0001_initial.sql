@@ -70,10 +70,12 @@ CREATE TABLE dutiful_blocked (
     attempt  INTEGER NOT NULL DEFAULT 0,
     crashes  INTEGER NOT NULL DEFAULT 0,
     run_at   INTEGER,
-    since    INTEGER NOT NULL
+    since    INTEGER NOT NULL,
+    seq      INTEGER                          -- before a pause, its place in line; null: it is not due yet
 ) STRICT;
 
-CREATE INDEX dutiful_blocked_gate ON dutiful_blocked (gate, key, since, job_id);
+CREATE INDEX dutiful_blocked_gate ON dutiful_blocked (gate, key, seq);
+CREATE INDEX dutiful_blocked_due ON dutiful_blocked (run_at, job_id) WHERE gate = 'paused' AND seq IS NULL;
 
 CREATE TABLE dutiful_dependency (
     job_id   BLOB NOT NULL,

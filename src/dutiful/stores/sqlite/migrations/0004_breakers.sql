@@ -36,9 +36,10 @@ CREATE TABLE dutiful_breaker_kind (
 
 CREATE INDEX dutiful_breaker_kind_breaker ON dutiful_breaker_kind (breaker, kind);
 
--- What waits, by the lines that it would stand in and since when it has been due, or will be: so that nobody walks past
--- what is not due yet, or belongs to tenants whom nobody serves.
-CREATE INDEX dutiful_blocked_line ON dutiful_blocked (key, queue, coalesce(run_at, since), job_id)
-WHERE gate = 'paused';
-CREATE INDEX dutiful_blocked_tenant ON dutiful_blocked (tenant, gate, key, queue, coalesce(run_at, since), job_id)
-WHERE tenant IS NOT NULL;
+-- What waits and is due, by the lines that it would stand in and in their order: so that nobody walks past what is not
+-- due yet, or belongs to tenants whom nobody serves.
+CREATE INDEX dutiful_blocked_line ON dutiful_blocked (key, queue, priority, seq)
+WHERE gate = 'paused' AND seq IS NOT NULL;
+CREATE INDEX dutiful_blocked_line_tenant ON dutiful_blocked (tenant, key, queue, priority, seq)
+WHERE gate = 'paused' AND seq IS NOT NULL AND tenant IS NOT NULL;
+CREATE INDEX dutiful_blocked_tenant ON dutiful_blocked (tenant) WHERE tenant IS NOT NULL;

@@ -89,42 +89,26 @@ LEFT JOIN dutiful_lease l ON l.job_id = p.job_id
 LEFT JOIN dutiful_ready r ON r.job_id = p.job_id
 WHERE p.breaker = :breaker;
 
--- name: waiting_lines
--- In which queues jobs of the kind wait that are due, and since when the first one is; from one queue to the next.
-WITH RECURSIVE line (queue) AS (
-    SELECT min(queue) FROM dutiful_blocked WHERE gate = 'paused' AND key = :kind
-    UNION ALL
-    SELECT (SELECT min(b.queue) FROM dutiful_blocked b WHERE b.gate = 'paused' AND b.key = :kind AND b.queue > w.queue)
-    FROM line w
-    WHERE w.queue IS NOT NULL
-)
-SELECT queue, since
-FROM (
-    SELECT w.queue AS queue, (
-        SELECT coalesce(b.run_at, b.since)
-        FROM dutiful_blocked b INDEXED BY dutiful_blocked_line
-        WHERE b.gate = 'paused' AND b.key = :kind AND b.queue = w.queue AND coalesce(b.run_at, b.since) <= :now
-        ORDER BY coalesce(b.run_at, b.since), b.job_id
-        LIMIT 1
-    ) AS since
-    FROM line w
-    WHERE w.queue IS NOT NULL
-)
-WHERE since IS NOT NULL;
+-- name: first_waiting_line
+-- The first queue in which jobs of the kind wait that are due, beyond another one, and the place of its first job.
+SELECT queue, priority, seq
+FROM dutiful_blocked INDEXED BY dutiful_blocked_line
+WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue > :beyond
+ORDER BY queue, priority, seq
+LIMIT 1;
 
 -- name: may_probe
--- First those that have been due for the longest.
-SELECT coalesce(run_at, since), job_id
+SELECT priority, seq, job_id
 FROM dutiful_blocked INDEXED BY dutiful_blocked_line
-WHERE gate = 'paused' AND key = :kind AND queue = :queue AND coalesce(run_at, since) <= :now
-ORDER BY coalesce(run_at, since), job_id
+WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue = :queue
+ORDER BY priority, seq
 LIMIT :limit;
 
 -- name: may_probe_of_tenant
-SELECT coalesce(run_at, since), job_id
-FROM dutiful_blocked INDEXED BY dutiful_blocked_tenant
-WHERE tenant = :tenant AND gate = 'paused' AND key = :kind AND queue = :queue AND coalesce(run_at, since) <= :now
-ORDER BY coalesce(run_at, since), job_id
+SELECT priority, seq, job_id
+FROM dutiful_blocked INDEXED BY dutiful_blocked_line_tenant
+WHERE tenant = :tenant AND gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue = :queue
+ORDER BY priority, seq
 LIMIT :limit;
 
 -- name: breaker_kinds

@@ -13,7 +13,18 @@ WHERE w.kind IS NOT NULL
   AND w.kind NOT IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing'));
 
 -- name: waiting_of_kind
-SELECT since, job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? ORDER BY since, job_id LIMIT ?;
+-- The first in line first, and last those that are not due yet.
+SELECT seq, job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? ORDER BY seq NULLS LAST LIMIT ?;
+
+-- name: due_before_gate
+SELECT job_id
+FROM dutiful_blocked INDEXED BY dutiful_blocked_due
+WHERE gate = 'paused' AND seq IS NULL AND run_at <= ?
+ORDER BY run_at, job_id
+LIMIT ?;
+
+-- name: place_due
+UPDATE dutiful_blocked SET seq = ? WHERE job_id = ? AND gate = 'paused' AND seq IS NULL;
 
 -- name: dependency_decided
 -- Jobs that wait for others of which none is open any more, or of which one ended badly.
@@ -42,10 +53,10 @@ WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker')
 LIMIT ?;
 
 -- name: blocked_row
-SELECT gate, key, queue, priority, kind, tenant, attempt, crashes, run_at FROM dutiful_blocked WHERE job_id = ?;
+SELECT gate, key, queue, priority, kind, tenant, attempt, crashes, run_at, seq FROM dutiful_blocked WHERE job_id = ?;
 
 -- name: ready_row
-SELECT queue, priority, kind, tenant, attempt, crashes FROM dutiful_ready WHERE job_id = ?;
+SELECT queue, priority, kind, tenant, attempt, crashes, seq FROM dutiful_ready WHERE job_id = ?;
 
 -- name: ends_of_needs
 SELECT d.needs_id, f.state

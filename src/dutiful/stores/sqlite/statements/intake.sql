@@ -15,8 +15,8 @@ INSERT INTO dutiful_scheduled (run_at, job_id, queue, priority, kind, tenant, at
 VALUES                        (?,      ?,      ?,     ?,        ?,    ?,      ?,       ?);
 
 -- name: insert_blocked
-INSERT INTO dutiful_blocked (job_id, gate, key, queue, priority, kind, tenant, attempt, crashes, run_at, since)
-VALUES                      (?,      ?,    ?,   ?,     ?,        ?,    ?,      ?,       ?,       ?,      ?);
+INSERT INTO dutiful_blocked (job_id, gate, key, queue, priority, kind, tenant, attempt, crashes, run_at, since, seq)
+VALUES                      (?,      ?,    ?,   ?,     ?,        ?,    ?,      ?,       ?,       ?,      ?,     ?);
 
 -- name: insert_dependency
 INSERT INTO dutiful_dependency (job_id, needs_id) VALUES (?, ?)
