@@ -54,6 +54,10 @@ class Breaking(Protocol):
         """All that have a row, by name."""
         ...
 
+    async def breaker_of_kind(self, kind: str) -> str | None:
+        """The one that the kind declares, as the fleet knows it."""
+        ...
+
     async def force_breaker(
         self,
         name: str,

@@ -1,5 +1,6 @@
 """Kinds that declare a breaker, beside workers whose code says otherwise, and in processes of their own."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 from breaker_jobs import Service, breaker_of, process_app
 from working import eventually, final, state, working
 
-from dutiful import Context, Dutiful, Retry, State, StoreUnavailable
-from dutiful.core.breaker import BreakerState
+from dutiful import Context, Dutiful, Fail, Retry, Snooze, State, StoreUnavailable
+from dutiful.core.breaker import BreakerPolicy, BreakerState
 from dutiful.operator import Operator
+from dutiful.worker.breakers import Breakers
 
 ONCE = Retry(max_attempts=1)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -38,6 +40,22 @@ async def test_a_worker_of_an_older_version_does_not_set_a_kinds_jobs_spinning(a
         for job in jobs:
             assert (await final(app, job)).attempt == 1
     assert len(service.calls) == 5
+
+
+@sqlite
+async def test_to_hold_a_kind_back_nobody_looks_at_all_breakers_and_who_waits(app: Dutiful) -> None:
+    @app.job(breaker="grid", timeout="1m")
+    async def analyse() -> None: ...
+
+    async def all_of_them(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("only one kind is asked for")
+
+    async with app.opened() as client:
+        client.store.breakers = all_of_them  # type: ignore[method-assign]
+        await client.store.put_breaker_kinds({analyse.name: None})
+        breakers = Breakers(client.store, {}, BreakerPolicy())
+        assert await breakers.hold_back(analyse.name, "grid")
+        assert await client.store.breaker_of_kind(analyse.name) == "grid"
 
 
 @sqlite
@@ -76,6 +94,55 @@ async def test_in_a_jobs_process_a_decorated_function_is_refused_unless_its_kind
         (error,) = (await final(app, undeclared)).errors or []
     assert error["type"] == "UsageError"
     assert "@app.job(process=True, breaker='printer')" in error["message"]
+
+
+@pytest.mark.req("L58")
+@pytest.mark.parametrize("end", ["not found", "not yet", "in part"])
+async def test_a_half_open_breaker_closes_though_all_jobs_of_its_kind_end_for_reasons_of_their_own(
+    app: Dutiful, end: str
+) -> None:
+    @app.job(breaker=app.breaker("grid", failures=3, open_for="1h"), retry=ONCE)
+    async def analyse(ctx: Context) -> None:
+        async def measure(site: int) -> None:
+            if site == 0:
+                raise Fail("there is no such site")
+
+        match end:
+            case "not found":
+                await measure(0)
+            case "not yet":
+                raise Snooze("1h")
+            case _:
+                await ctx.each(range(2), measure)
+
+    async with app.opened() as client, working(app, client):
+        await client.store.force_breaker("grid", timedelta(milliseconds=10))
+        jobs = await analyse.enqueue_many({} for _ in range(9))
+
+        async def all_have_run() -> bool:
+            return not {await state(app, job) for job in jobs} & {State.BLOCKED, State.READY, State.RUNNING}
+
+        await eventually(all_have_run)
+        assert (await breaker_of(client, "grid")).state is BreakerState.CLOSED
+
+
+@pytest.mark.req("L58")
+@sqlite
+async def test_what_is_called_in_blocks_that_end_for_reasons_of_their_own_closes_it_too(app: Dutiful) -> None:
+    app.breaker("grid", failures=3, open_for="1h")
+    states = []
+
+    @app.job(retry=ONCE)
+    async def analyse(ctx: Context) -> None:
+        async with ctx.breaker("grid"), ctx.breaker("grid"):  # that is one call
+            raise Fail("there is no such site")
+
+    async with app.opened() as client, working(app, client):
+        await client.store.force_breaker("grid", timedelta(milliseconds=10))
+        for _ in range(3):
+            await final(app, await analyse.enqueue())
+            states.append((await breaker_of(client, "grid")).state)
+    assert states == [BreakerState.HALF_OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
 
 
 @pytest.mark.req("L48", "L57")

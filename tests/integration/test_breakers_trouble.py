@@ -31,7 +31,7 @@ from dutiful import (
 )
 from dutiful.core.breaker import Entry, Sign
 from dutiful.core.errors import JobCancelled
-from dutiful.core.outcome import Partial, TimeoutExceeded
+from dutiful.core.outcome import Cancelled, Lost, Partial, Released, Snoozed, TimeoutExceeded
 from dutiful.worker import breakers
 from dutiful.worker.ending import LONGEST, sign_of, sign_of_error, until_it_may_call
 from dutiful.worker.slot import Slot, Stop
@@ -46,14 +46,15 @@ ERRORS: list[tuple[Callable[[], BaseException], Stop | None, Sign]] = [
     (lambda: http_error(503), None, Sign.BAD),
     (lambda: ItemsFailed("all of them"), None, Sign.BAD),
     (lambda: ExceptionGroup("both", [ConnectionError(), TimeoutError()]), None, Sign.BAD),
-    (lambda: http_error(404), None, Sign.UNCLEAR),
-    (lambda: LookupError("by the policy"), None, Sign.UNCLEAR),
-    (lambda: PayloadInvalid("no such field"), None, Sign.UNCLEAR),
-    (lambda: Fail("never"), None, Sign.UNCLEAR),
-    (lambda: Snooze("1m"), None, Sign.UNCLEAR),
-    (lambda: Cancel("not wanted"), None, Sign.UNCLEAR),
-    (lambda: Skip("nothing to do"), None, Sign.UNCLEAR),
-    (lambda: ExceptionGroup("both", [ConnectionError(), Cancel("not wanted")]), None, Sign.UNCLEAR),
+    (lambda: http_error(404), None, Sign.NEUTRAL),
+    (lambda: LookupError("by the policy"), None, Sign.NEUTRAL),
+    (lambda: PayloadInvalid("no such field"), None, Sign.NEUTRAL),
+    (lambda: Fail("never"), None, Sign.NEUTRAL),
+    (lambda: Snooze("1m"), None, Sign.NEUTRAL),
+    (lambda: Cancel("not wanted"), None, Sign.NEUTRAL),
+    (lambda: Skip("nothing to do"), None, Sign.NEUTRAL),
+    (lambda: ExceptionGroup("both", [ConnectionError(), Cancel("not wanted")]), None, Sign.NEUTRAL),
+    (lambda: JobCancelled("another one, whose result it waited for"), None, Sign.NEUTRAL),
     (lambda: barred(), None, Sign.UNCLEAR),
     (lambda: StoreUnavailable("our own database"), None, Sign.UNCLEAR),
     (lambda: LockLost("our own lock"), None, Sign.UNCLEAR),
@@ -64,6 +65,7 @@ ERRORS: list[tuple[Callable[[], BaseException], Stop | None, Sign]] = [
     (lambda: TimeoutExceeded("in a thread"), Stop.TIMEOUT, Sign.BAD),
     (lambda: asyncio.CancelledError(), Stop.CANCEL, Sign.UNCLEAR),
     (lambda: JobCancelled("in a thread"), Stop.CANCEL, Sign.UNCLEAR),
+    (lambda: Cancel("so be it"), Stop.CANCEL, Sign.UNCLEAR),
     (lambda: asyncio.CancelledError(), Stop.SHUTDOWN, Sign.UNCLEAR),
     (lambda: ClaimLost("in a thread"), Stop.SHUTDOWN, Sign.UNCLEAR),
     (lambda: asyncio.CancelledError(), Stop.LOST, Sign.UNCLEAR),
@@ -94,8 +96,16 @@ def test_a_block_that_came_to_its_end_was_good_however_late() -> None:
     assert sign_of_error(None, slot, Retry()) is Sign.GOOD
 
 
-def test_an_attempt_that_completes_with_errors_says_nothing_of_the_service() -> None:
-    assert sign_of(Partial(None, ({"type": "ConnectionError", "message": "down"},))) is Sign.UNCLEAR
+def test_an_attempt_that_completes_with_errors_speaks_neither_for_the_service_nor_against_it() -> None:
+    assert sign_of(Partial(None, ({"type": "ConnectionError", "message": "down"},)), None) is Sign.NEUTRAL
+
+
+def test_an_attempt_that_was_cut_short_says_nothing() -> None:
+    assert sign_of(Cancelled("by its handler"), None) is Sign.NEUTRAL
+    assert sign_of(Cancelled("while running"), Stop.CANCEL) is Sign.UNCLEAR
+    assert sign_of(Snoozed(timedelta(hours=1)), None) is Sign.NEUTRAL
+    assert sign_of(until_it_may_call(barred()), None) is Sign.UNCLEAR
+    assert {sign_of(Released(), None), sign_of(Lost(), Stop.LOST)} == {Sign.UNCLEAR}
 
 
 def test_a_job_that_was_barred_asks_again_soon_for_nobody_tells_it_of_a_reset() -> None:

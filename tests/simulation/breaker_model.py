@@ -27,6 +27,7 @@ class BreakerModel:
     round: int = 0
     failures: int = 0
     successes: int = 0
+    neutral: int = 0
     trips: int = 0
     open_until: datetime | None = None
     places: list[Caller] = field(default_factory=list)
@@ -70,6 +71,10 @@ class BreakerModel:
             if entry.probe or self.failures >= self.policy.failures:
                 self.open(self.policy.open_for)
                 self.trips += 1
+        elif sign is Sign.NEUTRAL and entry.probe:
+            self.neutral += 1
+            if self.neutral >= self.policy.failures:
+                self.close()
         elif sign is Sign.GOOD and entry.probe:
             self.successes += 1
             if self.successes >= self.policy.probes:
@@ -90,7 +95,7 @@ class BreakerModel:
         self.open_until = None
 
     def _turn(self, state: str) -> None:
-        self.state, self.round, self.successes, self.places = state, self.round + 1, 0, []
+        self.state, self.round, self.successes, self.neutral, self.places = state, self.round + 1, 0, 0, []
 
     def due(self) -> bool:
         return self.state == "open" and self.open_until is not None and self.open_until <= self.now

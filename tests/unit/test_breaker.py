@@ -91,6 +91,32 @@ def test_whoever_is_refused_by_one_that_opens_briefly_asks_again_soon() -> None:
     assert answer == Barred(T0 + timedelta(seconds=1), timedelta(seconds=1))
 
 
+def test_what_ends_for_reasons_of_its_own_closes_a_half_open_one_when_nothing_speaks_against_it_for_long() -> None:
+    breaker = HALF_OPEN
+    for neutral in (1, 2):
+        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.NEUTRAL, T0)
+        assert (breaker.state, breaker.neutral, breaker.round) == (BreakerState.HALF_OPEN, neutral, HALF_OPEN.round)
+        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.UNCLEAR, T0)
+
+    bad = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.BAD, T0)
+    assert (bad.state, bad.neutral) == (BreakerState.OPEN, 0)
+    shut = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.NEUTRAL, T0)
+    assert (shut.state, shut.neutral, shut.failures) == (BreakerState.CLOSED, 0, 0)
+
+
+def test_what_ends_for_reasons_of_its_own_changes_nothing_of_a_closed_one() -> None:
+    failed = leave(CLOSED, POLICY, Entry(0), Sign.BAD, T0)
+
+    assert leave(failed, POLICY, Entry(0), Sign.NEUTRAL, T0) is failed
+
+
+def test_a_round_begins_without_what_was_counted_in_the_last_one() -> None:
+    counted = leave(HALF_OPEN, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.NEUTRAL, T0)
+
+    again = [opened(counted, T0, MINUTE), closed(counted), half_opened(counted, T0)]
+    assert [breaker.neutral for breaker in again] == [0, 0, 0]
+
+
 def test_every_change_of_state_begins_a_round() -> None:
     rounds = [CLOSED, OPEN, HALF_OPEN, opened(HALF_OPEN, T0, MINUTE), closed(HALF_OPEN), closed(CLOSED)]
 

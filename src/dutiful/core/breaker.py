@@ -29,7 +29,13 @@ class Sign(StrEnum):
 
     GOOD = "good"
     BAD = "bad"
-    UNCLEAR = "unclear"  # it was cut short, or failed for a reason of its own
+    NEUTRAL = "neutral"  # it ended for a reason of its own, by a service in whatever health
+    UNCLEAR = "unclear"  # it was cut short: nobody knows how it would have ended
+
+    @property
+    def clear(self) -> bool:
+        """Whether it speaks for the service, or against it."""
+        return self in (Sign.GOOD, Sign.BAD)
 
 
 class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +61,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0  # in a row, while it is closed; when open, those that opened it
     successes: int = 0  # of probes in this round
+    neutral: int = 0  # probes in this round that ended for reasons of their own
     round: int = 0
     trips: int = 0  # how often failures have opened it; not people
     policy: BreakerPolicy = BreakerPolicy()  # as whoever spoke last has it
@@ -102,15 +109,28 @@ def leave(breaker: Breaker, policy: BreakerPolicy, entry: Entry, sign: Sign, now
         if breaker.state is BreakerState.HALF_OPEN or failures >= policy.failures:
             return msgspec.structs.replace(opened(failed, now, policy.open_for), trips=breaker.trips + 1)
         return failed
+    if sign is Sign.NEUTRAL:
+        return _neutral(breaker, policy)
     if breaker.state is BreakerState.HALF_OPEN:
         good = msgspec.structs.replace(breaker, successes=breaker.successes + 1, policy=policy)
         return closed(good) if good.successes >= policy.probes else good
     return breaker if breaker.failures == 0 else msgspec.structs.replace(breaker, failures=0, policy=policy)
 
 
+def _neutral(breaker: Breaker, policy: BreakerPolicy) -> Breaker:
+    """Where all calls end so, none would ever be good: as many as failures would open it close it, if none was bad.
+
+    Should the service be down all the same, it takes no more failures than that until it is open again.
+    """
+    if breaker.state is not BreakerState.HALF_OPEN:
+        return breaker
+    counted = msgspec.structs.replace(breaker, neutral=breaker.neutral + 1, policy=policy)
+    return closed(counted) if counted.neutral >= policy.failures else counted
+
+
 def half_opened(breaker: Breaker, now: datetime) -> Breaker:
     return msgspec.structs.replace(
-        breaker, state=BreakerState.HALF_OPEN, successes=0, half_opened_at=now, round=breaker.round + 1
+        breaker, state=BreakerState.HALF_OPEN, successes=0, neutral=0, half_opened_at=now, round=breaker.round + 1
     )
 
 
@@ -122,14 +142,15 @@ def opened(breaker: Breaker, now: datetime, open_for: timedelta) -> Breaker:
         opened_at=now,
         open_until=now + open_for,
         successes=0,
+        neutral=0,
         round=breaker.round + 1,
     )
 
 
 def closed(breaker: Breaker) -> Breaker:
-    """Its probes were good, or somebody resets it."""
+    """Its probes were good, or nothing spoke against it for long enough, or somebody resets it."""
     return msgspec.structs.replace(
-        breaker, state=BreakerState.CLOSED, failures=0, successes=0, open_until=None, round=breaker.round + 1
+        breaker, state=BreakerState.CLOSED, failures=0, successes=0, neutral=0, open_until=None, round=breaker.round + 1
     )
 
 

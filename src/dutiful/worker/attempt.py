@@ -110,7 +110,7 @@ class Attempts:
         if context.tracked is not None:
             await self._last_word(context.tracked, None if stop is None else LAST_WORDS)
         if kind.breaker is not None:
-            await context.let_out(sign_of(outcome))
+            await context.let_out(sign_of(outcome, stop))
         if context.settled:
             if not isinstance(outcome, (Done, Partial)):
                 log.warning(

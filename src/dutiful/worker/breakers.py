@@ -64,8 +64,10 @@ class Breakers:
             return True
         policies = {name: self._policies[name]} if name in self._policies else None
         try:
-            await self._breaking.put_breaker_kinds({kind: name}, policies)
-            held = any(kind in one.kinds for one in await self._breaking.breakers() if one.breaker.name == name)
+            held = await self._breaking.breaker_of_kind(kind) == name
+            if not held:
+                await self._breaking.put_breaker_kinds({kind: name}, policies)
+                held = await self._breaking.breaker_of_kind(kind) == name
         except DutifulError as error:
             log.warning("breaker %s: jobs of kind %s cannot be held back: %s", name, kind, error)
             return False
@@ -82,7 +84,7 @@ class Breakers:
 
     async def told(self, name: str, token: Token, entry: Entry, sign: Sign) -> None:
         """Say how it ended, and wait a while until that is stored."""
-        if sign is Sign.UNCLEAR and not entry.probe:
+        if not (sign.clear or entry.probe):
             return  # nobody would learn anything from it
         telling = self.tell(name, token, entry, sign)
         _, late = await asyncio.wait({telling}, timeout=PATIENCE)
@@ -121,6 +123,8 @@ class Breakers:
                 log.warning("breaker %s has opened: no calls before %s", after.name, after.open_until)
             case BreakerState.CLOSED, Sign.GOOD:
                 log.info("breaker %s is closed again", after.name)
+            case BreakerState.CLOSED, Sign.NEUTRAL:
+                log.info("breaker %s is closed again, for no call has spoken against its service", after.name)
             case _:
                 return
         self._said[after.name] = after.round

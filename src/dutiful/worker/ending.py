@@ -2,15 +2,25 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 from dutiful.core.breaker import Sign
 from dutiful.core.classify import classify
 from dutiful.core.duration import duration
 from dutiful.core.error_class import ErrorClass
 from dutiful.core.error_info import MESSAGE_LIMIT, class_of, describe, made, storable, type_of
-from dutiful.core.errors import BreakerOpen, ClaimLost, DutifulError, ItemsFailed, JobCancelled, PayloadInvalid
+from dutiful.core.errors import (
+    BreakerOpen,
+    ClaimLost,
+    DutifulError,
+    ItemsFailed,
+    JobCancelled,
+    LockLost,
+    PayloadInvalid,
+    StoreUnavailable,
+)
 from dutiful.core.outcome import (
     Cancel,
     Cancelled,
@@ -33,6 +43,7 @@ from dutiful.worker.signal import of_the_job
 from dutiful.worker.slot import Slot, Stop
 
 SPREAD = 0.1
+_CUT_SHORT = (StoreUnavailable, LockLost, ClaimLost)  # what ends a call in the middle, and not by its own reason
 LONGEST = timedelta(minutes=1)  # who was barred asks again then: nobody wakes it when the breaker is reset
 
 
@@ -88,22 +99,34 @@ def meant_by(error: BaseException, retry: Retry, message_limit: int) -> Snoozed 
     return Failed(told, known.decided_by or type(error), wait, final)
 
 
-def sign_of(outcome: Outcome) -> Sign:
-    """What an attempt says of the service that all of it depends on."""
+def sign_of(outcome: Outcome, stop: Stop | None) -> Sign:
+    """What an attempt says of the service that all of it depends on; `stop`: why it was told to stop, if it was."""
     match outcome:
         case Done():
             return Sign.GOOD
         case TimedOut():
             return Sign.BAD
         case Failed(error, exception):
-            # It would have failed by a service in good health, too; and what is ours speaks of no service.
-            ours = isinstance(exception, type) and issubclass(exception, DutifulError)
-            own = class_of(error) is ErrorClass.NON_RETRYABLE or (ours and exception is not ItemsFailed)
-            return Sign.UNCLEAR if own else Sign.BAD
-        case Partial() | Snoozed() | Cancelled() | Lost() | Released():
+            return _sign_of_failure(error, exception)
+        case Snoozed(_, because):
+            return Sign.NEUTRAL if because is None else Sign.UNCLEAR  # that is another breaker
+        case Cancelled():
+            return Sign.NEUTRAL if stop is None else Sign.UNCLEAR
+        case Partial():
+            return Sign.NEUTRAL
+        case Lost() | Released():
             return Sign.UNCLEAR
         case _:
             assert_never(outcome)
+
+
+def _sign_of_failure(error: Mapping[str, Any], exception: type[BaseException] | None) -> Sign:
+    known = exception if isinstance(exception, type) else Exception
+    if issubclass(known, _CUT_SHORT):
+        return Sign.UNCLEAR
+    # It would have failed by a service in good health, too; and what is ours speaks of no service.
+    ours = issubclass(known, DutifulError) and known is not ItemsFailed
+    return Sign.NEUTRAL if ours or class_of(error) is ErrorClass.NON_RETRYABLE else Sign.BAD
 
 
 def sign_of_error(error: BaseException | None, slot: Slot, retry: Retry) -> Sign:
@@ -112,9 +135,9 @@ def sign_of_error(error: BaseException | None, slot: Slot, retry: Retry) -> Sign
         return Sign.GOOD
     if isinstance(error, asyncio.CancelledError):
         return Sign.BAD if slot.stop is Stop.TIMEOUT else Sign.UNCLEAR
-    if isinstance(error, Skip) or not isinstance(error, Exception):
+    if not isinstance(error, Exception):
         return Sign.UNCLEAR
-    return sign_of(ended_by(error, slot, retry, MESSAGE_LIMIT))
+    return Sign.NEUTRAL if isinstance(error, Skip) else sign_of(ended_by(error, slot, retry, MESSAGE_LIMIT), slot.stop)
 
 
 def until_it_may_call(error: BreakerOpen) -> Snoozed:

@@ -47,16 +47,17 @@ class Passage:
         """What is to be told now of how it ended: each call is told of once, by the innermost block around it."""
         if self.word is not None:
             sign = self.word
-        elif sign is not Sign.UNCLEAR:
+        elif sign.clear:
             outer = self.within
             while outer is not None:
                 outer.word = outer.word or Sign.UNCLEAR
                 outer = outer.within
-        if self.holder is not None and sign is Sign.GOOD:
-            # Whoever has the place keeps it to its end, so that nobody bars the rest of its calls.
+        if self.holder is None or sign is Sign.BAD:
+            return sign
+        # Whoever has the place keeps it to its end, so that nobody bars the rest of its calls.
+        if sign is Sign.GOOD:
             self.holder.word = Sign.GOOD
-            return Sign.UNCLEAR
-        return sign
+        return Sign.UNCLEAR
 
 
 INNERMOST: ContextVar[Passage | None] = ContextVar("dutiful_innermost_breaker", default=None)

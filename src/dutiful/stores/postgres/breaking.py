@@ -88,6 +88,10 @@ class PostgresBreaking(PostgresPart):
             for row in rows
         ]
 
+    async def breaker_of_kind(self, kind: str) -> str | None:
+        rows = await self._db.fetch(self._sql["breaker_of_kind"], kind)
+        return rows[0]["breaker"] if rows else None
+
     async def force_breaker(
         self,
         name: str,
@@ -162,6 +166,7 @@ class PostgresBreaking(PostgresPart):
             after.state.value,
             after.failures,
             after.successes,
+            after.neutral,
             after.round,
             after.trips,
             after.policy.failures,
@@ -190,6 +195,7 @@ def read(row: Any) -> Breaker:
         state=BreakerState(row["state"]),
         failures=row["failures"],
         successes=row["successes"],
+        neutral=row["neutral"],
         round=row["round"],
         trips=row["trips"],
         policy=BreakerPolicy(failures=row["threshold"], open_for=row["open_for"], probes=row["probes"]),

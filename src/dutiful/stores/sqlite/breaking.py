@@ -77,6 +77,11 @@ def left(db: Connection, name: str, policy: BreakerPolicy, entry: Entry, sign: S
     return breaker if unchanged else None
 
 
+def breaker_of_kind(db: Connection, kind: str) -> str | None:
+    name: str | None = db.value(SQL["breaker_of_kind"], (kind,))
+    return name
+
+
 def force(db: Connection, name: str, open_for: timedelta | None, policy: BreakerPolicy | None, now: int) -> Breaker:
     before = find(db, name) or Breaker(name=name)
     breaker = msgspec.structs.replace(before, policy=policy or before.policy)
@@ -107,11 +112,11 @@ class Declared(msgspec.Struct, frozen=True):
 
 def news(db: Connection, declared: Declared) -> Declared:
     """What of it is not known yet."""
-    kinds: dict[str, str] = dict(db.rows(SQL["breaker_kinds"]))
-    known = {one.name: one.policy for one in map(read, db.rows(SQL["breakers"]))}
+    names = {*declared.policies, *(name for name in declared.kinds.values() if name is not None)}
+    known = {name: one.policy for name in names if (one := find(db, name)) is not None}
     missing = {name: BreakerPolicy() for name in declared.kinds.values() if name is not None and name not in known}
     return Declared(
-        {kind: name for kind, name in declared.kinds.items() if kinds.get(kind) != name},
+        {kind: name for kind, name in declared.kinds.items() if breaker_of_kind(db, kind) != name},
         missing | {name: policy for name, policy in declared.policies.items() if known.get(name) != policy},
     )
 
@@ -176,20 +181,21 @@ def _set_gates(db: Connection, kinds: Iterable[str], breaker: Breaker, now: int)
 
 def _row(one: Breaker, now: int) -> Row:
     return (
-        one.name, one.state.value, one.failures, one.successes, one.round, one.trips, one.policy.failures,
+        one.name, one.state.value, one.failures, one.successes, one.neutral, one.round, one.trips, one.policy.failures,
         span(one.policy.open_for), one.policy.probes, maybe_micros(one.last_failure_at), maybe_micros(one.opened_at),
         maybe_micros(one.open_until), maybe_micros(one.half_opened_at), now,
     )  # fmt: skip
 
 
 def read(row: Row) -> Breaker:
-    (name, state, failures, successes, round_, trips, threshold, open_for, probes, last_failure_at, opened_at,
-     open_until, half_opened_at) = row  # fmt: skip
+    (name, state, failures, successes, neutral, round_, trips, threshold, open_for, probes, last_failure_at,
+     opened_at, open_until, half_opened_at) = row  # fmt: skip
     return Breaker(
         name=name,
         state=BreakerState(state),
         failures=failures,
         successes=successes,
+        neutral=neutral,
         round=round_,
         trips=trips,
         policy=BreakerPolicy(failures=threshold, open_for=open_for * MICROSECOND, probes=probes),

@@ -39,6 +39,9 @@ class SqliteBreaking(Threaded):
     async def breakers(self, *, now: datetime | None = None) -> list[BreakerRecord]:
         return await self._browse(lambda db: breaking.breakers(db, self._clock(now)))
 
+    async def breaker_of_kind(self, kind: str) -> str | None:
+        return await self._read(lambda db: breaking.breaker_of_kind(db, kind))
+
     async def force_breaker(
         self,
         name: str,

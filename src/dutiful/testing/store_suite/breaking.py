@@ -118,11 +118,12 @@ class BreakerSuite:
         assert (await call(store, caller, Sign.BAD)).state is BreakerState.CLOSED
         assert (await call(store, caller, Sign.BAD)).state is BreakerState.OPEN
 
-    async def test_what_is_unclear_counts_for_nothing(self, store: Store) -> None:
+    @pytest.mark.parametrize("sign", [Sign.NEUTRAL, Sign.UNCLEAR])
+    async def test_what_says_nothing_of_the_service_counts_for_nothing(self, store: Store, sign: Sign) -> None:
         caller = await start_one(store)
         await call(store, caller, Sign.BAD)
 
-        assert (await call(store, caller, Sign.UNCLEAR)).failures == 1
+        assert (await call(store, caller, sign)).failures == 1
 
     async def test_an_open_one_lets_nobody_in_until_its_time(self, store: Store) -> None:
         await trip(store)
@@ -190,6 +191,31 @@ class BreakerSuite:
 
         assert after.state is BreakerState.HALF_OPEN
         assert isinstance(await enter(store, other, now=at(61)), Entry)
+
+    async def test_probes_that_end_for_reasons_of_their_own_close_it_when_as_many_as_failures_open_it(
+        self, store: Store
+    ) -> None:
+        await trip(store)
+        callers = [await start_one(store, now=at(60)) for _ in range(3)]
+
+        first = await call(store, callers[0], Sign.NEUTRAL, now=at(60))
+        await call(store, callers[1], Sign.UNCLEAR, now=at(61))
+        assert (first.state, first.neutral) == (BreakerState.HALF_OPEN, 1)
+        assert await of_name(store) == first
+        shut = await call(store, callers[2], Sign.NEUTRAL, now=at(62))
+
+        assert (shut.state, shut.neutral, shut.failures) == (BreakerState.CLOSED, 0, 0)
+        assert await of_name(store) == shut
+        assert await enter(store, callers[0], now=at(62)) == Entry(shut.round)
+
+    async def test_a_probe_that_ends_for_a_reason_of_its_own_gives_its_place_to_another(self, store: Store) -> None:
+        await trip(store)
+        one, other = await start_one(store, now=at(60)), await start_one(store, now=at(60))
+        await call(store, one, Sign.NEUTRAL, now=at(60))
+
+        assert (await call(store, other, Sign.BAD, now=at(60))).state is BreakerState.OPEN
+        entry = await let_in(store, await start_one(store, now=at(120)), now=at(120))
+        assert (entry.probe, (await of_name(store)).neutral) == (True, 0)
 
     async def test_a_claim_has_one_place_however_often_it_asks(self, store: Store) -> None:
         policy = BreakerPolicy(failures=1, probes=2)
@@ -313,6 +339,13 @@ class BreakerSuite:
             ("a", POLICY, 1),
             ("b", other, 2),
         ]
+
+    async def test_a_kind_tells_which_breaker_it_declares(self, store: Store) -> None:
+        await store.put_breaker_kinds({"mail": MAIL, "post": "letters"}, now=T0)
+        assert [await store.breaker_of_kind(kind) for kind in ("mail", "post", "gone")] == [MAIL, "letters", None]
+
+        await store.put_breaker_kinds({"mail": None, "post": MAIL}, now=T0)
+        assert [await store.breaker_of_kind(kind) for kind in ("mail", "post")] == [None, MAIL]
 
     async def test_all_of_it_outlives_the_process(self, store: Store) -> None:
         opened = await trip(store)

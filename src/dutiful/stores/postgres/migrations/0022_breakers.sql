@@ -10,6 +10,7 @@ create table {schema}.breaker (
     state           text not null default 'closed' check (state in ('closed', 'open', 'half_open')),
     failures        int    not null default 0,
     successes       int    not null default 0,
+    neutral         int    not null default 0,
     round           bigint not null default 0,
     trips           bigint not null default 0,
     threshold       int    not null,
@@ -87,10 +88,10 @@ end $$;
 -- Write a breaker as it was decided, if it is as it was seen: of p_version, 0 if there was none. False: look again.
 -- p_turn: a new round begins. p_enters, p_leaves: the claim gets a place among the probes, or gives it up.
 create function {schema}.put_breaker(
-    p_name text, p_version bigint, p_state text, p_failures int, p_successes int, p_round bigint, p_trips bigint,
-    p_threshold int, p_open_for interval, p_probes int, p_last_failure_at timestamptz, p_opened_at timestamptz,
-    p_open_until timestamptz, p_half_opened_at timestamptz, p_turn boolean, p_enters boolean, p_leaves boolean,
-    p_job uuid, p_claim bigint, p_now timestamptz
+    p_name text, p_version bigint, p_state text, p_failures int, p_successes int, p_neutral int, p_round bigint,
+    p_trips bigint, p_threshold int, p_open_for interval, p_probes int, p_last_failure_at timestamptz,
+    p_opened_at timestamptz, p_open_until timestamptz, p_half_opened_at timestamptz, p_turn boolean, p_enters boolean,
+    p_leaves boolean, p_job uuid, p_claim bigint, p_now timestamptz
 ) returns boolean
 language plpgsql volatile
 set lock_timeout = '2s' set enable_seqscan = off set plan_cache_mode = force_generic_plan
@@ -98,16 +99,16 @@ as $$
 begin
     if p_version = 0 then
         insert into {schema}.breaker
-            (name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
-             open_until, half_opened_at, updated_at)
-        values (p_name, p_state, p_failures, p_successes, p_round, p_trips, p_threshold, p_open_for, p_probes,
-                p_last_failure_at, p_opened_at, p_open_until, p_half_opened_at, p_now)
+            (name, state, failures, successes, neutral, round, trips, threshold, open_for, probes, last_failure_at,
+             opened_at, open_until, half_opened_at, updated_at)
+        values (p_name, p_state, p_failures, p_successes, p_neutral, p_round, p_trips, p_threshold, p_open_for,
+                p_probes, p_last_failure_at, p_opened_at, p_open_until, p_half_opened_at, p_now)
         on conflict do nothing;
     else
         update {schema}.breaker
-        set version = version + 1, state = p_state, failures = p_failures, successes = p_successes, round = p_round,
-            trips = p_trips, threshold = p_threshold, open_for = p_open_for, probes = p_probes,
-            last_failure_at = p_last_failure_at, opened_at = p_opened_at, open_until = p_open_until,
+        set version = version + 1, state = p_state, failures = p_failures, successes = p_successes,
+            neutral = p_neutral, round = p_round, trips = p_trips, threshold = p_threshold, open_for = p_open_for,
+            probes = p_probes, last_failure_at = p_last_failure_at, opened_at = p_opened_at, open_until = p_open_until,
             half_opened_at = p_half_opened_at, updated_at = p_now
         where name = p_name and version = p_version;
     end if;

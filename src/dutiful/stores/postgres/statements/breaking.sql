@@ -6,10 +6,13 @@ from {schema}.look_breaker($1, $2, $3, $4) l;
 
 -- name: put_breaker
 select {schema}.put_breaker(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20);
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21);
 
 -- name: put_breaker_kinds
 select {schema}.put_breaker_kinds($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: breaker_of_kind
+select k.breaker from {schema}.breaker_kind k where k.kind = $1;
 
 -- name: all_breakers
 select a.probing, a.kinds, a.waiting, (a.kept).* from {schema}.all_breakers($1, $2) a;

@@ -6,6 +6,7 @@ CREATE TABLE dutiful_breaker (
     state           TEXT    NOT NULL CHECK (state IN ('closed', 'open', 'half_open')),
     failures        INTEGER NOT NULL,
     successes       INTEGER NOT NULL,
+    neutral         INTEGER NOT NULL,
     round           INTEGER NOT NULL,
     trips           INTEGER NOT NULL,
     threshold       INTEGER NOT NULL,

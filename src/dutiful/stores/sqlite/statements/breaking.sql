@@ -1,18 +1,18 @@
 -- name: breaker
-SELECT name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+SELECT name, state, failures, successes, neutral, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
        open_until, half_opened_at
 FROM dutiful_breaker
 WHERE name = ?;
 
 -- name: breakers
-SELECT name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+SELECT name, state, failures, successes, neutral, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
        open_until, half_opened_at
 FROM dutiful_breaker
 ORDER BY name;
 
 -- name: gated_breakers
 -- Those before whose gates jobs may wait.
-SELECT name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
+SELECT name, state, failures, successes, neutral, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
        open_until, half_opened_at
 FROM dutiful_breaker b
 WHERE state <> 'closed' AND EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
@@ -26,15 +26,15 @@ LIMIT 1;
 
 -- name: put_breaker
 INSERT INTO dutiful_breaker
-       (name, state, failures, successes, round, trips, threshold, open_for, probes, last_failure_at, opened_at,
-        open_until, half_opened_at, updated_at)
-VALUES (?,    ?,     ?,        ?,         ?,     ?,     ?,         ?,        ?,      ?,               ?,
-        ?,          ?,              ?)
+       (name, state, failures, successes, neutral, round, trips, threshold, open_for, probes, last_failure_at,
+        opened_at, open_until, half_opened_at, updated_at)
+VALUES (?,    ?,     ?,        ?,         ?,       ?,     ?,     ?,         ?,        ?,      ?,
+        ?,         ?,          ?,              ?)
 ON CONFLICT (name) DO UPDATE
-SET state = excluded.state, failures = excluded.failures, successes = excluded.successes, round = excluded.round,
-    trips = excluded.trips, threshold = excluded.threshold, open_for = excluded.open_for, probes = excluded.probes,
-    last_failure_at = excluded.last_failure_at, opened_at = excluded.opened_at, open_until = excluded.open_until,
-    half_opened_at = excluded.half_opened_at, updated_at = excluded.updated_at;
+SET state = excluded.state, failures = excluded.failures, successes = excluded.successes, neutral = excluded.neutral,
+    round = excluded.round, trips = excluded.trips, threshold = excluded.threshold, open_for = excluded.open_for,
+    probes = excluded.probes, last_failure_at = excluded.last_failure_at, opened_at = excluded.opened_at,
+    open_until = excluded.open_until, half_opened_at = excluded.half_opened_at, updated_at = excluded.updated_at;
 
 -- name: is_probe
 SELECT 1 FROM dutiful_breaker_probe WHERE breaker = ? AND job_id = ? AND round = ? AND claim_id = ?;
@@ -113,6 +113,9 @@ LIMIT :limit;
 
 -- name: breaker_kinds
 SELECT kind, breaker FROM dutiful_breaker_kind ORDER BY breaker, kind;
+
+-- name: breaker_of_kind
+SELECT breaker FROM dutiful_breaker_kind WHERE kind = ?;
 
 -- name: kinds_of_breaker
 SELECT kind FROM dutiful_breaker_kind WHERE breaker = ? ORDER BY kind;
