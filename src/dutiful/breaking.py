@@ -24,7 +24,7 @@ class BreakerRecord(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker
     probing: int = 0  # probes under way
     kinds: list[str] = []  # those that declare it
-    waiting: int = 0  # jobs of these kinds that wait for it
+    waiting: int = 0  # jobs that wait for it: of these kinds, or refused inside their handlers
 
 
 class Breaking(Protocol):

@@ -138,10 +138,6 @@ def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], no
     if last is None:
         return Explanation(Why.NOT_DUE, f"is not due until {due}", remedy)
     error = last.error or {}
-    if last.outcome == "snoozed" and error.get("type") == "BreakerOpen":
-        asked = f"{brief(max(now - last.ended_at, ZERO))} ago"
-        sentence = f"was refused by a breaker {asked} ({error.get('message')}); it asks again at {due}"
-        return Explanation(Why.BREAKER, sentence, remedy)
     if last.outcome == "snoozed":
         return Explanation(Why.SNOOZED, f"asked to be run later (snoozed); it is due at {due}", remedy)
     what = f"{error.get('type', last.outcome)}: {error.get('message', '')}".rstrip(": ").splitlines()
@@ -167,6 +163,11 @@ def gate(record: JobRecord, needs: list[JobRecord], fleet: Fleet, now: datetime)
             # What nobody would take is not let out to find out.
             return unserved(record, fleet, now) or _barred(record.kind, fleet, now)
         return _barred(record.kind, fleet, now)
+    if record.gate == "breaker":
+        refused_by = next((r for r in fleet.breakers if r.breaker.name == record.gate_key), None)
+        if refused_by is None or refused_by.breaker.state is CLOSED:
+            return None
+        return _waits_for(refused_by, fleet, now, "it calls")
     return Explanation(Why.GATED, f"is held back by {record.gate} {record.gate_key or ''}".rstrip())
 
 
@@ -184,10 +185,12 @@ def _paused(scope: PauseScope, name: str, fleet: Fleet, now: datetime) -> Explan
 
 def _barred(kind: str, fleet: Fleet, now: datetime) -> Explanation | None:
     waits_for = fleet.breaker(kind)
-    if waits_for is None:
-        return None
+    return None if waits_for is None else _waits_for(waits_for, fleet, now, "its kind needs")
+
+
+def _waits_for(waits_for: BreakerRecord, fleet: Fleet, now: datetime, what: str) -> Explanation:
     if not fleet.house:
-        return Explanation(Why.BREAKER, "waits because a service that its kind needs is failing")
+        return Explanation(Why.BREAKER, f"waits because a service that {what} is failing")
     breaker = waits_for.breaker
     if breaker.state is BreakerState.HALF_OPEN and waits_for.probing:
         state = "which is half-open: others find out whether calls go well again"

@@ -14,12 +14,14 @@ from dutiful.core.errors import NotAllowed
 from dutiful.core.job import Token
 from dutiful.core.outcome import Snoozed
 from dutiful.core.principal import Principal
+from dutiful.core.transitions import State
 from dutiful.deliveries.in_process import InProcess
 from dutiful.explanation import Why
+from dutiful.observe.measure import measure
 from dutiful.operator import Operator
 from dutiful.store import Store
 from dutiful.testing.store_suite.breaker_probe import serve
-from dutiful.testing.store_suite.builders import enqueue_one, settle, start_one
+from dutiful.testing.store_suite.builders import OOPS, enqueue_one, settle, start_one
 
 MAIL, KIND = "email-service", "work"
 TWO = BreakerPolicy(failures=2, open_for=timedelta(minutes=30))
@@ -121,6 +123,29 @@ async def test_why_tells_of_the_breaker_that_a_job_waits_for(store: Store, opera
     held = await start_one(store, kind="other", now=later)
     await store.enter_breaker(MAIL, TWO, Token(held.job_id, held.claim_id), now=later)
     assert "half-open" in (await operator.explain(job_id)).sentence
+
+
+async def test_a_job_that_was_refused_inside_its_handler_is_counted_explained_and_made_due(
+    store: Store, operator: Operator
+) -> None:
+    await store.force_breaker(MAIL, timedelta(minutes=30))
+    held = await start_one(store, tenant="acme", now=datetime.now(UTC))
+    await settle(store, held, Snoozed(timedelta(0), {**OOPS, "breaker": MAIL}), now=datetime.now(UTC))
+
+    (found,) = await operator.breakers()
+    assert found.waiting == 1
+    (open_,) = [one for one in await measure(store) if one.metric == "breaker_open"]
+    assert (open_.value, open_.labels) == (1, {"breaker": MAIL})
+    why = await operator.explain(held.job_id)
+    assert why.code is Why.BREAKER
+    assert f"waits for the breaker {MAIL!r}, which is open until" in why.sentence
+    assert why.remedy is not None and f"dutiful breakers reset {MAIL}" in why.remedy
+    theirs = await Operator(Client(store, InProcess()), Principal(name="eve", tenant="acme")).explain(held.job_id)
+    assert (theirs.code, theirs.sentence) == (Why.BREAKER, "waits because a service that it calls is failing")
+
+    retried = await operator.retry(held.job_id, "see whether it is back")
+
+    assert (retried.job_id, retried.state, retried.made) == (held.job_id, State.READY, False)
 
 
 async def test_why_does_not_say_that_others_find_out_when_nobody_serves_them(store: Store, operator: Operator) -> None:

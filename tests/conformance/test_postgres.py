@@ -13,6 +13,7 @@ from dutiful.testing.store_suite import (
     ActSuite,
     AlertingSuite,
     AuditSuite,
+    BreakerBarredSuite,
     BreakerGateSuite,
     BreakerProbeSuite,
     BreakerSuite,
@@ -215,6 +216,10 @@ class TestBulk(BulkSuite): ...
 
 @pytest.mark.req("L27", "L55", "L56", "L57", "L58", "L66")
 class TestBreaker(BreakerSuite): ...
+
+
+@pytest.mark.req("L57", "L58")
+class TestBreakerBarred(BreakerBarredSuite): ...
 
 
 @pytest.mark.req("L57", "L58")

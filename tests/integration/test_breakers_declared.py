@@ -74,7 +74,7 @@ async def test_jobs_that_cannot_be_held_back_are_tried_later_and_not_at_once(app
         job = await analyse.enqueue()
 
         async def waits() -> bool:
-            return await state(app, job) is State.SCHEDULED
+            return await state(app, job) is State.BLOCKED
 
         await eventually(waits)
         (attempt,) = await client.store.attempts(job.id)

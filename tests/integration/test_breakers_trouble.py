@@ -33,7 +33,7 @@ from dutiful.core.breaker import Entry, Sign
 from dutiful.core.errors import JobCancelled
 from dutiful.core.outcome import Cancelled, Lost, Partial, Released, Snoozed, TimeoutExceeded
 from dutiful.worker import breakers
-from dutiful.worker.ending import LONGEST, sign_of, sign_of_error, until_it_may_call
+from dutiful.worker.ending import sign_of, sign_of_error, until_it_may_call
 from dutiful.worker.slot import Slot, Stop
 
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -106,12 +106,6 @@ def test_an_attempt_that_was_cut_short_says_nothing() -> None:
     assert sign_of(Snoozed(timedelta(hours=1)), None) is Sign.NEUTRAL
     assert sign_of(until_it_may_call(barred()), None) is Sign.UNCLEAR
     assert {sign_of(Released(), None), sign_of(Lost(), Stop.LOST)} == {Sign.UNCLEAR}
-
-
-def test_a_job_that_was_barred_asks_again_soon_for_nobody_tells_it_of_a_reset() -> None:
-    barred = until_it_may_call(BreakerOpen("mail", datetime.now(UTC), timedelta(hours=8)))
-    assert LONGEST <= barred.delay <= LONGEST * 1.1
-    assert until_it_may_call(BreakerOpen("mail", datetime.now(UTC), timedelta(seconds=1))).delay < LONGEST
 
 
 @sqlite

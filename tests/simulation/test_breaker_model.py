@@ -16,11 +16,12 @@ from databases import CleanDatabase
 from dutiful.acting import PauseScope
 from dutiful.core.breaker import BreakerPolicy, Entry, Sign
 from dutiful.core.errors import ClaimLost
+from dutiful.core.outcome import Snoozed
 from dutiful.core.transitions import State
 from dutiful.reading import JobFilter
 from dutiful.store import Store
 from dutiful.testing.store_suite.breaker_probe import serve
-from dutiful.testing.store_suite.builders import ADA, LEASE, new_job, pause, rescue, token
+from dutiful.testing.store_suite.builders import ADA, LEASE, OOPS, change, new_job, pause, rescue, token
 from dutiful.working import Ask, Completion, Line
 
 pytestmark = pytest.mark.req("L56", "L57", "L58")
@@ -30,13 +31,13 @@ SERVED, GONE = ("mail", "post"), "gone"  # nobody serves the last one
 GATED = (*SERVED, GONE)
 ALWAYS = (
     *("start", "claim", "enqueue", "sweep", "pass_time", "renew", "complete", "release", "rescue", "force", "reset"),
-    *("declare", "pause", "resume", "wait"),
+    *("declare", "pause", "resume", "wait", "give_up"),
 )
 # More of what leads somewhere from there, so that a short run comes round often.
 ACTS = {
     "closed": [*ALWAYS, *("enter", "leave") * 8, "start", "enqueue"],
-    "open": [*ALWAYS, *("pass_time",) * 8, *("enter", "leave", "sweep", "start") * 2],
-    "half_open": [*ALWAYS, *("enter", "leave") * 6, *("claim", "sweep", "start") * 4],
+    "open": [*ALWAYS, *("pass_time",) * 8, *("enter", "leave", "sweep", "start", "give_up") * 2],
+    "half_open": [*ALWAYS, *("enter", "leave") * 6, *("claim", "sweep", "start", "give_up") * 4],
 }
 PICK = st.integers(0, 1000)
 
@@ -65,7 +66,8 @@ class BreakerMachine(RuleBasedStateMachine):
         self.model.now += timedelta(microseconds=1)  # so that no two pauses are of the same moment
         match act := data.draw(st.sampled_from(ACTS[self.model.state]), "act"):
             case "start":
-                self._insert(FREE)
+                if pick % 3:
+                    self._insert(FREE)
                 self._claim([FREE])
             case "enqueue":
                 self._insert(GATED[pick % len(GATED)])
@@ -88,6 +90,8 @@ class BreakerMachine(RuleBasedStateMachine):
                 if given:
                     sign = data.draw(st.sampled_from([Sign.GOOD, Sign.BAD, Sign.BAD, Sign.NEUTRAL, Sign.UNCLEAR]))
                     self.leave(*given[-1 - pick % min(len(given), 6)], sign)
+            case "give_up":
+                self.give_up([caller for caller in callers if caller.held and caller.claim.kind == FREE], pick)
             case "pass_time":
                 self.model.now += timedelta(seconds=[1, 6, 6, 31][pick % 4])
             case "renew" | "complete" | "release" if callers:
@@ -120,6 +124,16 @@ class BreakerMachine(RuleBasedStateMachine):
         call = self.store.leave_breaker(NAME, self.model.policy, token(caller.claim), entry, sign, now=self.model.now)
         assert self.run(call).state == self.model.state
 
+    def give_up(self, callers: list[Caller], pick: int) -> None:
+        """A caller that is refused, or was lately, waits for the breaker."""
+        if callers:
+            caller = callers[-1 - pick % min(len(callers), 6)]
+            refused = change(caller.claim, Snoozed(timedelta(0), {**OOPS, "breaker": NAME}))
+            assert self.run(self.store.settle([refused], now=self.model.now)) == []
+            caller.held = False
+            (record,) = self.run(self.store.breakers(now=self.model.now))
+            assert record.waiting or self.model.state == "closed"
+
     def end_or_renew(self, act: str, caller: Caller) -> None:
         match act:
             case "renew":
@@ -148,10 +162,16 @@ class BreakerMachine(RuleBasedStateMachine):
 
     def sweep(self) -> dict[str, list[UUID]]:
         """By kind, the jobs that it has let out."""
-        model, before = self.model, self._gated()
+        model, before, barred = self.model, self._gated(), self._barred()
+        room = model.policy.probes if model.due() else model.policy.probes - model.successes - model.probing()
         if model.due():
             model.half_open()
         self.run(self.store.sweep(100, now=model.now))
+        let_go = barred - self._barred()
+        if model.state == "closed":
+            assert let_go == barred, "nobody waits for a closed one"
+        else:
+            assert len(let_go) == (min(len(barred), max(room, 0)) if model.state == "half_open" else 0)
         after = self._gated()
         let_out: dict[str, list[UUID]] = {kind: [] for kind in GATED}
         for kind, jobs in after.items():
@@ -211,6 +231,11 @@ class BreakerMachine(RuleBasedStateMachine):
         claims = self.run(self.store.claim(ask, now=self.model.now))
         self.model.callers += [Caller(claim, self.model.now + LEASE) for claim in claims]
         return [claim.kind for claim in claims]
+
+    def _barred(self) -> set[UUID]:
+        """Those that wait because they were refused inside their handlers."""
+        found = self.run(self.store.jobs(JobFilter(kind=FREE, state=State.BLOCKED, limit=10_000)))
+        return {record.id for record in found}
 
     def _gated(self) -> dict[str, dict[UUID, State]]:
         found: dict[str, dict[UUID, State]] = {kind: {} for kind in (*GATED, FREE)}

@@ -109,6 +109,8 @@ def test_a_snooze_spends_no_attempt() -> None:
     change = decided(Snoozed(HOUR), attempt=4, max_attempts=4)
     assert (change.to, change.delay, change.attempt, change.errors) == (State.SCHEDULED, HOUR, 3, ())
     assert decided(Snoozed(timedelta(0))).to is State.READY
+    refused = decided(Snoozed(timedelta(0), {"type": "BreakerOpen", "message": "", "breaker": "mail"}), attempt=4)
+    assert (refused.to, refused.barred_by, refused.attempt) == (State.BLOCKED, "mail", 3)
 
 
 def test_a_cancellation_tells_its_reason() -> None:

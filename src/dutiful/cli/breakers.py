@@ -58,9 +58,7 @@ def list_breakers(ctx: typer.Context, not_closed: NotClosed = False, as_json: As
 
 @breakers.command()
 def reset(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
-    """Close a breaker now and forget its failures: calls pass again, and jobs of its kinds that wait go on.
-
-    Jobs that it refused inside their handlers ask again within about a minute.
+    """Close a breaker now and forget its failures: calls pass again, and jobs that wait for it go on.
 
     \b
     Examples:

@@ -74,7 +74,7 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def barred_by(self) -> str | None:
-        """The breaker because of which it is tried later."""
+        """The breaker before whose gate it waits, unless its kind is paused, too."""
         return self.errors[0].get("breaker") if self.outcome == "snoozed" and self.errors else None
 
 
@@ -94,6 +94,8 @@ def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, unif
         case Snoozed(delay, because):
             # A snooze is not a failure, so the attempt is handed back.
             told = () if because is None else (because,)
+            if because is not None and "breaker" in because:
+                return _move(held, Act.SNOOZE, State.BLOCKED, "snoozed", attempt=held.attempt - 1, errors=told)
             return _later(held, Act.SNOOZE, "snoozed", delay, attempt=held.attempt - 1, errors=told)
         case Cancelled(reason):
             error = {"type": "Cancelled", "message": reason}

@@ -57,6 +57,7 @@ TABLE: dict[tuple[State, Act], frozenset[State]] = {
     (State.READY, Act.FAIL): frozenset({State.FAILED}),
     (State.READY, Act.CANCEL): frozenset({State.CANCELLED}),
     (State.BLOCKED, Act.ADMIT): frozenset({State.READY, State.SCHEDULED}),
+    (State.BLOCKED, Act.EXPEDITE): frozenset({State.READY, State.BLOCKED}),
     (State.BLOCKED, Act.FAIL): frozenset({State.FAILED}),
     (State.BLOCKED, Act.CANCEL): frozenset({State.CANCELLED}),
     (State.RUNNING, Act.RELEASE): frozenset({State.READY, State.BLOCKED}),

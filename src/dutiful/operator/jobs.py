@@ -120,9 +120,9 @@ class Jobs(DeadLetters):
         return result
 
     async def retry(self, job_id: UUID, reason: str | None = None) -> Retried:
-        """Run a finished job again as a new one, or make a scheduled one due now; any other is left alone.
+        """Run a finished job again as a new one; make one due that is scheduled, or that a breaker refused.
 
-        A job that failed for good is reprocessed, so that its dead letter knows of the new one.
+        Any other is left alone. One that failed for good is reprocessed, so that its dead letter knows of the new one.
         """
         letter = await self._letter_by_now(job_id)
         if letter is not None and letter.status in OPEN:
@@ -183,6 +183,8 @@ class Jobs(DeadLetters):
     async def _retry(self, record: JobRecord) -> Retried:
         match record.state:
             case State.SCHEDULED:
+                return await self._expedite(record)
+            case State.BLOCKED if record.gate == "breaker":
                 return await self._expedite(record)
             case State.COMPLETED | State.COMPLETED_WITH_ERRORS | State.FAILED | State.CANCELLED:
                 return await self._again(record)

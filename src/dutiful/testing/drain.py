@@ -117,6 +117,7 @@ class Drain:
         if self._clock is None or (until is None and not advance):
             return False
         times = [(await self._store.promote(BATCH)).next_run_at]
+        times += [one.breaker.open_until for one in await self._store.breakers() if one.waiting]
         if until is not None:
             times.append(await self._next_fire())
         now = self._clock.now()

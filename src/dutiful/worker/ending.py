@@ -1,7 +1,6 @@
 """What it means how a handler ended."""
 
 import asyncio
-import random
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
@@ -42,9 +41,7 @@ from dutiful.core.retry_after import wait_from
 from dutiful.worker.signal import of_the_job
 from dutiful.worker.slot import Slot, Stop
 
-SPREAD = 0.1
 _CUT_SHORT = (StoreUnavailable, LockLost, ClaimLost)  # what ends a call in the middle, and not by its own reason
-LONGEST = timedelta(minutes=1)  # who was barred asks again then: nobody wakes it when the breaker is reset
 
 
 def ended_by(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:
@@ -141,9 +138,8 @@ def sign_of_error(error: BaseException | None, slot: Slot, retry: Retry) -> Sign
 
 
 def until_it_may_call(error: BreakerOpen) -> Snoozed:
-    """Not all at once, when many wait for one service."""
-    wait = min(max(error.wait, timedelta(0)), LONGEST) * random.uniform(1, 1 + SPREAD)
-    return Snoozed(wait, {**made("BreakerOpen", str(error), ErrorClass.TRANSIENT), "breaker": error.name})
+    """How long that takes is not known here: it waits before the breaker's gate."""
+    return Snoozed(timedelta(0), {**made("BreakerOpen", str(error), ErrorClass.TRANSIENT), "breaker": error.name})
 
 
 def _raised(error: BaseException, slot: Slot, retry: Retry, message_limit: int) -> Outcome:

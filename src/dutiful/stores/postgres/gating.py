@@ -7,7 +7,9 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core import barred
 from dutiful.core import breaker as rules
+from dutiful.core.barred import Waiter
 from dutiful.core.breaker import Breaker
 from dutiful.core.serving import Place, Serving, Standing, Turns, by_turns, serving
 from dutiful.duties import Promotion
@@ -61,7 +63,7 @@ class PostgresGating(PostgresBreaking):
         """Let out what may go, in a few looks; how many got a place in line, and the lines that got jobs."""
         placed: int = (await self._db.fetch(self._sql["place_due"], limit, now))[0][0]
         opened = await self._db.fetch(self._sql["reopen"], limit, now)
-        return placed, [*opened, *await self._probe(limit, now)]
+        return placed, [*opened, *await self._probe(limit, now), *await self._free_barred(limit, now)]
 
     async def _probe(self, limit: int, now: datetime | None) -> list[Any]:
         """Half-open what has been open long enough, and let jobs out to probe; the lines that got some.
@@ -107,6 +109,29 @@ class PostgresGating(PostgresBreaking):
                 if name in written:
                     gated[name] = _Gated(turned[name], version + 1)
         return gated
+
+    async def _free_barred(self, limit: int, now: datetime | None) -> list[Any]:
+        """Let those go on that breakers have refused inside their handlers, if they may; the lines that got some."""
+        rooms: dict[str, int | None] = {}
+        at = now
+        for row in await self._db.fetch(self._sql["awaited_breakers"], now):
+            breaker, at = None if row["name"] is None else read(row), row["now_at"]
+            if (room := barred.room(breaker, row["probing"], at)) != 0:
+                rooms[row["awaited"]] = room
+        if not rooms or at is None:
+            return []
+        looks = [limit if room is None else min(barred.LOOKED_AT, limit) for room in rooms.values()]
+        waiting: dict[str, list[Waiter[UUID]]] = {name: [] for name in rooms}
+        for name, *who in await self._db.fetch(self._sql["barred_jobs"], list(rooms), looks):
+            waiting[name].append(Waiter(*who))
+        served = None if all(room is None for room in rooms.values()) else await self._serving(at)
+        jobs: list[UUID] = []
+        for name, room in rooms.items():
+            if room is None or served is None:
+                jobs += [one.job_id for one in waiting[name]]
+            else:
+                jobs += barred.chosen(waiting[name], room, served)
+        return list(await self._db.fetch(self._sql["free_barred"], jobs[:limit], at))
 
     async def _serving(self, at: datetime) -> Serving:
         workers = [decoded(row) for row in await self._db.fetch(self._sql["living"], at)]

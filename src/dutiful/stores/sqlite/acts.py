@@ -31,7 +31,7 @@ def bury(db: Connection, job_id: UUID, error: Mapping[str, Any], now: int) -> bo
 
 def expedite(db: Connection, job_id: UUID, now: int) -> State | None:
     raw = job_id.bytes
-    taken = db.row(SQL["take_scheduled_job"], (raw,))
+    taken = db.row(SQL["take_scheduled_job"], (raw,)) or db.row(SQL["take_barred_job"], (raw,))
     if taken is None:
         found = db.row(SQL["place_of"], {"id": raw})
         return None if found is None else State(found[1])

@@ -146,7 +146,7 @@ def breakers(db: Connection, now: int) -> list[BreakerRecord]:
             breaker=one,
             probing=probing.get(one.name, 0),
             kinds=kinds.get(one.name, []),
-            waiting=_waiting(db, one) if one.name in kinds else 0,
+            waiting=_waiting(db, one),
         )
         for one in map(read, db.rows(SQL["breakers"]))
     ]
@@ -155,7 +155,7 @@ def breakers(db: Connection, now: int) -> list[BreakerRecord]:
 def _waiting(db: Connection, breaker: Breaker) -> int:
     if breaker.state is BreakerState.CLOSED:
         return 0
-    waiting: int = db.value(SQL["count_waiting"], (breaker.name, _COUNTED))
+    waiting: int = db.value(SQL["count_waiting"], {"breaker": breaker.name, "counted": _COUNTED})
     return waiting
 
 

@@ -6,7 +6,7 @@ from dutiful.core.ids import public
 from dutiful.core.serving import Turns
 from dutiful.core.transitions import State
 from dutiful.duties import Promotion
-from dutiful.stores.sqlite import places, probing
+from dutiful.stores.sqlite import barred, places, probing
 from dutiful.stores.sqlite.codec import maybe_moment, uuid
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
@@ -64,8 +64,10 @@ def _place(row: Row) -> tuple[bool, int]:
 def look_outward(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:
     """As look does, but without its walks: only for what may leave, and what becomes due before its gate."""
     due = [job_id for (job_id,) in db.rows(SQL["due_before_gate"], (now, limit))]
+    shut_out = _no_longer_paused(db, limit)
+    shut_out += barred.look(db, limit - len(shut_out), now)
     probes = probing.look(db, limit, turns, now)
-    return Found(due, _no_longer_paused(db, limit), [], probes, swept, db.value(SQL["next_run_at"]))
+    return Found(due, shut_out, [], probes, swept, db.value(SQL["next_run_at"]))
 
 
 def move(db: Connection, found: Found, now: int) -> Promotion:

@@ -10,7 +10,7 @@ from dutiful.stores.sqlite.codec import errors_json
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
-PAUSED, DEPENDENCY = "paused", "dependency"
+PAUSED, DEPENDENCY, BREAKER = "paused", "dependency", "breaker"
 NEW = 0  # no place in line has this number: the job is to get the next one
 
 
@@ -41,7 +41,14 @@ class Placing:
         self.lines: set[tuple[str, int]] = set()
 
     def add(
-        self, job_id: bytes, line: Row, attempt: int, crashes: int, run_at: int | None, seq: int | None = None
+        self,
+        job_id: bytes,
+        line: Row,
+        attempt: int,
+        crashes: int,
+        run_at: int | None,
+        seq: int | None = None,
+        barred_by: str | None = None,
     ) -> State:
         """Where the job, whose queue, priority, kind and tenant are `line`, will stand; `seq` is its old place.
 
@@ -52,6 +59,10 @@ class Placing:
         if kind in self._paused:
             waits = (job_id, PAUSED, kind, queue, priority, kind, tenant, attempt, crashes, run_at, self._now)
             self._blocked.append((*waits, (seq or NEW) if due else None))
+            return State.BLOCKED
+        if barred_by is not None:
+            waits = (job_id, BREAKER, barred_by, queue, priority, kind, tenant, attempt, crashes, None, self._now)
+            self._blocked.append((*waits, NEW))
             return State.BLOCKED
         if not due:
             self._scheduled.append((run_at, job_id, queue, priority, kind, tenant, attempt, crashes))

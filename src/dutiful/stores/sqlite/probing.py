@@ -43,7 +43,7 @@ def look(db: Connection, limit: int, turns: Turns, now: int) -> list[Turn]:
         due = rules.due(breaker, at)
         if not due and breaker.state is not BreakerState.HALF_OPEN:
             continue
-        served = served or _serving(db, now)
+        served = served or who_serves(db, now)
         probes = _Probes() if due else _probes(db, breaker, served, now)
         room = min(rules.room(breaker, probes.running, probes.lined_up), limit)
         jobs = _candidates(db, breaker.name, room, served, turns)
@@ -86,7 +86,7 @@ def _put_back(db: Connection, job_id: bytes, shutting: places.Placing) -> bool:
     return True
 
 
-def _serving(db: Connection, now: int) -> Serving:
+def who_serves(db: Connection, now: int) -> Serving:
     alive = ((worker.lanes, worker.kinds) for worker in looking.workers(db, now) if worker.alive)
     return serving(alive, {(scope, name) for scope, name, *_ in db.rows(SQL["pauses"])})
 

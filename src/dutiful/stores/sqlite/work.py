@@ -26,7 +26,7 @@ from dutiful.stores.sqlite.sql import SQL
 from dutiful.working import Ask, Completion, Line, Refusal, Renewal, Verdict
 
 _STOPPING = (PauseScope.KIND.value, GATES[BreakerState.OPEN])
-_ALIVE = (State.READY, State.SCHEDULED)
+_ALIVE = (State.READY, State.SCHEDULED, State.BLOCKED)
 _SUCCESS, _NO_SUCCESS = ("done", "partial"), (State.FAILED, State.CANCELLED)
 
 
@@ -189,7 +189,9 @@ def _keep_alive(db: Connection, change: Change, held: Row, placing: places.Placi
     tracking.stop_phases(db, change, phased, now)
     line = db.row(SQL["where_to"], (job_id,))
     assert line is not None
-    placing.add(job_id, line, change.attempt, change.crashes, run_at, seq if change.keep_seq else None)
+    placing.add(
+        job_id, line, change.attempt, change.crashes, run_at, seq if change.keep_seq else None, change.barred_by
+    )
 
 
 def refuse(db: Connection, job_id: UUID, claim_id: int, outcome: str, now: int, *, record: bool = True) -> Refusal:

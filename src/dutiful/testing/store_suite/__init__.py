@@ -14,6 +14,7 @@ from dutiful.testing.store_suite.access import AccessSuite
 from dutiful.testing.store_suite.act import ActSuite
 from dutiful.testing.store_suite.alerting import AlertingSuite
 from dutiful.testing.store_suite.audit import AuditSuite
+from dutiful.testing.store_suite.breaker_barred import BreakerBarredSuite
 from dutiful.testing.store_suite.breaker_gate import BreakerGateSuite
 from dutiful.testing.store_suite.breaker_probe import BreakerProbeSuite
 from dutiful.testing.store_suite.breaking import BreakerSuite
@@ -51,6 +52,7 @@ __all__ = [
     "ActSuite",
     "AlertingSuite",
     "AuditSuite",
+    "BreakerBarredSuite",
     "BreakerGateSuite",
     "BreakerProbeSuite",
     "BreakerSuite",

@@ -186,7 +186,7 @@ class ListingSuite:
             claimed = await claim_one(store, now=at(100 * number))
             await look()
         barred = OOPS | {"message": "it is open", "breaker": "shop"}
-        await settle(store, claimed, Snoozed(timedelta(minutes=1), barred), now=at(200))
+        await settle(store, claimed, Snoozed(timedelta(0), barred), now=at(200))
         await look()
         await store.expedite(job_id, now=at(200))
         await complete(store, await claim_one(store, now=at(300)), now=at(300))
@@ -198,7 +198,7 @@ class ListingSuite:
             (State.RUNNING, errors[0], errors[0]),
             (State.SCHEDULED, errors[1], errors[1]),
             (State.RUNNING, errors[1], errors[1]),
-            (State.SCHEDULED, barred, barred),
+            (State.BLOCKED, barred, barred),
             (State.COMPLETED, None, None),
         ]
 

@@ -77,7 +77,7 @@ create table {schema}.blocked (
     job_id   uuid primary key,
     since    timestamptz not null,
     run_at   timestamptz,
-    seq      bigint,                          -- before a pause, its place in line; null: it is not due yet
+    seq      bigint,                          -- before a pause or a breaker, its place in line; null: it is not due yet
     priority int  not null,
     attempt  int  not null,
     crashes  int  not null,

@@ -195,7 +195,8 @@ begin
         select g.*, j.queue, j.kind, j.priority, j.tenant,
                j.options ? 'phases' as phased, j.options ? 'webhook' as telling,
                case when g.target in ('ready', 'scheduled') and j.kind = any (v_paused) then 'blocked'
-                    else g.target end as place
+                    else g.target end as place,
+               g.target = 'blocked' and j.kind <> all (v_paused) as barred
         from gone g join {schema}.job j on j.id = g.job_id
     ), ended as (
         insert into {schema}.finished
@@ -224,7 +225,8 @@ begin
         select m.job_id, v_now, v_now + m.delay,
                case when m.keep_seq then m.seq
                     when m.delay is null or m.delay <= interval '0' then nextval('{schema}.ready_seq') end,
-               m.priority, m.attempt, m.crashes, 'paused', m.kind, m.queue, m.kind, m.tenant
+               m.priority, m.attempt, m.crashes, case when m.barred then 'breaker' else 'paused' end,
+               case when m.barred then m.errors -> 0 ->> 'breaker' else m.kind end, m.queue, m.kind, m.tenant
         from moved m where m.place = 'blocked'
     )
     select array_agg(m.claim_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked')),

@@ -79,18 +79,26 @@ begin
     raise exception 'job % stands in no place: run `dutiful doctor`', p_job;
 end $$;
 
--- Make a scheduled job due now; answers where the job stands then. Null: there is no such job.
+-- Make a job due now that is scheduled, or that a breaker has barred; answers where the job stands then. Null: there is no
+-- such job.
 create function {schema}.expedite(p_job uuid, p_now timestamptz) returns text
 language plpgsql volatile
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now  timestamptz := coalesce(p_now, clock_timestamp());
-    v_row  {schema}.scheduled;
+    v_row  record;
     v_state text;
 begin
     for i in 1..100 loop
-        delete from {schema}.scheduled where job_id = p_job returning * into v_row;
+        with from_scheduled as (
+            delete from {schema}.scheduled where job_id = p_job
+            returning priority, attempt, crashes, queue, kind, tenant
+        ), from_blocked as (
+            delete from {schema}.blocked where job_id = p_job and gate = 'breaker'
+            returning priority, attempt, crashes, queue, kind, tenant
+        )
+        select * into v_row from (select * from from_scheduled union all select * from from_blocked) w;
         if found then
             if exists (select 1 from {schema}.pause
                        where scope in ('kind', 'breaker', 'probing') and name = v_row.kind) then

@@ -223,6 +223,8 @@ begin
               cross join lateral (
                   select 1 from {schema}.blocked x where x.gate = 'paused' and x.key = k.kind limit p_counted
               ) x
+              union all
+              (select 1 from {schema}.blocked x where x.gate = 'breaker' and x.key = b.name limit p_counted)
               limit p_counted) s
         where b.state <> 'closed'
     ) w on true
@@ -242,6 +244,7 @@ begin
         select b.name from {schema}.breaker b
         where b.updated_at < p_cutoff and (b.state = 'closed' or b.open_until <= p_now)
           and not exists (select 1 from {schema}.breaker_kind k where k.breaker = b.name)
+          and not exists (select 1 from {schema}.blocked w where w.gate = 'breaker' and w.key = b.name)
           and not exists (select 1 from {schema}.breaker_probe p join {schema}.lease l on l.job_id = p.job_id
                           where p.breaker = b.name)
         limit p_limit
@@ -250,4 +253,71 @@ begin
     delete from {schema}.breaker where name = any (v_names);
     get diagnostics v_deleted = row_count;
     return v_deleted;
+end $$;
+
+-- Those before whose gates jobs wait that were refused inside their handlers, unless they are open; from one to the next.
+-- One that has no row is closed.
+create function {schema}.awaited_breakers(p_now timestamptz)
+returns table (awaited text, now_at timestamptz, kept {schema}.breaker, probing bigint)
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    return query
+    with recursive waits as (
+        (select w.key from {schema}.blocked w where w.gate = 'breaker' order by w.key limit 1)
+        union all
+        select n.key
+        from waits w, lateral (
+            select x.key from {schema}.blocked x where x.gate = 'breaker' and x.key > w.key order by x.key limit 1
+        ) n
+    )
+    select w.key::text, v_now, b,
+           (select count(*) from {schema}.breaker_probe p
+            where p.breaker = b.name and p.round = b.round and {schema}.is_live(p.job_id, p.claim_id, v_now))
+    from waits w
+    left join {schema}.breaker b on b.name = w.key
+    where b.name is null or b.state <> 'open' or b.open_until <= v_now;
+end $$;
+
+-- Of each of these the jobs that are first in line.
+create function {schema}.barred_jobs(p_names text[], p_limits int[])
+returns table (breaker text, job_id uuid, kind text, queue text, tenant text, priority int)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    select n.name, b.job_id, b.kind::text, b.queue::text, b.tenant, b.priority
+    from unnest(p_names, p_limits) n (name, jobs)
+    cross join lateral (
+        select w.job_id, w.kind, w.queue, w.tenant, w.priority from {schema}.blocked w
+        where w.gate = 'breaker' and w.key = n.name
+        order by w.seq
+        limit n.jobs
+    ) b;
+end $$;
+
+-- Let such jobs go on, to their places in line; one whose kind was paused while it waited, or has a breaker of its own that is
+-- not closed, goes to that gate.
+create function {schema}.free_barred(p_jobs uuid[], p_now timestamptz)
+returns table (queue text, priority int, moved bigint)
+language plpgsql volatile
+set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_jobs uuid[];
+begin
+    v_jobs := array(
+        select b.job_id from {schema}.blocked b where b.job_id = any (p_jobs) and b.gate = 'breaker'
+        for update skip locked);
+    update {schema}.blocked b set gate = 'paused', key = b.kind
+    where b.job_id = any (v_jobs)
+      and exists (select 1 from {schema}.pause p
+                  where p.scope in ('kind', 'breaker', 'probing') and p.name = b.kind);
+    return query
+    select * from {schema}.admit(
+        array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'breaker'), p_now);
 end $$;

@@ -35,6 +35,15 @@ select line, priority, seq, job_id from {schema}.may_probe($1, $2, $3, $4);
 -- name: let_out
 select queue, priority, moved from {schema}.let_out($1, $2, $3, $4, $5, $6, $7);
 
+-- name: awaited_breakers
+select a.awaited, a.now_at, a.probing, (a.kept).* from {schema}.awaited_breakers($1) a;
+
+-- name: barred_jobs
+select breaker, job_id, kind, queue, tenant, priority from {schema}.barred_jobs($1, $2);
+
+-- name: free_barred
+select queue, priority, moved from {schema}.free_barred($1, $2);
+
 -- name: living
 select w.lanes, w.kinds from {schema}.worker w where w.expires_at > $1;
 

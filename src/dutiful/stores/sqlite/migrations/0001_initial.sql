@@ -71,7 +71,7 @@ CREATE TABLE dutiful_blocked (
     crashes  INTEGER NOT NULL DEFAULT 0,
     run_at   INTEGER,
     since    INTEGER NOT NULL,
-    seq      INTEGER                          -- before a pause, its place in line; null: it is not due yet
+    seq      INTEGER                          -- before a pause or a breaker, its place in line; null: it is not due yet
 ) STRICT;
 
 CREATE INDEX dutiful_blocked_gate ON dutiful_blocked (gate, key, seq);

@@ -6,6 +6,10 @@ WHERE job_id = ?1 AND cancel_requested_at IS NULL;
 -- name: take_scheduled_job
 DELETE FROM dutiful_scheduled WHERE job_id = ? RETURNING queue, priority, kind, tenant, attempt, crashes;
 
+-- name: take_barred_job
+DELETE FROM dutiful_blocked WHERE job_id = ? AND gate = 'breaker'
+RETURNING queue, priority, kind, tenant, attempt, crashes;
+
 -- name: pause
 INSERT INTO dutiful_pause (scope, name, since, by, reason) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (scope, name) DO NOTHING;

@@ -136,9 +136,29 @@ FROM (
     SELECT 1
     FROM dutiful_breaker_kind k
     CROSS JOIN dutiful_blocked b ON b.gate = 'paused' AND b.key = k.kind
-    WHERE k.breaker = ?
-    LIMIT ?
+    WHERE k.breaker = :breaker
+    UNION ALL
+    SELECT 1 FROM dutiful_blocked WHERE gate = 'breaker' AND key = :breaker
+    LIMIT :counted
 );
+
+-- name: awaited_breakers
+-- Those before whose gates jobs wait that were refused inside their handlers; from one to the next.
+WITH RECURSIVE waits (name) AS (
+    SELECT min(key) FROM dutiful_blocked WHERE gate = 'breaker'
+    UNION ALL
+    SELECT (SELECT min(b.key) FROM dutiful_blocked b WHERE b.gate = 'breaker' AND b.key > w.name)
+    FROM waits w
+    WHERE w.name IS NOT NULL
+)
+SELECT name FROM waits WHERE name IS NOT NULL;
+
+-- name: barred_jobs
+SELECT job_id, kind, queue, tenant, priority
+FROM dutiful_blocked
+WHERE gate = 'breaker' AND key = ?
+ORDER BY seq
+LIMIT ?;
 
 -- name: forgotten_breakers
 -- Those that no kind declares, that keep nobody from anything, and that nobody has used for long.
@@ -146,6 +166,7 @@ SELECT name
 FROM dutiful_breaker b
 WHERE updated_at < :cutoff AND (state = 'closed' OR open_until <= :now)
   AND NOT EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_blocked w WHERE w.gate = 'breaker' AND w.key = b.name)
   AND NOT EXISTS (
       SELECT 1 FROM dutiful_breaker_probe p CROSS JOIN dutiful_lease l ON l.job_id = p.job_id WHERE p.breaker = b.name
   )
