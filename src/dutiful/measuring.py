@@ -12,12 +12,15 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.estimate import Doubt
 from dutiful.core.settle import Change
 from dutiful.core.sketch import Sketch, add
 from dutiful.core.transitions import State
 
 FINE = timedelta(hours=2)
 """For so long minutes are kept; a longer time is added up by the hour."""
+LETTERS = 100_000
+"""So many dead letters are counted, and the rest left out."""
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,14 +104,18 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     state: State
     count: int
-    estimated: bool = False
+    doubt: Doubt | None = None  # it is an estimate
+
+    @property
+    def estimated(self) -> bool:
+        return self.doubt is not None
 
 
 class Signs(msgspec.Struct, frozen=True, kw_only=True):
     """What tells at a glance that something is wrong."""
 
     due_since: dict[str, datetime]  # by queue: its oldest job that waits
-    dead_letters: int  # that nobody has reviewed; 100,000 stand for more, too
+    dead_letters: int  # that nobody has reviewed; LETTERS stand for more, too
     stuck: int  # jobs that have been running for too long
 
 
@@ -142,7 +149,7 @@ class Measuring(Protocol):
 
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         """How many jobs wait or run, by queue, kind and place, at a cost that does not grow with them: beyond 10,000
-        in a place it may be an estimate, and says so."""
+        in a place (5,000 of a tenant), or 20,000 that run, it may be an estimate, and says between which bounds."""
         ...
 
     async def signs(self, stuck_after: timedelta, *, now: datetime | None = None) -> Signs:

@@ -50,8 +50,8 @@ async def test_metrics_are_tables_for_people_and_one_document_for_programs(proje
         "metric": "error_rate",
         "value": 0.1,
         "labels": {"kind": "greet"},
-        "estimated": False,
         "count": 30,
+        "doubt": None,
     }
 
 

@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from dutiful.acting import PauseScope
+from dutiful.core.estimate import Share
 from dutiful.core.transitions import State
 from dutiful.measuring import Tally
 from dutiful.reading import QueueRecord
@@ -17,7 +18,7 @@ from dutiful.stores.sqlite.sampling import Sampled
 from dutiful.testing.store_suite.builders import ADA, claim, complete, new_job, pause
 
 HOUR = timedelta(hours=1)
-MANY = 20_000  # more than are counted one by one
+MANY = 25_000  # more than are counted one by one, or stand on as many pages as are looked at
 EXACT, LOOKED_UP = 10_000, 5_000
 
 
@@ -131,11 +132,14 @@ def test_a_sample_judges_how_many_there_are_whatever_gaps_they_have(numbers: Ite
     db.run("CREATE TABLE rows (number INTEGER PRIMARY KEY, queue TEXT, kind TEXT)")
     db.many("INSERT INTO rows VALUES (?, 'default', 'a')", [(number,) for number in numbers])
 
-    samples = [Sampled(db, "rows WHERE number", "number").rows(256, Random(seed)) for seed in range(20)]
+    shares = [
+        Sampled(db, "rows WHERE number", "number").view(256, 128, Random(seed)).shares["default", "a"]
+        for seed in range(20)
+    ]
 
     count = db.value("SELECT count(*) FROM rows")
-    sums = [sum(weight for _, weight in sample) for sample in samples]
-    assert max(map(len, samples)) < 5_000
+    sums = [share.jobs for share in shares]
+    assert max(share.seen for share in shares) < 5_000
     assert fmean(sums) == pytest.approx(count, rel=0.1)  # no bias
     assert count / 2 < min(sums) and max(sums) < 2 * count
 
@@ -144,8 +148,9 @@ def test_a_sample_of_few_is_all_of_them() -> None:
     db = connect(":memory:", "apsw", 0)
     db.run("CREATE TABLE rows (number INTEGER PRIMARY KEY, queue TEXT, kind TEXT)")
     sampled = Sampled(db, "rows WHERE number", "number")
-    assert sampled.rows(96, Random(1)) == []
+    assert sampled.view(96, 48, Random(1)).shares == {}
 
     db.many("INSERT INTO rows VALUES (?, 'default', 'a')", [(number * number,) for number in range(40)])
 
-    assert [weight for _, weight in sampled.rows(96, Random(1))] == [1.0] * 40
+    seen = sampled.view(96, 48, Random(1))
+    assert (seen.shares, seen.windows) == ({("default", "a"): Share(40, 0.0, 40)}, 0)

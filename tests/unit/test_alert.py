@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from dutiful import Dutiful
 from dutiful.alert import BUILT_IN
-from dutiful.core.alert import QUIET, Alert, AlertRule, AlertState, judge, series_of
+from dutiful.core.alert import QUIET, Alert, AlertRule, AlertState, judge, labels_of, series_of
 from dutiful.core.errors import UsageError
-from dutiful.core.metric import METRICS, Sample
+from dutiful.core.estimate import Doubt
+from dutiful.core.metric import METRICS, Sample, overlooked
 from dutiful.core.webhook import new_secret
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
@@ -131,6 +132,65 @@ def test_an_alert_goes_through_its_states() -> None:
 
 def test_a_value_that_comes_back_for_a_moment_begins_the_hold_anew() -> None:
     assert states(RULE, (0, 11), (59, 10), (1, 11), (59, 11), (1, 11)) == [PENDING, OK, PENDING, PENDING, FIRING]
+
+
+doubts = st.tuples(st.floats(0, 20), st.floats(0, 20)).map(lambda ends: Doubt(min(ends), max(ends)))
+
+
+@given(rules, st.lists(st.tuples(st.integers(1, 40), doubts, st.floats(0, 1)), max_size=40), st.booleans())
+def test_whatever_an_estimate_says_an_alert_changes_only_if_the_truth_would_change_it(
+    rule: AlertRule, looks: list[tuple[int, Doubt, float]], below: bool
+) -> None:
+    """Wherever in its bounds the truth lies: one that begins is beyond, one that ends is safe."""
+    rule, sign = (mirrored(rule), -1) if below else (rule, 1)
+    alert, now = Alert(rule="r", series="", since=T0), T0
+    for seconds, doubt, share in looks:
+        now += timedelta(seconds=seconds)
+        truth = sign * (doubt.low + share * (doubt.high - doubt.low))
+        told = doubt if sign > 0 else Doubt(-doubt.high, -doubt.low)
+        before, alert = alert, judge(rule, alert, sign * doubt.high, now, doubt=told)
+        if before.state is not FIRING and alert.state is FIRING:
+            assert rule.beyond(truth)
+        if before.state is FIRING and alert.state is OK:
+            assert rule.safe(truth)
+
+
+def test_while_an_estimate_may_be_on_either_side_everything_stays_as_it_is() -> None:
+    rule = AlertRule(name="r", metric="pending", above=200, clear=100, hold=timedelta(seconds=60))
+    unsure = Doubt(0, 1_000)
+    for state in AlertState:
+        alert = Alert(rule="r", series="", state=state, since=T0, fired_at=T0 if state is FIRING else None)
+        for seconds in (1, 100, 10_000):
+            alert = judge(rule, alert, 326, T0 + timedelta(seconds=seconds), doubt=unsure)
+            assert alert.state is state
+    firing = Alert(rule="r", series="", state=FIRING, since=T0, fired_at=T0)
+    assert judge(rule, firing, None, T0, doubt=unsure).state is FIRING  # none was seen, and there may be some
+    assert judge(rule, firing, None, T0, doubt=Doubt(0, 90)).state is OK
+    assert judge(rule, firing, 90, T0, doubt=Doubt(50, 150)).state is FIRING
+
+
+def test_an_estimate_that_is_wholly_beyond_fires_as_a_count_does() -> None:
+    rule = BUILT_IN["backlog"]
+    alert = Alert(rule=rule.name, series="", since=T0)
+    for minutes in range(6):
+        alert = judge(rule, alert, 80_000, T0 + timedelta(minutes=minutes), doubt=Doubt(70_000, 90_000))
+    assert alert.state is FIRING
+
+
+@given(st.dictionaries(st.sampled_from(["queue", "kind", "lane"]), st.text()))
+def test_the_labels_of_a_series_can_be_read_back(labels: dict[str, str]) -> None:
+    assert labels_of(series_of(labels)) == labels
+
+
+def test_only_a_queue_that_was_estimated_may_hide_a_kind() -> None:
+    samples = [
+        Sample("pending", 9_000, {"queue": "bulk", "kind": "a"}, doubt=Doubt(8_000, 10_000, unseen=300)),
+        Sample("pending", 3, {"queue": "mail", "kind": "a"}),
+    ]
+    assert overlooked(samples, {"queue": "bulk", "kind": "rare"}) == 300
+    assert overlooked(samples, {"queue": "mail", "kind": "rare"}) == 0
+    everywhere = Sample("blocked", 9, {"queue": "bulk", "kind": "a"}, doubt=Doubt(1, 10, unseen=5, everywhere=True))
+    assert overlooked([everywhere], {"queue": "mail", "kind": "rare"}) == 5
 
 
 def test_a_series_that_is_gone_or_no_number_is_safe() -> None:

@@ -1,5 +1,6 @@
 """`metrics`: what is measured, as tables for people."""
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from dutiful.cli.output import AsJson, plain, print_json, print_table, show
 from dutiful.cli.target import operate
 from dutiful.core.duration import brief, duration
 from dutiful.core.errors import UsageError
+from dutiful.core.estimate import Doubt
 from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
 from dutiful.services.tallier import KEEP
 
@@ -122,4 +124,10 @@ def _shown(sample: Sample | None) -> str | None:
         return "open" if value else "closed"
     if metric.endswith("_seconds"):
         return f"{value * 1e6:.0f}us" if value < 0.001 else brief(timedelta(seconds=value))
-    return f"{'about ' if sample.estimated else ''}{value:,.0f}{' bytes' if metric.endswith('_bytes') else ''}"
+    return f"{_word(sample.doubt)}{value:,.0f}{' bytes' if metric.endswith('_bytes') else ''}"
+
+
+def _word(doubt: Doubt | None) -> str:
+    if doubt is None:
+        return ""
+    return "at least " if math.isinf(doubt.high) else "about "

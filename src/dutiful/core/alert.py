@@ -2,10 +2,12 @@
 
 It fires once the value has been beyond the threshold for as long as the rule holds it, and is over once the value has
 been back on the safe side of `clear` for `clear_hold`: between the two, one that fires goes on. A share of too few
-attempts, or of none, is not known: it begins no alert, and ends one only if nothing bad is seen for QUIET.
+attempts, or of none, is not known: it begins no alert, and ends one only if nothing bad is seen for QUIET. An estimate
+is beyond, or safe, if it is wherever it may lie between its bounds; if that is not known, its alert stays as it is.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,10 +16,14 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
+from dutiful.core.estimate import Doubt
 from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
 
 # Twice the time that a share is of, so that a kind which runs rarely and always fails is not told of again and again.
 QUIET = timedelta(minutes=2 * WINDOW_MINUTES)
+
+
+_LABEL = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^,]*)(?:, |$)')
 
 
 class AlertState(StrEnum):
@@ -101,22 +107,41 @@ def series_of(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={_spelt(value)}" for name, value in sorted(labels.items()))
 
 
-def judge(rule: AlertRule, before: Alert, value: float | None, now: datetime, *, sure: bool = True) -> Alert:
+def labels_of(series: str) -> dict[str, str]:
+    """What `series_of` made this text of."""
+    return {name: _read(value) for name, value in _LABEL.findall(series)}
+
+
+def judge(
+    rule: AlertRule,
+    before: Alert,
+    value: float | None,
+    now: datetime,
+    *,
+    sure: bool = True,
+    doubt: Doubt | None = None,
+) -> Alert:
     """How an alert stands now that its series has this value; None: there is no such series any more. Not `sure`: it
     is of too few attempts."""
     known = value if value is not None and math.isfinite(value) else None
     # A clock that was set back must not make it wait until it has caught up.
     alert = replace(before, value=known, summary=rule.summary, since=min(before.since, now))
-    bad = sure and rule.beyond(known)
+    ends = (known,) if doubt is None else (doubt.low, doubt.high)
+    beyond = {sure and rule.beyond(end) for end in ends}
+    safe = {rule.safe(end) for end in ends}
     match before.state:
         case AlertState.OK:
             risen = replace(alert, state=AlertState.PENDING, since=now)
-            return _held(rule, risen, now) if bad else before
+            return _held(rule, risen, now) if beyond == {True} else before
         case AlertState.PENDING:
-            return _held(rule, alert, now) if bad else replace(alert, state=AlertState.OK, since=now)
+            if len(beyond) > 1:
+                return alert
+            return _held(rule, alert, now) if beyond == {True} else replace(alert, state=AlertState.OK, since=now)
         case AlertState.FIRING:
+            if len(safe) > 1:
+                return alert
             calm = rule.clear_hold if sure else max(rule.clear_hold, QUIET)
-            return _calmed(alert, now, calm) if rule.safe(known) else replace(alert, calm_since=None)
+            return _calmed(alert, now, calm) if safe == {True} else replace(alert, calm_since=None)
         case _:
             assert_never(before.state)
 
@@ -137,3 +162,7 @@ def _calmed(alert: Alert, now: datetime, hold: timedelta) -> Alert:
 def _spelt(value: str) -> str:
     plain = value.isprintable() and not set(value) & set(',="') and value == value.strip() != ""
     return value if plain else msgspec.json.encode(value).decode()
+
+
+def _read(value: str) -> str:
+    return msgspec.json.decode(value, type=str) if value.startswith('"') else value

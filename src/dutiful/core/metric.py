@@ -1,6 +1,10 @@
 """What is measured: each metric by its name, what it says, and the labels of its series."""
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
+
+from dutiful.core.estimate import Doubt
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -17,8 +21,24 @@ class Sample(msgspec.Struct, frozen=True):
     metric: str
     value: float
     labels: dict[str, str] = {}
-    estimated: bool = False
     count: int | None = None  # of how many attempts, if it is a share or a quantile of some
+    doubt: Doubt | None = None  # it is an estimate
+
+    @property
+    def estimated(self) -> bool:
+        return self.doubt is not None
+
+
+def overlooked(samples: Iterable[Sample], labels: Mapping[str, str]) -> float:
+    """How many there may be of a series of which there is no sample, by those of the same metric."""
+    return max(
+        (
+            sample.doubt.unseen
+            for sample in samples
+            if sample.doubt and (sample.doubt.everywhere or sample.labels.get("queue") == labels.get("queue"))
+        ),
+        default=0.0,
+    )
 
 
 WINDOW_MINUTES = 5  # rates and quantiles are over the last minutes

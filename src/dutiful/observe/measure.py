@@ -1,18 +1,21 @@
 """Every metric of the catalogue, from a bounded number of looks at the store; what it costs does not grow with jobs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from dutiful.acting import Pause
+from dutiful.acting import EVERY_LANE, Pause, PauseScope
 from dutiful.breaking import BreakerRecord
 from dutiful.core.breaker import bars
+from dutiful.core.estimate import Doubt, summed
 from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
 from dutiful.core.sketch import Sketch, merged, quantiles
 from dutiful.core.transitions import State
 from dutiful.duties import WorkerRecord
-from dutiful.measuring import Depth, Signs, Tally
+from dutiful.measuring import LETTERS, Depth, Signs, Tally
+from dutiful.settings import ANY
 from dutiful.store import Store
 
 WINDOW = timedelta(minutes=WINDOW_MINUTES)
@@ -67,7 +70,8 @@ async def measure(store: Store, *, since: timedelta = WINDOW, now: datetime | No
 
 def samples(seen: Look) -> list[Sample]:
     """In the order of the catalogue, and by labels."""
-    found = [*_depths(seen.depths), *_waits(seen), *_kinds(seen.tallies), *_lanes(seen.workers)]
+    held = _held(seen)
+    found = [*_depths(seen.depths, held), *_waits(seen, held), *_kinds(seen.tallies), *_lanes(seen.workers)]
     found += [
         Sample(
             "breaker_open",
@@ -76,7 +80,8 @@ def samples(seen: Look) -> list[Sample]:
         )
         for one in seen.breakers
     ]
-    found.append(Sample("dead_letters", seen.signs.dead_letters))
+    letters = seen.signs.dead_letters
+    found.append(Sample("dead_letters", letters, doubt=Doubt(letters, math.inf) if letters >= LETTERS else None))
     found.append(Sample("stuck", seen.signs.stuck))
     found.append(Sample("workers", sum(worker.alive for worker in seen.workers)))
     found += [
@@ -87,19 +92,53 @@ def samples(seen: Look) -> list[Sample]:
     return sorted(found, key=lambda sample: (order[sample.metric], sorted(sample.labels.items())))
 
 
-def _depths(depths: Iterable[Depth]) -> Iterator[Sample]:
-    total, estimated = 0, False
+def _held(seen: Look) -> frozenset[str]:
+    """The queues whose jobs stand in line and are claimed by nobody, for people have paused them, or every lane that
+    takes from them. Jobs of a kind that is paused have left the line."""
+    paused = {(pause.scope, pause.name) for pause in seen.pauses}
+    queues = {depth.queue for depth in seen.depths} | set(seen.signs.due_since)
+    if (PauseScope.LANE, EVERY_LANE) in paused:
+        return frozenset(queues)
+    lanes = [(name, lane["queues"]) for worker in seen.workers if worker.alive for name, lane in worker.lanes.items()]
+
+    def held(queue: str) -> bool:
+        serving = [name for name, queues in lanes if queue in queues or ANY in queues]
+        stopped = [name for name in serving if (PauseScope.LANE, name) in paused]
+        return (PauseScope.QUEUE, queue) in paused or (bool(serving) and stopped == serving)
+
+    return frozenset(filter(held, queues))
+
+
+def _depths(depths: Iterable[Depth], held: Collection[str]) -> Iterator[Sample]:
+    places: dict[str, dict[tuple[str, str], list[Depth]]] = {metric: {} for metric in DEPTHS.values()}
     for one in depths:
-        if metric := DEPTHS.get(one.state):
-            yield Sample(metric, one.count, {"queue": one.queue, "kind": one.kind}, one.estimated)
-        if one.state is State.READY:
-            total, estimated = total + one.count, estimated or one.estimated
-    yield Sample("pending_total", total, estimated=estimated)
+        metric = "blocked" if one.state is State.READY and one.queue in held else DEPTHS[one.state]
+        places[metric].setdefault((one.queue, one.kind), []).append(one)
+    for metric, sorts in places.items():
+        for (queue, kind), some in sorts.items():
+            yield Sample(metric, _count(some), {"queue": queue, "kind": kind}, doubt=_doubt(some))
+    waiting = [one for some in places["pending"].values() for one in some]
+    doubt = _doubt(waiting)
+    # All lines were looked at, so that of all together none is overlooked.
+    yield Sample("pending_total", _count(waiting), doubt=doubt and Doubt(doubt.low, doubt.high))
 
 
-def _waits(seen: Look) -> Iterator[Sample]:
+def _count(depths: Iterable[Depth]) -> int:
+    return sum(one.count for one in depths)
+
+
+def _doubt(depths: Sequence[Depth]) -> Doubt | None:
+    doubts = [one.doubt for one in depths if one.doubt]
+    if not doubts:
+        return None
+    unseen, everywhere = max(one.unseen for one in doubts), any(one.everywhere for one in doubts)
+    return summed([(one.count, one.doubt) for one in depths], unseen, everywhere=everywhere)
+
+
+def _waits(seen: Look, held: Collection[str]) -> Iterator[Sample]:
     for queue, since in seen.signs.due_since.items():
-        yield Sample("oldest_pending_seconds", _age(since, seen.at), {"queue": queue})
+        if queue not in held:
+            yield Sample("oldest_pending_seconds", _age(since, seen.at), {"queue": queue})
 
 
 def _age(since: datetime, now: datetime) -> float:

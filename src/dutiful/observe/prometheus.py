@@ -62,7 +62,7 @@ def _gauges(measured: Iterable[Sample]) -> Iterator[Family]:
 
 def _estimated(measured: Iterable[Sample]) -> Family:
     some = {sample.metric for sample in measured if sample.estimated}
-    series = [([name], float(name in some)) for name in DEPTHS.values()]
+    series = [([name], float(name in some)) for name in (*DEPTHS.values(), "dead_letters")]
     return family("dutiful_estimated", "gauge", "1 if some of its values are estimates, else 0", ["metric"], series)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from dutiful.alerting import AlertChange, Alerting
-from dutiful.core.alert import Alert, AlertRule, AlertState, judge, series_of
-from dutiful.core.metric import Sample
+from dutiful.core.alert import Alert, AlertRule, AlertState, judge, labels_of, series_of
+from dutiful.core.estimate import Doubt
+from dutiful.core.metric import Sample, overlooked
 from dutiful.delivery import Lines
 from dutiful.duties import Survey
 
@@ -78,8 +79,12 @@ class Alerts:
     def _judged(
         self, stored: Mapping[tuple[str, str], Alert], samples: Sequence[Sample], now: datetime
     ) -> Iterator[AlertChange]:
+        by_metric: dict[str, list[Sample]] = {}
+        for one in samples:
+            by_metric.setdefault(one.metric, []).append(one)
         for rule in self._rules.values():
-            seen = {series_of(sample.labels): sample for sample in samples if rule.reads(sample)}
+            alike = by_metric.get(rule.metric, [])
+            seen = {series_of(one.labels): one for one in alike if rule.reads(one)}
             if not seen and (absent := rule.absent()):
                 seen = {series_of(absent.labels): absent}
             # Those that are not there any more are over, too.
@@ -87,8 +92,8 @@ class Alerts:
             for series in dict.fromkeys([*seen, *known]):
                 before, sample = stored.get((rule.name, series)), seen.get(series)
                 fresh = Alert(rule=rule.name, series=series, since=now)
-                value = None if sample is None else sample.value
-                after = judge(rule, before or fresh, value, now, sure=rule.knows(sample))
+                value, doubt = None if sample is None else sample.value, _doubt(sample, series, alike)
+                after = judge(rule, before or fresh, value, now, sure=rule.knows(sample), doubt=doubt)
                 if after not in (before, fresh):
                     yield _change(before, after, rule)
 
@@ -103,6 +108,14 @@ class Alerts:
     def _is_past(self, alert: Alert, now: datetime) -> bool:
         old = alert.rule not in self._rules or now - alert.since > KEEP
         return alert.state is AlertState.OK and old
+
+
+def _doubt(sample: Sample | None, series: str, alike: Iterable[Sample]) -> Doubt | None:
+    """Of an estimate; or of a series that is not there, and may have been overlooked."""
+    if sample is not None and sample.value:
+        return sample.doubt
+    unseen = overlooked(alike, labels_of(series))
+    return Doubt(0.0, unseen) if unseen else None
 
 
 def _change(before: Alert | None, after: Alert, rule: AlertRule | None) -> AlertChange:

@@ -8,9 +8,11 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.estimate import Share, View
 from dutiful.core.sketch import Sketch
 from dutiful.core.transitions import State
 from dutiful.measuring import FINE, Counted, Depth, Tally, added_up, summed
+from dutiful.stores.counting import Sort, depths_of
 from dutiful.stores.postgres.part import PostgresPart
 
 _STEP = 2_000  # as many rows are folded in one transaction: nobody waits for it but others who fold
@@ -39,8 +41,19 @@ class PostgresMeasuring(PostgresPart):
         return (await self.counted(timedelta(0))).ever
 
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
-        rows = await self._db.fetch(self._sql["depths"], tenant)
-        return [Depth(**dict(row) | {"state": State(row["state"])}) for row in rows]
+        shares: dict[tuple[str, int], dict[Sort, Share]] = {}
+        windows: dict[tuple[str, int], int] = {}
+        for state, view, queue, kind, jobs, squares, seen, looked in await self._db.fetch(self._sql["depths"], tenant):
+            shares.setdefault((state, view), {})[queue, kind] = Share(jobs, squares, seen)
+            windows[state, view] = looked
+        by_state: dict[str, list[View[Sort]]] = {}
+        for (state, view), found in shares.items():
+            by_state.setdefault(state, []).append(View(found, windows[state, view]))
+        return [
+            depth
+            for state, views in by_state.items()
+            for depth in depths_of(State(state), views, everywhere=state != State.READY.value)
+        ]
 
     async def _counted(self, since: timedelta, ever: bool, now: datetime | None) -> Counted:
         rows = await self._db.fetch(self._sql["counted"], since <= FINE, since, ever, now)

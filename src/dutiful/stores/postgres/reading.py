@@ -11,10 +11,10 @@ from dutiful.acting import Pause, PauseScope
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.measuring import Signs
+from dutiful.measuring import LETTERS, Signs
 from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.stores import liveness
-from dutiful.stores.counting import EXACT, LETTERS, LOOKED_UP, by_queue, by_state, of_many
+from dutiful.stores.counting import EXACT, LOOKED_UP, by_queue, by_state, of_many
 from dutiful.stores.listing import Fetch, Lines, Request, Sift, Walk, listing, needle
 from dutiful.stores.postgres.measuring import PostgresMeasuring
 from dutiful.stores.postgres.part import decoded, record

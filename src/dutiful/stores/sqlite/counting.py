@@ -1,24 +1,26 @@
 """How many jobs wait, run and have ended, at a cost that does not grow with them."""
 
-from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 from dutiful.acting import PauseScope
+from dutiful.core.estimate import Share, View
 from dutiful.core.transitions import State
-from dutiful.measuring import Depth, Signs
+from dutiful.measuring import LETTERS, Depth, Signs
 from dutiful.reading import QueueRecord, Stats
-from dutiful.stores.counting import EXACT, LETTERS, LOOKED_UP, by_queue, by_state, of_many
+from dutiful.stores.counting import EXACT, LOOKED_UP, RUNNING, by_queue, by_state, counted, depths_of, of_many
 from dutiful.stores.sqlite import looking, measuring
 from dutiful.stores.sqlite.codec import moment, span
 from dutiful.stores.sqlite.driver import Connection
-from dutiful.stores.sqlite.sampling import FIRST, Sampled, Weighed
+from dutiful.stores.sqlite.sampling import FIRST, Sampled
 from dutiful.stores.sqlite.sql import SQL
 
-_WINDOWS, _FEWEST_WINDOWS = 1024, 32
-"""Through how many windows a place is sampled, and each of its lines at least."""
+_MOST_WINDOWS, _WINDOWS, _FEWEST_WINDOWS = 1024, 4096, 6
+"""Through how many windows a line is sampled at most, all lines together, and each at least."""
+_SHORT = 512
+"""A line of so many is always exact where there are not many lines."""
+_CHANCES = 2**31
 
 _Line = dict[str, Any]
 
@@ -65,41 +67,28 @@ def _standing(db: Connection, state: State, tenant: str | None) -> list[Depth]:
     place, whose, chance = f"dutiful_{state}", "" if tenant is None else "_of_tenant", Random()
     asked = {"tenant": tenant, "limit": EXACT + 1}
     if db.value(SQL[f"fills{whose}"].replace("{place}", place), asked) <= EXACT:
-        rows = db.rows(SQL[f"count_place{whose}"].replace("{place}", place), asked)
-        return [Depth(queue=queue, kind=kind, state=state, count=count) for queue, kind, count in rows]
+        return depths_of(state, [counted(db.rows(SQL[f"count_place{whose}"].replace("{place}", place), asked))])
     if state is not State.READY:
         sampled = Sampled(db, SQL[f"place{whose}"].replace("{place}", place), f"{place}.rowid", tenant=tenant)
-        return _depths(state, [sampled.rows(_WINDOWS, chance)])
+        return depths_of(state, [sampled.view(_MOST_WINDOWS, _SHORT, chance)], everywhere=True)
     found = _lines(db, tenant)
-    windows = max(_WINDOWS // len(found), _FEWEST_WINDOWS)
+    # All lines share what a look may cost.
+    few = min(max(EXACT // len(found), _FEWEST_WINDOWS), _SHORT)
+    windows = min(max(_WINDOWS // len(found), _FEWEST_WINDOWS), _MOST_WINDOWS)
     # Each line by itself, so that a short one is exact beside a long one.
-    return _depths(
-        state,
-        (Sampled(db, _rows_of_line(tenant), "seq", **line).rows(windows, chance) for line in found),
-    )
-
-
-def _depths(state: State, samples: Iterable[list[Weighed]]) -> list[Depth]:
-    weights: defaultdict[tuple[str, str], float] = defaultdict(float)
-    guessed: set[tuple[str, str]] = set()
-    for sample in samples:
-        for (_, queue, kind), weight in sample:
-            weights[queue, kind] += weight
-        if any(weight != 1 for _, weight in sample):
-            guessed |= {(queue, kind) for (_, queue, kind), _ in sample}
-    return [
-        Depth(queue=queue, kind=kind, state=state, count=round(weight), estimated=(queue, kind) in guessed)
-        for (queue, kind), weight in weights.items()
-    ]
+    rows = _rows_of_line(tenant)
+    return depths_of(state, [Sampled(db, rows, "seq", **line).view(windows, few, chance) for line in found])
 
 
 def _running(db: Connection, tenant: str | None) -> list[Depth]:
-    rows = db.rows(SQL["count_running"], {"tenant": tenant, "limit": LOOKED_UP})
-    step = max(db.value(SQL["count_leases"]) / LOOKED_UP, 1)
-    return [
-        Depth(queue=queue, kind=kind, state=State.RUNNING, count=round(count * step), estimated=step > 1)
-        for queue, kind, count in rows
-    ]
+    """All, or each with the same chance to be looked up."""
+    leases = db.value(SQL["count_leases"])
+    weight = max(leases / RUNNING, 1.0)
+    rows = db.rows(SQL["count_running"], {"tenant": tenant, "share": int(_CHANCES / weight)})
+    if weight == 1:
+        return depths_of(State.RUNNING, [counted(rows)])
+    shares = {(queue, kind): Share(count * weight, count * weight**2, count) for queue, kind, count in rows}
+    return depths_of(State.RUNNING, [View(shares, RUNNING)], everywhere=True)
 
 
 def _finished(db: Connection, since: timedelta, tenant: str | None, now: int) -> tuple[dict[str, int], bool]:

@@ -6,30 +6,29 @@ random point of its own stretch, so that a row is as likely to be seen whatever 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
-from typing import Any, NamedTuple
+from statistics import median
+from typing import Any
 
+from dutiful.core.estimate import Share, View
+from dutiful.stores.counting import Sort, counted
 from dutiful.stores.sqlite.codec import to_json
 from dutiful.stores.sqlite.driver import Connection, Row
 from dutiful.stores.sqlite.sql import SQL
 
 FIRST, LAST = -(2**63), 2**63 - 1
 _NARROW, _WIDER = 4, 16
-"""How wide windows are at first, and how many times wider they are made at most."""
+"""How wide windows are at least, and how many times wider they are made at most."""
 _ENOUGH, _MOST = 2, 20
 """So many rows to a window are enough, in the mean; and more than the most are not looked at."""
-_PER_PART = 8
-"""How many windows there are to a part."""
+_PER_PART, _PARTS = 8, 2
+"""How many windows there are to a part, and how many parts there are at least."""
 
 _Part = tuple[int, int]  # both ends belong to it
-
-
-class Weighed(NamedTuple):
-    row: Row  # number, queue, kind
-    weight: float  # for how many it stands; 1 if it was counted
 
 
 class Sampled:
@@ -42,21 +41,21 @@ class Sampled:
             for name in ("first_number", "last_number", "some_rows", "rows_in_windows")
         )
 
-    def rows(self, windows: int, chance: Random) -> list[Weighed]:
-        """All, if there are up to half as many as `windows`; otherwise those that are seen through so many."""
-        some = self._db.rows(self._some, {**self._bindings, "limit": windows // 2 + 1})
-        if len(some) <= windows // 2:
-            return [Weighed(row, 1.0) for row in some]
-        axis = _Axis([*self._parts(max(windows // _PER_PART, 1))])
-        enough, width = _ENOUGH * windows, _NARROW
+    def view(self, windows: int, few: int, chance: Random) -> View[Sort]:
+        """All, if there are up to `few`; otherwise what is seen through so many windows."""
+        some = self._db.rows(self._some, {**self._bindings, "limit": few + 1})
+        if len(some) <= few:
+            return _all((0, *row) for row in some)
+        axis = _Axis([*self._parts(max(windows // _PER_PART, _PARTS))])
+        enough, width = _ENOUGH * windows, _first_width(some, axis.length // windows)
         while windows * width < axis.length:
             opened = [window for n in range(windows) for window in axis.window(n, windows, width, chance)]
             share, seen = self._look(opened, chance)
             if len(seen) >= enough:
                 weight = axis.length / (share * windows * width)
-                return [Weighed(row, weight) for row in seen]
+                return _weighed(seen, weight, max(round(share * windows), 1))
             width *= min(max(enough // max(len(seen), 1) + 1, 2), _WIDER)
-        return [Weighed(tuple(row), 1.0) for _, *row in self._through(axis.parts, -1)]
+        return _all(self._through(axis.parts, -1))
 
     def _look(self, opened: list[_Part], chance: Random) -> tuple[float, list[Row]]:
         """What is seen through windows, as far as they were looked through; and which share of them those are."""
@@ -64,7 +63,7 @@ class Sampled:
         limit = _MOST * len(opened)
         found = self._through(opened, limit)
         looked = max(found[-1][0], 1) if len(found) == limit else len(opened)
-        return looked / len(opened), [tuple(row) for window, *row in found if window < looked]
+        return looked / len(opened), [row for row in found if row[0] < looked]
 
     def _through(self, opened: Sequence[_Part], limit: int) -> list[Row]:
         return self._db.rows(self._seen, {**self._bindings, "windows": to_json(opened), "limit": limit})
@@ -90,6 +89,29 @@ class Sampled:
     def _below(self, at: int) -> int | None:
         number: int | None = self._db.value(self._last, {**self._bindings, "at": at})
         return number
+
+
+def _first_width(some: Sequence[Row], room: int) -> int:
+    """As wide as shows enough if all stand as the first ones do; by the middle of their gaps, as one may be wide."""
+    gap = median(high - low for (low, *_), (high, *_) in pairwise(some))
+    return max(min(int(_ENOUGH * gap), room // _WIDER), _NARROW)
+
+
+def _all(rows: Iterable[Row]) -> View[Sort]:
+    counts = Counter((queue, kind) for _, _, queue, kind in rows)
+    return counted((queue, kind, count) for (queue, kind), count in counts.items())
+
+
+def _weighed(rows: Sequence[Row], weight: float, windows: int) -> View[Sort]:
+    """Of rows with the number of the window that showed them; each stands for `weight`."""
+    seen: dict[Sort, Counter[int]] = {}
+    for window, _, queue, kind in rows:
+        seen.setdefault((queue, kind), Counter())[window] += 1
+    shares = {
+        sort: Share(weight * counts.total(), weight**2 * sum(count**2 for count in counts.values()), counts.total())
+        for sort, counts in seen.items()
+    }
+    return View(shares, windows)
 
 
 class _Axis:

@@ -39,29 +39,6 @@ begin
     end loop;
 end $$;
 
--- The kinds of the first p_limit jobs of a line.
-create function {schema}.look_along(p_queue text, p_priority int, p_tenant text, p_limit int)
-returns table (kind text, jobs bigint)
-language plpgsql stable
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
-as $$
-begin
-    if p_tenant is null then
-        return query
-        select s.kind::text, count(*)
-        from (select r.kind from {schema}.ready r where r.queue = p_queue and r.priority = p_priority
-              order by r.queue, r.priority, r.seq limit p_limit) s
-        group by s.kind;
-    else
-        return query
-        select s.kind::text, count(*)
-        from (select r.kind from {schema}.ready r
-              where r.tenant = p_tenant and r.queue = p_queue and r.priority = p_priority
-              order by r.tenant, r.queue, r.priority, r.seq limit p_limit) s
-        group by s.kind;
-    end if;
-end $$;
-
 -- The first seq of a line from p_at on, or the last one below it.
 create function {schema}.line_seq(p_queue text, p_priority int, p_tenant text, p_at bigint, p_up boolean) returns bigint
 language plpgsql stable as $$
@@ -86,39 +63,42 @@ begin
 end $$;
 
 -- The kinds of those jobs of a line whose seqs are in one of some ranges; each stands for as many as its range says.
+-- With the sum of the squares of what each range comes to.
 create function {schema}.look_through(
     p_queue text, p_priority int, p_tenant text, p_lows bigint[], p_highs bigint[], p_weights double precision[])
-returns table (kind text, jobs double precision, seen bigint)
+returns table (kind text, jobs double precision, squares double precision, seen bigint)
 language plpgsql stable as $$
 begin
-    if p_tenant is null then
-        return query
-        select x.kind::text, sum(w.weight), count(*)
-        from unnest(p_lows, p_highs, p_weights) w (low, high, weight)
+    return query
+    select f.kind::text, sum(f.jobs * f.weight), sum((f.jobs * f.weight)^2), sum(f.jobs)::bigint
+    from (
+        select w.n, w.weight, x.kind, count(*) as jobs
+        from unnest(p_lows, p_highs, p_weights) with ordinality w (low, high, weight, n)
         cross join lateral (
             select r.kind from {schema}.ready r
-            where r.queue = p_queue and r.priority = p_priority and r.seq >= w.low and r.seq <= w.high
+            where p_tenant is null and r.queue = p_queue and r.priority = p_priority
+              and r.seq >= w.low and r.seq <= w.high
             order by r.queue, r.priority, r.seq offset 0) x
-        group by x.kind;
-    else
-        return query
-        select x.kind::text, sum(w.weight), count(*)
-        from unnest(p_lows, p_highs, p_weights) w (low, high, weight)
+        group by w.n, w.weight, x.kind
+        union all
+        select w.n, w.weight, x.kind, count(*)
+        from unnest(p_lows, p_highs, p_weights) with ordinality w (low, high, weight, n)
         cross join lateral (
             select r.kind from {schema}.ready r
             where r.tenant = p_tenant and r.queue = p_queue and r.priority = p_priority
               and r.seq >= w.low and r.seq <= w.high
             order by r.tenant, r.queue, r.priority, r.seq offset 0) x
-        group by x.kind;
-    end if;
+        group by w.n, w.weight, x.kind
+    ) f
+    group by f.kind;
 end $$;
 
 -- What stands in a line, judged by what is seen through some windows. Wide gaps are cut out first: the line is parted
 -- at the middle of its seqs again and again, and each part begins and ends with a job. In a part, each window opens at
 -- a random point of its own stretch, the first one perhaps before the part begins, so that a job is as likely to be
--- seen whatever stands around it. Windows are widened until they show enough.
+-- seen whatever stands around it. Windows are widened until they show enough; if they show all, there are 0 of them.
 create function {schema}.sample_line(p_queue text, p_priority int, p_tenant text, p_windows int)
-returns table (kind text, jobs double precision)
+returns table (kind text, jobs double precision, squares double precision, seen bigint, windows int)
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 set plan_cache_mode = force_generic_plan
@@ -129,9 +109,9 @@ declare
     v_lows   bigint[];
     v_highs  bigint[];
     v_length bigint;
-    v_kinds  text[];
-    v_jobs   double precision[];
+    v_found  jsonb;
     v_seen   bigint;
+    v_opened int;
 begin
     with recursive part as (
         select 0 as depth, {schema}.line_seq(p_queue, p_priority, p_tenant, -(2^62)::bigint, true) as low,
@@ -149,7 +129,7 @@ begin
     from part p
     where p.low is not null and (p.depth = v_cuts or p.high - p.low < 100);
     while v_length > 0 loop
-        select array_agg(x.kind), array_agg(x.jobs), coalesce(sum(x.seen), 0) into v_kinds, v_jobs, v_seen
+        select jsonb_agg(x), coalesce(sum(x.seen), 0), max(cardinality(w.lows)) into v_found, v_seen, v_opened
         from (
             select array_agg(greatest(a.at, p.low)) as lows,
                    array_agg(case when c.whole then p.high else least(a.at + v_width - 1, p.high) end) as highs,
@@ -170,56 +150,7 @@ begin
         exit when v_seen >= p_windows or v_width * p_windows >= v_length;
         v_width := v_width * least(greatest(p_windows / greatest(v_seen, 1) + 1, 2), 16);
     end loop;
-    return query select * from unnest(v_kinds, v_jobs);
-end $$;
-
--- How many jobs of each queue and kind are ready: exactly if there are up to p_exact, or where a line has up to
--- p_short. Along the indexes of their lines, for a table from which many were taken may have few on many pages.
-create function {schema}.ready_depths(p_tenant text, p_exact int, p_short int, p_windows int)
-returns table (queue text, kind text, jobs bigint, estimated boolean)
-language plpgsql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan
-as $$
-#variable_conflict use_column
-declare
-    v_queues     text[];
-    v_priorities int[];
-    v_left       bigint := p_exact;
-    v_few        bigint;
-    v_looked     jsonb;
-    v_found      jsonb := '[]';
-begin
-    select array_agg(l.queue), array_agg(l.priority) into v_queues, v_priorities from {schema}.line_heads(p_tenant) l;
-    for n in 1 .. coalesce(cardinality(v_queues), 0) loop
-        exit when v_left < 0;
-        select jsonb_agg(jsonb_build_object('queue', v_queues[n], 'kind', k.kind, 'jobs', k.jobs)), v_left - sum(k.jobs)
-        into v_looked, v_left
-        from {schema}.look_along(v_queues[n], v_priorities[n], p_tenant, v_left::int + 1) k;
-        v_found := v_found || coalesce(v_looked, '[]');
-    end loop;
-    if v_left >= 0 then
-        return query
-        select f.queue, f.kind, sum(f.jobs)::bigint, false
-        from jsonb_to_recordset(v_found) f (queue text, kind text, jobs bigint)
-        group by f.queue, f.kind;
-        return;
-    end if;
     return query
-    with looked as materialized (
-        select l.queue, l.priority, k.kind, k.jobs,
-               sum(k.jobs) over (partition by l.queue, l.priority) > p_short as is_long
-        from unnest(v_queues, v_priorities) l (queue, priority)
-        cross join lateral {schema}.look_along(l.queue, l.priority, p_tenant, p_short + 1) k
-    ), chosen as (
-        select k.queue, k.kind, k.jobs::float8 as jobs, false as estimated from looked k where not k.is_long
-        union all
-        select l.queue, s.kind, s.jobs, true
-        from (select distinct k.queue, k.priority from looked k where k.is_long) l
-        cross join lateral {schema}.sample_line(
-            l.queue, l.priority, p_tenant, greatest(p_windows / cardinality(v_queues), 32)) s
-    )
-    select c.queue, c.kind, round(sum(c.jobs))::bigint, bool_or(c.estimated)
-    from chosen c
-    group by c.queue, c.kind;
+    select f.kind, f.jobs, f.squares, f.seen, case when v_width * p_windows >= v_length then 0 else v_opened end
+    from jsonb_to_recordset(v_found) f (kind text, jobs double precision, squares double precision, seen bigint);
 end $$;

@@ -24,7 +24,7 @@ select job_id, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, erro
 from {schema}.attempts_of($1);
 
 -- name: depths
-select queue, kind, state, jobs as count, estimated from {schema}.depths($1);
+select state, view, queue, kind, jobs, squares, seen, windows from {schema}.depths($1);
 
 -- name: line_heads
 select queue, min(due_at) from {schema}.line_heads($1) group by queue;

@@ -12,10 +12,11 @@ SELECT queue, kind, count(*) FROM {place} GROUP BY queue, kind;
 SELECT queue, kind, count(*) FROM {place} INDEXED BY {place}_tenant WHERE tenant = :tenant GROUP BY queue, kind;
 
 -- name: count_running
+-- :share: of 2^31, how many of the leases are looked up; which ones is left to chance.
 SELECT j.queue, j.kind, count(*)
-FROM (SELECT job_id FROM dutiful_lease LIMIT :limit) l
+FROM dutiful_lease l
 CROSS JOIN dutiful_job j ON j.id = l.job_id
-WHERE :tenant IS NULL OR j.tenant = :tenant
+WHERE (:share = 2147483648 OR random() & 2147483647 < :share) AND (:tenant IS NULL OR j.tenant = :tenant)
 GROUP BY j.queue, j.kind;
 
 -- name: count_leases
