@@ -114,6 +114,28 @@ async def test_the_clock_is_moved_through_retries_and_delays_until_nothing_is_le
         assert await kit.store.check_places() == []
 
 
+async def test_the_clock_is_moved_to_the_time_at_which_a_breaker_lets_somebody_try(own: Dutiful) -> None:
+    own.breaker("mail", failures=1, open_for="10m")
+    down = [True]
+
+    @own.job(retry=Retry(max_attempts=1))
+    async def send(ctx: Context) -> None:
+        async with ctx.breaker("mail"):
+            if down and down.pop():
+                raise ConnectionError("it is down")
+
+    clock = Clock()
+    began = clock.now()
+    async with app_on(own, clock=clock) as kit:
+        for _ in range(3):
+            await send.enqueue()
+        ran = await kit.drain(advance=True)
+
+    states = [one.state for one in ran]
+    assert states == [State.FAILED, State.BLOCKED, State.BLOCKED, State.COMPLETED, State.COMPLETED]
+    assert clock.now() == began + timedelta(minutes=10)
+
+
 async def test_drain_until_a_moment_makes_every_firing_on_the_way_and_stops_there(own: Dutiful) -> None:
     clock, fired = Clock(START), list[datetime]()
 
