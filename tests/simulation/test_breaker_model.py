@@ -120,9 +120,15 @@ class BreakerMachine(RuleBasedStateMachine):
             caller.entries.append(expected)
 
     def leave(self, caller: Caller, entry: Entry, sign: Sign) -> None:
-        self.model.leave(caller, entry, sign)
-        call = self.store.leave_breaker(NAME, self.model.policy, token(caller.claim), entry, sign, now=self.model.now)
-        assert self.run(call).state == self.model.state
+        model = self.model
+        call = self.store.leave_breaker(NAME, model.policy, token(caller.claim), entry, sign, now=model.now)
+        after = self.run(call)
+        unheard = (after.round, after.successes, after.neutral) == (model.round, model.successes, model.neutral)
+        if entry.probe and unheard and caller in model.places and not model.live(caller):
+            model.places.remove(caller)  # a sweep may have given the place of one whose lease is over to another
+        else:
+            model.leave(caller, entry, sign)
+        assert after.state == model.state
 
     def give_up(self, callers: list[Caller], pick: int) -> None:
         """A caller that is refused, or was lately, waits for the breaker."""
