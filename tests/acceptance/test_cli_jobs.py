@@ -196,7 +196,7 @@ async def test_a_job_is_failed_by_hand_with_or_without_a_retry(project: Project,
 
     assert (tried.code, tried.out) == (0, f"{ids.public(running)}  scheduled\n"), tried.err
     assert (dead.code, dead.out) == (0, f"{ids.public(waiting)}  failed\n"), dead.err
-    assert (again.code, "final" in again.err) == (1, True)
+    assert (again.code, "has ended" in again.err) == (1, True)
     assert [await state(store, job_id) for job_id in (running, waiting)] == [State.SCHEDULED, State.FAILED]
     assert "the file is corrupt" in project.run("dlq", "show", str(waiting)).out
 

@@ -118,10 +118,10 @@ async def test_a_bulk_run_that_fails_in_a_way_that_nobody_foresaw_holds_up_no_ot
     bad = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(tenant="acme"), "acme's")
     good = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(tenant="globex"), "globex's")
 
-    async def failing(*args: object) -> object:
+    async def failing(*args: object, **options: object) -> object:
         if args[1].id == bad.id:  # type: ignore[attr-defined]
             raise ValueError("nobody foresaw this")
-        return await step(*args)  # type: ignore[arg-type]
+        return await step(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reviewer, "step", failing)
     service = Reviewer(store, {}, lambda lines: None)
