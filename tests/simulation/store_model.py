@@ -348,7 +348,11 @@ class Model:
             and (letter.new_job_id in self.gone or self.jobs[letter.new_job_id].state.final)
         ]
         for letter in ended:
-            letter.status = ReviewState.RESOLVED
+            new = self.jobs.get(letter.new_job_id) if letter.new_job_id is not None else None
+            if new is not None and new.state is State.CANCELLED:
+                letter.status, letter.new_job_id = ReviewState.PENDING_REVIEW, None
+            else:
+                letter.status = ReviewState.RESOLVED
         return len(ended)
 
     def _event(self) -> int:
