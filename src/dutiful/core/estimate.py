@@ -1,7 +1,7 @@
 """What a sample can know: about how many there are, between which bounds, and how many it may have overlooked.
 
 It looks through windows: pages of a table, or short stretches of a line. What comes in batches is seen in batches, so
-it is windows that count, not jobs: a kind that 4 of 768 have shown is known as well as 4 throws of a die tell.
+it is windows that count, not jobs: a kind that 4 of 384 have shown is known as well as 4 throws of a die tell.
 """
 
 import math

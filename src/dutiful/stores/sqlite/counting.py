@@ -16,7 +16,7 @@ from dutiful.stores.sqlite.driver import Connection
 from dutiful.stores.sqlite.sampling import FIRST, Sampled
 from dutiful.stores.sqlite.sql import SQL
 
-_MOST_WINDOWS, _WINDOWS, _FEWEST_WINDOWS = 1024, 4096, 6
+_MOST_WINDOWS, _WINDOWS, _FEWEST_WINDOWS = 512, 1024, 6
 """Through how many windows a line is sampled at most, all lines together, and each at least."""
 _SHORT = 512
 """A line of so many is always exact where there are not many lines."""

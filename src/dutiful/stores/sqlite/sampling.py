@@ -104,11 +104,11 @@ def _all(rows: Iterable[Row]) -> View[Sort]:
 
 def _weighed(rows: Sequence[Row], weight: float, windows: int) -> View[Sort]:
     """Of rows with the number of the window that showed them; each stands for `weight`."""
-    seen: dict[Sort, Counter[int]] = {}
-    for window, _, queue, kind in rows:
-        seen.setdefault((queue, kind), Counter())[window] += 1
+    seen: dict[Sort, list[int]] = {}
+    for (queue, kind, _), count in Counter((queue, kind, window) for window, _, queue, kind in rows).items():
+        seen.setdefault((queue, kind), []).append(count)
     shares = {
-        sort: Share(weight * counts.total(), weight**2 * sum(count**2 for count in counts.values()), counts.total())
+        sort: Share(weight * sum(counts), weight**2 * sum(count**2 for count in counts), sum(counts))
         for sort, counts in seen.items()
     }
     return View(shares, windows)

@@ -239,7 +239,7 @@ language sql stable as $$
     union all
     select 'ready', d.view, d.queue, d.kind, d.jobs, d.squares, d.seen, d.windows
     from asked a
-    cross join lateral {schema}.ready_depths(p_tenant, a.exact, 500, 768, 250) d
+    cross join lateral {schema}.ready_depths(p_tenant, a.exact, 500, 384, 250) d
     union all
     select 'running', 0, d.queue, d.kind, d.jobs, d.squares, d.seen, d.windows
     from {schema}.running_depths(p_tenant, 20000) d

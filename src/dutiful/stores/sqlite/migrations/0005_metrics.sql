@@ -40,6 +40,9 @@ CREATE TABLE dutiful_tally_minute (
     PRIMARY KEY (minute, kind, outcome)
 ) STRICT, WITHOUT ROWID;
 
+-- For those who want no more than how many there were: rows with sketches are wide.
+CREATE INDEX dutiful_tally_minute_count ON dutiful_tally_minute (minute, outcome, count);
+
 CREATE TABLE dutiful_tally_hour (
     hour              INTEGER NOT NULL,
     kind              TEXT    NOT NULL,

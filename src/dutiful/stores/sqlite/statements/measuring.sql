@@ -87,7 +87,7 @@ FROM dutiful_tally;
 -- name: count_ended
 SELECT outcome, sum(count)
 FROM (
-    SELECT outcome, count FROM dutiful_tally_minute WHERE :fine AND minute BETWEEN :since AND :now
+    SELECT outcome, count FROM dutiful_tally_minute INDEXED BY dutiful_tally_minute_count WHERE :fine AND minute BETWEEN :since AND :now
     UNION ALL
     SELECT outcome, count FROM dutiful_tally_hour WHERE NOT :fine AND hour BETWEEN :since AND :now
     UNION ALL
