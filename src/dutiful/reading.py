@@ -39,6 +39,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     workers: int
     estimated: bool = False  # some of the counts are estimates
+    queues: list[QueueRecord] = []  # as they were at the same look
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from dutiful.acting import Pause, PauseScope
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.duties import ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
-from dutiful.measuring import LETTERS, Signs
+from dutiful.measuring import LETTERS, Depth, Signs
 from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.stores import liveness
 from dutiful.stores.counting import EXACT, LOOKED_UP, by_queue, by_state, of_many
@@ -63,8 +63,7 @@ class PostgresReading(PostgresMeasuring):
         return [record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
 
     async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
-        paused = {row[0] for row in await self._db.fetch(self._sql["paused_queues"])}
-        return by_queue(await self.depths(tenant=tenant), await self._oldest(tenant), paused, empty=tenant is None)
+        return await self._queues(await self.depths(tenant=tenant), await self._oldest(tenant), tenant)
 
     async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats:
         at = now or await self._clock()
@@ -79,7 +78,12 @@ class PostgresReading(PostgresMeasuring):
             dead_letters=dead_letters,
             workers=workers,
             estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in depths),
+            queues=await self._queues(depths, oldest, tenant),
         )
+
+    async def _queues(self, depths: list[Depth], oldest: dict[str, datetime], tenant: str | None) -> list[QueueRecord]:
+        paused = {row[0] for row in await self._db.fetch(self._sql["paused_queues"])}
+        return by_queue(depths, oldest, paused, empty=tenant is None)
 
     async def signs(self, stuck_after: timedelta, *, now: datetime | None = None) -> Signs:
         dead_letters, _ = (await self._db.fetch(self._sql["other_counts"], now, None, LETTERS))[0]

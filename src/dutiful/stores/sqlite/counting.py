@@ -35,12 +35,11 @@ def depths(db: Connection, tenant: str | None) -> list[Depth]:
 
 
 def queues(db: Connection, tenant: str | None) -> list[QueueRecord]:
-    paused = {pause.name for pause in looking.pauses(db) if pause.scope is PauseScope.QUEUE}
-    return by_queue(depths(db, tenant), _oldest(db, tenant), paused, empty=tenant is None)
+    return _queues(db, depths(db, tenant), _oldest(db, tenant), tenant)
 
 
 def stats(db: Connection, since: timedelta, tenant: str | None, now: int) -> Stats:
-    found = depths(db, tenant)
+    found, oldest = depths(db, tenant), _oldest(db, tenant)
     finished, exact = _finished(db, since, tenant, now)
     letters = SQL["count_unreviewed" if tenant is None else "count_unreviewed_of_tenant"]
     dead_letters: int = db.value(letters, {"tenant": tenant, "limit": LETTERS})
@@ -48,11 +47,17 @@ def stats(db: Connection, since: timedelta, tenant: str | None, now: int) -> Sta
         live=by_state(found),
         finished=finished,
         since=moment(now - span(since)),
-        oldest_ready_at=min(_oldest(db, tenant).values(), default=None),
+        oldest_ready_at=min(oldest.values(), default=None),
         dead_letters=dead_letters,
         workers=sum(worker.alive for worker in looking.workers(db, now)),
         estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in found),
+        queues=_queues(db, found, oldest, tenant),
     )
+
+
+def _queues(db: Connection, found: list[Depth], oldest: dict[str, datetime], tenant: str | None) -> list[QueueRecord]:
+    paused = {pause.name for pause in looking.pauses(db) if pause.scope is PauseScope.QUEUE}
+    return by_queue(found, oldest, paused, empty=tenant is None)
 
 
 def signs(db: Connection, stuck_after: timedelta, now: int) -> Signs:

@@ -92,7 +92,6 @@ def _id(job: JobRecord) -> UUID:
 async def queue_statistics(operator: TheOperator, query: Annotated[StatisticsQuery, Query()]) -> QueueStatistics:
     """Count jobs by status and by queue: those that live, and those that ended lately."""
     stats = await operator.stats(timedelta(hours=query.hours), query.tenant)
-    queues = await operator.queues(query.tenant)
     return QueueStatistics(
         live=stats.live,
         finished=stats.finished,
@@ -100,5 +99,5 @@ async def queue_statistics(operator: TheOperator, query: Annotated[StatisticsQue
         oldest_ready_at=stats.oldest_ready_at,
         dead_letters=stats.dead_letters,
         estimated=stats.estimated,
-        queues=[QueueItem.model_validate(one) for one in queues],
+        queues=[QueueItem.model_validate(one) for one in stats.queues],
     )
