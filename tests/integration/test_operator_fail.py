@@ -100,7 +100,8 @@ async def test_what_cannot_be_failed_is_left_as_it_is_and_the_refusal_is_on_reco
     await store.cancel(stopping, "no use")
     ada = operator(store)
 
-    for job_id, retry, why in ((waiting, True, "no attempt to fail"), (done, False, "has ended"), (stopping, True, "stop")):
+    refused = ((waiting, True, "no attempt to fail"), (done, False, "has ended"), (stopping, True, "stop"))
+    for job_id, retry, why in refused:
         with pytest.raises(IllegalTransition, match=why):
             await ada.fail(job_id, retry=retry)
         assert await told(store, job_id) == ["job.fail refused"]

@@ -109,7 +109,7 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
         profile = f"; profile {app.settings.profile}" if app.settings.profile else ""
         whose = f"; of {', '.join(app.settings.claim_tenants)} only" if app.settings.claim_tenants else ""
         kinds = len(app.settings.kinds or app.kinds)
-        told = f"lanes {lanes}; {kinds} kinds{whose}{profile}"
+        told = f"lanes {lanes}; {kinds} {'kind' if kinds == 1 else 'kinds'}{whose}{profile}"
         log.info("worker %s on %s: %s", os.getpid(), client.store.url, told)
         try:
             await worker.run()
@@ -143,7 +143,11 @@ def _heed_signals(worker: Worker) -> None:
         else:
             worker.abort()
 
-    loop.add_signal_handler(signal.SIGTERM, worker.stop)
+    def stop() -> None:
+        log.info("stopping: running jobs may finish")
+        worker.stop()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGQUIT, lambda: worker.abort(patience=0.0))
     # In C, so that it answers even when a handler blocks the event loop.

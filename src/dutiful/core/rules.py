@@ -107,10 +107,6 @@ class Rules:
         """How `key`, taken from the payload, is held."""
         return msgspec.structs.replace(self.unique, key=key) if isinstance(self.unique, Unique) else Unique(key)
 
-    def rekeyed(self, payload: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """The payload under another unique key; nothing else of it differs."""
-        return dict(payload) if self.unique_field is None else {**payload, self.unique_field: key}
-
     def plus(self, other: "Rules | None") -> Self:
         """These and `other`, which wins where only one can be: a kind's own over its category's."""
         if other is None:

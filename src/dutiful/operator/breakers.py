@@ -52,7 +52,7 @@ class Breakers(Door):
             if not new and name not in known:
                 raise UsageError(
                     f"there is no breaker {name!r}: no app declares it, and nobody has used it; there are: "
-                    f"{', '.join(sorted(known)) or 'none'}. Check its spelling, or say that it is new"
+                    f"{', '.join(sorted(known)) or 'none'}. Check its spelling, or say that it is new: --new, or `new`"
                 )
 
         before = await self._breaker(name)

@@ -49,8 +49,9 @@ def check_gone(names: Sequence[str], fleet: Sequence[WorkerRecord]) -> None:
     for name in names:
         found = [worker for worker in fleet if worker.name == name]
         if not found:
-            known = ", ".join(worker.name for worker in fleet if not worker.alive) or "none"
-            raise UsageError(f"there is no worker {name!r}; silent are: {known}")
+            unseen = [one for one in fleet if not (one.alive or is_there(one) or one.process is Process.ENDED)]
+            known = ", ".join(one.name for one in unseen) or "none"
+            raise UsageError(f"there is no worker {name!r}; silent, and not to be seen from here, are: {known}")
         if any(map(is_there, found)):
             raise UsageError(f"worker {name!r} is not gone: its process is there; end it first")
         if any(worker.alive and worker.process is not Process.ENDED for worker in found):

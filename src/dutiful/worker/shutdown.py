@@ -70,7 +70,8 @@ class Shutdown:
             await asyncio.wait_for(settling, LAST_WORDS)
         except TimeoutError:
             self._unsettled = len(settler.unsettled)
-            log.warning("%d outcomes could not be stored in time, and are left to their leases", self._unsettled)
+            outcomes = _count(self._unsettled, "outcome", "outcomes")
+            log.warning("%s could not be stored in time: what is not is left to its lease", outcomes)
 
     def check(self) -> None:
         """ShutdownTimeout if something was late."""
@@ -82,7 +83,7 @@ class Shutdown:
             told.append(f"{_count(self._interrupted, 'job was', 'jobs were')} interrupted {when}{fate}")
         if self._unsettled:
             outcomes = _count(self._unsettled, "outcome", "outcomes")
-            told.append(f"{outcomes} could not be stored: what they belong to is run again when its lease ends")
+            told.append(f"{outcomes} could not be stored: the jobs are run again when their leases end")
         if told:
             raise ShutdownTimeout("; ".join(told))
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dutiful.acting import Pause, PauseScope
 from dutiful.core.job import AttemptRecord, JobRecord
-from dutiful.duties import ScheduleRecord, WorkerRecord
+from dutiful.duties import Process, ScheduleRecord, WorkerRecord
 from dutiful.locking import LockMode
 from dutiful.measuring import LETTERS, Depth, Signs
 from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
@@ -132,6 +132,15 @@ def _json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _worker(host: str, pid: int, process_started: str | None, locks: str | None, **fields: Any) -> WorkerRecord:
+def _worker(
+    host: str, pid: int, process_started: str | None, locks: str | None, alive: bool, **fields: Any
+) -> WorkerRecord:
     process = liveness.process_of(host, pid, process_started)
-    return WorkerRecord(**fields, host=host, pid=pid, process=process, locks=None if locks is None else LockMode(locks))
+    return WorkerRecord(
+        **fields,
+        host=host,
+        pid=pid,
+        alive=alive and process is not Process.ENDED,
+        process=process,
+        locks=None if locks is None else LockMode(locks),
+    )
