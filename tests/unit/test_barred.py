@@ -44,3 +44,7 @@ def test_only_what_is_served_asks_unless_nothing_is() -> None:
     gone = [waiter("a", "gone"), waiter("b", "gone")]
     assert chosen([*gone, waiter("c"), waiter("d")], 1, ONLY_MAIL) == ["c"]
     assert chosen(gone, 1, ONLY_MAIL) == ["a", "b"]
+
+
+def test_nobody_asks_while_nobody_takes_anything() -> None:
+    assert chosen([waiter("a"), waiter("b")], 1, Serving(())) == []

@@ -30,7 +30,12 @@ def room(breaker: Breaker | None, probing: int, now: datetime) -> int | None:
 
 
 def chosen(waiting: Sequence[Waiter[Id]], many: int, served: Serving) -> list[Id]:
-    """So many that workers would take, by priority; all if nobody takes any, for they hide those behind them."""
+    """So many that workers would take, by priority; all if nobody takes any, for they hide those behind them.
+
+    Where every lane is paused, nobody is hidden: all stay.
+    """
+    if served.lanes == ():
+        return []
     taken = [one for one in waiting if served.takes(one.kind, one.queue, one.tenant)]
     first = sorted(taken, key=lambda one: one.priority)[:many] if taken else waiting
     return [one.job_id for one in first]
