@@ -20,7 +20,7 @@ sports: $(READY)
 
 # In the order of the folders: the long files come first and the short ones of tests/unit last, so nobody waits in the end.
 test: check
-	$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .

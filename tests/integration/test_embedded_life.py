@@ -201,7 +201,7 @@ async def test_both_are_told_jobs_that_were_late_and_outcomes_that_were_lost(
     await slow.enqueue()
     await asyncio.wait_for(running.wait(), 20)
     (await app.client()).store.settle = refuse  # type: ignore[method-assign]
-    late = r"^1 job was interrupted after the grace of 100ms; 1 outcome could not be stored: .* when its lease ends$"
+    late = r"^1 job was interrupted after the grace of 100ms; 1 outcome could not be stored: .* when their leases end$"
     with pytest.raises(ShutdownTimeout, match=late):
         await queue.close()
 

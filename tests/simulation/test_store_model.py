@@ -373,11 +373,11 @@ def _some(taken: list[Taken], picks: list[int]) -> list[Taken]:
     return list({t.claim.job_id: t for t in (taken[-1 - pick % len(taken)] for pick in picks)}.values())
 
 
-@each_length(40, steps=120)
+@each_length(24, steps=120)
 def test_sqlite_agrees_with_the_model(tmp_path: Path, sqlite_template: Path, length: settings) -> None:
     simulate_sqlite(StoreMachine, tmp_path, sqlite_template, length)
 
 
-@each_length(40, steps=120)
+@each_length(24, steps=120)
 def test_postgres_agrees_with_the_model(clean18: CleanDatabase, length: settings) -> None:
     simulate_postgres(StoreMachine, clean18, length)

@@ -93,7 +93,7 @@ def _running(db: Connection, tenant: str | None) -> list[Depth]:
     if weight == 1:
         return depths_of(State.RUNNING, [counted(rows)])
     shares = {(queue, kind): Share(count * weight, count * weight**2, count) for queue, kind, count in rows}
-    return depths_of(State.RUNNING, [View(shares, RUNNING)], everywhere=True)
+    return depths_of(State.RUNNING, [View(shares, leases)], everywhere=True)
 
 
 def _finished(db: Connection, since: timedelta, tenant: str | None, now: int) -> tuple[dict[str, int], bool]:

@@ -215,7 +215,7 @@ as $$
 declare
     v_leases bigint := (select count(*) from {schema}.lease);
     v_weight double precision := greatest(v_leases::float8 / p_exact, 1);
-    v_looked int := case when v_weight > 1 then p_exact else 0 end;
+    v_looked int := case when v_weight > 1 then v_leases else 0 end;
 begin
     return query
     select j.queue, j.kind, count(*) * v_weight, count(*) * v_weight * v_weight, count(*), v_looked
