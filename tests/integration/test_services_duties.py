@@ -110,6 +110,21 @@ async def test_a_look_at_the_gates_is_repeated_as_long_as_it_finds_something(
     assert [await standing(store, job) for job in jobs] == [State.BLOCKED] * 6
 
 
+async def test_who_is_let_out_one_by_one_comes_a_few_to_the_second(store: Store, moments: list[float]) -> None:
+    gates = Gates(store)
+    moments += [0.0]
+
+    async def let_one_out() -> bool:
+        await pause(store, PauseScope.KIND, KIND, now=BLOCKED.now)
+        await enqueue_one(store, now=BLOCKED.now)
+        await store.resume(PauseScope.KIND, KIND)
+        return await gates.tick(BLOCKED) == EVERYWHERE
+
+    assert [await let_one_out() for _ in range(4)] == [True, True, True, False]
+    moments[:] = [1.0]
+    assert await gates.tick(BLOCKED) == EVERYWHERE, "those who had to wait go a second later"
+
+
 async def standing(store: Store, job_id: UUID) -> State:
     record = await store.find(job_id)
     assert record is not None

@@ -208,6 +208,7 @@ class DutySuite:
             process.kill()
         await process.wait()
         await seen(Process.ENDED)
+        assert not any(worker.alive for worker in await store.workers() if worker.id == ADA), "whatever its beat said"
 
     async def test_a_worker_that_left_is_forgotten(self, store: Store) -> None:
         await beat(store, ADA, now=T0)
