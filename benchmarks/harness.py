@@ -45,7 +45,7 @@ class Sizes:
     listeners: int = 200
     listed_jobs: int = 1_000_000
     tallied_hours: float = 24.0
-    pairs: int = 12
+    pairs: int = 24  # a short drain is noisy, the median of many pairs is not
 
     @classmethod
     def quick(cls) -> Sizes:

@@ -147,8 +147,7 @@ async def test_a_turn_whose_reply_was_lost_is_repeated_and_counts_once(store: St
     tallies, wire, worker_id = Tallies(), LosesReplies(), uuid4()
     await enqueue(store, *(new_job(payload='{"name": "Ada"}') for _ in range(3)))
     for one in await claim(store):
-        tallies.ended(one, 0.5)
-        tallies.completed([one])
+        tallies.completed([one], [0.5])
         if wire.lost < 2:
             with pytest.raises(StoreUnavailable):
                 await tallies.hand_over(wire, worker_id)  # type: ignore[arg-type]

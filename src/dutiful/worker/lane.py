@@ -49,7 +49,6 @@ class Lane:
         self.slots = slots.make(settings.name, settings.slots)
         self.claimer = Claimer(plan, settings, lines, leases, suspects, self.wake)
         self._kinds = plan.kinds
-        self._tallies = plan.tallies
         self._leases = leases
         self._suspects = suspects
         self._attempts = attempts
@@ -223,9 +222,7 @@ class Lane:
                 raise
             if slot.abandoned:
                 return
-            if self._tallies is not None:
-                self._tallies.ended(claim, time.monotonic() - slot.started)
-            self._hand_over(claim, outcome)
+            self._hand_over(claim, outcome, time.monotonic() - slot.started)
             if slot.closing:
                 return  # told so while its last word was stored, which must not cost the outcome
             count += 1
@@ -233,10 +230,10 @@ class Lane:
                 with slot.unmoved():
                     await asyncio.sleep(0)
 
-    def _hand_over(self, claim: Claim, outcome: Outcome | None) -> None:
+    def _hand_over(self, claim: Claim, outcome: Outcome | None, ran: float | None = None) -> None:
         if claim.crashes:
             self._forget_suspect(claim)
-        self._settler.settle(claim, outcome)
+        self._settler.settle(claim, outcome, ran)
 
     def _forget_suspect(self, claim: Claim) -> None:
         self._suspects.forget(claim)

@@ -76,19 +76,21 @@ class Settler:
         """The claims whose outcomes were handed over and are not known to be stored."""
         return self._waiting.claims | self._under_way.claims | self._aside.claims
 
-    def settle(self, claim: Claim, outcome: Outcome | None) -> None:
+    def settle(self, claim: Claim, outcome: Outcome | None, ran: float | None = None) -> None:
         """Hand over an outcome; it is written soon, and again until the store has answered.
 
-        None: the handler's own transaction has written it.
+        None: the handler's own transaction has written it. `ran`: for so many seconds, if it was an attempt.
         """
         if type(outcome) is Done:
-            self._waiting.done.append(Completion(claim.job_id, claim.claim_id, outcome.result, _names_webhook(claim)))
+            webhook = _names_webhook(claim)
+            self._waiting.done.append(Completion(claim.job_id, claim.claim_id, outcome.result, webhook, ran or 0.0))
         elif outcome is not None:
+            self._note(claim, ran)
             self._waiting.changes.append((claim, self._decide(claim, outcome)))
         else:
             self._leases.drop([claim.claim_id])
             if self._tallies is not None:
-                self._tallies.completed([claim])
+                self._tallies.completed([claim], [ran or 0.0])
             return
         self._wake.set()
 
@@ -183,7 +185,14 @@ class Settler:
         claims = self._leases.drop([d.claim_id for d in done])
         self._ended(any(d.webhook for d in done))
         if self._tallies is not None:
-            self._tallies.completed(claims, _of(refused, Verdict.LOST) if refused else ())
+            if refused or len(claims) < len(done):
+                ran, lost = {d.claim_id: d.ran for d in done}, _of(refused, Verdict.LOST)
+                stored = [claim for claim in claims if claim.claim_id not in lost]
+                self._tallies.completed(stored, [ran[claim.claim_id] for claim in stored])
+            else:
+                self._tallies.completed(claims, [d.ran for d in done])
+            # The next batch goes out first, so that they are counted while the store is at work.
+            asyncio.get_running_loop().call_soon(self._tallies.count)
         if refused:
             _report(refused, claims)
 
@@ -193,6 +202,7 @@ class Settler:
         if claim is not None:
             message = f"the job's result could not be stored: {error}"
             info = made("ResultRefused", message, ErrorClass.NON_RETRYABLE)
+            self._note(claim, done.ran)
             await self._apply([(claim, self._decide(claim, Failed(info, final=True)))])
 
     async def _apply(self, changes: Sequence[tuple[Claim, Change]]) -> None:
@@ -230,6 +240,10 @@ class Settler:
                 (claim, self._decide(claim, Cancelled("cancelled"))) for claim, _ in changes if claim.claim_id in asked
             ]
             await self._apply(again)
+
+    def _note(self, claim: Claim, ran: float | None) -> None:
+        if self._tallies is not None and ran is not None:
+            self._tallies.ended(claim, ran)
 
     def _count(self, changes: Sequence[tuple[Claim, Change]], refused: Sequence[Refusal]) -> None:
         if self._tallies is None:

@@ -1,25 +1,31 @@
 """What attempts came to, counted in memory by kind and outcome until it is handed over, a few times a minute."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from dutiful.core.job import Claim
 from dutiful.core.settle import Change
-from dutiful.core.sketch import Sketch
+from dutiful.core.sketch import Sketch, add_times
 from dutiful.core.transitions import State
 from dutiful.measuring import Measuring, Tally, outcome_of
 
 # The attempt was handed back, so the job will be claimed for the first time once more, and its wait be counted then.
 HANDED_BACK = frozenset({"snoozed", "released", "lost"})
+MANY = 4_096  # of so many the times are added up at once, by sorting them: in Python that is faster than one by one
 
 
 class Count:
-    """Of one kind and outcome, since the last turn."""
+    """Of one kind and outcome, since the last turn; of the latest attempts their times as they came."""
 
-    __slots__ = ("count", "payload_bytes", "payload_most", "run", "run_microseconds", "wait", "wait_microseconds")
+    __slots__ = (
+        "count", "payload_bytes", "payload_most", "run", "run_microseconds", "runs", "wait", "wait_microseconds",
+        "waits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = 0
+        self.runs: list[float] = []
+        self.waits: list[float] = []
         self.run: Sketch = {}
         self.wait: Sketch = {}
         self.run_microseconds = 0
@@ -27,30 +33,45 @@ class Count:
         self.payload_bytes = 0
         self.payload_most = 0
 
+    def add_up(self) -> None:
+        self.count += len(self.runs)
+        self.run_microseconds += add_times(self.run, self.runs)
+        self.wait_microseconds += add_times(self.wait, self.waits)
+        self.runs, self.waits = [], []
+
 
 class Tallies:
     """Counted is what the store has taken: an outcome that it refused, since the claim was lost, is counted by whoever
     took the claim away, a worker or a person. What was never started is no attempt."""
 
     def __init__(self) -> None:
-        self._ended: dict[int, float] = {}  # by claim whose outcome is not known to be stored: how long it ran
+        self._ended: dict[int, float] = {}  # by claim, of those that were not completed: how long it ran
         self._counts: dict[str, dict[str, Count]] = {}  # by outcome, then kind
+        self._uncounted: list[tuple[Sequence[Claim], Sequence[float]]] = []
+        self._listed = 0  # times that are not added up yet, at most
         self._turn = 0
         self._turned: list[Tally] = []  # this turn's, until the store has them
 
     def ended(self, claim: Claim, seconds: float) -> None:
-        """An attempt came to its end after so long; its outcome is on its way."""
+        """An attempt came to its end after so long, and the job is not completed; its outcome is on its way."""
         self._ended[claim.claim_id] = seconds
 
-    def completed(self, claims: Sequence[Claim], lost: Iterable[int] = ()) -> None:
-        """These are stored, but for those that were lost."""
-        for claim_id in lost:
-            self._ended.pop(claim_id, None)
-        self._count(State.COMPLETED.value, claims)
+    def completed(self, claims: Sequence[Claim], runs: Sequence[float]) -> None:
+        """These are stored, and for so long they ran, one by one; they are only noted, for `count` to be called when
+        there is time."""
+        self._uncounted.append((claims, runs))
+
+    def count(self) -> None:
+        """What has been completed since the last time."""
+        uncounted, self._uncounted = self._uncounted, []
+        for claims, runs in uncounted:
+            self._count(State.COMPLETED.value, claims, runs)
 
     def settled(self, claim: Claim, change: Change) -> None:
         """A change is stored."""
-        self._count(outcome_of(change), [claim])
+        seconds = self._ended.pop(claim.claim_id, None)
+        if seconds is not None:
+            self._count(outcome_of(change), [claim], [seconds])
 
     def refused(self, claim: Claim) -> None:
         """The claim was lost before its outcome could be stored."""
@@ -74,39 +95,34 @@ class Tallies:
         await self.hand_over(store, worker_id)
         await self.hand_over(store, worker_id)
 
-    def _count(self, outcome: str, claims: Iterable[Claim]) -> None:
-        """Run for every job, so it calls next to nothing: the buckets are those of core.sketch."""
-        kinds, pop = self._kinds(outcome), self._ended.pop
+    def _count(self, outcome: str, claims: Sequence[Claim], runs: Sequence[float]) -> None:
+        """Run for every job, so it calls next to nothing."""
+        kinds = self._kinds(outcome)
         handed_back = outcome in HANDED_BACK
-        for claim in claims:
-            seconds = pop(claim.claim_id, None)
-            if seconds is None:
-                continue
+        for claim, seconds in zip(claims, runs, strict=True):
             one = kinds.get(claim.kind)
             if one is None:
                 one = kinds[claim.kind] = Count()
-            one.count += 1
-            micro = int(seconds * 1e6)
-            one.run_microseconds += micro
-            if micro >= 4:
-                power = micro.bit_length() - 3
-                micro = (power << 2) + (micro >> power)
-            sketch = one.run
-            sketch[micro] = sketch.get(micro, 0) + 1
+            one.runs.append(seconds)
             if claim.attempt == 1 and not claim.crashes and not handed_back:
-                micro = int(claim.waited * 1e6)
-                one.wait_microseconds += micro
-                if micro >= 4:
-                    power = micro.bit_length() - 3
-                    micro = (power << 2) + (micro >> power)
-                sketch = one.wait
-                sketch[micro] = sketch.get(micro, 0) + 1
+                one.waits.append(claim.waited)
             size = len(claim.payload)
             one.payload_bytes += size
             if size > one.payload_most:
                 one.payload_most = size
+            self._listed += 1
+        if self._listed > MANY:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        for kinds in self._counts.values():
+            for one in kinds.values():
+                one.add_up()
+        self._listed = 0
 
     def _taken(self) -> list[Tally]:
+        self.count()
+        self._add_up()
         counts, self._counts = self._counts, {}
         return [
             Tally(
