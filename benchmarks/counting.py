@@ -60,6 +60,9 @@ async def counting(bench: Bench, peer: Peer) -> Metrics:
             await fill(client.store, count)  # have ended
             await _enqueue(client.store, count)  # wait
             bench.analyze(peer, url)
+            if size == "large":
+                metrics["just_loaded"] = await _milliseconds(client.store, _CALLS["stats"])
+            bench.vacuum(peer, url)
             for name, call in _CALLS.items():
                 metrics[f"{size}_{name}"] = await _milliseconds(client.store, call)
             waiting = (await client.store.stats(_HOUR)).live["ready"]
@@ -153,6 +156,7 @@ COUNTING_SCENARIOS = (
             Metric("worst_http", "worst, over HTTP", higher_is_better=False),
             *(Metric(f"large_{name}", name.replace("_", " "), higher_is_better=False) for name in _CALLS),
             Metric("small_stats", "stats of 1,000", higher_is_better=False),
+            Metric("just_loaded", "stats, just loaded", higher_is_better=False),
             Metric("large_off", "off by %", higher_is_better=False),
             *(Metric(name, title, higher_is_better=False) for name, title in _HTTP.items()),
             Metric("http_metrics_folded", "GET metrics, just after a fold", higher_is_better=False),

@@ -80,15 +80,19 @@ class Fleet:
 
     def _run(self, tallies: Tallies, claims: Sequence[Claim]) -> None:
         completed: list[Claim] = []
+        runs: list[float] = []
         for claim in claims:
-            tallies.ended(claim, self._random.lognormvariate(-3, 1))
+            seconds = self._random.lognormvariate(-3, 1)
             outcome = next((end for end in _OUTCOMES if self._random.random() * end[0] < 1), None)
             if outcome is None:
                 completed.append(claim)
+                runs.append(seconds)
             else:
+                tallies.ended(claim, seconds)
                 _, what, to = outcome
                 tallies.settled(claim, Change(claim.job_id, claim.claim_id, to, what, claim.attempt, 0))
-        tallies.completed(completed)
+        tallies.completed(completed, runs)
+        tallies.count()
 
     def _claim(self, kind: str) -> Claim:
         return Claim(

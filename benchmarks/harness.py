@@ -154,6 +154,11 @@ class Bench:
         if peer.store == "postgres":
             self.server.run_sql("ANALYZE", url.rpartition("/")[2])
 
+    def vacuum(self, peer: Peer, url: str) -> None:
+        """What autovacuum does within the minute after many rows came."""
+        if peer.store == "postgres":
+            self.server.run_sql("VACUUM (ANALYZE)", url.rpartition("/")[2])
+
     def drain_jobs(self, peer: Peer) -> int:
         """How many jobs a drain of this sitting has."""
         return max(int(peer.drain_jobs * self.sizes.drain_scale), 200)
