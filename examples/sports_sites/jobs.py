@@ -10,7 +10,6 @@ from dutiful import DeadLetter, DeadLetterFilter, Dutiful, JobHandle, JobRecord,
 
 PRIORITY, ATTEMPTS = 100, 3
 LISTED = 1_000
-STEP = 500  # jobs that are removed at a time
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,4 @@ class Jobs:
 
     async def remove_finished(self, older_than: timedelta) -> int:
         """In small steps, so that nobody waits for it."""
-        store, removed, cursor = (await self._app.client()).store, 0, None
-        while True:
-            step = await store.retain(older_than, STEP, cursor)
-            removed, cursor = removed + step.deleted, step.cursor
-            if cursor is None:
-                return removed
+        return await (await self._app.operator(self._by)).delete_finished(older_than)

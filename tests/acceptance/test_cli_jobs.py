@@ -209,3 +209,16 @@ async def test_ids_that_are_wrong_and_ids_that_are_unknown_differ(project: Proje
     assert (malformed.code, malformed.err.count("\n")) == (2, 1)
     assert (unknown.code, unknown.err.count("\n")) == (1, 1)
     assert "there is no job" in unknown.err
+
+
+async def test_finished_jobs_are_deleted_on_demand(project: Project, store: Store) -> None:
+    await finish_one(store, now=now() - timedelta(days=3))
+    young = await finish_one(store, now=now())
+
+    assert project.run("jobs", "delete-finished", "--older-than", "2d").out == "1 job deleted\n"
+    assert project.run("jobs", "delete-finished", "--older-than", "2d").out == "0 jobs deleted\n"
+
+    assert await store.find(young) is not None
+    wrong = project.run("jobs", "delete-finished", "--older-than", "soon")
+    assert wrong.code == 2 and "--older-than" in wrong.err
+    assert project.run("jobs", "delete-finished").code == 2, "all of them is never meant"

@@ -1,4 +1,4 @@
-"""`jobs`: list, show, cancel, fail and retry them; and those that run for too long."""
+"""`jobs`: list, show, cancel, fail, retry and delete them; and those that run for too long."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -25,6 +25,7 @@ from dutiful.cli.output import (
 )
 from dutiful.cli.target import operate
 from dutiful.core import ids
+from dutiful.core.duration import duration
 from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import JobNotFound, UsageError
 from dutiful.core.job import JobRecord
@@ -284,3 +285,21 @@ def _moment(job: JobRecord) -> str | None:
     if job.state is State.RUNNING:
         return f"started {ago(job.started_at)}"
     return f"due {ago(job.run_at)}" if job.run_at is not None else None
+
+
+@jobs.command("delete-finished")
+def delete_finished(
+    ctx: typer.Context,
+    older_than: Annotated[str, typer.Option(metavar="TIME", help="How long ago they ended at least.")],
+    reason: Reason = None,
+) -> None:
+    """Delete finished jobs now instead of when retention would; what it would keep, stays.
+
+    \b
+    Examples:
+      dutiful jobs delete-finished --older-than 30d
+      dutiful jobs delete-finished --older-than 2h --reason "a load test"
+    """
+    length = duration(older_than, "--older-than")
+    deleted = operate(ctx, lambda operator: operator.delete_finished(length, reason))
+    typer.echo(f"{deleted:,} {'job' if deleted == 1 else 'jobs'} deleted")
