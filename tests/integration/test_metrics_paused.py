@@ -70,7 +70,7 @@ async def test_a_paused_queue_sets_off_no_alert(store: Store) -> None:
     now = datetime.now(UTC)
     await pause(store, QUEUE, "mail", now=now)
     await store.insert([new_job(queue="mail") for _ in range(600)], now=now)
-    alerts = Alerts(store, BUILT_IN, lambda now: measure(store, now=now), MINUTE)
+    alerts = Alerts(store, BUILT_IN, lambda now: measure(store, now=now), 2 * MINUTE)
 
     async def told(minutes: range) -> list[str]:
         return [change.after.rule for n in minutes for change in await alerts.once(now + n * MINUTE) if change.event]

@@ -134,6 +134,53 @@ def test_a_value_that_comes_back_for_a_moment_begins_the_hold_anew() -> None:
     assert states(RULE, (0, 11), (59, 10), (1, 11), (59, 11), (1, 11)) == [PENDING, OK, PENDING, PENDING, FIRING]
 
 
+def test_a_time_in_which_nobody_looked_is_no_part_of_a_hold() -> None:
+    waiting = judge(RULE, Alert(rule="r", series="", since=T0), 11, T0)
+    morning = T0 + timedelta(hours=10)
+
+    anew = judge(RULE, waiting, 11, morning, watched=False)
+
+    assert (anew.state, anew.since, anew.fired_at) == (PENDING, morning, None)
+    assert judge(RULE, anew, 11, morning + timedelta(seconds=59)).state is PENDING
+    assert judge(RULE, anew, 11, morning + timedelta(seconds=60)).state is FIRING
+    assert judge(RULE, waiting, 10, morning, watched=False).state is OK
+
+
+def test_a_time_in_which_nobody_looked_is_no_part_of_the_calm() -> None:
+    fired = Alert(rule="r", series="", state=FIRING, since=T0, fired_at=T0, calm_since=T0)
+    morning = T0 + timedelta(hours=10)
+
+    anew = judge(RULE, fired, 4, morning, watched=False)
+
+    assert (anew.state, anew.since, anew.calm_since) == (FIRING, T0, morning)
+    assert judge(RULE, anew, 4, morning + timedelta(seconds=29)).state is FIRING
+    assert judge(RULE, anew, 4, morning + timedelta(seconds=30)).state is OK
+    few = judge(ERRORS, fired, None, morning, sure=False, watched=False)
+    assert judge(ERRORS, few, None, morning + QUIET - timedelta(seconds=1), sure=False).state is FIRING
+    assert judge(ERRORS, few, None, morning + QUIET, sure=False).state is OK
+
+
+def test_a_look_that_cannot_tell_does_not_carry_a_hold_over_a_time_in_which_nobody_looked() -> None:
+    wide, later = Doubt(0, 20), timedelta(hours=10)
+    waiting = Alert(rule="r", series="", state=PENDING, since=T0)
+    calm = Alert(rule="r", series="", state=FIRING, since=T0, fired_at=T0, calm_since=T0)
+
+    waits = judge(RULE, waiting, 11, T0 + later, doubt=wide, watched=False)
+    fires = judge(RULE, calm, 4, T0 + later, doubt=wide, watched=False)
+
+    soon = T0 + later + timedelta(seconds=15)
+    assert judge(RULE, waits, 11, soon).state is PENDING
+    assert judge(RULE, fires, 4, soon).state is FIRING
+
+
+def test_a_rule_without_holds_goes_by_one_look_after_whatever_time() -> None:
+    rule, later = AlertRule(name="r", metric="pending_total", above=10), T0 + timedelta(hours=10)
+
+    fires = judge(rule, Alert(rule="r", series="", since=T0), 11, T0, watched=False)
+
+    assert (fires.state, judge(rule, fires, 10, later, watched=False).state) == (FIRING, OK)
+
+
 doubts = st.tuples(st.floats(0, 20), st.floats(0, 20)).map(lambda ends: Doubt(min(ends), max(ends)))
 
 

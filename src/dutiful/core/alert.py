@@ -4,6 +4,7 @@ It fires once the value has been beyond the threshold for as long as the rule ho
 been back on the safe side of `clear` for `clear_hold`: between the two, one that fires goes on. A share of too few
 attempts, or of none, is not known: it begins no alert, and ends one only if nothing bad is seen for QUIET. An estimate
 is beyond, or safe, if it is wherever it may lie between its bounds; if that is not known, its alert stays as it is.
+Neither of the holds counts a time in which nobody watched: after it, they begin anew.
 """
 
 import math
@@ -120,12 +121,15 @@ def judge(
     *,
     sure: bool = True,
     doubt: Doubt | None = None,
+    watched: bool = True,
 ) -> Alert:
     """How an alert stands now that its series has this value; None: there is no such series any more. Not `sure`: it
-    is of too few attempts."""
+    is of too few attempts. Not `watched`: since `before`, there was a time in which nobody looked."""
     known = value if value is not None and math.isfinite(value) else None
     # A clock that was set back must not make it wait until it has caught up.
     alert = replace(before, value=known, summary=rule.summary, since=min(before.since, now))
+    if not watched:
+        alert = _anew(alert, now)
     ends = (known,) if doubt is None else (doubt.low, doubt.high)
     beyond = {sure and rule.beyond(end) for end in ends}
     safe = {rule.safe(end) for end in ends}
@@ -144,6 +148,11 @@ def judge(
             return _calmed(alert, now, calm) if safe == {True} else replace(alert, calm_since=None)
         case _:
             assert_never(before.state)
+
+
+def _anew(alert: Alert, now: datetime) -> Alert:
+    """What it was before says nothing of the time in which nobody looked, so no hold may count that time."""
+    return replace(alert, since=now) if alert.state is AlertState.PENDING else replace(alert, calm_since=None)
 
 
 def _held(rule: AlertRule, alert: Alert, now: datetime) -> Alert:

@@ -20,7 +20,8 @@ log = logging.getLogger("dutiful.alerts")
 KEEP = timedelta(days=30)  # how long one that is over is shown
 LIMIT = timedelta(seconds=30)  # of one look
 NOTED = timedelta(seconds=5)  # between two notes that somebody looks, at least
-LATER = LIMIT + timedelta(seconds=30)  # a look may take long, and another one may have to take the lead
+# Beyond the interval, nobody watches: a look may take long, and another worker may have to take the lead.
+LATER = LIMIT + timedelta(seconds=30)
 FIRING, CLEARED = "alert.firing", "alert.cleared"
 Measure = Callable[[datetime], Awaitable[Sequence[Sample]]]
 
@@ -55,7 +56,8 @@ class Alerts:
         """Judge all series by what they measure now; returns what has changed by our word."""
         stored = {(alert.rule, alert.series): alert for alert in await self._store.alerts()}
         samples = await self._measure(now) if self._rules else ()
-        changes = [*self._judged(stored, samples, now), *self._retired(stored.values(), now)]
+        watched = self._looked_lately(now) or await self._store.last_look(now=now) is not None
+        changes = [*self._judged(stored, samples, now, watched), *self._retired(stored.values(), now)]
         applied = await self._store.change_alerts(changes, now=now) if changes else []
         for change in applied:
             _log(change)
@@ -68,7 +70,7 @@ class Alerts:
         """Whoever asks is to know that somebody watches; and whoever reads this log, what fired before we did."""
         if self._noted is not None and timedelta(0) <= now - self._noted < NOTED:
             return
-        if self._noted is None or now - self._noted >= self._every + LATER:
+        if not self._looked_lately(now):
             ended = {(change.after.rule, change.after.series) for change in applied if change.event == CLEARED}
             for alert in stored:
                 if alert.state is AlertState.FIRING and (alert.rule, alert.series) not in ended:
@@ -76,8 +78,12 @@ class Alerts:
         self._noted = now
         await self._store.note_look(self._every + LATER, now=now)
 
+    def _looked_lately(self, now: datetime) -> bool:
+        """Whether it was us who watched; if not, another one may have."""
+        return self._noted is not None and now - self._noted < self._every + LATER
+
     def _judged(
-        self, stored: Mapping[tuple[str, str], Alert], samples: Sequence[Sample], now: datetime
+        self, stored: Mapping[tuple[str, str], Alert], samples: Sequence[Sample], now: datetime, watched: bool
     ) -> Iterator[AlertChange]:
         by_metric: dict[str, list[Sample]] = {}
         for one in samples:
@@ -93,7 +99,8 @@ class Alerts:
                 before, sample = stored.get((rule.name, series)), seen.get(series)
                 fresh = Alert(rule=rule.name, series=series, since=now)
                 value, doubt = None if sample is None else sample.value, _doubt(sample, series, alike)
-                after = judge(rule, before or fresh, value, now, sure=rule.knows(sample), doubt=doubt)
+                sure = rule.knows(sample)
+                after = judge(rule, before or fresh, value, now, sure=sure, doubt=doubt, watched=watched)
                 if after not in (before, fresh):
                     yield _change(before, after, rule)
 
