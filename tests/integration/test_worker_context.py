@@ -8,7 +8,7 @@ import process_jobs
 import pytest
 from working import EVERYWHERE, final, working
 
-from dutiful import Context, Dutiful, Inject, UsageError
+from dutiful import Context, Dutiful, Inject, ShutdownTimeout, UsageError
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -165,6 +165,43 @@ async def test_resources_of_all_sorts_are_made_once_and_closed_with_the_worker(a
         assert await (await in_thread.enqueue(1)).result("20s") == ["streamed", "plain"]
         assert log == ["plain made", "awaited made", "generated made", "streamed made"]
     assert log[4:] == ["streamed closed", "generated closed"]
+
+
+@pytest.mark.req("L45")
+@sqlite
+async def test_a_stop_that_interrupts_a_job_closes_resources_as_any_other_does(app: Dutiful) -> None:
+    log: list[str] = []
+    begun = asyncio.Event()
+
+    @app.resource
+    async def streamed() -> AsyncIterator[str]:
+        yield "streamed"
+        log.append("streamed closed")
+
+    @app.resource
+    def generated() -> Iterator[str]:
+        yield "generated"
+        log.append("generated closed")
+
+    @app.resource
+    async def wary() -> AsyncIterator[str]:
+        try:
+            yield "wary"
+        except Exception as error:
+            log.append(f"wary was told {error!r}")
+        else:
+            log.append("wary closed")
+
+    @app.job
+    async def endless(a: str = Inject("streamed"), b: str = Inject("generated"), c: str = Inject("wary")) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with pytest.raises(ShutdownTimeout, match="1 job was interrupted"):
+        async with app.embedded(grace="0s"):
+            await endless.enqueue()
+            await asyncio.wait_for(begun.wait(), 60)
+    assert log == ["wary closed", "generated closed", "streamed closed"]
 
 
 @sqlite

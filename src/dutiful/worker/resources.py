@@ -28,9 +28,17 @@ async def open_resources(
 
 
 async def _open(stack: AsyncExitStack, make: Callable[[], Any]) -> Any:
+    # Closed without the error that `stack` may end with: no resource is to blame for it, and in its generator it would
+    # skip the lines that close it, or be caught there and never be heard of.
     if inspect.isasyncgenfunction(make):
-        return await stack.enter_async_context(asynccontextmanager(make)())
+        streamed = asynccontextmanager(make)()
+        made = await streamed.__aenter__()
+        stack.push_async_callback(streamed.__aexit__, None, None, None)
+        return made
     if inspect.isgeneratorfunction(make):
-        return stack.enter_context(contextmanager(make)())
+        generated = contextmanager(make)()
+        made = generated.__enter__()
+        stack.callback(generated.__exit__, None, None, None)
+        return made
     made = make()
     return await made if inspect.isawaitable(made) else made
