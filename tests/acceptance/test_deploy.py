@@ -34,13 +34,14 @@ RULES, BEYOND = GROUPS["dutiful"], GROUPS["dutiful-beyond"]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dutiful.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 FUNCTIONS = {"sum", "max", "increase", "rate", "histogram_quantile", "vector", "absent"}
-OPERATORS = {"by", "and", "or"}
+OPERATORS = {"by", "on", "and", "or"}
 TOKEN = re.compile(
     r'(?P<text>"(?:[^"\\]|\\.)*")|(?P<range>\[[^\]]*\])|(?P<name>[A-Za-z_]\w*)|(?P<number>\d[\d.]*)'
     r"|(?P<sign>=~|!~|!=|>=|<=|[-+*/(){},=<>])|(?P<space>\s+)|(?P<odd>.)"
 )
 read: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
 Series = dict[str, set[str]]  # by metric, the labels that its series have
+OWN: Series = {"ALERTS": {"alertname", "alertstate"}}  # what Prometheus tells of itself
 
 
 class Asked(NamedTuple):
@@ -67,7 +68,7 @@ def asked(expression: str) -> Asked:
         elif sort == "name" and open_ends[-1:] == ["}"]:
             found.metrics[metric].add(text)
         elif text in OPERATORS:
-            grouping = text == "by"
+            grouping = text in ("by", "on")
         elif sort == "name" and (text in FUNCTIONS) != (following == "(" or following == "by"):
             raise ValueError(f"{text} in {expression} is no function that we know")
         elif sort == "name" and text not in FUNCTIONS:
@@ -78,6 +79,15 @@ def asked(expression: str) -> Asked:
     if open_ends:
         raise ValueError(f"{expression} ends too soon")
     return found
+
+
+def alternatives(expression: str) -> list[str]:
+    """What `or` stands between, each in parentheses unless it is the only one."""
+    found = [part.strip() for part in re.split(r"\)\s+or\s+\(", expression)]
+    if len(found) > 1:
+        assert found[0].startswith("(") and found[-1].endswith(")"), expression
+        found[0], found[-1] = found[0][1:].strip(), found[-1][:-1].strip()
+    return [" ".join(part.split()) for part in found]
 
 
 def expressions() -> list[str]:
@@ -133,9 +143,10 @@ async def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Series:
 
 @pytest.mark.req("L76", "L77", "L78", "L79", "L80")
 async def test_every_question_of_the_rules_and_panels_is_answered_by_metrics(series: Series) -> None:
+    series |= OWN
     for expression in expressions():
         question = asked(expression)
-        assert question.metrics, expression
+        assert set(question.metrics) - set(OWN), expression
         for metric, labels in question.metrics.items():
             assert metric in series, f"{expression}: there is no {metric}"
             assert labels <= series[metric], f"{expression}: {metric} has no {labels - series[metric]}"
@@ -173,6 +184,22 @@ def test_the_rules_fire_where_the_built_in_alerts_do() -> None:
     errors = RULES["errors"]["expr"]
     # Not by increase(): the first value of a series that is new, such as of a kind's first failures, is none.
     assert f"(dutiful_recent_attempts) >= {BUILT_IN['errors'].least}" in errors and "increase" not in errors
+
+
+def test_the_rules_are_over_where_the_built_in_alerts_are() -> None:
+    for name, rule in RULES.items():
+        begins, *goes_on = alternatives(rule["expr"])
+        limits = [float(limit) for limit in re.findall(r" > ([\d.]+)", rule["expr"])]
+        if BUILT_IN[name].clear is None:
+            assert (limits, goes_on) == ([BUILT_IN[name].above], []), name
+            continue
+        assert limits == [BUILT_IN[name].above, BUILT_IN[name].clear], name
+        value = begins.split(" > ")[0]
+        # By all labels of the result: by fewer, one kind that fires would keep others firing.
+        labels = ", ".join(re.findall(r"^max by \((.+?)\)", value))
+        fires = f'on ({labels}) ALERTS{{alertname="{rule["alert"]}", alertstate="firing"}}'
+        assert goes_on == [f"{value} > {BUILT_IN[name].clear:g} and {fires}"], name
+    assert [name for name, rule in RULES.items() if "keep_firing_for" in rule] == ["errors"]
 
 
 def test_what_dutiful_cannot_see_itself_and_what_waits_for_people_have_rules_too() -> None:
