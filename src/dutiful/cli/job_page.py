@@ -57,7 +57,7 @@ class JobPage:
             rows = [(ids.public(n.id), n.kind, n.state.value) for n in self.needs]
             print_table(("id", "kind", "state"), rows, empty="", title="\nDepends on")
         if self.posts:
-            print_posts(self.posts, title="\nWebhooks")
+            print_posts(self.posts, title="\nWebhooks", whole=True)
         self._print_errors(full)
 
     def _print_head(self) -> None:
@@ -102,7 +102,7 @@ class JobPage:
                 for t in self.attempts
             ]
             names = ("attempt#", "outcome", "worker", "started", "took#", "error")
-            print_table(names, rows, empty="", title="\nAttempts")
+            print_table(names, rows, empty="", title="\nAttempts", whole=True)
 
     def _print_errors(self, full: bool) -> None:
         traces = [(a.attempt, a.error) for a in self.attempts if a.error and a.error.get("traceback")]

@@ -91,7 +91,7 @@ def print_letter(letter: DeadLetter, *, full: bool) -> None:
     print_value("Payload", letter.payload, full)
     if letter.history:
         rows = [(n, one.get("outcome"), _of(one.get("error"))) for n, one in enumerate(letter.history, 1)]
-        print_table(("attempt#", "outcome", "error"), rows, empty="", title="\nEarlier attempts")
+        print_table(("attempt#", "outcome", "error"), rows, empty="", title="\nEarlier attempts", whole=True)
     traces = [str(error["traceback"]) for error in letter.errors if error.get("traceback")]
     if traces and not full:
         show("\nTracebacks: --full")

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 import typer
 
+from dutiful.cli.columns import Column, fit
 from dutiful.core import ids
 from dutiful.core.duration import brief
 from dutiful.core.job import JobRecord
@@ -32,6 +33,7 @@ STYLES = {
 }
 PIPE_WIDTH = 1_000  # no terminal: nothing is folded or cut, so that lines can be searched
 LONGEST_CELL = 200
+NOTHING = "-"
 
 
 def print_json(value: Any) -> None:
@@ -79,13 +81,24 @@ def show(*parts: "RenderableType") -> None:
         out.print(part, soft_wrap=isinstance(part, str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, title: str | None = None) -> None:
-    """A table, or the sentence `empty`. Columns whose name ends in # hold numbers."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    empty: str,
+    title: str | None = None,
+    whole: bool = False,
+) -> None:
+    """A table, or the sentence `empty`. Columns whose name ends in # hold numbers.
+
+    A terminal gets a line a row: long text is cut, and what has no room is left out. On a page about one thing, text is
+    `whole`, on as many lines as it needs.
+    """
     from rich import box
     from rich.table import Table
 
-    listed = list(rows)
-    if not listed:
+    cells = [[cell(value) for value in row] for row in rows]
+    if not cells:
         show(empty)
         return
     tty = sys.stdout.isatty()
@@ -97,17 +110,30 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
         title=title,
         title_justify="left",
     )
-    for name in columns:
-        # An id is copied whole, so it is never folded.
-        table.add_column(
-            name.removesuffix("#"),
-            justify="right" if name.endswith("#") else "left",
-            no_wrap=name in ("id", "state"),
-            overflow="fold",
-        )
-    for row in listed:
-        table.add_row(*(cell(value) for value in row))
+    measured = [_measured(name, n, cells) for n, name in enumerate(columns)]
+    widths = fit(measured, console().width) if tty else {column.name: None for column in measured}
+    for name, column in zip(columns, measured, strict=True):
+        if column.name in widths:
+            cut = tty and column.text and not whole
+            table.add_column(
+                column.name,
+                justify="right" if name.endswith("#") else "left",
+                no_wrap=cut,
+                overflow="ellipsis" if cut else "fold",
+                width=widths[column.name],
+            )
+    for row in cells:
+        table.add_row(*(one for one, column in zip(row, measured, strict=True) if column.name in widths))
     show(table)
+    if left_out := [one.name for one in measured if one.name not in widths and not one.empty]:
+        note(f"left out: {', '.join(left_out)} (a wider terminal or --json shows more)")
+
+
+def _measured(name: str, place: int, rows: Sequence[Sequence["Text"]]) -> Column:
+    shown = [row[place] for row in rows]
+    heading = name.removesuffix("#")
+    width = max(len(heading), *(one.cell_len for one in shown))
+    return Column(heading, width, empty=all(one.plain == NOTHING for one in shown))
 
 
 def print_facts(facts: Mapping[str, str | None]) -> None:
@@ -127,7 +153,7 @@ def cell(value: Any) -> "Text":
     from rich.text import Text
 
     if value is None or value == "":
-        return Text("-", style="dim")
+        return Text(NOTHING, style="dim")
     if isinstance(value, Text):
         return value
     text = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -20,7 +20,7 @@ def print_phases(phases: Sequence[PhaseRecord]) -> None:
     if phases:
         rows = [(p.name, p.state.value, p.attempt, when(p.started_at), _took(p), error_text(p.error)) for p in phases]
         names = ("phase", "state", "tries#", "started", "took#", "error")
-        print_table(names, rows, empty="", title="\nPhases")
+        print_table(names, rows, empty="", title="\nPhases", whole=True)
 
 
 def _lines(progress: Progress, full: bool) -> list[str]:

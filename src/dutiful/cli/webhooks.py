@@ -130,7 +130,7 @@ def secret() -> None:
     typer.echo(new_secret(secrets.token_bytes(KEY_BYTES)))
 
 
-def print_posts(found: Sequence[WebhookPost], title: str | None = None) -> None:
+def print_posts(found: Sequence[WebhookPost], title: str | None = None, *, whole: bool = False) -> None:
     print_table(
         ("message", "event", "job", "to", "state", "attempts#", "when", "status#", "error"),
         (
@@ -149,6 +149,7 @@ def print_posts(found: Sequence[WebhookPost], title: str | None = None) -> None:
         ),
         empty="no messages",
         title=title,
+        whole=whole,
     )
 
 
