@@ -103,6 +103,13 @@ async def entangled(ctx: Context, gate: str) -> int:
     return await asyncio.to_thread(stubborn, ctx, gate)
 
 
+@app.job(process=True, timeout="never")
+def engrossed(told: str) -> None:
+    """Tells the file which process it is, and then computes for hours in C, where no thread beside it can run."""
+    Path(told).write_text(str(os.getpid()))
+    sum(range(10**13))
+
+
 @app.job(queue="inert")
 async def inert() -> None:
     """For those that only want to write."""

@@ -129,6 +129,14 @@ def takes_a_moment() -> int:
     return os.getpid()
 
 
+@app.job(name="waits in process", process=True, timeout="10m", retry=Retry(max_attempts=1))
+def waits_in_process(told: str, gate: str) -> int:
+    Path(told).write_text(str(os.getpid()))
+    while not Path(gate).exists():
+        time.sleep(0.005)
+    return os.getpid()
+
+
 @app.job(process=True)
 def enqueues() -> str:
     return str(on_loop.sync.enqueue("from a process").id)

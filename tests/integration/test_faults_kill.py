@@ -13,6 +13,7 @@ from fault_jobs import executions
 from dutiful.core.transitions import State
 from dutiful.reading import JobFilter
 from dutiful.store import Store
+from dutiful.stores.liveness import process_started
 from dutiful.testing.faults import Fleet, WorkerProcess, children, end, until
 
 HOUR = timedelta(hours=1)
@@ -223,3 +224,28 @@ async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store
         assert {key for key, record in records.items() if record.crashes == 1} == {claim.job_id for claim in held}
         assert all(records[claim.job_id].worker_id == other.id for claim in kept)
         assert await store.check_places() == []
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+async def test_a_handler_in_a_process_dies_with_its_worker_even_if_it_computes_in_c(
+    store: Store, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    async with fault_jobs.fleet(store, tmp_path) as fleet:
+        worker = fleet.start("--no-services")
+        await fault_jobs.engrossed.enqueue(str(told))
+
+        async def begun() -> int:
+            return int(told.read_text() or 0) if told.exists() else 0
+
+        child = await until(begun, "the handler computes")
+        assert child in children(worker.pid)
+        worker.kill()
+
+        async def gone() -> bool:
+            return process_started(child) is None
+
+        try:
+            await until(gone, "its process has ended", within=20)
+        finally:
+            end(child)

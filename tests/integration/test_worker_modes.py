@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import os
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -151,6 +152,24 @@ async def test_a_process_that_dies_fails_its_job_only(told: Dutiful) -> None:
         assert "exit code 3" in attempt.error["message"]
         record, _ = await attempted(told, "process", "hello again")
         assert record.state is State.COMPLETED
+
+
+@sqlite
+async def test_a_process_outlives_every_thread_of_the_event_loop(told: Dutiful, tmp_path: Path) -> None:
+    file, gate = tmp_path / "told", tmp_path / "gate"
+    loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor()
+    async with working(told):
+        loop.set_default_executor(threads)
+        job = await told.enqueue("waits in process", {"told": str(file), "gate": str(gate)})
+
+        async def begun() -> bool:
+            return file.exists() and bool(file.read_text())
+
+        await eventually(begun)
+        loop.set_default_executor(ThreadPoolExecutor())
+        threads.shutdown()
+        gate.touch()
+        assert await job.result("20s") == int(file.read_text())
 
 
 async def gone(pid: int) -> bool:

@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import importlib
 import multiprocessing
-import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,10 +20,12 @@ from dutiful.core.job import Claim
 from dutiful.core.outcome import Cancel, Cancelled, Done, Fail, Failed, Outcome, Snooze, Snoozed
 from dutiful.core.payload import encode
 from dutiful.core.retry import Retry
+from dutiful.daemons import Daemons
 from dutiful.kind import Kind
 from dutiful.observe import logs
 from dutiful.observe.logs import ABOUT, WORKER, about
 from dutiful.worker.ending import meant_by
+from dutiful.worker.parent import die_with_parent
 from dutiful.worker.slot import Slot
 
 READY = b"ready"  # said by a process that could begin now
@@ -76,6 +77,8 @@ class ProcessPool:
         self._result_limit = result_limit
         self._message_limit = message_limit
         self._free = asyncio.Semaphore(size)
+        # A thread of our own: its members die with it, so it may not end before we are closed.
+        self._starter = Daemons(1, "dutiful processes")
         self._idle: deque[_Member] = deque()
         self._busy: set[_Member] = set()
         self._closed = False
@@ -123,25 +126,30 @@ class ProcessPool:
         return None
 
     async def _started(self) -> "_Member":
-        starting = asyncio.ensure_future(asyncio.to_thread(_Member))
+        starting = self._starter.submit(_Member)
+        started = asyncio.wrap_future(starting)
         try:
-            return await asyncio.shield(starting)
+            return await asyncio.shield(started)
         except asyncio.CancelledError:
-            # It comes up all the same: for the next job, or to be ended with the others.
+            # If it comes up all the same: for the next job, or to be ended with the others.
             starting.add_done_callback(self._keep)
+            started.cancel()
             raise
 
-    def _keep(self, starting: "asyncio.Future[_Member]") -> None:
+    def _keep(self, starting: "Future[_Member]") -> None:
+        """Called by the thread that starts them."""
         if not starting.cancelled() and starting.exception() is None:
-            self._idle.append(starting.result())
+            member = starting.result()
+            self._idle.append(member)
             if self._closed:
-                self.close()
+                member.kill()
 
     def close(self) -> None:
         self._closed = True
         for member in [*self._idle, *self._busy]:
             member.kill()
         self._idle.clear()
+        self._starter.close()
 
 
 class _Member:
@@ -229,7 +237,7 @@ def _serve(pipe: Connection, shape: logs.Shape | None) -> None:
         logs.configure(*shape)
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)  # a drain lets it finish; the parent kills it if it must
-    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
+    die_with_parent()  # one that computes notices no closed pipe
     while True:
         try:
             request = msgspec.json.decode(pipe.recv_bytes(), type=Request)
@@ -238,13 +246,6 @@ def _serve(pipe: Connection, shape: logs.Shape | None) -> None:
                 pipe.send_bytes(msgspec.json.encode(answer))
         except (EOFError, OSError):
             return
-
-
-def _die_with(parent: int) -> None:
-    """A child that computes notices no closed pipe, so this thread looks whether the parent is still there."""
-    while os.getppid() == parent:
-        threading.Event().wait(1)
-    os._exit(1)
 
 
 def _answer(request: Request, pipe: Connection) -> Answer | None:
