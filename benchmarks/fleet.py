@@ -17,7 +17,9 @@ from dutiful.duties import WorkerRecord
 from dutiful.measuring import Measuring, Tally
 from dutiful.services.tallier import KEEP, REST
 from dutiful.store import Store
+from dutiful.worker.pile import Ended, Span
 from dutiful.worker.tallies import Tallies
+from dutiful.working import Completion
 
 WORKERS = 20
 KINDS = tuple(f"kind_{number}" for number in range(50))
@@ -79,19 +81,17 @@ class Fleet:
             await tallies.hand_over(cast(Measuring, _Then(self._store, at)), worker_id)
 
     def _run(self, tallies: Tallies, claims: Sequence[Claim]) -> None:
-        completed: list[Claim] = []
-        runs: list[float] = []
+        completed: list[Ended] = []
         for claim in claims:
-            seconds = self._random.lognormvariate(-3, 1)
+            span = Span(0.0, self._random.lognormvariate(-3, 1))
             outcome = next((end for end in _OUTCOMES if self._random.random() * end[0] < 1), None)
             if outcome is None:
-                completed.append(claim)
-                runs.append(seconds)
+                completed.append((claim, Completion(claim.job_id, claim.claim_id), span))
             else:
-                tallies.ended(claim, seconds)
+                tallies.ended(claim, span)
                 _, what, to = outcome
                 tallies.settled(claim, Change(claim.job_id, claim.claim_id, to, what, claim.attempt, 0))
-        tallies.completed(completed, runs)
+        tallies.completed(completed)
         tallies.count()
 
     def _claim(self, kind: str) -> Claim:

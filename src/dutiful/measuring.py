@@ -33,7 +33,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     count: int
     run: Sketch = {}  # how long they ran, in microseconds
-    wait: Sketch = {}  # how long jobs had been due when they were claimed for their first attempt
+    wait: Sketch = {}  # how long jobs had been due when their first attempt began
     run_microseconds: int = 0  # all together
     wait_microseconds: int = 0
     payload_bytes: int = 0  # all together

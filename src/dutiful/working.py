@@ -43,7 +43,6 @@ class Completion(msgspec.Struct, frozen=True):
     claim_id: int
     result: str | None = None
     webhook: bool = False  # the job names a webhook of its own
-    ran: float = 0.0  # seconds; not stored with the job
 
 
 class Verdict(StrEnum):

@@ -26,8 +26,10 @@ from dutiful.services.rescuer import Rescuer
 from dutiful.store import Store
 from dutiful.testing.store_suite.builders import claim, claim_one, enqueue, new_job, settle, start_one
 from dutiful.worker.lease import Leases
+from dutiful.worker.pile import Span
 from dutiful.worker.settler import Settler
 from dutiful.worker.tallies import Tallies
+from dutiful.working import Completion
 
 Counted = dict[tuple[str, str], Tally]
 
@@ -147,7 +149,7 @@ async def test_a_turn_whose_reply_was_lost_is_repeated_and_counts_once(store: St
     tallies, wire, worker_id = Tallies(), LosesReplies(), uuid4()
     await enqueue(store, *(new_job(payload='{"name": "Ada"}') for _ in range(3)))
     for one in await claim(store):
-        tallies.completed([one], [0.5])
+        tallies.completed([(one, Completion(one.job_id, one.claim_id), Span(0.0, 0.5))])
         if wire.lost < 2:
             with pytest.raises(StoreUnavailable):
                 await tallies.hand_over(wire, worker_id)  # type: ignore[arg-type]
@@ -205,8 +207,7 @@ async def test_an_outcome_that_the_store_refuses_counts_nothing(store: Store) ->
         await settle(store, late, Lost())
     outcomes: list[Outcome] = [Done(), _failed(), Done(), _failed()]
     for one, outcome in zip(claims, outcomes, strict=True):
-        tallies.ended(one, 1.0)
-        settler.settle(one, outcome)
+        settler.settle(one, outcome, Span(0.0, 1.0))
     settler.close()
     await asyncio.wait_for(settling, 60)
     await tallies.hand_over(store, uuid4())

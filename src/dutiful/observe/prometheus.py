@@ -48,7 +48,7 @@ def families(seen: Look, totals: Sequence[Tally], version: str) -> Iterator[Fami
     yield family("dutiful_breaker_trips", "counter", "How often failures have opened a breaker", ["breaker"], trips)
     run, wait = _times(totals)
     yield histogram("dutiful_run_seconds", "How long attempts ran", "kind", _EDGES, run)
-    waited = "How long jobs had been due when they were claimed for their first attempt"
+    waited = "How long jobs had been due when their first attempt began"
     yield histogram("dutiful_wait_seconds", waited, "kind", _EDGES, wait)
 
 

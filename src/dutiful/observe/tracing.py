@@ -20,7 +20,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from dutiful.core import ids
 from dutiful.core.job import Claim, Inserted, Insertion, NewJob
-from dutiful.core.outcome import Done, Failed, Outcome, TimedOut
+from dutiful.core.outcome import Failed, Outcome, TimedOut
+from dutiful.core.transitions import State
 from dutiful.observe.logs import WORKER, follow
 from dutiful.production import Production
 
@@ -30,7 +31,6 @@ FLUSH = timedelta(seconds=5)
 KEY = "trace"  # in a job's options
 MOST_FAILED = 10_000  # attempts whose outcomes wait to be stored
 MOST_LINKS = 100  # of one enqueue; an SDK keeps few more
-DONE = Done()
 _W3C = TraceContextTextMapPropagator()  # and no baggage: who knows what is in it
 _NOWHERE = Context()
 _SINGLE, _BATCH = "messaging.message.id", "messaging.batch.message_count"
@@ -92,9 +92,12 @@ class Tracer:
         """An attempt begins: its span is current until it is ended."""
         return self._begin(lambda: self._start_consuming(claim))
 
-    def end(self, begun: Begun | None, claim: Claim, outcome: Outcome | None) -> None:
-        """None: the handler has completed the job in a transaction."""
-        word = "timed_out" if isinstance(outcome, TimedOut) else type(outcome or DONE).__name__.lower()
+    def end(self, begun: Begun | None, claim: Claim, outcome: Outcome | State) -> None:
+        """A state: the handler has brought the job there in a transaction."""
+        if isinstance(outcome, State):
+            word = "done" if outcome is State.COMPLETED else "partial"
+        else:
+            word = "timed_out" if isinstance(outcome, TimedOut) else type(outcome).__name__.lower()
         if not isinstance(outcome, (Failed, TimedOut)):
             _end(begun, {"dutiful.outcome": word})
             return

@@ -105,12 +105,11 @@ class Drain:
         slot.task = asyncio.current_task()
         with _on_time(slot, kind):
             outcome = await self._attempts.run(claim, kind, slot)
-        if outcome is not None:
-            self._settler.settle(claim, outcome)
-            await self._settler.flush()
+        self._settler.settle(claim, outcome)
+        await self._settler.flush()
         job = await self._store.find(claim.job_id)
         assert job is not None, "a job that just ran cannot be gone"
-        return Ran(job, outcome or Done())
+        return Ran(job, Done() if isinstance(outcome, State) else outcome)
 
     async def _move_clock(self, until: datetime | None, advance: bool) -> bool:
         """On to the next time at which something is due; False if that is too far, or nothing is."""

@@ -18,6 +18,7 @@ from dutiful.core.errors import DutifulError, ItemsFailed
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Cancel, Done, Failed, Lost, Outcome, Partial, Snooze
 from dutiful.core.payload import encode
+from dutiful.core.transitions import State
 from dutiful.kind import Kind, Mode, Phase
 from dutiful.observe.logs import about
 from dutiful.pipeline import Pipeline
@@ -68,8 +69,8 @@ class Attempts:
     def close(self) -> None:
         self._reporter.close()
 
-    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Outcome | None:
-        """What came of it; None if the handler has settled the job in its own transaction."""
+    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Outcome | State:
+        """What came of it; a state if the handler has settled the job in its own transaction."""
         slot.begin(claim, kind)
         context = AttemptContext(claim, slot, self._ports)
         outcome: Outcome
@@ -111,7 +112,7 @@ class Attempts:
             await self._last_word(context.tracked, None if stop is None else LAST_WORDS)
         if kind.breaker is not None:
             await context.let_out(sign_of(outcome, stop))
-        if context.settled:
+        if context.settled is not None:
             if not isinstance(outcome, (Done, Partial)):
                 log.warning(
                     "job %s went on after its transaction had completed it; %r is ignored",
@@ -119,9 +120,9 @@ class Attempts:
                     outcome,
                     extra=about(claim),
                 )
-            return None
-        if context.entrusted and isinstance(outcome, (Done, Partial)):
-            return None
+            return context.settled
+        if context.entrusted is not None and isinstance(outcome, (Done, Partial)):
+            return context.entrusted
         # Had the user's own transaction been committed, the store would know this for a repetition.
         return Lost() if stop is Stop.LOST else outcome
 

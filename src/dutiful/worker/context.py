@@ -15,6 +15,7 @@ from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import Claim, Token
 from dutiful.core.outcome import Released, Snoozed, TimeoutExceeded
 from dutiful.core.payload import check_name
+from dutiful.core.transitions import State
 from dutiful.errand import Errand
 from dutiful.kind import Phase
 from dutiful.worker.breaker import AttemptBreakers, NamedBreaker, PassThrough
@@ -61,8 +62,8 @@ class AttemptContext:
         self.blemishes: tuple[dict[str, Any], ...] = ()  # errors in spite of which the pipeline went on
         self.phase_attempt: int | None = None
         self.tracked: Track | None = None  # made when the job first speaks of its progress
-        self.settled = False  # completed in a transaction: nothing is left to settle
-        self.entrusted = False  # completed in the user's own transaction, whose commit nobody tells us of
+        self.settled: State | None = None  # what its own transaction made of it: nothing is left to settle
+        self.entrusted: State | None = None  # the same in the user's own, whose commit nobody tells us of
 
     @property
     def job_id(self) -> UUID:
@@ -241,21 +242,21 @@ class AttemptContext:
         own = Result(self._ports.result_limit)
         async with self._ports.work.transaction(self._token, own.text, self._errors) as inner:
             yield OwnTransaction(inner, own)
-        self.settled = True
+        self.settled = self._slot.settled = _state(self._errors())
 
     async def complete_in(self, session: Any, result: Any = None) -> None:
         self._check_last()
         errors, text = self._errors(), text_of(result, self._ports.result_limit)
         await self._last_word()
         await self._ports.work.complete_within(session, self._token, text, errors)
-        self.entrusted = True
+        self.entrusted = _state(errors)
 
     def complete_in_sync(self, session: Any, result: Any = None) -> None:
         self._check_last()
         errors, text = self._errors(), text_of(result, self._ports.result_limit)
         self._last_word_sync()
         self._ports.work.complete_within_sync(session, self._token, text, errors)
-        self.entrusted = True
+        self.entrusted = _state(errors)
 
     def _errors(self) -> Errors:
         """In spite of which the handler completes its job; ItemsFailed if it had items and every one has failed."""
@@ -294,3 +295,7 @@ class AttemptContext:
             raise UsageError("this job is completed already; the transaction is the last thing a handler does")
         if self._phase is not None and self._phase.position + 1 < self._phase_count:
             raise UsageError(f"phase {self._phase.name} cannot complete the job: only the last phase can")
+
+
+def _state(errors: Errors) -> State:
+    return State.COMPLETED_WITH_ERRORS if errors else State.COMPLETED

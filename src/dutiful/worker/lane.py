@@ -9,11 +9,13 @@ from dutiful.core.error_info import describe
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed, Outcome, Released
+from dutiful.core.transitions import State
 from dutiful.settings import LaneSettings
 from dutiful.worker.attempt import Attempts
 from dutiful.worker.claimer import Claimer
 from dutiful.worker.lease import Leases
 from dutiful.worker.lines import Lines
+from dutiful.worker.pile import Span
 from dutiful.worker.plan import Plan
 from dutiful.worker.settler import Settler
 from dutiful.worker.slot import Slot, Stop
@@ -209,7 +211,8 @@ class Lane:
             self._taken += 1
             if len(self._buffer) <= self._low:
                 self._wake.set()
-            if not self._leases.good(claim.claim_id, time.monotonic(), self._lease_seconds):
+            claimed = self._leases.good_since(claim.claim_id, time.monotonic(), self._lease_seconds)
+            if claimed is None:
                 # Stopped or starved past its lease, this process would run what another one already runs.
                 self._hand_over(claim, Released())
                 continue
@@ -218,11 +221,11 @@ class Lane:
             except Exception as error:
                 # A fault of ours, and the end of this worker; this job was there, so it may not go unspent.
                 if not slot.abandoned:
-                    self._hand_over(claim, Failed(describe(error), type(error)))
+                    self._hand_over(claim, Failed(describe(error), type(error)), slot.span(claimed))
                 raise
             if slot.abandoned:
                 return
-            self._hand_over(claim, outcome, time.monotonic() - slot.started)
+            self._hand_over(claim, outcome, slot.span(claimed))
             if slot.closing:
                 return  # told so while its last word was stored, which must not cost the outcome
             count += 1
@@ -230,10 +233,10 @@ class Lane:
                 with slot.unmoved():
                     await asyncio.sleep(0)
 
-    def _hand_over(self, claim: Claim, outcome: Outcome | None, ran: float | None = None) -> None:
+    def _hand_over(self, claim: Claim, outcome: Outcome | State, span: Span | None = None) -> None:
         if claim.crashes:
             self._forget_suspect(claim)
-        self._settler.settle(claim, outcome, ran)
+        self._settler.settle(claim, outcome, span)
 
     def _forget_suspect(self, claim: Claim) -> None:
         self._suspects.forget(claim)

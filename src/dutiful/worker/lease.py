@@ -26,10 +26,10 @@ LOOK = 1.0
 class Batch:
     """Claims that were made together, so that they are renewed together."""
 
-    __slots__ = ("renewed",)
+    __slots__ = ("claimed", "renewed")
 
     def __init__(self) -> None:
-        self.renewed = time.monotonic()
+        self.claimed = self.renewed = time.monotonic()
 
 
 Held = tuple[Claim, Batch]
@@ -75,10 +75,11 @@ class Leases:
         held = self._held.get(claim_id)
         return held[0] if held else None
 
-    def good(self, claim_id: int, now: float, lease: float) -> bool:
-        """Whether a claim is still ours as far as we can know: neither told lost nor left unrenewed for its lease."""
+    def good_since(self, claim_id: int, now: float, lease: float) -> float | None:
+        """Since when a claim is ours, if it still is as far as we can know: neither told lost nor left unrenewed for
+        its lease."""
         held = self._held.get(claim_id)
-        return held is not None and now - held[1].renewed < lease
+        return held[1].claimed if held is not None and now - held[1].renewed < lease else None
 
     def snapshot(self) -> list[Held]:
         return list(self._held.values())  # one step of the interpreter, so that no lock is needed

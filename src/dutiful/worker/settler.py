@@ -21,7 +21,7 @@ from dutiful.core.transitions import State
 from dutiful.kind import Kind
 from dutiful.observe.logs import about
 from dutiful.worker.lease import Leases
-from dutiful.worker.pile import Pile
+from dutiful.worker.pile import NONE, Ended, Pile, Span
 from dutiful.worker.tallies import Tallies
 from dutiful.working import Completion, Refusal, Verdict, Work
 
@@ -76,22 +76,22 @@ class Settler:
         """The claims whose outcomes were handed over and are not known to be stored."""
         return self._waiting.claims | self._under_way.claims | self._aside.claims
 
-    def settle(self, claim: Claim, outcome: Outcome | None, ran: float | None = None) -> None:
+    def settle(self, claim: Claim, outcome: Outcome | State, span: Span | None = None) -> None:
         """Hand over an outcome; it is written soon, and again until the store has answered.
 
-        None: the handler's own transaction has written it. `ran`: for so many seconds, if it was an attempt.
+        A state: the handler's own transaction has written it. Without a span it was not an attempt.
         """
         if type(outcome) is Done:
-            webhook = _names_webhook(claim)
-            self._waiting.done.append(Completion(claim.job_id, claim.claim_id, outcome.result, webhook, ran or 0.0))
-        elif outcome is not None:
-            self._note(claim, ran)
-            self._waiting.changes.append((claim, self._decide(claim, outcome)))
-        else:
+            done = Completion(claim.job_id, claim.claim_id, outcome.result, _names_webhook(claim))
+            self._waiting.done.append((claim, done, span or NONE))
+        elif isinstance(outcome, State):
             self._leases.drop([claim.claim_id])
             if self._tallies is not None:
-                self._tallies.completed([claim], [ran or 0.0])
+                self._tallies.stored(outcome, claim, span or NONE)
             return
+        else:
+            self._note(claim, span)
+            self._waiting.changes.append((claim, self._decide(claim, outcome)))
         self._wake.set()
 
     def give_back(self, held: Lapsed) -> None:
@@ -167,9 +167,9 @@ class Settler:
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
-    async def _complete(self, done: Sequence[Completion]) -> None:
+    async def _complete(self, done: Sequence[Ended]) -> None:
         try:
-            refused = await self._work.complete(done, skip_locked=self._skip_locked)
+            refused = await self._work.complete([one for _, one, _ in done], skip_locked=self._skip_locked)
         except DataRefused as error:
             if len(done) > 1:
                 middle = len(done) // 2
@@ -179,30 +179,26 @@ class Settler:
             await self._refused_result(done[0], error)
             return
         if refused and (locked := _of(refused, Verdict.LOCKED)):
-            self._put_aside(Pile([d for d in done if d.claim_id in locked]))
-            done = [d for d in done if d.claim_id not in locked]
+            self._put_aside(Pile([one for one in done if one[0].claim_id in locked]))
+            done = [one for one in done if one[0].claim_id not in locked]
         self.count += len(done)
-        claims = self._leases.drop([d.claim_id for d in done])
-        self._ended(any(d.webhook for d in done))
+        self._leases.drop([claim.claim_id for claim, _, _ in done])
+        self._ended(any(one.webhook for _, one, _ in done))
         if self._tallies is not None:
-            if refused or len(claims) < len(done):
-                ran, lost = {d.claim_id: d.ran for d in done}, _of(refused, Verdict.LOST)
-                stored = [claim for claim in claims if claim.claim_id not in lost]
-                self._tallies.completed(stored, [ran[claim.claim_id] for claim in stored])
-            else:
-                self._tallies.completed(claims, [d.ran for d in done])
+            lost = _of(refused, Verdict.LOST)
+            self._tallies.completed([one for one in done if one[0].claim_id not in lost] if lost else done)
             # The next batch goes out first, so that they are counted while the store is at work.
             asyncio.get_running_loop().call_soon(self._tallies.count)
         if refused:
-            _report(refused, claims)
+            _report(refused, [claim for claim, _, _ in done])
 
-    async def _refused_result(self, done: Completion, error: DataRefused) -> None:
+    async def _refused_result(self, ended: Ended, error: DataRefused) -> None:
         """The database would not take this result: the attempt has failed, its neighbours have not."""
-        claim = self._leases.claim(done.claim_id)
-        if claim is not None:
+        claim, _, span = ended
+        if self._leases.claim(claim.claim_id) is not None:
             message = f"the job's result could not be stored: {error}"
             info = made("ResultRefused", message, ErrorClass.NON_RETRYABLE)
-            self._note(claim, done.ran)
+            self._note(claim, span)
             await self._apply([(claim, self._decide(claim, Failed(info, final=True)))])
 
     async def _apply(self, changes: Sequence[tuple[Claim, Change]]) -> None:
@@ -241,9 +237,9 @@ class Settler:
             ]
             await self._apply(again)
 
-    def _note(self, claim: Claim, ran: float | None) -> None:
-        if self._tallies is not None and ran is not None:
-            self._tallies.ended(claim, ran)
+    def _note(self, claim: Claim, span: Span | None) -> None:
+        if self._tallies is not None and span is not None:
+            self._tallies.ended(claim, span)
 
     def _count(self, changes: Sequence[tuple[Claim, Change]], refused: Sequence[Refusal]) -> None:
         if self._tallies is None:

@@ -9,6 +9,7 @@ from typing import Any
 from dutiful.core.duration import brief
 from dutiful.core.errors import ShutdownTimeout
 from dutiful.core.outcome import Released
+from dutiful.worker.pile import Span
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slots
 
@@ -58,7 +59,7 @@ class Shutdown:
         for slot in interrupted:
             if slot.claim is not None:  # it did not heed us; its job goes to somebody else all the same
                 slot.abandoned = True
-                settler.settle(slot.claim, Released())
+                settler.settle(slot.claim, Released(), Span(0.0, slot.ran.total_seconds()))
         # A claim under way is waited for: cancelled, it would hold jobs that nobody knows of.
         await asyncio.wait(feeding, timeout=LAST_WORDS)
         self._interrupted = len(interrupted)

@@ -11,7 +11,9 @@ from enum import Enum
 from typing import Any
 
 from dutiful.core.job import Claim
+from dutiful.core.transitions import State
 from dutiful.kind import Kind, Mode
+from dutiful.worker.pile import Span
 
 
 class Stop(Enum):
@@ -37,6 +39,7 @@ class Slot:
         "deadline",
         "kind",
         "lane",
+        "settled",
         "started",
         "stop",
         "task",
@@ -51,6 +54,7 @@ class Slot:
         self.started = 0.0
         self.deadline: float | None = None
         self.allowed: timedelta | None = None  # the timeout that the deadline comes from
+        self.settled: State | None = None  # by a transaction of the handler's own
         self.stop: Stop | None = None
         self.also: Stop | None = None  # another reason, that came after the first
         self.told_at = 0.0
@@ -62,7 +66,7 @@ class Slot:
     def begin(self, claim: Claim, kind: Kind[Any, Any]) -> None:
         self.claim = claim
         self.kind = kind
-        self.stop = self.also = None
+        self.stop = self.also = self.settled = None
         self.deadline = self.allowed = None
         if kind.mode is Mode.PROCESS:  # that one waits for a process first
             self.started = time.monotonic()
@@ -120,6 +124,10 @@ class Slot:
     @property
     def ran(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self.started)
+
+    def span(self, claimed: float) -> Span:
+        """Of the attempt that ran here until now, whose claim was made then."""
+        return Span(self.started - claimed, time.monotonic() - self.started)
 
     def interrupted_by(self, interrupt: Callable[[Stop], None]) -> None:
         """How to reach a handler that does not run on the event loop (a thread, a process)."""

@@ -36,7 +36,8 @@ class Slots:
         """Somebody else has this job now; whether it runs here."""
         for slot in self._all:
             if slot.claim is not None and slot.claim.claim_id == claim.claim_id:
-                slot.tell(Stop.LOST)
+                if slot.settled is None:  # else its claim is gone since its own transaction has ended it
+                    slot.tell(Stop.LOST)
                 return True
         return False
 

@@ -1,6 +1,6 @@
 """What attempts came to, counted in memory by kind and outcome until it is handed over, a few times a minute."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from dutiful.core.job import Claim
@@ -8,8 +8,10 @@ from dutiful.core.settle import Change
 from dutiful.core.sketch import Sketch, add_times
 from dutiful.core.transitions import State
 from dutiful.measuring import Measuring, Tally, outcome_of
+from dutiful.worker.pile import Ended, Span
 
-# The attempt was handed back, so the job will be claimed for the first time once more, and its wait be counted then.
+# The attempt was handed back, so the job will have its first one once more, and its wait be counted then; but not if it
+# was lost, for then nobody knows whether it had begun.
 HANDED_BACK = frozenset({"snoozed", "released", "lost"})
 MANY = 4_096  # of so many the times are added up at once, by sorting them: in Python that is faster than one by one
 
@@ -45,33 +47,36 @@ class Tallies:
     took the claim away, a worker or a person. What was never started is no attempt."""
 
     def __init__(self) -> None:
-        self._ended: dict[int, float] = {}  # by claim, of those that were not completed: how long it ran
+        self._ended: dict[int, Span] = {}  # by claim, of those that were not completed
         self._counts: dict[str, dict[str, Count]] = {}  # by outcome, then kind
-        self._uncounted: list[tuple[Sequence[Claim], Sequence[float]]] = []
+        self._uncounted: list[Sequence[Ended]] = []
         self._listed = 0  # times that are not added up yet, at most
         self._turn = 0
         self._turned: list[Tally] = []  # this turn's, until the store has them
 
-    def ended(self, claim: Claim, seconds: float) -> None:
-        """An attempt came to its end after so long, and the job is not completed; its outcome is on its way."""
-        self._ended[claim.claim_id] = seconds
+    def ended(self, claim: Claim, span: Span) -> None:
+        """An attempt came to its end, and the job is not completed; its outcome is on its way."""
+        self._ended[claim.claim_id] = span
 
-    def completed(self, claims: Sequence[Claim], runs: Sequence[float]) -> None:
-        """These are stored, and for so long they ran, one by one; they are only noted, for `count` to be called when
-        there is time."""
-        self._uncounted.append((claims, runs))
+    def completed(self, ended: Sequence[Ended]) -> None:
+        """These are stored; they are only noted, for `count` to be called when there is time."""
+        self._uncounted.append(ended)
 
     def count(self) -> None:
         """What has been completed since the last time."""
         uncounted, self._uncounted = self._uncounted, []
-        for claims, runs in uncounted:
-            self._count(State.COMPLETED.value, claims, runs)
+        for ended in uncounted:
+            self._count(State.COMPLETED.value, [(claim, span) for claim, _, span in ended])
 
     def settled(self, claim: Claim, change: Change) -> None:
         """A change is stored."""
-        seconds = self._ended.pop(claim.claim_id, None)
-        if seconds is not None:
-            self._count(outcome_of(change), [claim], [seconds])
+        span = self._ended.pop(claim.claim_id, None)
+        if span is not None:
+            self._count(outcome_of(change), [(claim, span)])
+
+    def stored(self, state: State, claim: Claim, span: Span) -> None:
+        """The handler has brought its job into this state by itself."""
+        self._count(state.value, [(claim, span)])
 
     def refused(self, claim: Claim) -> None:
         """The claim was lost before its outcome could be stored."""
@@ -95,18 +100,19 @@ class Tallies:
         await self.hand_over(store, worker_id)
         await self.hand_over(store, worker_id)
 
-    def _count(self, outcome: str, claims: Sequence[Claim], runs: Sequence[float]) -> None:
+    def _count(self, outcome: str, ended: Iterable[tuple[Claim, Span]]) -> None:
         """Run for every job, so it calls next to nothing."""
         kinds = self._kinds(outcome)
         handed_back = outcome in HANDED_BACK
-        for claim, seconds in zip(claims, runs, strict=True):
+        for claim, (ahead, ran) in ended:
             one = kinds.get(claim.kind)
             if one is None:
                 one = kinds[claim.kind] = Count()
-            one.runs.append(seconds)
+            one.runs.append(ran)
             if claim.attempt == 1 and not claim.crashes and not handed_back:
-                one.waits.append(claim.waited)
-            size = len(claim.payload)
+                one.waits.append(claim.waited + ahead)
+            payload = claim.payload
+            size = len(payload) if payload.isascii() else len(payload.encode())
             one.payload_bytes += size
             if size > one.payload_most:
                 one.payload_most = size

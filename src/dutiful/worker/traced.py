@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Outcome
+from dutiful.core.transitions import State
 from dutiful.kind import Kind
 from dutiful.worker.attempt import Attempts
 from dutiful.worker.slot import Slot
@@ -19,7 +20,7 @@ class TracedAttempts(Attempts):
         super().__init__(*parts)
         self._tracer = tracer
 
-    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Outcome | None:
+    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Outcome | State:
         begun = self._tracer.begin(claim)
         try:
             outcome = await super().run(claim, kind, slot)

@@ -1,0 +1,136 @@
+"""What counts as an attempt, and its time, where claims and ends come in odd ways."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from working import eventually, final, working
+
+from dutiful import Context, Dutiful, State
+from dutiful.core.outcome import Done
+from dutiful.measuring import Tally
+from dutiful.store import Store
+from dutiful.testing.store_suite.builders import start_one
+from dutiful.worker import shutdown
+from dutiful.worker.lease import Leases
+from dutiful.worker.pile import Span
+from dutiful.worker.settler import Settler
+from dutiful.worker.slot import Slot
+from dutiful.worker.tallies import Tallies
+from dutiful.working import Completion
+
+
+async def totals(app: Dutiful) -> dict[str, Tally]:
+    """By outcome; of the one kind that there is."""
+    async with app.opened() as client:
+        return {tally.outcome: tally for tally in await client.store.totals()}
+
+
+async def test_what_is_stored_counts_though_its_claim_was_found_gone_before_the_reply_came(store: Store) -> None:
+    tallies, leases = Tallies(), Leases()
+    one = await start_one(store)
+
+    class Late:
+        """The keeper looks between the commit and its reply, finds no claim, and drops what it knows of it."""
+
+        async def complete(self, done: Sequence[Completion], **options: Any) -> Any:
+            refused = await store.complete(done, **options)
+            leases.drop([one.claim_id])
+            return refused
+
+    settler = Settler(Late(), {}, leases, lambda low, high: low, tallies=tallies)  # type: ignore[arg-type]
+    leases.add([one])
+    settler.settle(one, Done(), Span(2.0, 0.5))
+    settler.close()
+    await settler.run()
+    await tallies.hand_over(store, uuid4())
+    (total,) = await store.totals()
+    assert (total.count, total.run_microseconds) == (1, 500_000)
+    assert total.wait_microseconds == 2_000_000 + int(one.waited * 1e6), "until it began, not until it was claimed"
+
+
+async def test_a_job_that_ends_with_errors_in_its_own_transaction_is_counted_so(app: Dutiful) -> None:
+    @app.job
+    async def partial(ctx: Context) -> None:
+        async def work(item: int) -> None:
+            if item == 1:
+                raise ValueError("a bad item")
+
+        await ctx.each([0, 1, 2], work)
+        async with ctx.transaction():
+            pass
+
+    async with working(app):
+        job = await partial.enqueue()
+        assert (await final(app, job)).state is State.COMPLETED_WITH_ERRORS
+    assert {outcome: one.count for outcome, one in (await totals(app)).items()} == {"completed_with_errors": 1}
+
+
+async def test_a_handler_that_goes_on_after_its_own_transaction_is_left_alone(app: Dutiful) -> None:
+    story: list[str] = []
+
+    @app.job
+    async def tell(ctx: Context) -> None:
+        async with ctx.transaction():
+            pass
+        for _ in range(30):
+            await asyncio.sleep(0.05)  # several looks of the keeper, which finds the claim gone
+        story.append("to the end")
+
+    async with working(app):
+        await final(app, await tell.enqueue())
+        await eventually(lambda: _told(story))
+    assert {outcome: one.count for outcome, one in (await totals(app)).items()} == {"completed": 1}
+
+
+async def _told(story: list[str]) -> bool:
+    return bool(story)
+
+
+def test_what_waits_for_a_process_has_not_begun() -> None:
+    slot, claimed = Slot("general"), time.monotonic() - 5
+    slot.count_from_now()
+    slot.started -= 3
+    span = slot.span(claimed)
+    assert 2 <= span.ahead < 3 <= span.ran
+
+
+async def test_payloads_are_counted_in_bytes(app: Dutiful) -> None:
+    @app.job
+    async def write(text: str) -> None: ...
+
+    async with working(app):
+        await final(app, await write.enqueue("日" * 100))
+    assert (await totals(app))["completed"].payload_most > 300
+
+
+async def test_an_attempt_that_does_not_heed_the_end_of_its_worker_is_counted_as_released(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.2)
+    begun, go = threading.Event(), threading.Event()
+
+    @app.job
+    def stubborn() -> None:
+        begun.set()
+        while not go.wait(0.05):
+            pass
+
+    app.configure(grace="100ms")
+    try:
+        async with app.opened() as client:
+            worker = app.make_worker(client)
+            running = asyncio.create_task(worker.run())
+            await stubborn.enqueue()
+            await asyncio.to_thread(begun.wait, 60)
+            worker.stop(timedelta(0))
+            await asyncio.wait([running], timeout=60)
+            assert running.done() and running.exception() is not None
+    finally:
+        go.set()
+    assert (await totals(app))["released"].count == 1
