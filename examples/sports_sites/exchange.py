@@ -18,8 +18,8 @@ async def integration(
     async with ctx.breaker("partners"):
         await partners.sync(db.get(lipas_id))
     news = {"lipas-ids": [lipas_id], "operation-type": "update", "initiated-by": "register"}
-    # By a key of this job's own, so that its second attempt tells nobody twice.
-    await jobs.enqueue("webhook", news, dedup_key=f"told-by-{ctx.public_id}")
+    # By a key of this job's own, so that its second attempt tells nobody twice, even if the news has gone out by then.
+    await jobs.enqueue("webhook", news, dedup_key=f"told-by-{ctx.public_id}", once=True)
 
 
 async def webhook(ctx: Context, partners: Partners = Inject("partners")) -> None:

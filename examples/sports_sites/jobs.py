@@ -6,7 +6,17 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from dutiful import DeadLetter, DeadLetterFilter, Dutiful, JobHandle, JobRecord, ReviewState, State
+from dutiful import (
+    DeadLetter,
+    DeadLetterFilter,
+    Dutiful,
+    JobHandle,
+    JobRecord,
+    ReviewState,
+    Scope,
+    State,
+    Unique,
+)
 
 PRIORITY, ATTEMPTS = 100, 3
 LISTED = 1_000
@@ -38,17 +48,22 @@ class Jobs:
         run_at: datetime | None = None,
         correlation_id: str | None = None,
         dedup_key: str | None = None,
+        once: bool = False,
         max_attempts: int = ATTEMPTS,
         within: Any = None,
     ) -> JobHandle[Any]:
-        """Lower priorities run first. A key that a live job of this type has gives that job back instead."""
+        """Lower priorities run first. A key that a live job of this type has gives that job back instead.
+
+        With `once` the key stays taken when that job has ended, and even when it has been removed.
+        """
+        scope = Scope.FOREVER if once else Scope.ACTIVE
         return await self._app.enqueue(
             type,
             payload or {},
             priority=priority,
             run_at=run_at,
             correlation_id=correlation_id,
-            unique=dedup_key,
+            unique=None if dedup_key is None else Unique(dedup_key, scope=scope),
             max_attempts=max_attempts,
             created_by=self._by,
             within=within,

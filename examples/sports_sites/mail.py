@@ -29,6 +29,7 @@ async def produce_reminders(ctx: Context, db: Sites = Inject("db"), jobs: Jobs =
             "email",
             {"to": reminder.address, "template": "reminder", "data": {"site": reminder.name}},
             dedup_key=f"reminder-{reminder.id}",
+            once=True,  # the mail may be sent before the reminder is ticked off
         )
         db.produced(reminder.id)
     return {"reminders": len(overdue)}

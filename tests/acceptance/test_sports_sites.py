@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sports import SITES, Register, register, until
 
-from dutiful import Context, Inject, PayloadInvalid, ReviewState, State, UnknownKind, UsageError
+from dutiful import Context, Inject, JobHandle, PayloadInvalid, ReviewState, State, UnknownKind, UsageError
 from examples.sports_sites.config import Config
 from examples.sports_sites.diversity import Cell, diversity, shannon
 from examples.sports_sites.jobs import Jobs
@@ -127,6 +127,33 @@ async def test_the_scheduler_in_the_worker_makes_the_periodic_jobs(house: Regist
     async with house.working(app):
         await until(produced)
     assert len(house.outside.delivered) == 1, "one mail, however often the reminders are produced"
+
+
+@pytest.mark.parametrize(("kind", "payload"), [("integration", {"lipas-id": 12345}), ("produce-reminders", {})])
+@pytest.mark.req("L37")
+async def test_a_job_that_is_run_again_after_the_one_it_asked_for_has_ended_tells_nobody_twice(
+    house: Register, monkeypatch: pytest.MonkeyPatch, kind: str, payload: dict[str, Any]
+) -> None:
+    house.sites.remind(12346, "caretaker@club.example", datetime.now(UTC) - timedelta(days=1))
+    ask, asked = Jobs.enqueue, []
+
+    async def broken(self: Jobs, *args: Any, **options: Any) -> JobHandle[Any]:
+        """Ends the attempt between this line and the next, the first time when what was asked for is done."""
+        job = await ask(self, *args, **options)
+        asked.append(job)
+        await job.result("30s")
+        if len(asked) == 1:
+            raise ConnectionError("the power goes")
+        return job
+
+    parent = await house.jobs.enqueue(kind, payload)
+    monkeypatch.setattr(Jobs, "enqueue", broken)
+    app = house.another_app(retry_base="10ms")
+    async with app, house.working(app):
+        await house.becomes(parent.id, State.COMPLETED)
+        await house.quiet()
+    assert [job.created for job in asked] == [True, False], "the second attempt asked again, and found the first one's"
+    assert len(house.outside.heard) + len(house.outside.delivered) == 1
 
 
 @pytest.mark.parametrize("app_url", ONLY, indirect=True)
