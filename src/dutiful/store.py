@@ -51,6 +51,9 @@ class Schema(Protocol):
         """Whether the database itself keeps tenants apart for us; then a batch holds the jobs of one tenant only."""
         ...
 
+    async def check_made(self) -> None:
+        """SchemaMismatch if it has none of our tables and `open` would make them; for whoever only wants to look."""
+
     def check_worker(self) -> None:
         """UsageError if a worker could not do all of its work with the rights that we have here."""
 

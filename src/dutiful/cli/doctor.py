@@ -13,7 +13,7 @@ import typer
 from dutiful.app import Dutiful
 from dutiful.cli import FAILURE
 from dutiful.cli.output import AsJson, console, now, plain, print_json, show
-from dutiful.cli.target import check_file, target
+from dutiful.cli.target import sqlite_file, target
 from dutiful.client import Client
 from dutiful.core import ids
 from dutiful.core.alert import Alert, AlertRule, AlertState
@@ -95,15 +95,18 @@ async def _examine(app: Dutiful) -> Report:
     store = app.make_store()
     report = Report(store.url)
     try:
-        check_file(store)
+        await store.check_made()
         async with app.opened() as client:
             await _look(client, report, app.alert_rules())
     except SchemaMismatch as error:
         report.findings.append(Finding(Level.PROBLEM, error.problem, error.remedy))
     except StoreUnavailable as error:
-        report.findings.append(
-            Finding(Level.PROBLEM, str(error), "check the address, that the server runs, and the role")
+        remedy = (
+            "check the address, that the server runs, and the role"
+            if sqlite_file(store) is None
+            else "check the path, the disk, and who else uses the file"
         )
+        report.findings.append(Finding(Level.PROBLEM, str(error), remedy))
     return report
 
 

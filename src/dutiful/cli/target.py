@@ -14,7 +14,7 @@ import typer
 
 from dutiful.app import Dutiful
 from dutiful.client import Client
-from dutiful.core.errors import StoreUnavailable, UsageError
+from dutiful.core.errors import UsageError
 from dutiful.core.principal import Origin, Principal
 from dutiful.operator import Operator, os_user
 from dutiful.settings import named_app
@@ -74,7 +74,7 @@ def operate(
 ) -> T:
     """Do `work` as the user of this process; with a `tenant`, nothing of another one exists.
 
-    `makes_file`: a fresh folder may begin with it, so a SQLite file that is missing is made.
+    `makes_file`: a fresh folder may begin with it, so a SQLite file that is missing is made, and so are our tables.
     """
     app = target(ctx).any_app()
     user, rules, policies = this_user(tenant), app.alert_rules(), app.breaker_policies()
@@ -89,7 +89,7 @@ def this_user(tenant: str | None = None) -> Principal:
 def _open(app: Dutiful, work: Callable[[Client], Coroutine[Any, Any, T]], makes_file: bool = False) -> T:
     async def session() -> T:
         if not makes_file:
-            check_file(app.make_store())
+            await app.make_store().check_made()  # to look at jobs must not make a database where a typo points to
         async with app.opened() as client:
             return await work(client)
 
@@ -99,16 +99,6 @@ def _open(app: Dutiful, work: Callable[[Client], Coroutine[Any, Any, T]], makes_
 def sqlite_file(store: Store) -> Path | None:
     """The file of a store that keeps its jobs in one."""
     return Path(store.url.removeprefix(SQLITE)) if store.url.startswith(SQLITE) else None
-
-
-def check_file(store: Store) -> None:
-    """Refuse a missing SQLite file: to look at jobs must not make an empty database where a typo points to."""
-    path = sqlite_file(store)
-    if path is not None and not path.exists():
-        raise StoreUnavailable(
-            f"there is no database {path} yet: start a worker, enqueue a job or run `dutiful migrate` to make it, "
-            "or give another --database-url"
-        )
 
 
 def _imported(name: str) -> Dutiful:

@@ -40,6 +40,9 @@ class PostgresTenancy(PostgresReading):
         self._no_worker = role if enabled and not works else None
         self._db.first = self._acting_for(EVERYONE) if enabled and not everywhere else None
 
+    async def check_made(self) -> None:
+        """Nothing is made when it is opened: what is missing is refused then."""
+
     def check_worker(self) -> None:
         if self._no_worker is not None:
             group = f"{self._schema}_worker"

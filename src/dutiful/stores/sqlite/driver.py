@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
+from urllib.parse import quote
 
 import apsw
 
@@ -145,6 +146,20 @@ def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
             cached_statements=_STATEMENTS_CACHED,
         )
         raw.create_function("dutiful_folded", 1, folded, deterministic=True)
+    return Connection(raw)
+
+
+def connect_to_look(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
+    """Open a file that exists, so that it is left as it is and nothing is made beside it."""
+    in_use = any(Path(f"{path}{more}").exists() for more in ("-wal", "-journal"))
+    # To read a file in WAL mode, SQLite makes its companions anew, unless it is told that nobody writes.
+    uri = f"file:{quote(path)}?{'mode=ro' if in_use else 'immutable=1'}"
+    raw: apsw.Connection | sqlite3.Connection
+    if driver == "apsw":
+        raw = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        raw.set_busy_timeout(busy_timeout_ms)
+    else:
+        raw = sqlite3.connect(uri, uri=True, timeout=busy_timeout_ms / 1000, isolation_level=None)
     return Connection(raw)
 
 

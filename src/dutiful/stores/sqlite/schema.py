@@ -5,13 +5,14 @@ import os
 import stat
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 
 from dutiful.core.errors import SchemaMismatch, UsageError
-from dutiful.stores.sqlite.driver import Connection, is_busy
+from dutiful.stores.sqlite.driver import LIBRARIES, Connection, Driver, connect_to_look, is_busy, translate
 from dutiful.stores.sqlite.sql import SQL
 
 SCHEMA_VERSION = 7
@@ -71,6 +72,35 @@ def check_path(path: str) -> None:
     for needed in (Path(path), Path(path).parent):
         if not os.access(needed, os.W_OK):
             raise UsageError(f"{needed} cannot be written to: change its permissions, or run as its owner")
+
+
+def check_made(path: str, driver: Driver, busy_timeout: timedelta) -> None:
+    """Raise SchemaMismatch if there is no file, or one without our tables; it is only read, and nothing made beside."""
+    try:
+        there = Path(path).exists()
+    except PermissionError:
+        there = True  # perhaps; check_path tells
+    if not there:
+        raise SchemaMismatch(
+            f"there is no database {path} yet",
+            "start a worker, enqueue a job or run `dutiful migrate` to make it, or give another --database-url",
+        )
+    check_path(path)
+    leave = LIBRARIES.enter(path, driver)
+    try:
+        db = connect_to_look(path, driver, busy_timeout // timedelta(milliseconds=1))
+        try:
+            ours = db.value(SQL["has_meta"]) is not None
+        finally:
+            db.close()
+    except Exception as error:
+        raise translate(error, path) from error
+    finally:
+        leave()
+    if not ours:
+        raise SchemaMismatch(
+            f"{path} is not a Dutiful database", "`dutiful migrate` makes it one; or give another --database-url"
+        )
 
 
 def prepare(db: Connection, synchronous: str) -> None:

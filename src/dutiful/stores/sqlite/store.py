@@ -129,6 +129,9 @@ class SqliteStore(
     def guarded(self) -> bool:
         return False
 
+    async def check_made(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, schema.check_made, self._path, self._driver, self._busy)
+
     def check_worker(self) -> None:
         """Who can open the file can do everything."""
 
