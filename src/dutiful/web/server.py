@@ -1,6 +1,7 @@
 """The process that serves the API: it starts before its database if need be, and stops in order."""
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -11,12 +12,13 @@ from typing import Any
 import uvicorn
 
 from dutiful.app import Dutiful
-from dutiful.core.errors import DutifulError
+from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.sensitive import redact
 from dutiful.web.app import create_app
 
 log = logging.getLogger("dutiful.web")
 GRACE = 10
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 async def serve(app: Dutiful, host: str, port: int, **options: Any) -> None:
@@ -33,10 +35,55 @@ async def serve(app: Dutiful, host: str, port: int, **options: Any) -> None:
     logging.getLogger("uvicorn.access").addFilter(_NoSecrets())
     server = Server(config, app)
     loop = asyncio.get_running_loop()
+    sockets = await loop.run_in_executor(None, bound, host, port)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.handle_exit, number, None)
-    await server.serve()
+    await server.serve(sockets)
     log.info("server stopped")
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets at every address that `host` stands for, before anything else is begun: uvicorn would find out last."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: there is no such address ({error})") from error
+    sockets: list[socket.socket] = []
+    absent: OSError | None = None
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            sockets.append(_bound(socket.socket(family, kind, protocol), address))
+        except OSError as error:
+            if error.errno not in ABSENT:
+                for one in sockets:
+                    one.close()
+                raise _refused(host, port, error) from error
+            absent = error  # localhost may stand for ::1 where IPv6 is off: the others will do
+    if not sockets and absent is not None:
+        raise _refused(host, port, absent) from absent
+    return sockets
+
+
+def _bound(one: socket.socket, address: Any) -> socket.socket:
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if one.family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _refused(host: str, port: int, error: OSError) -> DutifulError:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return DutifulError(f"port {port} at {host} is taken: end what listens there, or give another --port")
+        case errno.EACCES:
+            return UsageError(f"this user may not listen at port {port}: give another --port, 1024 or above")
+        case _:
+            return UsageError(f"--host {host}: this machine cannot listen there ({error.strerror})")
 
 
 class _NoSecrets(logging.Filter):
@@ -57,6 +104,11 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals are heeded by us: uvicorn would end the process by the very signal that it has heeded."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets and self.started:
+            self._log_started_message(sockets)  # uvicorn leaves that to whoever made them
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # It waits for requests to end, and a stream of events would not.

@@ -1,0 +1,46 @@
+"""`dutiful server` where it cannot listen."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import Project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path, f"sqlite:///{tmp_path / 'jobs.db'}").write_jobs()
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_begun(project: Project, taken: int) -> None:
+    answer = project.run("server", "--port", str(taken))
+
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"dutiful: port {taken} at 127.0.0.1 is taken: end what listens there, or give another --port\n"
+    )
+    assert not (project.folder / "jobs.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--host", "nowhere.invalid"], "--host nowhere.invalid: there is no such address"),
+        (["--host", "x" * 70 + ".example"], "there is no such address"),
+        (["--host", "192.0.2.1"], "--host 192.0.2.1: this machine cannot listen there"),
+        (["--port", "65536"], "'--port': it should be less than or equal to 65535"),
+        (["--port", "-1"], "'--port': it should be greater than or equal to 0"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_a_usage_error(project: Project, options: list[str], told: str) -> None:
+    answer = project.run("server", *options)
+
+    assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
+    assert told in answer.err
