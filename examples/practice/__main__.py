@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dutiful import UsageError
 from examples.practice.story import tell
 
 
@@ -26,7 +27,10 @@ def main() -> int:
     logging.getLogger("dutiful").setLevel(logging.CRITICAL)  # the story tells of it
     with tempfile.TemporaryDirectory(prefix="practice-") as folder:
         url = chosen.database_url or f"sqlite:///{Path(folder).absolute()}/jobs.db"
-        return 0 if asyncio.run(tell(Console(), Path(folder), url)) else 1
+        try:
+            return 0 if asyncio.run(tell(Console(), Path(folder), url)) else 1
+        except UsageError as error:
+            parser.error(str(error))
 
 
 sys.exit(main())

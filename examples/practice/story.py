@@ -11,7 +11,6 @@ from rich.console import Console
 
 from dutiful import Dutiful, PayloadInvalid, UniqueConflict
 from dutiful.web import create_app
-from examples.practice.database import own_schema
 from examples.practice.firms import Firms
 from examples.practice.furnishing import (
     ADA,
@@ -30,6 +29,7 @@ from examples.practice.record import QueueRecord
 from examples.practice.review import Reviewed, review
 from examples.practice.service import practice_app
 from examples.practice.visitor import revoke_tokens
+from examples.schemas import own_schema
 from examples.serving import serving
 
 HERE, THERE = 123, 456  # the firms
@@ -41,7 +41,7 @@ async def tell(console: Console, folder: Path, database_url: str) -> bool:
     """Whether it added up."""
     firms, outside = Firms(folder), Outside()
     fill(outside)
-    async with asyncio.timeout(DEADLINE), outside.open() as addresses, own_schema(database_url) as schema:
+    async with asyncio.timeout(DEADLINE), outside.open() as addresses, own_schema(database_url, "practice") as schema:
         app = practice_app(database_url, firms, addresses, schema=schema)
         await app.make_store().migrate()
         async with app, following(app, console) as ledger, serving(create_app(app)) as url, app.embedded():

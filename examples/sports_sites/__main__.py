@@ -9,16 +9,25 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dutiful import UsageError
 from examples.sports_sites.story import tell
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.sports_sites", description=__doc__)
-    parser.add_argument("--database-url", help="an empty database for the jobs, as on Postgres; else a file of its own")
-    database_url: str | None = parser.parse_args().database_url
+    parser.add_argument(
+        "--database-url",
+        help="a Postgres database for the jobs, in schemas that are dropped in the end (a temporary SQLite file)",
+    )
+    url: str | None = parser.parse_args().database_url
+    if url is not None and not url.startswith("postgres"):
+        parser.error("--database-url must be postgresql://…; leave it out for a temporary SQLite file")
     logging.getLogger("dutiful").setLevel(logging.CRITICAL)  # the story tells of it
     with tempfile.TemporaryDirectory(prefix="sports-sites-") as folder:
-        return 0 if asyncio.run(tell(Console(), Path(folder), database_url)) else 1
+        try:
+            return 0 if asyncio.run(tell(Console(), Path(folder), url or f"sqlite:///{folder}/jobs.db")) else 1
+        except UsageError as error:
+            parser.error(str(error))
 
 
 sys.exit(main())

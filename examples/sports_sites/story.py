@@ -12,6 +12,7 @@ import httpx2
 from rich.console import Console
 
 from dutiful import AlertState, BreakerState, Drain, Dutiful, Family, Operator, PauseScope, Role, State
+from examples.schemas import own_schema
 from examples.sports_sites.config import Config
 from examples.sports_sites.jobs import ATTEMPTS, Jobs
 from examples.sports_sites.ledger import Ledger, following
@@ -19,7 +20,7 @@ from examples.sports_sites.outside import Outside
 from examples.sports_sites.processes import House, Process, house
 from examples.sports_sites.service import KEPT_DAYS, sports_app
 from examples.sports_sites.sites import Site, Sites
-from examples.sports_sites.views import Views, views
+from examples.sports_sites.views import SCHEMA, Views, views
 from examples.sports_sites.watch import Watch
 
 SECRET = "whsec_" + base64.b64encode(b"the pager of the sports register").decode()
@@ -44,10 +45,15 @@ SITES = [
 ]
 
 
-async def tell(console: Console, folder: Path, database_url: str | None = None) -> bool:
-    """Whether it added up; jobs are kept in an empty database, or else in a file in the folder."""
+async def tell(console: Console, folder: Path, database_url: str) -> bool:
+    """Whether it added up."""
     outside = Outside(SECRET)
-    async with asyncio.timeout(DEADLINE), outside.open() as addresses:
+    async with (
+        asyncio.timeout(DEADLINE),
+        outside.open() as addresses,
+        own_schema(database_url, "sports") as schema,
+        own_schema(database_url, "sports_views") as views_schema,
+    ):
         config = Config(
             folder=folder,
             services=addresses.services,
@@ -57,12 +63,18 @@ async def tell(console: Console, folder: Path, database_url: str | None = None) 
             fast_threads=3,
             general_threads=5,
         )
-        database_url = database_url or f"sqlite:///{folder}/jobs.db"
         environment = {**config.environment(), **PACE, "DUTIFUL_DATABASE_URL": database_url}
-        app = sports_app(config, database_url)
+        if schema is not None:
+            environment["DUTIFUL_SCHEMA"] = schema
+        app = sports_app(config, database_url, schema=schema)
         _fill(folder)
         await app.make_store().migrate()
-        async with app, views(app) as tables, following(app, console) as ledger, house(folder, environment) as home:
+        async with (
+            app,
+            views(app, views_schema or SCHEMA) as tables,
+            following(app, console) as ledger,
+            house(folder, environment) as home,
+        ):
             await tables.install()
             operator = await app.operator(SHIFT)
             _, secret = await operator.create_token("web", Role.MANAGER)

@@ -5,9 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+
+def _tell(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"}
+    command = [sys.executable, "-m", "examples.sports_sites", *options]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
 
 
 @pytest.mark.req(
@@ -15,8 +22,21 @@ ROOT = Path(__file__).parents[2]
 )
 @pytest.mark.req("L80", "L85", "L87", "L89", "L92", "L93", "L97", "L98", "L102")
 def test_the_story_ends_by_itself_and_adds_up(app_url: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"}
-    command = [sys.executable, "-m", "examples.sports_sites", "--database-url", app_url]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
+    postgres = app_url.startswith("postgres")
+    before = _tables(app_url) if postgres else []
+    done = _tell("--database-url", app_url) if postgres else _tell()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert done.stdout.count("✓") == 10 and "✗" not in done.stdout
+    assert not postgres or _tables(app_url) == before, "what it made is gone, so that it can be told again"
+
+
+def _tables(database_url: str) -> list[tuple[str, ...]]:
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute("select schemaname, relname from pg_stat_user_tables order by 1, 2")
+        return [tuple(row) for row in found]
+
+
+def test_an_address_where_nothing_answers_is_told_in_a_line() -> None:
+    done = _tell("--database-url", "postgresql://127.0.0.1:1/nowhere")
+    assert done.returncode == 2 and "no database answers" in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 2, "below the usage"
