@@ -13,11 +13,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from sports import Register, register, until
 
+from databases import Postgres
 from dutiful import Dutiful, State
 from examples.sports_sites.importing import importer
 from examples.sports_sites.importing.database import Database, database
@@ -308,3 +310,24 @@ async def test_a_row_whose_job_is_there_already_is_not_asked_for_a_second_time(h
     runs = await import_queues(house.app)
     assert (runs[0].jobs, runs[0].same) == (1, 1)
     assert [UUID(str(row["id"])) for row in await house.views.rows("select * from jobs")].count(asked.id) == 1
+
+
+@pytest.mark.req("L100")
+def test_a_database_without_the_old_queues_is_told_in_a_line_and_left_as_it_is(
+    tmp_path: Path, postgres18: Postgres
+) -> None:
+    name = f"bare_{uuid4().hex}"
+    for url, told in (
+        (f"sqlite:///{tmp_path}/dutiful.db", "there is no database"),
+        (postgres18.create_database(name), "this database has no analysis_queue, elevation_queue"),
+        ("postgresql://127.0.0.1:1/nowhere", "no database answers"),
+    ):
+        environment = {**os.environ, "SPORTS_FOLDER": str(tmp_path), "DUTIFUL_DATABASE_URL": url}
+        command = [sys.executable, "-m", "examples.sports_sites.importing"]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith(told)
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    with psycopg.connect(postgres18.dsn(name)) as connection:
+        assert connection.execute("select count(*) from pg_stat_user_tables").fetchone() == (0,)
+    postgres18.drop_database(name)

@@ -1,15 +1,18 @@
-"""`python -m examples.sports_sites.importing` imports the old queues into the register's own; 1 if rows are left."""
+"""`python -m examples.sports_sites.importing` imports the old queues into the register's own.
+
+It ends with 1 if rows are left, and with 2 if there is nothing to import from.
+"""
 
 import asyncio
 import sys
 
+from dutiful import DutifulError
 from examples.sports_sites.importing.importer import import_queues
 from examples.sports_sites.main import app
 
 
 async def main() -> int:
-    async with app:
-        runs = await import_queues(app)
+    runs = await import_queues(app)
     for run in runs:
         print(run)
         for row_id, problem in run.bad.items():
@@ -17,4 +20,8 @@ async def main() -> int:
     return 1 if any(run.bad for run in runs) else 0
 
 
-sys.exit(asyncio.run(main()))
+try:
+    sys.exit(asyncio.run(main()))
+except DutifulError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)

@@ -5,7 +5,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from dutiful import Dutiful
+from dutiful import Dutiful, UsageError
+from examples.schemas import connect
 from examples.statements import load
 
 STATEMENTS = load(Path(__file__).parent / "statements" / "importing.sql")
@@ -20,6 +21,8 @@ class Database(Protocol):
 
     async def run(self, name: str, *params: Any) -> list[Row]: ...
 
+    async def tables(self) -> set[str]: ...
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """Alone with the ledger: another import waits."""
         ...
@@ -33,9 +36,7 @@ class Database(Protocol):
 async def database(app: Dutiful) -> AsyncIterator[Database]:
     url = app.settings.database_url
     if url.startswith("postgres"):
-        import asyncpg  # on SQLite no driver is needed
-
-        connection = await asyncpg.connect(url)
+        connection = await connect(url)
         try:
             yield _Postgres(connection)
         finally:
@@ -43,7 +44,12 @@ async def database(app: Dutiful) -> AsyncIterator[Database]:
     else:
         import apsw  # the library that the app uses, too
 
-        file = apsw.Connection(url.removeprefix("sqlite:///"))
+        path = url.removeprefix("sqlite:///")
+        try:
+            # Never made: where there is no file, there are no old queues.
+            file = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+        except apsw.CantOpenError:
+            raise UsageError(f"there is no database {path}: the old queues have to be in it") from None
         file.set_busy_timeout(30_000)
         try:
             yield _Sqlite(file)
@@ -57,6 +63,9 @@ class _Postgres:
 
     async def run(self, name: str, *params: Any) -> list[Row]:
         return [dict(row) for row in await self.connection.fetch(STATEMENTS[name], *params)]
+
+    async def tables(self) -> set[str]:
+        return {row["name"] for row in await self.run("postgres_tables")}
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -77,6 +86,9 @@ class _Sqlite:
     async def run(self, name: str, *params: Any) -> list[Row]:
         cursor = self.connection.execute(STATEMENTS[name], params)
         return [dict(zip((column[0] for column in cursor.description), row, strict=True)) for row in cursor]
+
+    async def tables(self) -> set[str]:
+        return {row["name"] for row in await self.run("sqlite_tables")}
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:

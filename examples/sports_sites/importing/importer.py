@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from dutiful import Dutiful, IllegalTransition, JobNotFound, StoreUnavailable
+from dutiful import Dutiful, IllegalTransition, JobNotFound, StoreUnavailable, UsageError
 from examples.sports_sites.importing.database import Database, Row, database
 from examples.sports_sites.importing.rows import READERS, Wanted
 from examples.sports_sites.jobs import Jobs
@@ -33,12 +33,16 @@ class Imported:
 async def import_queues(app: Dutiful) -> list[Imported]:
     """Whatever stops it, another run goes on where it ended; the old workers have to be stopped first."""
     jobs = Jobs(app, by="import")
-    await app.client()  # opened before a transaction of ours holds the file
     async with database(app) as old:
-        async with old.transaction():
-            await old.run("make_ledger")
-        runs = [await _Run(jobs, old, Imported(queue)).go() for queue in READERS]
-        await _bury(jobs, old)
+        if missing := READERS.keys() - await old.tables():
+            raise UsageError(f"this database has no {', '.join(sorted(missing))}: is it that of the old queues?")
+        async with (
+            app
+        ):  # opened when it is known that there is something to do, and before a transaction holds the file
+            async with old.transaction():
+                await old.run("make_ledger")
+            runs = [await _Run(jobs, old, Imported(queue)).go() for queue in READERS]
+            await _bury(jobs, old)
     return runs
 
 

@@ -1,5 +1,11 @@
 -- Both databases understand these; where they differ, each has its own.
 
+-- name: postgres_tables
+select cast(relname as text) as name from pg_class where relkind in ('r', 'p', 'v') and pg_table_is_visible(oid);
+
+-- name: sqlite_tables
+select name from sqlite_master where type in ('table', 'view');
+
 -- name: make_ledger
 create table if not exists imported_rows (
     source    text   not null,
