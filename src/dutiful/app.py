@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import UUID
@@ -260,7 +261,7 @@ class Dutiful(Registry):
             opening.debug("settings read")
             return await self._clients.hold()
 
-        return Embedded(opened, self.make_worker, self._clients.release, grace)
+        return Embedded(opened, partial(self.make_worker, embedded=True), self._clients.release, grace)
 
     # --- parts, which tests replace
 
@@ -270,9 +271,11 @@ class Dutiful(Registry):
     def make_delivery(self, store: Store) -> Delivery:
         return composition.make_delivery(self.settings, store)
 
-    def make_worker(self, client: Client, *, services: bool = True, worker_id: UUID | None = None) -> "Worker":
+    def make_worker(
+        self, client: Client, *, services: bool = True, worker_id: UUID | None = None, embedded: bool = False
+    ) -> "Worker":
         """A worker on an open client; `await worker.run()` until `worker.stop()`."""
-        return composition.make_worker(self, client, services=services, worker_id=worker_id)
+        return composition.make_worker(self, client, services=services, worker_id=worker_id, embedded=embedded)
 
 
 def _id(job_id: UUID | str) -> UUID:

@@ -80,8 +80,13 @@ def make_tracer(settings: Settings) -> "Tracer | None":
     return Tracer()
 
 
-def make_worker(app: Registry, client: Client, *, services: bool = True, worker_id: UUID | None = None) -> "Worker":
-    """A worker on an open client; `await worker.run()` until `worker.stop()`."""
+def make_worker(
+    app: Registry, client: Client, *, services: bool = True, worker_id: UUID | None = None, embedded: bool = False
+) -> "Worker":
+    """A worker on an open client; `await worker.run()` until `worker.stop()`.
+
+    If it is `embedded`, its process goes on after it, and with that what could not be stopped.
+    """
     # Imported here, for a process that only enqueues needs none of it.
     from dutiful.observe.measure import measure
     from dutiful.services.alerts import Alerts
@@ -130,6 +135,7 @@ def make_worker(app: Registry, client: Client, *, services: bool = True, worker_
         duties=runner if services else None,
         tallies=tallies,
         tracer=client.tracer,
+        make_store=(lambda: make_store(settings)) if embedded else None,
     )
     worker = Worker(plan)
     opening.debug("worker made")

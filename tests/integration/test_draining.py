@@ -1,6 +1,7 @@
 """A drain: what is paused finishes what runs and begins nothing, and only then is it called safe."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -14,7 +15,7 @@ import pytest
 from operating import now, of_acme, operator, trail
 from working import eventually, final, state, working
 
-from dutiful import Dutiful, State
+from dutiful import Dutiful, ShutdownTimeout, State
 from dutiful.acting import Pause, PauseScope
 from dutiful.core.errors import IllegalTransition, NotAllowed, UnknownKind, UsageError
 from dutiful.duties import WorkerRecord
@@ -23,6 +24,7 @@ from dutiful.operator.drain import EVERYTHING, Drain, Part
 from dutiful.store import Store
 from dutiful.testing import Clock, ClockedStore
 from dutiful.testing.store_suite.builders import complete, start_one
+from dutiful.worker import shutdown
 
 FAR = timedelta(minutes=10)
 BEAT = "1s"  # a worker counts as alive for three of them: so long may a slow machine keep it from the next
@@ -198,6 +200,53 @@ async def test_a_handler_that_runs_on_after_its_claim_was_taken_away_is_waited_f
         finally:
             go.set()
         assert (await ada.drained(drain, FAR, lambda _: None)).safe
+
+
+@pytest.mark.req("L93", "L95")
+@pytest.mark.parametrize("mode", ["thread", "loop"])
+@pytest.mark.parametrize("scope", ["kinds", "queues", "lanes", "everything"])
+async def test_a_handler_that_outlives_its_embedded_worker_is_waited_for(
+    app: Dutiful, mode: str, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.1)
+    app.configure(heartbeat=BEAT)
+    begun, go = threading.Event(), threading.Event()
+
+    @app.job(name="thread", timeout="never")
+    def in_thread() -> None:
+        begun.set()
+        while not go.is_set():
+            try:
+                go.wait(60)
+            except BaseException:
+                continue  # it is told to stop, and does not heed
+
+    @app.job(name="loop", timeout="never")
+    async def on_loop() -> None:
+        begun.set()
+        while not go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    names: dict[str, Any] = {"kinds": [mode], "queues": ["default"], "lanes": ["general"], "everything": True}
+    try:
+        with pytest.raises(ShutdownTimeout):
+            async with app.embedded(grace="0s"):
+                job = await app.enqueue(mode)
+                await asyncio.to_thread(begun.wait, 60)
+        ada = await app.operator("ada")
+        drain = await ada.drain(**{scope: names[scope]})
+
+        async def runs_on() -> bool:
+            seen = await ada.draining(drain.parts)
+            assert not seen.safe
+            return [one.job_id for one in seen.holdups if "without a claim" in one.remedy] == [job.id]
+
+        await eventually(runs_on)
+    finally:
+        go.set()
+    assert (await ada.drained(drain, FAR, lambda _: None)).safe
+    assert await ada.workers() == []
 
 
 @pytest.mark.req("L93", "L95")

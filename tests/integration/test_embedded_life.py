@@ -262,6 +262,8 @@ async def test_a_blocking_handler_that_does_not_stop_keeps_no_process_from_its_e
         0,
         "1 job was interrupted after the grace of 100ms, and given back\n",
     ), ended.stderr
+    async with Dutiful(f"sqlite:///{sqlite_path}").opened() as fresh:
+        assert await fresh.store.workers() == [], "it has not signed off at its end"
 
 
 @pytest.mark.req("J5", "J6", "J7", "J8", "J9")

@@ -35,6 +35,8 @@ class Plan:
     duties: Duty | None = None
     tallies: Tallies | None = None
     tracer: "Tracer | None" = None
+    # A store for as long as handlers outlive the worker; None: its process ends with it, and so do they.
+    make_store: Callable[[], Store] | None = None
 
 
 def chosen(kinds: Mapping[str, Kind[Any, Any]], names: tuple[str, ...]) -> dict[str, Kind[Any, Any]]:

@@ -17,6 +17,7 @@ from dutiful.locking import LockMode
 from dutiful.worker.lane import Lane
 from dutiful.worker.lock_accord import Accord
 from dutiful.worker.plan import Plan
+from dutiful.worker.vigil import Vigil
 
 log = logging.getLogger("dutiful.worker")
 
@@ -29,6 +30,7 @@ class Presence:
         self._settings = plan.settings
         self._kinds = sorted(plan.kinds)
         self._tallies = plan.tallies
+        self._make_store = plan.make_store
         self._lanes = lanes
         self._accord = accord
         self._started_at = started_at
@@ -52,9 +54,17 @@ class Presence:
     async def beat(self) -> None:
         # Seen before the lanes are: of what is paused, nothing is claimed from here on.
         pauses = await self._store.pauses()
-        lanes = self._seen(pauses)
+        record = self._record(self._seen(pauses), await self._lock_mode())
+        ttl = 3 * self._settings.heartbeat
+        await self._store.beat(record, ttl)
+        if time.monotonic() - self._beaten > ttl.total_seconds():
+            self._accord.doubt()
+        self._beaten = time.monotonic()
+        self._delivery.watched(await self._store.listened())
+
+    def _record(self, lanes: dict[str, Any], locks: LockMode | None = None) -> WorkerRecord:
         host = socket.gethostname()
-        record = WorkerRecord(
+        return WorkerRecord(
             id=self._id,
             name=f"{host}:{os.getpid()}",
             host=host,
@@ -63,14 +73,8 @@ class Presence:
             seen_at=datetime.now(UTC),
             lanes=lanes,
             kinds=self._kinds,
-            locks=await self._lock_mode(),
+            locks=locks,
         )
-        ttl = 3 * self._settings.heartbeat
-        await self._store.beat(record, ttl)
-        if time.monotonic() - self._beaten > ttl.total_seconds():
-            self._accord.doubt()
-        self._beaten = time.monotonic()
-        self._delivery.watched(await self._store.listened())
 
     def _seen(self, pauses: Sequence[Pause]) -> dict[str, dict[str, Any]]:
         """The lanes as they are now, and how full they were since this was last asked."""
@@ -105,7 +109,19 @@ class Presence:
                 await asyncio.wait_for(self._tallies.hand_over_all(self._store, self._id), 2)
             except (DutifulError, TimeoutError) as error:
                 log.warning("what was counted last could not be handed over: %s", error)
+        vigil = self._vigil()
         try:
-            await asyncio.wait_for(self._store.leave(self._id), 5)
+            await asyncio.wait_for(self._store.leave(self._id) if vigil is None else vigil.beat(self._store), 5)
         except (DutifulError, TimeoutError) as error:
             log.warning("could not sign off: %s", error)
+        finally:
+            if vigil is not None:
+                vigil.begin()  # after the beat, which else might come when it has signed off already
+
+    def _vigil(self) -> Vigil | None:
+        """If handlers run on when we are gone, and our process does too."""
+        if self._make_store is None:
+            return None
+        slots = [slot for lane in self._lanes for slot in lane.slots]
+        vigil = Vigil(self._make_store, self._record({}), self._settings.heartbeat, slots)
+        return vigil if vigil.needed else None

@@ -5,10 +5,12 @@ import contextvars
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from dutiful.core.job import Claim
 from dutiful.core.transitions import State
@@ -43,6 +45,7 @@ class Slot:
         "started",
         "stop",
         "task",
+        "thread",
         "told_at",
     )
 
@@ -58,6 +61,7 @@ class Slot:
         self.stop: Stop | None = None
         self.also: Stop | None = None  # another reason, that came after the first
         self.told_at = 0.0
+        self.thread: tuple[UUID, Future[Any]] | None = None  # the job whose handler was begun in one
         self.abandoned = False  # its claim was given back while its handler ran on
         self.closing = False  # the worker itself cancels the task now
         self._interrupt: Callable[[Stop], None] | None = None
@@ -124,6 +128,16 @@ class Slot:
     @property
     def ran(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self.started)
+
+    @property
+    def outlived_by(self) -> UUID | None:
+        """The job whose handler still runs when the slot itself is given up; asked by any thread."""
+        if (thread := self.thread) is not None and not thread[1].done():
+            return thread[0]
+        claim, task = self.claim, self.task
+        if claim is None or task is None or task.done() or task.get_loop().is_closed():
+            return None
+        return claim.job_id
 
     def span(self, claimed: float) -> Span:
         """Of the attempt that ran here until now, whose claim was made then."""

@@ -34,7 +34,9 @@ class Threads:
         call = _Call(function, arguments)
         own = contextvars.copy_context()
         own.run(CURRENT.set, context)
-        running = asyncio.wrap_future(self._daemons.submit(partial(own.run, _caught, call)))
+        thread = self._daemons.submit(partial(own.run, _caught, call))
+        slot.thread = context.job_id, thread
+        running = asyncio.wrap_future(thread)
         slot.interrupted_by(call.interrupt)
         try:
             value, error = await asyncio.shield(running)
@@ -43,6 +45,7 @@ class Threads:
             call.interrupt(Stop.SHUTDOWN)
             running.cancel()  # nobody asks for its result any more, and it may come when the loop is long closed
             raise
+        slot.thread = None  # it keeps what came of it
         if error is None:
             return value
         try:
