@@ -29,6 +29,7 @@ import pytest
 
 import dutiful
 from databases import Postgres
+from dutiful.explanation import Why
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -248,6 +249,8 @@ def test_every_command_exists_with_its_options(page: Path, generate: ModuleType)
             continue
         path = next((" ".join(words[:n]) for n in (3, 2) if " ".join(words[:n]) in verbs), " ".join(words[:2]))
         assert path in verbs or path in groups, f"{page}: there is no {path!r}, as in {line!r}"
+        verb = next((word for word in words[2:3] if re.fullmatch(r"[a-z][a-z-]*", word)), None)
+        assert path not in groups or verb is None, f"{page}: {path!r} has no verb {verb!r}, as in {line!r}"
         if path in verbs:
             rows = [generate._row(name, info, verbs[path]) for name, info in generate._parameters(verbs[path])]
             known = {"--app", "--database-url", "--help", *re.findall(r"`(--[\w-]+)", " ".join(rows))}
@@ -307,6 +310,17 @@ def test_every_action_is_in_the_table_of_the_audit_guide() -> None:
     actions = {text for text in texts if re.fullmatch(r"(?!dutiful\.)[a-z_]+\.[a-z_]+", text)}
     assert "job.enqueue" in actions
     assert actions - told == set()
+
+
+def test_operating_tells_of_every_reason_to_wait_and_of_every_logger() -> None:
+    page = (DOCS / "guides" / "operating.md").read_text()
+    codes = {code for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for code in re.findall(r"`(\w+)`", row)}
+    source = "".join(file.read_text() for file in (ROOT / "src" / "dutiful").rglob("*.py"))
+    loggers = set(re.findall(r'getLogger\("(dutiful\.\w+)"\)', source))
+
+    assert {why.value for why in Why} - codes == set()
+    assert "dutiful.worker" in loggers
+    assert [name for name in sorted(loggers) if f"`{name}`" not in page] == []
 
 
 def test_every_error_is_importable_unless_its_page_says_otherwise(generate: ModuleType) -> None:
