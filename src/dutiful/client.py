@@ -10,7 +10,7 @@ from uuid import UUID
 
 from dutiful.acting import CancelResult
 from dutiful.core import ids
-from dutiful.core.duration import Duration, duration
+from dutiful.core.duration import Duration, brief, duration
 from dutiful.core.errors import (
     DataRefused,
     DutifulError,
@@ -287,7 +287,8 @@ class _Waiting:
         try:
             return await asyncio.wait_for(future, None if limit is None else limit.total_seconds())
         except TimeoutError:
-            raise ResultTimeout(f"job {ids.public(job_id)} is not final after {limit}; it goes on") from None
+            assert limit is not None
+            raise ResultTimeout(f"job {ids.public(job_id)} is not final after {brief(limit)}; it goes on") from None
         finally:
             rest = [f for f in self._waiters.pop(job_id, []) if f is not future]
             if rest:

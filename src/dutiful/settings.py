@@ -320,7 +320,9 @@ def _lane_from_table(name: str, lane: Any) -> LaneSettings:
 def _lane_from_text(text: str) -> LaneSettings:
     name, _, rest = text.strip().partition("=")
     slots, _, queues = rest.partition(":")
-    if not name or not slots.strip().isdigit() or int(slots) < 1:
+    if not name or not slots.strip().isdecimal():
         raise UsageError(f'lane {text.strip()!r} is not of the form name=slots:queue,queue, as in "fast=3:fast"')
+    if int(slots) < 1:
+        raise UsageError(f"lane {text.strip()!r} has no slots: give it 1 or more, or leave it out")
     named = tuple(q.strip() for q in queues.split(",") if q.strip())
     return LaneSettings(name.strip(), int(slots), named or (ANY,))

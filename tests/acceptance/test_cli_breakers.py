@@ -100,6 +100,7 @@ def test_the_table_is_for_people_and_what_is_misspelt_changes_nothing(
 
     misspelt = run("breakers", "open", MAIL, "--for", "30d")
     assert (misspelt.code, f"there is no breaker '{MAIL}'" in misspelt.err) == (2, True)
+    assert misspelt.err.endswith("or say that it is new: --new\n")
     assert run("breakers").out == "no breakers\n"
     assert run("breakers", "open", MAIL, "--for", "30d", "--new").code == 0
     table = run("breakers", "--not-closed").out

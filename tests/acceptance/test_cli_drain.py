@@ -227,7 +227,11 @@ async def test_stuck_jobs_are_listed_and_released(command: Command, store: Store
     await store.beat(ada, timedelta(hours=1))
     assert (await command("jobs", "stuck", "--json")).json["jobs"][0]["worker"] == "web-1:4711"
     assert "web-1:4711" in (await command("jobs", "stuck")).out
-    assert (await command("jobs", "stuck", "--kind", "none", "--older-than", "0s")).out == "no job is running\n"
+    for verb in ("stuck", "release"):
+        misspelt = await command("jobs", verb, "--kind", "nope", "--older-than", "0s")
+        assert (misspelt.code, misspelt.out) == (0, "no job is running\n")
+        assert misspelt.err == "note: no live worker or job has the kind nope; check the spelling\n"
+    assert (await command("jobs", "stuck", "--kind", listed["kind"], "--older-than", "99d")).err == ""
 
     assert (await command("jobs", "release")).code == 2
     done = await command("jobs", "release", "--older-than", "1h", "--reason", "it hangs")

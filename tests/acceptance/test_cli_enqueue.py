@@ -161,5 +161,5 @@ def test_waiting_has_an_end_and_the_job_goes_on(sqlite_project: Project) -> None
     answer = sqlite_project.run("enqueue", "greet", "name=Ada", "--wait", "--timeout", "100ms")
 
     assert answer.code == 1
-    assert "it goes on" in answer.err
+    assert "is not final after 100ms; it goes on" in answer.err
     assert sqlite_project.run("jobs", "list", "--state", "ready", "--json").json["jobs"]

@@ -66,3 +66,4 @@ async def test_a_time_that_is_none_is_refused(project: Project, store: Store) ->
 async def test_a_time_for_which_nothing_is_kept_is_refused(project: Project, store: Store, since: str) -> None:
     answer = project.run("metrics", "--since", since)
     assert answer.code == 2 and f"--since {since}" in answer.err and "from 1m to 7d" in answer.err
+    assert "by the minute for 2h, and by the hour for 7d" in answer.err

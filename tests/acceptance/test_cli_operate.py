@@ -66,7 +66,7 @@ async def test_how_things_stand_is_told_to_people_and_programs(project: Project,
     assert "dead letters 1" in project.run("stats").out
 
 
-async def test_pausing_and_resuming_can_be_repeated(project: Project, store: Store) -> None:
+async def test_a_pause_can_be_repeated_and_what_is_not_paused_cannot_be_resumed(project: Project, store: Store) -> None:
     await enqueue_one(store, now=now())
 
     paused = project.run("pause", "queue", "default", "--reason", "incident 12")
@@ -79,7 +79,9 @@ async def test_pausing_and_resuming_can_be_repeated(project: Project, store: Sto
     assert held.by
     assert "check its spelling" in project.run("pause", "kind", "gret").err
     assert project.run("resume", "queue", "default").out == "queue default goes on\n"
-    assert "paused is: kind gret" in project.run("resume", "queue", "default").out
+    nothing = project.run("resume", "queue", "default")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.err == "dutiful: queue default was not paused; paused is: kind gret\n"
 
 
 async def test_schedules_are_listed_paused_and_resumed(project: Project, store: Store) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import apsw
@@ -278,6 +279,14 @@ async def test_a_database_that_cannot_be_reached_is_told_without_its_password() 
     message = await told(Dutiful("postgresql://ada:secret@127.0.0.1:1/jobs"), StoreUnavailable)
     assert "postgresql://ada@127.0.0.1:1/jobs cannot serve this now" in message
     assert "check that it runs, then try again" in message and "secret" not in message
+
+
+async def test_a_role_that_does_not_exist_is_told(pg18_url: str) -> None:
+    parts = urlsplit(pg18_url)
+    stranger = parts._replace(netloc=f"stranger@{parts.netloc.rpartition('@')[2]}").geturl()
+    message = await told(Dutiful(stranger), StoreUnavailable)
+    assert "does not let this role in" in message and "check the role and its password" in message
+    assert "stranger" in message and "check that it runs" not in message
 
 
 async def test_a_database_that_does_not_exist_is_told(pg18_url: str) -> None:

@@ -188,6 +188,38 @@ async def test_what_is_due_for_another_worker_is_not_looked_for_without_a_pause(
     await poster.close(1)
 
 
+async def test_a_close_tells_of_webhooks_under_way_only_if_there_are_some(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    poster, asked = make_poster(store, Hanging()), asyncio.Event()
+
+    async def endless(*_: object, **__: object) -> list[WebhookPost]:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with patch.object(store, "take_posts", endless):
+        poster.wake()
+        await asked.wait()
+        taking = poster._taking
+        await poster.close(0)
+    assert taking is not None
+    taking.cancel()
+    assert "under way" not in caplog.text
+
+    await store.put_webhooks([webhook(kinds=[])])
+    await finish_one(store, options=own("https://bad.example/"), now=datetime.now(UTC) - timedelta(seconds=1))
+    poster = make_poster(store, hanging := Hanging())
+    poster.wake()
+
+    async def hangs() -> bool:
+        return hanging.hanging > 0
+
+    await eventually(hangs)
+    await poster.close(0)
+    assert "webhooks that were still under way are posted again later: 1" in caplog.text
+
+
 class Down:
     """A sender to whom nobody answers."""
 

@@ -104,6 +104,7 @@ def test_another_spelling_of_an_id_is_refused_with_the_right_one(variant: str) -
     ("text", "problem"),
     [
         ("", "has 0 characters instead of 28"),
+        ("x", "has 1 character instead of 28"),
         (SPELLING[:-1], "has 27 characters instead of 28"),
         (f" {SPELLING}", "has 29 characters instead of 28"),
         ("0" * 100_000, "has 100000 characters instead of 28"),

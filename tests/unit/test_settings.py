@@ -90,7 +90,7 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
         ({"heartbeat": 0}, "setting heartbeat is 0:00:00: less than 100ms"),
         ({"lanes": ""}, "setting lanes is empty"),
         ({"lanes": "fast"}, "lane 'fast' is not of the form name=slots:queue"),
-        ({"lanes": "fast=0:fast"}, "lane 'fast=0:fast' is not of the form"),
+        ({"lanes": "fast=0:fast"}, "lane 'fast=0:fast' has no slots: give it 1 or more"),
         ({"lanes": "a=1;a=2"}, "setting lanes names a lane twice: a, a"),
         ({"lanes": "*=1"}, r"setting lanes names a lane '\*', which means all lanes in a pause"),
         ({"lanes": {"fast": 3}}, "setting lanes: lane 'fast' is 3; write"),

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from dutiful.core.errors import IllegalTransition
-from dutiful.core.transitions import FINAL, TABLE, WAITING, Act, State, check
+from dutiful.core.transitions import DONE, FINAL, TABLE, WAITING, Act, State, check
 
 
 def test_every_state_is_waiting_running_or_final() -> None:
@@ -14,7 +14,7 @@ def test_every_state_is_waiting_running_or_final() -> None:
 @pytest.mark.parametrize(("state", "act"), list(itertools.product(sorted(FINAL), Act)))
 def test_a_final_state_is_never_left(state: State, act: Act) -> None:
     for to in State:
-        with pytest.raises(IllegalTransition, match="has ended, so it cannot"):
+        with pytest.raises(IllegalTransition, match=f"a {state} job has ended, so it cannot be {DONE[act]}$"):
             check(state, act, to)
 
 
@@ -23,8 +23,21 @@ def test_the_table_alone_says_what_is_legal() -> None:
         if to in TABLE.get((state, act), frozenset()):
             assert check(state, act, to) is to
         else:
-            with pytest.raises(IllegalTransition, match=f"a {state} job .*cannot {act}"):
+            with pytest.raises(IllegalTransition, match=f"a {state} job .*{DONE[act]}"):
                 check(state, act, to)
+
+
+def test_what_cannot_be_is_told_in_plain_words() -> None:
+    for state, act, to, told in (
+        (State.FAILED, Act.RELEASE, State.READY, "a failed job has ended, so it cannot be released"),
+        (State.READY, Act.RELEASE, State.READY,
+         "a ready job cannot be released; it can be: blocked, cancelled, claimed, failed"),
+        (State.RUNNING, Act.RELEASE, State.FAILED,
+         "a running job that is released cannot become failed, only: blocked, ready"),
+    ):  # fmt: skip
+        with pytest.raises(IllegalTransition) as refused:
+            check(state, act, to)
+        assert str(refused.value) == told
 
 
 def test_every_live_state_can_be_cancelled_and_reached_and_every_final_one_reached() -> None:

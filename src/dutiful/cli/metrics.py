@@ -13,6 +13,7 @@ from dutiful.core.duration import brief, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.estimate import Doubt
 from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
+from dutiful.measuring import FINE
 from dutiful.services.tallier import KEEP
 
 # Each label's metrics are one table, its columns as people call them.
@@ -65,8 +66,8 @@ def metrics(
     length = duration(since, "--since")
     if not MINUTE <= length <= KEEP:
         raise UsageError(
-            f"--since {since}: what workers have counted is kept by the minute for {KEEP.days} days; "
-            f"give a time from {brief(MINUTE)} to {brief(KEEP)}"
+            f"--since {since}: what workers have counted is kept by the minute for {brief(FINE)}, and by the hour for "
+            f"{brief(KEEP)}; give a time from {brief(MINUTE)} to {brief(KEEP)}"
         )
     found = operate(ctx, lambda operator: operator.metrics(length))
     if as_json:

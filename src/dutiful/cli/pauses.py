@@ -7,6 +7,7 @@ import typer
 from dutiful.acting import EVERY_LANE, PauseScope
 from dutiful.cli.output import Reason, note, now
 from dutiful.cli.target import operate
+from dutiful.core.errors import DutifulError
 from dutiful.explanation import Fleet, paused_words, resume_command
 from dutiful.operator import Operator
 from dutiful.settings import DEFAULT_QUEUE
@@ -36,7 +37,7 @@ def pause(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -
 
 
 def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -> None:
-    """Let a paused queue, kind or lane go on.
+    """Let a paused queue, kind or lane go on; exit code 1 if it was not paused.
 
     \b
     Examples:
@@ -64,7 +65,7 @@ async def _resume(operator: Operator, scope: PauseScope, name: str, reason: str 
     if resumed:
         return f"{scope} {name} goes on"
     others = ", ".join(f"{p.scope} {p.name}" for p in pauses) or "nothing"
-    return f"{scope} {name} was not paused; paused is: {others}"
+    raise DutifulError(f"{scope} {name} was not paused; paused is: {others}")
 
 
 async def _known(operator: Operator, scope: PauseScope) -> set[str]:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import typer
 
+from dutiful.acting import PauseScope
 from dutiful.cli import FAILURE
 from dutiful.cli.job_page import worker_name, worker_names
 from dutiful.cli.output import AsJson, Reason, Tenant, ago, job_json, note, print_json, print_table
@@ -42,7 +43,7 @@ def stuck(
     length = duration(older_than, "--older-than")
 
     async def work(operator: Operator) -> tuple[list[JobRecord], dict[UUID, str]]:
-        return await operator.stuck(length, kind=kind), await worker_names(operator)
+        return await _stuck(operator, length, kind), await worker_names(operator)
 
     found, names = operate(ctx, work, tenant)
     if as_json:
@@ -95,7 +96,7 @@ def release(
     length = timedelta(0) if older_than is None else duration(older_than, "--older-than")
 
     async def work(operator: Operator) -> list[tuple[UUID, Any]]:
-        chosen = wanted or [job.id for job in await operator.stuck(length, kind=kind)]
+        chosen = wanted or [job.id for job in await _stuck(operator, length, kind)]
         return [(job_id, await _release(operator, job_id, reason, length)) for job_id in chosen]
 
     done = operate(ctx, work, tenant)
@@ -108,6 +109,14 @@ def release(
         note("a handler that cannot be stopped runs on for a while; what it returns is refused")
     if released < len(wanted):
         raise typer.Exit(FAILURE)
+
+
+async def _stuck(operator: Operator, length: timedelta, kind: str | None) -> list[JobRecord]:
+    found = await operator.stuck(length, kind=kind)
+    # What all workers know, a tenant is not told.
+    if not found and kind is not None and operator.tenant is None and not await operator.knows(PauseScope.KIND, kind):
+        note(f"note: no live worker or job has the kind {kind}; check the spelling")
+    return found
 
 
 def _none(length: timedelta) -> str:

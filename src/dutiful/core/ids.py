@@ -83,7 +83,9 @@ def _decode(text: str) -> UUID:
     # base32-lib forgives signs and foreign digits in a checksum, and any length: leave it nothing to forgive.
     plain = text.replace("-", "")
     if len(plain) != _LENGTH:
-        raise _malformed(text, f"has {len(plain)} characters instead of {_LENGTH}, hyphens not counted")
+        raise _malformed(
+            text, f"has {len(plain)} character{'s' * (len(plain) != 1)} instead of {_LENGTH}, hyphens not counted"
+        )
     plain = plain.translate(_LOOKALIKES)
     if strange := [c for c in plain if not c.isascii() or c.upper() not in _ALPHABET]:
         raise _malformed(text, f"contains the character {strange[0]!r}, which no id has")

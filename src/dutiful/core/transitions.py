@@ -44,6 +44,22 @@ class Act(StrEnum):
     CANCEL = "cancel"
 
 
+DONE = {
+    Act.PROMOTE: "promoted",
+    Act.BLOCK: "blocked",
+    Act.ADMIT: "admitted",
+    Act.EXPEDITE: "expedited",
+    Act.CLAIM: "claimed",
+    Act.RELEASE: "released",
+    Act.COMPLETE: "completed",
+    Act.RETRY: "retried",
+    Act.SNOOZE: "snoozed",
+    Act.LOSE: "lost",
+    Act.FAIL: "failed",
+    Act.CANCEL: "cancelled",
+}
+"""What a job has been then, for messages."""
+
 FINAL = frozenset({State.COMPLETED, State.COMPLETED_WITH_ERRORS, State.FAILED, State.CANCELLED})
 WAITING = frozenset({State.SCHEDULED, State.READY, State.BLOCKED})
 
@@ -74,7 +90,10 @@ def check(state: State, act: Act, to: State) -> State:
     """Return `to` if `act` may take a job from `state` there; raise IllegalTransition otherwise."""
     if to in TABLE.get((state, act), frozenset()):
         return to
-    allowed = ", ".join(sorted({a for s, a in TABLE if s is state}))
-    if not allowed:
-        raise IllegalTransition(f"a {state} job has ended, so it cannot {act}")
-    raise IllegalTransition(f"a {state} job cannot {act} to {to}; from {state} it may: {allowed}")
+    if state.final:
+        raise IllegalTransition(f"a {state} job has ended, so it cannot be {DONE[act]}")
+    if (state, act) in TABLE:
+        become = ", ".join(sorted(TABLE[state, act]))
+        raise IllegalTransition(f"a {state} job that is {DONE[act]} cannot become {to}, only: {become}")
+    allowed = ", ".join(sorted(DONE[a] for s, a in TABLE if s is state))
+    raise IllegalTransition(f"a {state} job cannot be {DONE[act]}; it can be: {allowed}")

@@ -9,6 +9,7 @@ from dutiful.breaking import BreakerRecord
 from dutiful.core.breaker import Breaker, BreakerPolicy
 from dutiful.core.errors import UsageError
 from dutiful.core.payload import check_name
+from dutiful.core.principal import Origin
 from dutiful.operator.door import Door
 
 
@@ -21,7 +22,7 @@ class Breakers(Door):
     async def reset_breaker(self, name: str, reason: str | None = None) -> Breaker | None:
         """Close it now and forget its failures; None if there is none of that name.
 
-        Jobs of its kinds go on at once, those that it refused inside their handlers within about a minute.
+        Jobs of its kinds go on at once, those that it refused inside their handlers within about a second.
         """
         before = await self._breaker(name)
         async with self._act(
@@ -50,9 +51,10 @@ class Breakers(Door):
                 BreakerPolicy(open_for=open_for)
             known = {one.breaker.name for one in await self._store.breakers()} | set(self._breaker_policies)
             if not new and name not in known:
+                how = "--new" if self.principal.origin is Origin.CLI else "`new`"
                 raise UsageError(
                     f"there is no breaker {name!r}: no app declares it, and nobody has used it; there are: "
-                    f"{', '.join(sorted(known)) or 'none'}. Check its spelling, or say that it is new: --new, or `new`"
+                    f"{', '.join(sorted(known)) or 'none'}. Check its spelling, or say that it is new: {how}"
                 )
 
         before = await self._breaker(name)

@@ -116,6 +116,11 @@ class Draining(Fleetwide):
                     untold.add(one.worker.id)
         return found, untold
 
+    async def knows(self, scope: PauseScope, name: str) -> bool:
+        """Whether this code, a live worker or a job has one of that name; if not, it may be misspelt."""
+        self._check_fleetwide("what all workers know")
+        return await self._is_known(Part(scope, name))
+
     def _parts(self, kinds: Sequence[str], queues: Sequence[str], lanes: Sequence[str]) -> list[Part]:
         named = ((PauseScope.KIND, kinds), (PauseScope.QUEUE, queues), (PauseScope.LANE, lanes))
         return list(dict.fromkeys(Part(scope, name) for scope, names in named for name in names))

@@ -121,7 +121,8 @@ class Poster:
                     await asyncio.wait({self._taking})
                 await self._drain()
         except TimeoutError:
-            log.warning("%d webhooks were still under way; they are posted again later", len(self._flights))
+            if self._flights:
+                log.warning("webhooks that were still under way are posted again later: %d", len(self._flights))
         finally:
             for flight in self._flights:
                 flight.cancel()

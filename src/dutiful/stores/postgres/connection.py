@@ -31,7 +31,6 @@ _PASSING = (
     asyncpg.exceptions.LockNotAvailableError,
     asyncpg.exceptions.ReadOnlySQLTransactionError,
     asyncpg.exceptions.PostgresIOError,
-    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
     asyncpg.exceptions.InvalidCatalogNameError,
     asyncpg.exceptions.InternalClientError,
     OSError,
@@ -67,6 +66,11 @@ def translate(error: BaseException, url: str) -> DutifulError:
         return SchemaMismatch(f"the database {url} is not migrated ({what})")
     if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
         return StoreUnavailable(f"the database {url} does not exist: create it, then run `dutiful migrate` ({what})")
+    if isinstance(error, asyncpg.exceptions.InvalidAuthorizationSpecificationError):
+        return StoreUnavailable(
+            f"the database {url} does not let this role in ({what}); check the role and its password in the address, "
+            "and what pg_hba.conf says of it"
+        )
     if isinstance(error, asyncpg.exceptions.InsufficientPrivilegeError):
         return DataRefused(
             f"the database does not let this role do that ({what}); see which group it is in, and on whose behalf it "

@@ -64,7 +64,7 @@ async def list_breakers(operator: TheOperator) -> Breakers:
 async def reset_breaker(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> BreakerAnswer:
     """Close a breaker now and forget its failures: calls pass again, and jobs of its kinds that wait go on.
 
-    Jobs that it refused inside their handlers ask again within about a minute.
+    Jobs that it refused inside their handlers ask again within about a second.
     """
     breaker = await operator.reset_breaker(name, ask.reason)
     if breaker is None:
