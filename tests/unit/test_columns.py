@@ -25,6 +25,11 @@ def test_what_is_empty_goes_first_then_what_stands_furthest_to_the_right() -> No
     assert list(fit(LETTERS, 80)) == ["id", "kind", "error"]
 
 
+def test_a_state_outlives_its_queue() -> None:
+    jobs = [Column("id", 31), Column("kind", 10), Column("queue", 7), Column("state", 9), Column("error", 170)]
+    assert fit(jobs, 80) == {"id": 31, "kind": 10, "state": 9, "error": 24}
+
+
 def test_at_last_the_error_goes_and_then_all_but_the_first() -> None:
     assert fit(LETTERS, 60) == {"id": 31, "kind": 12, "error": 13}
     assert fit(LETTERS, 50) == {"id": 31, "kind": 12}

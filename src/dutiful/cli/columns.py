@@ -51,11 +51,11 @@ def fit(columns: Sequence[Column], room: int) -> dict[str, int]:
 def _layouts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
     """From the widest to the narrowest: empty columns go first, then others from the right.
 
-    The first two, which say what a row is about, and an error, which is why somebody looks, are the last to go.
+    The last to go are the first two, which say what a row is about, and its state and error, for which somebody looks.
     """
     kept = list(columns)
     yield kept, ENOUGH
-    spared = [column for column in reversed(columns[2:]) if column.name != "error"]
+    spared = [column for column in reversed(columns[2:]) if column.name not in ("state", "error")]
     for column in sorted(spared, key=lambda column: not column.empty):
         kept = [other for other in kept if other is not column]
         yield kept, ENOUGH
