@@ -59,6 +59,7 @@ FLEETWIDE = {
     "doctor": "is about the whole house",
     "workers": "take jobs of all tenants",
     "metrics": "are counted by kind, over all tenants",
+    "jobs delete-finished": "deletes jobs of all tenants",
     "pause": "holds back jobs of all tenants",
     "resume": "holds back jobs of all tenants",
     "drain": "holds back jobs of all tenants",
