@@ -58,6 +58,10 @@ class Breaking(Protocol):
         """The one that the kind declares, as the fleet knows it."""
         ...
 
+    async def breaker_kinds(self) -> dict[str, str]:
+        """The same of every kind that declares one."""
+        ...
+
     async def force_breaker(
         self,
         name: str,

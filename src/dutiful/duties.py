@@ -77,7 +77,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leading: bool = False
     # lane -> its slots, queues (["*"]: any), how many are busy, with which jobs, and how many it has claimed ahead:
     # {"slots": 3, "queues": ["fast"], "busy": 1, "jobs": ["0193…"], "ahead": 0}; "heard": the marks of
-    # the pauses that all its claims heed, those under way included
+    # the pauses that all its claims heed, those under way included; "breakers": by kind, the one that it declares
     lanes: dict[str, Any]
     kinds: list[str]
     locks: LockMode | None = None  # None: it takes none, or does not say

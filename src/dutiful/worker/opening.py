@@ -14,6 +14,7 @@ from dutiful.store import Store
 from dutiful.worker.attempt import Attempts
 from dutiful.worker.breakers import Breakers
 from dutiful.worker.consequences import Consequences
+from dutiful.worker.declaration import Declaration
 from dutiful.worker.lane import Lane
 from dutiful.worker.lease import LeaseKeeper, Leases
 from dutiful.worker.lines import Lines
@@ -44,6 +45,7 @@ class Parts:
     presence: Presence
     timer: Timer
     accord: Accord
+    declaration: Declaration
 
 
 async def open_parts(stack: AsyncExitStack, plan: Plan, slots: Slots) -> Parts:
@@ -78,9 +80,10 @@ async def open_parts(stack: AsyncExitStack, plan: Plan, slots: Slots) -> Parts:
         on_lost=slots.lose,
         on_cancel=slots.cancel,
     )
-    presence = Presence(plan, lanes, accord, started_at)
+    declaration = Declaration(plan)
+    presence = Presence(plan, lanes, accord, declaration, started_at)
     timer = Timer(lanes, slots, settler, presence, delivery.news)
-    return Parts(lanes, settler, keeper, Lookout(plan, lines, lanes), presence, timer, accord)
+    return Parts(lanes, settler, keeper, Lookout(plan, lines, lanes), presence, timer, accord, declaration)
 
 
 async def open_attempts(

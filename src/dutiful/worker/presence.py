@@ -14,6 +14,7 @@ from dutiful.acting import Pause
 from dutiful.core.errors import DutifulError, StoreUnavailable
 from dutiful.duties import WorkerRecord
 from dutiful.locking import LockMode
+from dutiful.worker.declaration import Declaration
 from dutiful.worker.lane import Lane
 from dutiful.worker.lock_accord import Accord
 from dutiful.worker.plan import Plan
@@ -23,7 +24,9 @@ log = logging.getLogger("dutiful.worker")
 
 
 class Presence:
-    def __init__(self, plan: Plan, lanes: Sequence[Lane], accord: Accord, started_at: datetime) -> None:
+    def __init__(
+        self, plan: Plan, lanes: Sequence[Lane], accord: Accord, declaration: Declaration, started_at: datetime
+    ) -> None:
         self._id = plan.worker_id
         self._store = plan.store
         self._delivery = plan.delivery
@@ -33,6 +36,7 @@ class Presence:
         self._make_store = plan.make_store
         self._lanes = lanes
         self._accord = accord
+        self._declaration = declaration
         self._started_at = started_at
         self._beaten = time.monotonic()
         self._looks = 0  # since the last beat
@@ -50,6 +54,7 @@ class Presence:
             await self.beat()
             if self._tallies is not None:
                 await self._tallies.hand_over(self._store, self._id)
+            await self._declaration.renew()
 
     async def beat(self) -> None:
         # Seen before the lanes are: of what is paused, nothing is claimed from here on.
@@ -91,6 +96,7 @@ class Presence:
                 "ahead": lane.ahead,
                 "utilisation": round(busy[lane.name] / (looks * len(lane.slots)), 4),
                 "heard": lane.claimer.hear(pauses),
+                "breakers": self._declaration.heeded,
                 **tenants,
             }
             for lane in self._lanes

@@ -61,7 +61,7 @@ class Worker:
         await parts.accord.greet()
         # By every worker, be it one that never leads: what a breaker bars it gives back, and while nobody knows
         # that the kind has to wait, it would claim that again at once.
-        await plan.store.put_breaker_kinds(plan.breaker_kinds, plan.breakers)
+        await parts.declaration.make()
         for name in boundless(plan.kinds.values()):
             log.warning(
                 "kind %s declares a breaker and no timeout: if one of its jobs hangs as a probe, the breaker "
@@ -94,6 +94,7 @@ class Worker:
                 task.result()
             for lane in lanes:
                 lane.close()
+            parts.declaration.withdraw()
             # Others lead from here on; and nothing is retained or fired by somebody who is about to go.
             await cancel(serving)
             await self._shutdown.drain(self._slots, slots, feeding, settler)

@@ -92,6 +92,9 @@ class PostgresBreaking(PostgresPart):
         rows = await self._db.fetch(self._sql["breaker_of_kind"], kind)
         return rows[0]["breaker"] if rows else None
 
+    async def breaker_kinds(self) -> dict[str, str]:
+        return {row["kind"]: row["breaker"] for row in await self._db.fetch(self._sql["breaker_kinds"])}
+
     async def force_breaker(
         self,
         name: str,

@@ -82,6 +82,10 @@ def breaker_of_kind(db: Connection, kind: str) -> str | None:
     return name
 
 
+def breaker_kinds(db: Connection) -> dict[str, str]:
+    return dict(db.rows(SQL["breaker_kinds"]))
+
+
 def force(db: Connection, name: str, open_for: timedelta | None, policy: BreakerPolicy | None, now: int) -> Breaker:
     before = find(db, name) or Breaker(name=name)
     breaker = msgspec.structs.replace(before, policy=policy or before.policy)
@@ -139,7 +143,7 @@ def breakers(db: Connection, now: int) -> list[BreakerRecord]:
     """In a few looks, however many there are; only where jobs may wait, these are counted."""
     probing: dict[str, int] = dict(db.rows(SQL["probes_under_way"], (now,)))
     kinds: dict[str, list[str]] = {}
-    for kind, name in db.rows(SQL["breaker_kinds"]):
+    for kind, name in breaker_kinds(db).items():
         kinds.setdefault(name, []).append(kind)
     return [
         BreakerRecord(

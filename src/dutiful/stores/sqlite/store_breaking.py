@@ -42,6 +42,9 @@ class SqliteBreaking(Threaded):
     async def breaker_of_kind(self, kind: str) -> str | None:
         return await self._read(lambda db: breaking.breaker_of_kind(db, kind))
 
+    async def breaker_kinds(self) -> dict[str, str]:
+        return await self._read(breaking.breaker_kinds)
+
     async def force_breaker(
         self,
         name: str,

@@ -343,9 +343,11 @@ class BreakerSuite:
     async def test_a_kind_tells_which_breaker_it_declares(self, store: Store) -> None:
         await store.put_breaker_kinds({"mail": MAIL, "post": "letters"}, now=T0)
         assert [await store.breaker_of_kind(kind) for kind in ("mail", "post", "gone")] == [MAIL, "letters", None]
+        assert await store.breaker_kinds() == {"mail": MAIL, "post": "letters"}
 
         await store.put_breaker_kinds({"mail": None, "post": MAIL}, now=T0)
         assert [await store.breaker_of_kind(kind) for kind in ("mail", "post")] == [None, MAIL]
+        assert await store.breaker_kinds() == {"post": MAIL}
 
     async def test_all_of_it_outlives_the_process(self, store: Store) -> None:
         opened = await trip(store)

@@ -14,6 +14,9 @@ select {schema}.put_breaker_kinds($1, $2, $3, $4, $5, $6, $7, $8);
 -- name: breaker_of_kind
 select k.breaker from {schema}.breaker_kind k where k.kind = $1;
 
+-- name: breaker_kinds
+select k.kind, k.breaker from {schema}.breaker_kind k;
+
 -- name: all_breakers
 select a.probing, a.kinds, a.waiting, (a.kept).* from {schema}.all_breakers($1, $2) a;
 

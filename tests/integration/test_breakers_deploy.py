@@ -1,0 +1,115 @@
+"""A release that takes a kind's breaker away, or gives it another one, beside workers of the release before."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from breaker_jobs import Service
+from working import eventually, final, state, working
+
+from dutiful import Dutiful, State
+from dutiful.client import Client
+from dutiful.kind import Kind
+from dutiful.operator import Operator
+
+OLD = "grid"
+new_breaker = pytest.mark.parametrize("new", [None, "better-grid"])
+
+
+def release(
+    url: str, breaker: str | None, service: Service, heartbeat: str = "100ms"
+) -> tuple[Dutiful, Kind[..., None]]:
+    """An app whose kind "analyse" has this breaker."""
+    app = Dutiful(url, heartbeat=heartbeat)
+
+    @app.job(breaker=breaker, timeout="1m")
+    async def analyse(n: int) -> None:
+        service.call(n)
+
+    return app, analyse
+
+
+async def beats(client: Client, times: int = 3) -> None:
+    """The worker on this client says so often that it lives; what goes with a beat it has done but for the last."""
+    beat, left = client.store.beat, times
+    enough = asyncio.Event()
+
+    async def counted(*args: Any) -> None:
+        nonlocal left
+        await beat(*args)
+        left -= 1
+        if left == 0:
+            enough.set()
+
+    with patch.object(client.store, "beat", counted):
+        await enough.wait()
+
+
+def breaker_is(client: Client, name: str | None) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return await client.store.breaker_of_kind("analyse") == name
+
+    return look
+
+
+@pytest.mark.req("L48", "L57")
+@new_breaker
+async def test_what_waits_for_a_breaker_goes_on_when_the_last_worker_that_has_it_is_gone(
+    app: Dutiful, app_url: str, new: str | None
+) -> None:
+    theirs, ours = Service(), Service()
+    (before, _), (after, analyse) = release(app_url, OLD, theirs, "10s"), release(app_url, new, ours)
+
+    async with after.opened() as client, working(after, client):
+        async with working(before):  # and so the fleet knows the kind by its old breaker again
+            await Operator(client).open_breaker(OLD)
+            jobs = await analyse.enqueue_many({"n": n} for n in range(20))
+            await beats(client)
+            assert await client.store.breaker_of_kind("analyse") == OLD  # one lives that heeds it
+            assert {await state(after, job) for job in jobs} == {State.BLOCKED}
+        for job in jobs:
+            record = await final(after, job)
+            assert (record.state, record.attempt) == (State.COMPLETED, 1)
+        assert await client.store.breaker_of_kind("analyse") == new
+    assert (theirs.calls, sorted(ours.calls)) == ([], list(range(20)))
+
+
+@pytest.mark.req("L48", "L57")
+@new_breaker
+async def test_a_worker_that_is_about_to_go_keeps_no_jobs_waiting_for_a_breaker_that_only_it_has(
+    app: Dutiful, app_url: str, new: str | None
+) -> None:
+    service, begun, over = Service(), asyncio.Event(), asyncio.Event()
+    (before, _), (after, analyse) = release(app_url, OLD, service), release(app_url, new, service)
+
+    @before.job
+    async def dig() -> None:
+        begun.set()
+        await over.wait()
+
+    async with after.opened() as client, working(after, client), working(before) as older:
+        digging = await dig.enqueue()
+        await begun.wait()
+        await Operator(client).open_breaker(OLD)
+        job = await analyse.enqueue(n=1)
+        older.stop()
+        assert (await final(after, job)).attempt == 1
+        assert await state(after, digging) is State.RUNNING
+        over.set()
+    assert service.calls == [1]
+
+
+@pytest.mark.req("L48", "L57")
+async def test_a_breaker_that_a_release_adds_is_known_when_the_last_worker_without_it_is_gone(
+    app: Dutiful, app_url: str
+) -> None:
+    service = Service()
+    (before, _), (after, _) = release(app_url, None, service, "10s"), release(app_url, OLD, service)
+
+    async with after.opened() as client, working(after, client):
+        async with working(before):
+            await beats(client)
+            assert await client.store.breaker_of_kind("analyse") is None
+        await eventually(breaker_is(client, OLD))
