@@ -7,6 +7,7 @@ databases: 2 ms against 100 ms or more.
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from databases import DATABASE, CleanDatabase, GivenPostgres, Postgres, missing
 from dutiful import Dutiful
+from dutiful.operator import draining
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
@@ -154,3 +156,10 @@ async def app(app_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Dut
     async with app:
         assert await (await app.client()).store.check_places() == []
     app.close_sync()
+
+
+@pytest.fixture
+def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here claims while a pause comes, so nothing but what runs may keep a drain from being safe."""
+    monkeypatch.setattr(draining, "SETTLED", timedelta(0))
+    monkeypatch.setattr(draining, "LOOK", 0.02)

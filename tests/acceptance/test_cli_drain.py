@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from dutiful.acting import PauseScope
 from dutiful.core import ids
 from dutiful.duties import WorkerRecord
 from dutiful.store import Store
+from dutiful.stores.sqlite.lock import FileLock
 from dutiful.testing.store_suite.builders import T0, start_one
 
 Command = Callable[..., Awaitable[Answer]]
@@ -60,6 +62,21 @@ def worker(project: Project) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             process.kill()
             process.wait()
+
+
+def frozen(worker: "subprocess.Popen[bytes]", project: Project) -> bool:
+    """Stop it; but let it go on if it holds the lock of a SQLite file, for then nobody else could write."""
+    worker.send_signal(signal.SIGSTOP)
+    os.waitpid(worker.pid, os.WUNTRACED)
+    locks = [FileLock(str(project.folder / f"dutiful.db-{name}")) for name in ("turn", "lock")]
+    for lock in locks:
+        lock.open()
+    free = all(lock.try_acquire() for lock in locks)
+    for lock in locks:
+        lock.close()
+    if not free:
+        worker.send_signal(signal.SIGCONT)
+    return free
 
 
 def until(look: Callable[[], bool], what: str) -> None:
@@ -116,7 +133,7 @@ async def test_a_worker_that_was_stopped_keeps_a_drain_from_being_safe_until_it_
 ) -> None:
     made = await command("enqueue", "email", "name=first")
     until((project.folder / "first.begun").exists, "it runs")
-    worker.send_signal(signal.SIGSTOP)
+    until(lambda: frozen(worker, project), "it is frozen, and not while it writes")
     job_id = made.out.split()[0]
     assert (await command("jobs", "release", job_id, "--reason", "its worker is frozen")).code == 0
 

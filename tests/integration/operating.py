@@ -1,8 +1,8 @@
 """Operators, dead letters and the trail they leave: short words for tests of what people do."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from dutiful.auditing import AuditFilter
 from dutiful.client import Client
@@ -11,6 +11,7 @@ from dutiful.core.audit import AuditEvent
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Principal, Role
 from dutiful.deliveries.in_process import InProcess
+from dutiful.duties import WorkerRecord
 from dutiful.operator import Operator
 from dutiful.reprocessing import Kinds
 from dutiful.store import Store
@@ -50,3 +51,22 @@ async def trail(store: Store, **filter: Any) -> list[AuditEvent]:
 async def told(store: Store, target: UUID) -> list[str]:
     """What was done to one job or dead letter, in short."""
     return [f"{event.action} {event.outcome}" for event in await trail(store, target=ids.public(target))]
+
+
+async def fall_silent(store: Store, host: str = "far-away", **fields: Any) -> WorkerRecord:
+    """A worker that was last heard of a minute ago, when it ran something."""
+    then = now() - fields.pop("since", timedelta(minutes=1))
+    pid = fields.pop("pid", 42)
+    lanes = {"general": {"slots": 1, "queues": ["*"], "busy": 1, "jobs": [str(uuid4())], "ahead": 0, "heard": []}}
+    worker = WorkerRecord(
+        id=uuid4(),
+        name=f"{host}:{pid}",
+        host=host,
+        pid=pid,
+        started_at=then,
+        seen_at=then,
+        lanes=lanes,
+        kinds=["email"],
+    )
+    await store.beat(worker, timedelta(seconds=30), now=then)
+    return worker

@@ -103,16 +103,24 @@ class Reporter:
             self._noted.pop(track.claim_id, None)
 
     def close(self) -> None:
-        """Write no more."""
+        """Write no more; who waits for it, or ever will, is told so."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._writing is not None:
             self._writing.cancel()
+        self._turn()
 
     def _turn(self) -> None:
         """See whether there is something to write now, or later."""
-        if self._writing is not None or self._closed:
+        if self._closed:
+            waiting, self._waiting = self._waiting, []
+            for entry in waiting:  # of a handler that outlives its worker
+                entry.settle(
+                    ClaimLost(f"job {ids.public(entry.track.job_id)} is no longer ours: this worker has ended")
+                )
+            return
+        if self._writing is not None:
             return  # it looks again when it is done
         if self._waiting or (self._noted and time.monotonic() >= self._due):
             self._writing = self._loop.create_task(self._write(), name="dutiful reporter", context=self._context)
@@ -139,6 +147,9 @@ class Reporter:
                     self._put_back(batch)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_RETRY)
+                except asyncio.CancelledError:
+                    self._put_back(batch)
+                    raise
                 except Exception as error:
                     log.exception("progress could not be stored")
                     for entry in batch:
