@@ -1,6 +1,6 @@
 """What attempts came to, counted in memory by kind and outcome until it is handed over, a few times a minute."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from dutiful.core.job import Claim
@@ -66,17 +66,17 @@ class Tallies:
         """What has been completed since the last time."""
         uncounted, self._uncounted = self._uncounted, []
         for ended in uncounted:
-            self._count(State.COMPLETED.value, [(claim, span) for claim, _, span in ended])
+            self._count(State.COMPLETED.value, ended)
 
     def settled(self, claim: Claim, change: Change) -> None:
         """A change is stored."""
         span = self._ended.pop(claim.claim_id, None)
         if span is not None:
-            self._count(outcome_of(change), [(claim, span)])
+            self._count(outcome_of(change), [(claim, change, span)])
 
     def stored(self, state: State, claim: Claim, span: Span) -> None:
         """The handler has brought its job into this state by itself."""
-        self._count(state.value, [(claim, span)])
+        self._count(state.value, [(claim, None, span)])
 
     def refused(self, claim: Claim) -> None:
         """The claim was lost before its outcome could be stored."""
@@ -100,11 +100,11 @@ class Tallies:
         await self.hand_over(store, worker_id)
         await self.hand_over(store, worker_id)
 
-    def _count(self, outcome: str, ended: Iterable[tuple[Claim, Span]]) -> None:
+    def _count(self, outcome: str, ended: Sequence[tuple[Claim, object, Span]]) -> None:
         """Run for every job, so it calls next to nothing."""
         kinds = self._kinds(outcome)
         handed_back = outcome in HANDED_BACK
-        for claim, (ahead, ran) in ended:
+        for claim, _, (ahead, ran) in ended:
             one = kinds.get(claim.kind)
             if one is None:
                 one = kinds[claim.kind] = Count()
@@ -116,7 +116,7 @@ class Tallies:
             one.payload_bytes += size
             if size > one.payload_most:
                 one.payload_most = size
-            self._listed += 1
+        self._listed += len(ended)
         if self._listed > MANY:
             self._add_up()
 
