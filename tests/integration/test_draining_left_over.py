@@ -25,6 +25,14 @@ BEAT = "1s"  # a worker counts as alive for three of them: so long may a slow ma
 pytestmark = pytest.mark.usefixtures("soon_settled")
 
 
+def heed_nobody(begun: threading.Event, go: threading.Event) -> None:
+    """What a handler in a thread may do: it is told to stop, and goes on until it is let go."""
+    begun.set()
+    while not go.is_set():
+        with contextlib.suppress(BaseException):
+            go.wait(60)
+
+
 @pytest.mark.req("L93", "L95")
 @pytest.mark.parametrize(
     ("acts", "scope"), [(["release"], "kinds"), (["fail"], "everything"), (["release", "cancel"], "kinds")]
@@ -37,12 +45,7 @@ async def test_a_handler_that_runs_on_after_its_claim_was_taken_away_is_waited_f
 
     @app.job(timeout="never")
     def crawl() -> None:
-        begun.set()
-        while not go.is_set():
-            try:
-                go.wait(60)
-            except BaseException:
-                continue  # it is told to stop, and does not heed
+        heed_nobody(begun, go)
 
     async with working(app):
         try:
@@ -76,12 +79,7 @@ async def test_a_handler_that_outlives_its_embedded_worker_is_waited_for(
 
     @app.job(name="thread", timeout="never")
     def in_thread() -> None:
-        begun.set()
-        while not go.is_set():
-            try:
-                go.wait(60)
-            except BaseException:
-                continue  # it is told to stop, and does not heed
+        heed_nobody(begun, go)
 
     @app.job(name="loop", timeout="never")
     async def on_loop() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -11,7 +12,7 @@ from uuid import uuid4
 import pytest
 from working import eventually, final, working
 
-from dutiful import Context, Dutiful, State
+from dutiful import Context, Dutiful, ShutdownTimeout, State
 from dutiful.core.outcome import Done
 from dutiful.measuring import Tally
 from dutiful.store import Store
@@ -134,3 +135,28 @@ async def test_an_attempt_that_does_not_heed_the_end_of_its_worker_is_counted_as
     finally:
         go.set()
     assert (await totals(app))["released"].count == 1
+
+
+async def test_a_job_that_completed_itself_counts_so_though_its_handler_outlives_the_worker(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.2)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.job
+    async def deaf(ctx: Context) -> None:
+        async with ctx.transaction():
+            pass
+        begun.set()
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await go.wait()
+
+    try:
+        with pytest.raises(ShutdownTimeout):
+            async with app.embedded(grace="0s"):
+                await deaf.enqueue()
+                await asyncio.wait_for(begun.wait(), 60)
+    finally:
+        go.set()
+    assert {outcome: one.count for outcome, one in (await totals(app)).items()} == {"completed": 1}

@@ -59,7 +59,7 @@ class Shutdown:
         for slot in interrupted:
             if slot.claim is not None:  # it did not heed us; its job goes to somebody else all the same
                 slot.abandoned = True
-                settler.settle(slot.claim, Released(), Span(0.0, slot.ran.total_seconds()))
+                settler.settle(slot.claim, slot.settled or Released(), Span(0.0, slot.ran.total_seconds()))
         # A claim under way is waited for: cancelled, it would hold jobs that nobody knows of.
         await asyncio.wait(feeding, timeout=LAST_WORDS)
         self._interrupted = len(interrupted)
