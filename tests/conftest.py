@@ -1,11 +1,12 @@
-"""Real servers for everyone: started once a session, and a clean, migrated database for each test.
+"""Fixtures with real servers: started once a session, with a clean, migrated database for each test.
 
-A part that is missing here is a failure in CI and a skip elsewhere. The reset deletes rows instead of creating
-databases: 2 ms against 100 ms or more.
+A server that is missing is a failure in CI and a skip elsewhere. The reset deletes rows instead of creating databases:
+2 ms against 100 ms or more.
 """
 
 import asyncio
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,16 +16,21 @@ from hypothesis import HealthCheck, settings
 
 from databases import DATABASE, CleanDatabase, GivenPostgres, Postgres, missing
 from dutiful import Dutiful
-from dutiful.operator import draining
+from dutiful.operator import fleet
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.testing.servers import PgBouncer, PostgresServer, database_url
+from servers import PgBouncer, PostgresServer, database_url
 
-pytest.register_assert_rewrite("dutiful.testing.store_suite")
-# A slow machine is no fault of the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+pytest.register_assert_rewrite("suite")
+# A shell ignores INT in what a script starts with `&`, and nohup ignores HUP. A child process inherits an ignored
+# signal but not a handler: one that does nothing keeps the signal ignored here, and children have the default.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
+# A slow machine must not fail a property test.
+settings.register_profile("no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no deadline")
 
 
 def _postgres(version: int) -> Iterator[Postgres]:
@@ -94,7 +100,7 @@ def pgbouncer(bouncer: PgBouncer, pg18_url: str) -> str:
 
 @pytest.fixture
 def sqlite_path(tmp_path: Path) -> Path:
-    """Where no file is yet: whoever opens it first makes the schema."""
+    """A path without a file; the first store that opens it makes the schema."""
     return tmp_path / "dutiful.db"
 
 
@@ -107,7 +113,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def migrated_path(sqlite_path: Path, sqlite_template: Path) -> Path:
-    """`sqlite_path` with an empty database: a copy, for to migrate costs many times as much."""
+    """`sqlite_path` with an empty database: a copy, because to migrate costs many times as much."""
     return Path(shutil.copyfile(sqlite_template, sqlite_path))
 
 
@@ -137,7 +143,7 @@ async def store(closed_store: Store) -> AsyncIterator[Store]:
 
 @pytest.fixture(params=["sqlite", "postgres18"])
 def app_url(request: pytest.FixtureRequest) -> str:
-    """Where an app keeps its jobs: an empty database, by default on both backends ("pgbouncer" is the third)."""
+    """The URL of an empty database, by default on both backends ("pgbouncer" is the third)."""
     match request.param:
         case "sqlite":
             return f"sqlite:///{request.getfixturevalue('migrated_path')}"
@@ -149,17 +155,17 @@ def app_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def app(app_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Dutiful]:
-    """An app without kinds, opened when first used; in the end its storage must be sound."""
-    # Nobody can listen through PgBouncer, so there workers poll.
+    """An app without kinds, opened when first used; after the test its storage must be consistent."""
+    # LISTEN does not work through PgBouncer, so workers poll there.
     app = Dutiful(app_url, poll="100ms" if "pgbouncer" in request.node.name else None)
     yield app
     async with app:
-        assert await (await app.client()).store.check_places() == []
+        assert await (await app.client()).store.queries.check_places() == []
     app.close_sync()
 
 
 @pytest.fixture
 def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody here claims while a pause comes, so nothing but what runs may keep a drain from being safe."""
-    monkeypatch.setattr(draining, "SETTLED", timedelta(0))
-    monkeypatch.setattr(draining, "LOOK", 0.02)
+    """No worker claims while a pause comes, so only running jobs keep a drain from being safe."""
+    monkeypatch.setattr(fleet, "IN_FLIGHT", timedelta(0))
+    monkeypatch.setattr(fleet, "POLL", 0.02)

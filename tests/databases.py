@@ -19,7 +19,7 @@ DATABASE = "dutiful_test"
 
 
 class Postgres(Protocol):
-    """What tests need of a server, be it ours or one that the environment offers."""
+    """What tests need of a server: one of ours, or one from the environment."""
 
     def dsn(self, database: str = ...) -> str: ...
     def create_database(self, name: str) -> str: ...
@@ -27,7 +27,7 @@ class Postgres(Protocol):
 
 
 class GivenPostgres:
-    """A server that the environment offers; its role must be a superuser."""
+    """A server from the environment; its role must be a superuser."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -59,7 +59,7 @@ class CleanDatabase:
         self._reset = self._reset_statement()
 
     def reset(self, *, alone: bool = True) -> str:
-        """Take all rows out; `alone` also ends the sessions that a test left behind, for they could lock or write."""
+        """Delete all rows; `alone` also ends the sessions that a test left open, because they could lock or write."""
         if alone:
             self._connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database()"
@@ -88,18 +88,18 @@ class CleanDatabase:
 
 
 class OwnTransaction:
-    """A transaction of a user's own, in which a job has been completed; open until it is told to commit."""
+    """A transaction on a user's own connection in which a job was completed, and which is still open."""
 
     def __init__(self, store: Store, url: str) -> None:
         self._store = store
         self._url = url
 
     async def begin(self, claimed: Claim) -> Callable[[], Awaitable[None]]:
-        """Complete the job; the commit of that is returned."""
+        """Complete the job; returns the function that commits."""
         connection = await asyncpg.connect(self._url)
         transaction = connection.transaction()
         await transaction.start()
-        await self._store.complete_within(connection, Token(claimed.job_id, claimed.claim_id), None)
+        await self._store.claims.complete_within(connection, Token(claimed.job_id, claimed.claim_id), None)
 
         async def commit() -> None:
             await transaction.commit()
@@ -107,8 +107,8 @@ class OwnTransaction:
 
         return commit
 
-    async def somebody_waits(self) -> None:
-        """Return when a statement waits for a lock."""
+    async def wait_for_a_lock(self) -> None:
+        """Return when some statement waits for a lock."""
         connection = await asyncpg.connect(self._url)
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

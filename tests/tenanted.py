@@ -11,21 +11,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import sql
-
-from databases import Postgres
-from dutiful.core.breaker import BreakerPolicy
-from dutiful.core.job import Unique
-from dutiful.core.outcome import Failed, Snoozed
-from dutiful.core.pipeline import PhaseState
-from dutiful.core.transitions import State
-from dutiful.duties import ScheduleRecord
-from dutiful.locking import LockName
-from dutiful.reviewing import DeadLetterFilter
-from dutiful.store import Store
-from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.store_suite.access import api_token
-from dutiful.testing.store_suite.audit import event
-from dutiful.testing.store_suite.builders import (
+from suite.audit import event
+from suite.builders import (
     OOPS,
     PIPELINE,
     T0,
@@ -40,32 +27,45 @@ from dutiful.testing.store_suite.builders import (
     token,
     track,
 )
-from dutiful.testing.store_suite.bulk import start
-from dutiful.testing.store_suite.outbox import webhook
+from suite.dead_letters_bulk import start
+from suite.tokens import api_token
+from suite.webhooks import webhook
+
+from databases import Postgres
+from dutiful.core.breaker.state import BreakerPolicy
+from dutiful.core.job import Unique
+from dutiful.core.outcome import Failed, Snoozed
+from dutiful.core.pipeline import PhaseState
+from dutiful.core.states import State
+from dutiful.store import Store
+from dutiful.store.dead_letters import DeadLetterFilter
+from dutiful.store.locks import LockName
+from dutiful.store.schedules import ScheduleRecord
+from dutiful.stores.postgres import PostgresStore
 
 PASSWORD = "not-a-secret"
 GROUPS = ("application", "worker", "member")
-# Rows of nobody in particular; whoever adds a table says here that no tenant's data is in it.
+# Tables of the whole fleet. A new table is listed here if it has no tenant's data.
 FLEET = {
     "alert",
-    "alert_look",
+    "alert_check",
     "audit_anchor",
     "audit_policy",
     "audit_seal",
     "audit_unsealed",
     "breaker",
     "breaker_kind",
+    "counter",
+    "counter_hour",
+    "counter_minute",
+    "counter_total",
+    "counter_turn",
     "leader",
     "listener",
     "meta",
     "migration",
     "pause",
     "payload_rule",
-    "tally",
-    "tally_hour",
-    "tally_minute",
-    "tally_total",
-    "tally_turn",
     "tenant_role",
     "webhook",
     "worker",
@@ -79,12 +79,12 @@ LOGINS = {"owner": None, "application": "application", "worker": "worker", "acme
 
 
 def new_schema() -> str:
-    """A name of its own, for the groups are called after it."""
+    """A unique name, because the groups are named after it."""
     return f"tenants_{uuid4().hex[:8]}"
 
 
 class LoginRoles:
-    """Roles that can log in and nothing else, called after the schema; `url` logs one of them in."""
+    """Roles that can only log in, named after the schema; `url` logs one of them in."""
 
     def __init__(self, superuser_url: str, schema: str) -> None:
         self.superuser_url = superuser_url
@@ -117,7 +117,7 @@ def dropped_after(server: Postgres, database: str, schema: str, roles: Sequence[
         yield
     finally:
         server.drop_database(database)
-        # The groups first: memberships hang on whoever has granted them.
+        # The groups first, because memberships depend on the roles that granted them.
         names = [f"{schema}_{group}" for group in GROUPS] + [f"{schema}_{role}_user" for role in roles]
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
             for name in names:
@@ -135,18 +135,18 @@ async def opened(url: str, schema: str) -> AsyncIterator[PostgresStore]:
 
 
 async def fill(store: Store, *tenants: str | None) -> dict[str | None, dict[str, UUID]]:
-    """Something of each tenant in every table that can hold it; returns their jobs, by where they stand."""
+    """Add rows of each tenant to every table that can have them; returns their jobs by state."""
     for tenant in tenants:
         await finish_one(store, tenant=tenant)
-    await store.remove(timedelta(0), 10, None, stale_only=False, told=True, now=at(1))
-    await store.put_webhooks([webhook()])
-    await store.force_breaker("maps", timedelta(seconds=1), now=T0)
+    await store.retention.delete_announced(timedelta(0), 10, None, stale_only=False, notified=True, now=at(1))
+    await store.webhooks.put([webhook()])
+    await store.breakers.force("maps", timedelta(seconds=1), now=T0)
     jobs = {tenant: await _make_jobs(store, tenant) for tenant in tenants}
-    await store.mark_stale(timedelta(0), 100, None, told=True, now=at(1))
+    await store.retention.mark_stale(timedelta(0), 100, None, notified=True, now=at(1))
     for tenant in tenants:
-        await store.append_audit([event(tenant=tenant)])
+        await store.audit.append([event(tenant=tenant)])
         await start(store, filter=DeadLetterFilter(tenant=tenant))
-        await store.put_token(api_token(tenant=tenant), f"hash of {tenant}")
+        await store.tokens.put(api_token(tenant=tenant), f"hash of {tenant}")
         schedule = ScheduleRecord(
             name=f"schedule of {tenant}",
             kind="greet",
@@ -156,7 +156,7 @@ async def fill(store: Store, *tenants: str | None) -> dict[str | None, dict[str,
             job={"tenant": tenant, "payload": {}},
             next_at=at(3600),
         )
-        await store.put_schedules([schedule])
+        await store.schedules.put([schedule])
     return jobs
 
 
@@ -170,8 +170,8 @@ async def _make_jobs(store: Store, tenant: str | None) -> dict[str, UUID]:
     await track(store, mark(running, "download", PhaseState.COMPLETED), progress(running, percent=50.0))
     waiting = await start_one(store, **whose)
     for claimed in (running, waiting):
-        await store.try_lock(token(claimed), LockName("edition", tenant or "none"), now=T0)
-    await store.enter_breaker("maps", BreakerPolicy(probes=10), token(running), now=at(1))
+        await store.locks.try_acquire(token(claimed), LockName("edition", tenant or "none"), now=T0)
+    await store.breakers.enter("maps", BreakerPolicy(probes=10), token(running), now=at(1))
     ready = new_job(**whose, unique=Unique("key"))
     blocked = new_job(**whose, depends_on=(ready.id,))
     await enqueue(store, ready, blocked)
@@ -187,7 +187,7 @@ async def _make_jobs(store: Store, tenant: str | None) -> dict[str, UUID]:
 
 @dataclass
 class World:
-    """A guarded database with something of acme, of globex and of nobody in every table."""
+    """A guarded database with rows of acme, of globex and of no tenant in every table."""
 
     roles: LoginRoles
     jobs: dict[str | None, dict[str, UUID]] = field(default_factory=dict)
@@ -227,11 +227,11 @@ def guarded(server: Postgres, database: str, *, owner: str | None = "owner") -> 
 async def _guard(roles: LoginRoles, owner_url: str) -> None:
     await PostgresStore(owner_url, schema=roles.schema).migrate()
     async with opened(owner_url, roles.schema) as owner:
-        await owner.enable_tenants()
-        assert await owner.bind_tenant(roles.name("acme"), "acme")
-        assert not await owner.bind_tenant(roles.name("acme"), "acme")
+        await owner.tenants.enable()
+        assert await owner.tenants.bind(roles.name("acme"), "acme")
+        assert not await owner.tenants.bind(roles.name("acme"), "acme")
         for tenant in ("acme", "globex"):
-            await owner.bind_tenant(roles.name("both"), tenant)
+            await owner.tenants.bind(roles.name("both"), tenant)
 
 
 async def _fill(world: World) -> None:
@@ -246,4 +246,4 @@ async def _fill(world: World) -> None:
         table = sql.Identifier(world.schema, name)
         for place, tenant in world.roles.run(f"SELECT t.ctid::text, {whose} FROM {{}} t", table):
             world.rows[name][tenant].add(place)
-        assert all(world.rows[name].values()), f"nothing to see in {name}"
+        assert all(world.rows[name].values()), f"{name} has no rows of some tenant"

@@ -4,40 +4,37 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from suite import add_tests
+from suite.audit import AuditSuite
+from suite.breakers import BreakerSuite
+from suite.claims import ClaimSuite
+from suite.claims_fencing import ClaimFencingSuite
+from suite.claims_leases import ClaimLeaseSuite
+from suite.claims_races import ClaimRaceSuite
+from suite.claims_settle import ClaimSettleSuite, ClaimTransactionSuite
+from suite.dead_letters_bulk import DeadLetterBulkSuite
+from suite.dead_letters_review import DeadLetterReviewSuite
+from suite.events import EventSuite
+from suite.events_views import EventViewSuite
+from suite.jobs import JobSuite
+from suite.jobs_unique import JobUniqueSuite
+from suite.locks import LockSessionSuite, LockSuite
+from suite.progress import ProgressSuite
+from suite.progress_phases import ProgressPhaseSuite
+from suite.webhooks import WebhookSuite
+from suite.webhooks_posts import WebhookPostSuite
 
 from databases import DATABASE, CleanDatabase
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.servers import PgBouncer
-from dutiful.testing.store_suite import (
-    AuditSuite,
-    BreakerSuite,
-    BulkSuite,
-    ClaimSuite,
-    FenceSuite,
-    InsertSuite,
-    LeaseSuite,
-    LockingSuite,
-    LockSessionSuite,
-    OutboxSuite,
-    PhaseSuite,
-    PostingSuite,
-    RaceSuite,
-    ReviewSuite,
-    SettleSuite,
-    StirSuite,
-    TrackingSuite,
-    TransactionSuite,
-    UniqueSuite,
-    ViewSuite,
-)
+from servers import PgBouncer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def opened(clean18: CleanDatabase, bouncer: PgBouncer) -> AsyncIterator[Store]:
-    """One store for all tests, for each new connection would have to compile the functions anew."""
+    """One store for all tests, because each new connection compiles the functions again."""
     clean18.reset()
     store = PostgresStore(bouncer.dsn(DATABASE), direct_dsn=clean18.url)
     await store.open()
@@ -51,61 +48,28 @@ def store(opened: Store, clean18: CleanDatabase) -> Store:
     return opened
 
 
-class TestInsert(InsertSuite): ...
-
-
-class TestClaim(ClaimSuite): ...
-
-
-class TestRace(RaceSuite): ...
-
-
-class TestSettle(SettleSuite): ...
-
-
-class TestFence(FenceSuite): ...
-
-
-class TestLease(LeaseSuite): ...
-
-
-class TestUnique(UniqueSuite): ...
-
-
-class TestTransaction(TransactionSuite): ...
-
-
-class TestTracking(TrackingSuite): ...
-
-
-class TestPhase(PhaseSuite): ...
-
-
-class TestLocking(LockingSuite): ...
-
-
-class TestLockSession(LockSessionSuite): ...
-
-
-class TestOutbox(OutboxSuite): ...
-
-
-class TestPosting(PostingSuite): ...
-
-
-class TestView(ViewSuite): ...
-
-
-class TestStir(StirSuite): ...
-
-
-class TestReview(ReviewSuite): ...
-
-
-class TestBulk(BulkSuite): ...
-
-
-class TestBreaker(BreakerSuite): ...
-
-
-class TestAudit(AuditSuite): ...
+add_tests(
+    globals(),
+    [
+        AuditSuite,
+        BreakerSuite,
+        ClaimSuite,
+        ClaimFencingSuite,
+        ClaimLeaseSuite,
+        ClaimRaceSuite,
+        ClaimSettleSuite,
+        ClaimTransactionSuite,
+        DeadLetterBulkSuite,
+        DeadLetterReviewSuite,
+        EventSuite,
+        EventViewSuite,
+        JobSuite,
+        JobUniqueSuite,
+        LockSessionSuite,
+        LockSuite,
+        ProgressSuite,
+        ProgressPhaseSuite,
+        WebhookSuite,
+        WebhookPostSuite,
+    ],
+)

@@ -1,4 +1,4 @@
-"""With tenants on: the store as a worker, and as an application that acts for everybody. Both are ordinary roles."""
+"""With tenants enabled: the store as a worker, and as an application for all tenants. Both are ordinary roles."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -7,25 +7,23 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 from psycopg import sql
+from suite import add_tests
+from suite.audit import AuditSuite
+from suite.claims import ClaimSuite
+from suite.claims_leases import ClaimLeaseSuite
+from suite.claims_settle import ClaimSettleSuite, ClaimTransactionSuite
+from suite.control import ControlSuite
+from suite.dead_letters_review import DeadLetterReviewSuite
+from suite.jobs import JobSuite
+from suite.jobs_unique import JobUniqueSuite
+from suite.metrics import MetricSuite
+from suite.queries import QuerySuite
+from suite.tokens import TokenSuite
 
 from databases import CleanDatabase, Postgres
 from dutiful.core.errors import DataRefused, UsageError
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.store_suite import (
-    AccessSuite,
-    ActSuite,
-    AuditSuite,
-    ClaimSuite,
-    InsertSuite,
-    LeaseSuite,
-    MeasuringSuite,
-    ReaderSuite,
-    ReviewSuite,
-    SettleSuite,
-    TransactionSuite,
-    UniqueSuite,
-)
 from tenanted import LoginRoles, dropped_after, new_schema
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.req("W67")]
@@ -46,7 +44,7 @@ class Guarded:
     async def _guard(self) -> None:
         owner = PostgresStore(self.clean.url, schema=self.roles.schema)
         await owner.open()
-        await owner.enable_tenants()
+        await owner.tenants.enable()
         await owner.close()
 
 
@@ -78,60 +76,29 @@ def acting_as(*roles: str) -> pytest.MarkDecorator:
 
 
 @acting_as(*ROLES)
-class TestInsert(InsertSuite): ...
-
-
-@acting_as("worker")
-class TestClaim(ClaimSuite): ...
-
-
-@acting_as("worker")
-class TestSettle(SettleSuite): ...
-
-
-@acting_as(*ROLES)
-class TestReader(ReaderSuite):
+class TestQuery(QuerySuite):
     async def test_migrating_again_changes_nothing(self, store: Store) -> None:
-        """It is for the owner."""
+        """Only the owner may migrate."""
         with pytest.raises(DataRefused, match="does not let this role"):
             await store.migrate()
-
-
-@acting_as(*ROLES)
-class TestReview(ReviewSuite): ...
 
 
 @acting_as("worker")
 class TestAudit(AuditSuite):
     @pytest.fixture(autouse=True)
-    def ask_the_owner(self, guarded: Guarded) -> None:
+    def remember_the_roles(self, guarded: Guarded) -> None:
         self._roles = guarded.roles
 
     async def keep(self, store: Store, span: timedelta | None) -> None:
         with pytest.raises(UsageError, match="as the owner of the schema"):
-            await store.keep_audit(span)
+            await store.audit.set_retention(span)
         self._roles.run("UPDATE {}.audit_policy SET keep = {}", self._roles.schema, sql.Literal(span))
 
 
-@acting_as("application")
-class TestUnique(UniqueSuite): ...
-
-
-@acting_as("application")
-class TestLease(LeaseSuite): ...
-
-
-@acting_as("application")
-class TestTransaction(TransactionSuite): ...
-
-
-@acting_as("application")
-class TestAct(ActSuite): ...
-
-
-@acting_as("application")
-class TestAccess(AccessSuite): ...
-
-
-@acting_as("worker")
-class TestMeasuring(MeasuringSuite): ...
+add_tests(globals(), [JobSuite, DeadLetterReviewSuite], acting_as(*ROLES))
+add_tests(globals(), [ClaimSuite, ClaimSettleSuite, MetricSuite], acting_as("worker"))
+add_tests(
+    globals(),
+    [JobUniqueSuite, ClaimLeaseSuite, ClaimTransactionSuite, ControlSuite, TokenSuite],
+    acting_as("application"),
+)

@@ -1,4 +1,4 @@
-"""For tests of applications that use Dutiful: move time, run what is due, look at what was enqueued.
+"""For tests of applications that use Dutiful: move time, run due jobs, assert what was enqueued.
 
     clock = testing.Clock()
     async with testing.app_on(app, clock=clock) as kit:
@@ -13,8 +13,8 @@ It works with any test framework.
 """
 
 from dutiful.testing.clock import Clock, ClockedStore
-from dutiful.testing.drain import Ran
+from dutiful.testing.drain import RanAttempt
 from dutiful.testing.inline import inline
 from dutiful.testing.kit import Kit, app_on
 
-__all__ = ["Clock", "ClockedStore", "Kit", "Ran", "app_on", "inline"]
+__all__ = ["Clock", "ClockedStore", "Kit", "RanAttempt", "app_on", "inline"]

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved, and a store that goes by it."""
+"""A clock that stands still until it is moved, and a store that uses it."""
 
 import inspect
 from collections.abc import Callable
@@ -9,11 +9,10 @@ from typing import Any
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.store import Store
-from dutiful.working import Keeper
 
 
 class Clock:
-    """Stands at `start` (the time at which it was made, unless given) until it is moved; it never goes back."""
+    """Stands at `start` (default: now) until it is moved; it never goes back."""
 
     def __init__(self, start: datetime | None = None) -> None:
         self._now = datetime.now(UTC).replace(microsecond=0) if start is None else _aware(start)
@@ -22,7 +21,7 @@ class Clock:
         return self._now
 
     def advance(self, by: Duration) -> datetime:
-        """Move on by a length of time, as in `clock.advance("5m")`; returns the new time."""
+        """Moves by a length of time, as in `clock.advance("5m")`; returns the new time."""
         return self.move_to(self._now + duration(by, "by"))
 
     def move_to(self, moment: datetime) -> datetime:
@@ -36,51 +35,56 @@ class Clock:
 
 
 class ClockedStore:
-    """`store`, every call that takes a `now` made at the clock's time instead of the database's.
+    """A store whose calls that take a `now` use the clock instead of the database's time.
 
-    What happens in a transaction of the user's own (`within=`, `ctx.transaction()`) goes by the database's clock.
+    Transactions of the user (`within=`, `ctx.transaction()`) use the database's time.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self.claims = _ClockedClaims(store.claims, clock)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        return timed(found, self._clock) if name in _TIMED else found
+        if name in _SUBJECTS and found is not None:
+            found = _Clocked(found, self._clock)
+            setattr(self, name, found)  # so that a test can replace a method of a subject
+        return found
 
     def for_tenant(self, tenant: str) -> "ClockedStore":
         return ClockedStore(self._store.for_tenant(tenant), self._clock)
 
-    def keeper(self) -> Any:
-        return _ClockedKeeper(self._store.keeper(), self._clock)
 
+class _Clocked:
+    """One subject of a store, or a lease renewer."""
 
-class _ClockedKeeper:
-    def __init__(self, keeper: Keeper, clock: Clock) -> None:
-        self._keeper = keeper
-        self.renew = timed(keeper.renew, clock)
+    def __init__(self, subject: Any, clock: Clock) -> None:
+        self._subject = subject
+        self._clock = clock
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._keeper, name)
+        found = getattr(self._subject, name)
+        takes_now = callable(found) and "now" in inspect.signature(found).parameters
+        return with_clock(found, self._clock) if takes_now else found
 
 
-def timed(function: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
-    """`function` with the clock's time for a `now` that the caller does not give."""
+class _ClockedClaims(_Clocked):
+    def renewer(self) -> Any:
+        return _Clocked(self._subject.renewer(), self._clock)
+
+
+_SUBJECTS = frozenset(name for name, member in vars(Store).items() if isinstance(member, property))
+
+
+def with_clock(function: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
+    """Wraps `function` to use the clock's time if the caller gives no `now`."""
 
     @wraps(function)
     def at_now(*args: Any, now: datetime | None = None, **kwargs: Any) -> Any:
         return function(*args, now=clock.now() if now is None else now, **kwargs)
 
     return at_now
-
-
-def _takes_now(name: str) -> bool:
-    member = getattr(Store, name)
-    return inspect.isfunction(member) and "now" in inspect.signature(member).parameters
-
-
-_TIMED = frozenset(name for name in dir(Store) if not name.startswith("_") and _takes_now(name))
 
 
 def _aware(moment: datetime) -> datetime:

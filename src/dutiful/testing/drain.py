@@ -1,4 +1,4 @@
-"""Runs what is due, one job after the other, as a worker would."""
+"""Runs due jobs one after the other, as a worker would."""
 
 import asyncio
 import time
@@ -13,26 +13,26 @@ import msgspec
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, JobRecord
 from dutiful.core.outcome import Done, Outcome
-from dutiful.core.transitions import State
-from dutiful.duties import Survey
+from dutiful.core.states import State
 from dutiful.kind import Kind
-from dutiful.services.scheduler import Scheduler
+from dutiful.maintenance.scheduler import Scheduler
 from dutiful.settings import Settings
 from dutiful.store import Store
+from dutiful.store.claims import ClaimRequest, QueueLevel
+from dutiful.store.leadership import Survey
 from dutiful.testing.clock import Clock
-from dutiful.worker.attempt import Attempts
-from dutiful.worker.lease import Leases
+from dutiful.worker.executor.attempt import Executor
+from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
-from dutiful.worker.slot import Slot, Stop
-from dutiful.working import Ask, Line
+from dutiful.worker.slots import Slot, StopReason
 
 WORKER = UUID(int=0)
 BATCH = 1_000
-LOOK = 0.02
+TIMEOUT_CHECK = 0.02
 
 
-class Ran(msgspec.Struct, frozen=True):
-    """One attempt: what came of it, and its job as it stood right after."""
+class RanAttempt(msgspec.Struct, frozen=True):
+    """One attempt: its outcome, and the job right after it."""
 
     job: JobRecord
     outcome: Outcome
@@ -46,28 +46,28 @@ class Ran(msgspec.Struct, frozen=True):
         return self.job.state
 
 
-class Drain:
-    """One at a time, the best priority first, then in the order in which they became ready; jitter is left out."""
+class DrainRunner:
+    """Runs one job at a time, by priority, then in the order in which they became ready; without jitter."""
 
     def __init__(
         self,
         store: Store,
         kinds: Mapping[str, Kind[Any, Any]],
         settings: Settings,
-        attempts: Attempts,
+        executor: Executor,
         scheduler: Scheduler,
         clock: Clock | None,
     ) -> None:
         self._store = store
         self._kinds = kinds
         self._settings = settings
-        self._attempts = attempts
+        self._executor = executor
         self._scheduler = scheduler
         self._clock = clock
-        self._settler = Settler(store, kinds, Leases(), lambda low, high: low)
+        self._settler = Settler(store.claims, kinds, Leases(), lambda low, high: low)
 
-    async def run(self, until: datetime | None, advance: bool, limit: int) -> list[Ran]:
-        ran: list[Ran] = []
+    async def run(self, until: datetime | None, advance: bool, limit: int) -> list[RanAttempt]:
+        ran: list[RanAttempt] = []
         settling = asyncio.create_task(self._settler.run(), name="dutiful drain")
         try:
             while True:
@@ -86,37 +86,37 @@ class Drain:
             await asyncio.gather(settling, return_exceptions=True)
 
     async def _claim(self) -> list[Claim]:
-        """The next job; also one that was there at a worker's death, if the test made one."""
+        """Claims the next job; suspects, too."""
         if self._clock is not None:
             now = self._clock.now()
             await self._scheduler.tick(Survey(True, now, next_fire_at=await self._next_fire()))
-        await self._store.promote(BATCH)
-        await self._store.sweep(BATCH)
-        found = await self._store.peek(list(self._kinds))
-        lines = [Line(line.queue, line.priority) for line in sorted(found, key=lambda line: (line.priority, line.seq))]
-        if not lines:
+        await self._store.promotion.promote(BATCH)
+        await self._store.promotion.sweep(BATCH)
+        found = await self._store.claims.peek(list(self._kinds))
+        levels = [QueueLevel(one.queue, one.priority) for one in sorted(found, key=lambda one: (one.priority, one.seq))]
+        if not levels:
             return []
-        return await self._store.claim(
-            Ask(WORKER, "drain", lines, list(self._kinds), limit=1, lease=self._settings.lease, suspects=1)
+        return await self._store.claims.claim(
+            ClaimRequest(WORKER, "drain", levels, list(self._kinds), limit=1, lease=self._settings.lease, suspects=1)
         )
 
-    async def _attempt(self, claim: Claim) -> Ran:
+    async def _attempt(self, claim: Claim) -> RanAttempt:
         kind, slot = self._kinds[claim.kind], Slot("drain")
         slot.task = asyncio.current_task()
-        with _on_time(slot, kind):
-            outcome = await self._attempts.run(claim, kind, slot)
+        with _timeouts(slot, kind):
+            outcome = await self._executor.run(claim, kind, slot)
         self._settler.settle(claim, outcome)
         await self._settler.flush()
-        job = await self._store.find(claim.job_id)
+        job = await self._store.queries.job(claim.job_id)
         assert job is not None, "a job that just ran cannot be gone"
-        return Ran(job, Done() if isinstance(outcome, State) else outcome)
+        return RanAttempt(job, Done() if isinstance(outcome, State) else outcome)
 
     async def _move_clock(self, until: datetime | None, advance: bool) -> bool:
-        """On to the next time at which something is due; False if that is too far, or nothing is."""
+        """Moves to the next time at which something is due; False if that is too far, or nothing is due."""
         if self._clock is None or (until is None and not advance):
             return False
-        times = [(await self._store.promote(BATCH)).next_run_at]
-        times += [one.breaker.open_until for one in await self._store.breakers() if one.waiting]
+        times = [(await self._store.promotion.promote(BATCH)).next_run_at]
+        times += [one.breaker.open_until for one in await self._store.breakers.all() if one.waiting]
         if until is not None:
             times.append(await self._next_fire())
         now = self._clock.now()
@@ -129,12 +129,12 @@ class Drain:
         return True
 
     async def _next_fire(self) -> datetime | None:
-        return min((s.next_at for s in await self._store.schedules() if s.enabled), default=None)
+        return min((s.next_at for s in await self._store.schedules.all() if s.enabled), default=None)
 
 
 @contextmanager
-def _on_time(slot: Slot, kind: Kind[Any, Any]) -> Iterator[None]:
-    """Let the attempt, and each of its phases, take no longer than it may."""
+def _timeouts(slot: Slot, kind: Kind[Any, Any]) -> Iterator[None]:
+    """Enforces the timeouts of the attempt and of its phases."""
     if kind.timeout is None and not any(phase.timeout for phase in kind.phases):
         yield
         return
@@ -147,6 +147,6 @@ def _on_time(slot: Slot, kind: Kind[Any, Any]) -> Iterator[None]:
 
 async def _watch(slot: Slot) -> None:
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(TIMEOUT_CHECK)
         if slot.deadline is not None and time.monotonic() >= slot.deadline and slot.stop is None:
-            slot.tell(Stop.TIMEOUT)
+            slot.request_stop(StopReason.TIMEOUT)

@@ -1,4 +1,4 @@
-"""Enqueue means: run it here and now. For tests of code that enqueues."""
+"""Inline mode, for tests of code that enqueues: a job runs at once, within `enqueue`."""
 
 import asyncio
 import contextvars
@@ -18,24 +18,23 @@ from dutiful.core import ids
 from dutiful.core.duration import Duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, NewJob
+from dutiful.core.json import encode
 from dutiful.core.outcome import Cancel, Snooze
-from dutiful.core.payload import encode
 from dutiful.kind import Kind
-from dutiful.worker.context import AttemptContext
-from dutiful.worker.items import failures
-from dutiful.worker.phases import phase_arguments
-from dutiful.worker.ports import Ports
-from dutiful.worker.slot import Slot
-from dutiful.worker.track import Track
+from dutiful.worker.executor.context import AttemptContext, AttemptDeps
+from dutiful.worker.executor.items import failed_items
+from dutiful.worker.executor.pipeline_runner import phase_arguments
+from dutiful.worker.executor.progress import ProgressTracker
+from dutiful.worker.slots import Slot
 
 
 @contextmanager
 def inline(app: Dutiful, resources: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Within the block, `enqueue` runs the handler at once, and the handle has its result.
 
-    What the handler raises, its caller gets; there are no retries, and nothing is stored. A pipeline runs through all
-    of its phases, without timeouts. Payload and result travel as JSON, as they would. When to run it, unique keys and
-    dependencies are passed over, and breakers let every call pass. `resources` are what handlers ask for with Inject.
+    Errors of the handler are raised by `enqueue`; there are no retries, and nothing is stored. A pipeline runs through
+    all of its phases, without timeouts. Payload and result travel as JSON, as usual. Delays, unique keys and
+    dependencies are ignored, and breakers let every call pass. `resources` are injected with Inject.
     """
     runner = _Runner(app, resources or {})
     with patch.multiple(
@@ -81,7 +80,7 @@ class _Runner:
         self._resources = resources
 
     async def submit(self, job: NewJob, within: Any = None) -> InlineHandle:
-        value, context = self._started(job)
+        value, context = self._start(job)
         if inspect.iscoroutine(value):
             value = await asyncio.create_task(value, context=context)
         return InlineHandle(job.id, self._result(value))
@@ -90,7 +89,7 @@ class _Runner:
         return [await self.submit(job) for job in jobs]
 
     def submit_sync(self, job: NewJob, within: Any = None) -> SyncInlineHandle:
-        value, context = self._started(job)
+        value, context = self._start(job)
         if inspect.iscoroutine(value):
             value = context.run(_run, value)
         return SyncInlineHandle(job.id, self._result(value))
@@ -98,20 +97,20 @@ class _Runner:
     def submit_many_sync(self, jobs: list[NewJob], within: Any = None) -> list[SyncInlineHandle]:
         return [self.submit_sync(job) for job in jobs]
 
-    def _started(self, job: NewJob) -> tuple[Any, contextvars.Context]:
-        """What the handler returned, or a coroutine that will; and the context to run that in."""
+    def _start(self, job: NewJob) -> tuple[Any, contextvars.Context]:
+        """Returns the handler's result, or a coroutine of it, and the context to run that in."""
         kind, slot, claim = self._app.kind(job.kind), Slot("inline"), _claim(job)
         slot.begin(claim, kind)
         attempt = AttemptContext(
-            claim, slot, Ports(_Nowhere(), _Unheard(), None, None, self._app.settings.result_limit)
+            claim, slot, AttemptDeps(_NoStore(), _NoProgress(), None, None, self._app.settings.result_limit)
         )
         resources = {name: self._resource(kind, name) for name in kind.signature.resources.values()}
         context = contextvars.copy_context()
         context.run(CURRENT.set, attempt)
         payload, whole = kind.accept(job.payload, job.tenant)
-        attempt.upgrade(whole)
+        attempt.set_payload(whole)
         if kind.phases:
-            return self._through(kind, payload, attempt, resources), context
+            return self._run_phases(kind, payload, attempt, resources), context
         arguments = msgspec.structs.asdict(kind.signature.decode(payload))
         if kind.signature.context is not None:
             arguments[kind.signature.context] = attempt
@@ -120,13 +119,13 @@ class _Runner:
         value = context.run(kind.function, **arguments)
         return (_checked(value, attempt) if inspect.iscoroutine(value) else _check_items(value, attempt)), context
 
-    async def _through(
+    async def _run_phases(
         self, kind: Kind[Any, Any], payload: str, attempt: AttemptContext, resources: Mapping[str, Any]
     ) -> Any:
-        """A pipeline's phases; what the last one returned."""
+        """Runs a pipeline's phases; returns the result of the last one."""
         value: Any = None
         for phase in kind.phases:
-            attempt.enter(phase)
+            attempt.enter_phase(phase)
             value = None
             if phase.when is None or phase.when(attempt):
                 try:
@@ -139,7 +138,7 @@ class _Runner:
                     if not phase.optional:
                         raise
                     value = None
-            attempt.keep(phase.name, None if value is None else self._text(value))
+            attempt.keep_result(phase.name, None if value is None else self._text(value))
         return value
 
     def _resource(self, kind: Kind[Any, Any], name: str) -> Any:
@@ -161,25 +160,25 @@ async def _checked(handler: Coroutine[Any, Any, Any], attempt: AttemptContext) -
 
 
 def _check_items(value: Any, attempt: AttemptContext) -> Any:
-    """`value`, unless every item of the handler has failed."""
-    if attempt.tracked is not None:
-        failures(attempt.tracked.ledgers)
+    """Returns `value`, unless every item of the handler has failed."""
+    if attempt.tracker is not None:
+        failed_items(attempt.tracker.item_counts)
     return value
 
 
-class _Nowhere:
-    """Stands where a context has its store."""
+class _NoStore:
+    """Takes the place of a context's store."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UsageError(f"there is no store for {name} in inline mode: test this handler with testing.app_on(app)")
 
 
-class _Unheard:
-    """Takes progress, and keeps none."""
+class _NoProgress:
+    """Discards progress."""
 
-    def note(self, track: Track) -> None: ...
+    def changed(self, track: ProgressTracker) -> None: ...
 
-    async def last_word(self, track: Track) -> None: ...
+    async def flush(self, track: ProgressTracker) -> None: ...
 
 
 def _claim(job: NewJob) -> Claim:
@@ -203,7 +202,7 @@ def _claim(job: NewJob) -> Claim:
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine for a blocking caller, who may itself stand on a running loop."""
+    """Runs a coroutine for a blocking caller, even on the thread of a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

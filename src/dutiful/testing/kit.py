@@ -1,4 +1,4 @@
-"""An app on a temporary database, and what a test does with it."""
+"""An app on a temporary database, with a drain and assertions."""
 
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -8,20 +8,29 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from dutiful.app import Dutiful
-from dutiful.client import Client
-from dutiful.composition import make_retention
+from dutiful.client.client import Client
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
-from dutiful.deliveries.in_process import InProcess
-from dutiful.services.scheduler import Scheduler
+from dutiful.core.job import JobRecord
+from dutiful.delivery.in_process import InProcessDelivery
+from dutiful.events.items import kind_name
+from dutiful.factory import make_retention
+from dutiful.kind import Kind
+from dutiful.maintenance.scheduler import Scheduler
 from dutiful.store import Store
+from dutiful.store.queries import JobFilter
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.testing.assertions import Assertions
 from dutiful.testing.clock import Clock, ClockedStore
-from dutiful.testing.drain import Drain, Ran
-from dutiful.worker.attempt import Attempts
-from dutiful.worker.opening import open_attempts
+from dutiful.testing.drain import WORKER, DrainRunner, RanAttempt
+from dutiful.worker.assembly import open_executor
+from dutiful.worker.config import WorkerConfig
+from dutiful.worker.executor.attempt import Executor
+
+PAGE = 500
+SHOWN = 5
 
 
 @asynccontextmanager
@@ -32,10 +41,10 @@ async def app_on(
     path: str | Path | None = None,
     resources: Mapping[str, Any] | None = None,
 ) -> AsyncIterator["Kit"]:
-    """Keep the app's jobs in a temporary SQLite file (or in `path`) for the length of a test.
+    """Keeps the app's jobs in a temporary SQLite file (or in `path`) for the length of a test.
 
-    With a `clock`, time stands still until the test moves it. `resources` stand in for those of the same name that the
-    app would make. What is enqueued waits for `kit.drain()`.
+    With a `clock`, time stands still until the test moves it. `resources` replace those of the same name that the app
+    would make. Enqueued jobs wait for `kit.drain()`.
     """
     if app._clients.open:
         raise UsageError("the app is open on its own database; close it first, or enter app_on before it is used")
@@ -44,33 +53,21 @@ async def app_on(
         file = Path(path or Path(folder) / "jobs.db")
 
         def make_store() -> Store:
-            # A power cut in the middle of a test loses nothing that anybody misses.
+            # A power cut in the middle of a test may lose its data.
             store = SqliteStore(file, synchronous="OFF")
             return store if clock is None else ClockedStore(store, clock)
 
-        def make_delivery(store: Any) -> InProcess:
-            return InProcess(store.data_version)
+        def make_delivery(store: Any) -> InProcessDelivery:
+            return InProcessDelivery(store.data_version)
 
         stack.enter_context(patch.multiple(app, make_store=make_store, make_delivery=make_delivery))
         stack.callback(app.close_sync)
-        client = await stack.enter_async_context(_opened(app))
-        yield await stack.enter_async_context(_kit(app, client, clock, resources or {}))
+        await stack.enter_async_context(app)
+        yield Kit(app, await app.client(), clock, resources or {}, stack)
 
 
-@asynccontextmanager
-async def _opened(app: Dutiful) -> AsyncIterator[Client]:
-    async with app:
-        yield await app.client()
-
-
-@asynccontextmanager
-async def _kit(app: Dutiful, client: Client, clock: Clock | None, resources: Mapping[str, Any]) -> AsyncIterator["Kit"]:
-    async with AsyncExitStack() as stack:
-        yield Kit(app, client, clock, resources, stack)
-
-
-class Kit(Assertions):
-    """What `app_on` gives: run what is due, and say what must have been enqueued."""
+class Kit:
+    """What `app_on` gives: runs what is due, and asserts what was enqueued."""
 
     def __init__(
         self,
@@ -80,31 +77,59 @@ class Kit(Assertions):
         resources: Mapping[str, Any],
         stack: AsyncExitStack,
     ) -> None:
-        super().__init__(client.store)
         self.app = app
         self.client = client
         self.store = client.store
         self.clock = clock
         self._resources = resources
         self._stack = stack
-        self._attempts: Attempts | None = None
+        self._executor: Executor | None = None
 
     async def drain(
         self, until: datetime | Duration | None = None, *, advance: bool = False, limit: int = 1_000
-    ) -> list[Ran]:
-        """Run every job that is due, and those they enqueue; returns each attempt in the order in which it was made.
+    ) -> list[RanAttempt]:
+        """Runs every job that is due, and those they enqueue; returns the attempts in order.
 
         With a clock: `until` moves it to that moment (or by that length of time), through every retry, scheduled job
         and schedule on the way; `advance=True` moves it through retries and scheduled jobs until none is left.
-        A handler's error is an outcome here, it is not raised. More than `limit` attempts are an error.
+        A handler's error is an outcome, it is not raised. More than `limit` attempts are an error.
         """
-        attempts, scheduler = await self._opened_attempts(), Scheduler(self.store, self.app.new_id)
-        drain = Drain(self.store, self.app.kinds, self.app.settings, attempts, scheduler, self.clock)
+        executor, scheduler = await self._opened_executor(), Scheduler(self.store, self.app.new_id)
+        drain = DrainRunner(self.store, self.app.kinds, self.app.settings, executor, scheduler, self.clock)
         return await drain.run(self._moment(until, advance), advance, limit)
 
-    async def retain(self) -> None:
-        """One pass of retention, by the app's settings: what is due becomes stale or is deleted, callbacks included."""
-        await make_retention(self.app, self.client).once()
+    async def run_retention(self) -> None:
+        """Runs one pass of retention by the app's settings: marks jobs stale and deletes them, callbacks included."""
+        await make_retention(self.app, self.client).run_once()
+
+    async def enqueued(self, kind: Kind[Any, Any] | str, /, **payload: Any) -> list[JobRecord]:
+        """Returns the jobs of `kind` whose payload has at least these fields, in order, whatever became of them."""
+        wanted = msgspec.to_builtins(payload)
+        return [job for job in await self._jobs(kind_name(kind)) if job.payload | wanted == job.payload]
+
+    async def assert_enqueued(self, kind: Kind[Any, Any] | str, /, **payload: Any) -> JobRecord:
+        """Fails unless such a job was enqueued; returns the last of them."""
+        found = await self.enqueued(kind, **payload)
+        if found:
+            return found[-1]
+        others = "".join(f"\n  {job.payload}" for job in (await self._jobs(kind_name(kind)))[-SHOWN:])
+        rest = f"the last that were have:{others}" if others else "nor with anything else"
+        raise AssertionError(f"no job of {kind_name(kind)} was enqueued with {payload}, {rest}")
+
+    async def refute_enqueued(self, kind: Kind[Any, Any] | str, /, **payload: Any) -> None:
+        """Fails if such a job was enqueued."""
+        if found := await self.enqueued(kind, **payload):
+            raise AssertionError(
+                f"{len(found)} jobs of {kind_name(kind)} were enqueued, the last with {found[-1].payload}"
+            )
+
+    async def _jobs(self, kind: str) -> list[JobRecord]:
+        jobs: list[JobRecord] = []
+        before = None
+        while page := await self.store.queries.jobs(JobFilter(kind=kind, before=before, limit=PAGE)):
+            jobs += page
+            before = page[-1].id
+        return jobs[::-1]
 
     def _moment(self, until: datetime | Duration | None, advance: bool) -> datetime | None:
         if self.clock is None and (until is not None or advance):
@@ -113,26 +138,26 @@ class Kit(Assertions):
             return until
         return None if self.clock is None or until is None else self.clock.now() + duration(until, "until")
 
-    async def _opened_attempts(self) -> Attempts:
-        """Opened when first needed: by then every kind is registered."""
-        if self._attempts is None:
+    async def _opened_executor(self) -> Executor:
+        """Opened when first needed, because by then every kind is registered."""
+        if self._executor is None:
             makers = {**self.app.resources, **{name: _always(value) for name, value in self._resources.items()}}
-            policies = self.app.breaker_policies()
-            await self.store.put_breaker_kinds(self.app.breaker_kinds(), policies)
-            self._attempts = await open_attempts(
-                self._stack,
-                self.store,
-                self.app.settings,
-                self.app.kinds.values(),
-                makers,
-                policies,
-                self.client.delivery.news,
-                threads=1,
-                processes=1,
+            policies, kinds = self.app.breaker_policies(), self.app.breaker_kinds()
+            await self.store.breakers.put_kinds(kinds, policies)
+            config = WorkerConfig(
+                worker_id=WORKER,
+                store=self.store,
+                delivery=self.client.delivery,
+                settings=self.app.settings,
+                kinds=self.app.kinds,
+                resources=makers,
+                breakers=policies,
+                breaker_kinds=kinds,
             )
+            self._executor = await open_executor(self._stack, config, threads=1, processes=1)
             if self.clock is not None:
-                await self.store.put_schedules(self.app.schedule_records(self.clock.now()))
-        return self._attempts
+                await self.store.schedules.put(self.app.schedule_records(self.clock.now()))
+        return self._executor
 
 
 def _always(value: Any) -> Any:
