@@ -1,14 +1,17 @@
 """What counts of jobs come to, for every store: by queue, by state, and of those that have ended."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from dutiful.core.estimate import Share, View, together
-from dutiful.core.transitions import FINAL, State
-from dutiful.measuring import Depth
-from dutiful.reading import QueueRecord
+from dutiful.core.metrics.estimate import Share, View, total
+from dutiful.core.review.state import OPEN
+from dutiful.core.states import FINAL, State
+from dutiful.store.dead_letters import DeadLetterCounts
+from dutiful.store.metrics import Depth
+from dutiful.store.queries import QueueRecord
 
 EXACT = 10_000
 """So many in one place are counted one by one."""
@@ -21,7 +24,7 @@ Sort = tuple[str, str]  # queue and kind
 
 
 def depths_of(state: State, views: Iterable[View[Sort]], *, everywhere: bool = False) -> list[Depth]:
-    """What was seen of the lines of a place, or of the place as a whole: then it tells of queues `everywhere`."""
+    """Depths from samples of the queue levels of one place, or of the whole place (`everywhere`)."""
     by_queue: dict[str, list[View[Sort]]] = {}
     sorts: dict[Sort, None] = {}
     for view in views:
@@ -30,10 +33,10 @@ def depths_of(state: State, views: Iterable[View[Sort]], *, everywhere: bool = F
             by_queue.setdefault(queue, []).append(view)
     found = []
     for queue, kind in sorts:
-        count, doubt = together(by_queue[queue], (queue, kind))
-        if doubt is not None and everywhere:
-            doubt = replace(doubt, everywhere=True)
-        found.append(Depth(queue=queue, kind=kind, state=state, count=count, doubt=doubt))
+        count, bounds = total(by_queue[queue], (queue, kind))
+        if bounds is not None and everywhere:
+            bounds = replace(bounds, everywhere=True)
+        found.append(Depth(queue=queue, kind=kind, state=state, count=count, bounds=bounds))
     return found
 
 
@@ -66,6 +69,22 @@ def by_state(depths: Iterable[Depth]) -> dict[str, int]:
     for depth in depths:
         counts[depth.state.value] += depth.count
     return counts
+
+
+def dead_letter_counts(rows: Sequence[tuple[str, str, str, int, datetime]]) -> DeadLetterCounts:
+    """Of status, kind, error class, how many, and since when: sums for each of the first three."""
+    by_status, by_kind, by_class = Counter[str](), Counter[str](), Counter[str]()
+    for status, kind, error_class, count, _ in rows:
+        by_status[status] += count
+        by_kind[kind] += count
+        by_class[error_class] += count
+    return DeadLetterCounts(
+        total=by_status.total(),
+        by_status=dict(by_status),
+        by_kind=dict(by_kind),
+        by_class=dict(by_class),
+        oldest_open_at=min((since for status, *_, since in rows if status in OPEN), default=None),
+    )
 
 
 def of_many(seen: Mapping[str, int], ended: Mapping[str, int]) -> dict[str, int]:

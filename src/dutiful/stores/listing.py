@@ -5,8 +5,8 @@ its branches in that order. A stretch is the newest ids of a source's branches, 
 missing, so nothing beyond it is used. What the source does not answer for is asked of each id of the stretch. Where
 there are several sources the narrowest is walked: the one whose first stretch goes back furthest.
 
-The cursor is an id, and a page looks at every id down to its next one: nothing is left out or told twice, whatever is
-enqueued or retained meanwhile. A job that changes its state between pages may be told with either, or not at all.
+The cursor is an id, and a page looks at every id down to its next one: nothing is left out or listed twice, whatever is
+enqueued or retained meanwhile. A job that changes its state between pages may be listed with either, or not at all.
 """
 
 from collections.abc import Generator, Sequence
@@ -20,8 +20,8 @@ import msgspec
 from dutiful.core import ids
 from dutiful.core.errors import MalformedId, UsageError
 from dutiful.core.job import JobRecord
-from dutiful.core.transitions import State
-from dutiful.reading import JobFilter, JobPage
+from dutiful.core.states import State
+from dutiful.store.queries import JobFilter, JobPage
 
 SEARCHED = 5_000  # candidates that one page looks at, unless it was asked for more jobs than half of that
 FIRST = 250  # of them in the first stretch, of all branches together
@@ -35,7 +35,7 @@ class Index(StrEnum):
     """What a branch is of."""
 
     JOB = "job"  # all jobs
-    LINE = "line"  # jobs of one kind and queue
+    KIND_QUEUE = "kind_queue"  # jobs of one kind and queue
     TENANT = "tenant"
     CORRELATION = "correlation"
     OWN = "own"  # the job that is its own correlation
@@ -54,7 +54,7 @@ class Branch(msgspec.Struct, frozen=True):
     queue: str = ""
 
 
-class Lines(msgspec.Struct, frozen=True):
+class KindQueues(msgspec.Struct, frozen=True):
     """Asks for each (kind, queue) that has jobs; with a queue, for its pair with any kind there is, or is given."""
 
     kinds: Sequence[str] | None
@@ -86,7 +86,7 @@ class Fetch(msgspec.Struct, frozen=True):
     ids: Sequence[UUID]
 
 
-Request: TypeAlias = Lines | Walk | Sift | Fetch
+Request: TypeAlias = KindQueues | Walk | Sift | Fetch
 Looking: TypeAlias = Generator[Request, Any, JobPage]
 
 
@@ -162,11 +162,11 @@ def _sources(wanted: JobFilter) -> Generator[Request, Any, list[_Source]]:
         return [_source(branches, asked)]
     found: list[_Source] = []
     if kinds is not None or wanted.queue is not None:
-        lines = [Branch(Index.LINE, kind, queue) for kind, queue in (yield Lines(kinds, wanted.queue))]
-        if not lines:
+        pairs = [Branch(Index.KIND_QUEUE, kind, queue) for kind, queue in (yield KindQueues(kinds, wanted.queue))]
+        if not pairs:
             return []
-        if len(lines) * _FEWEST <= SEARCHED:  # else it is quicker to look at all jobs, whatever their line
-            found.append(_source(lines, asked, kinds=None, queue=None))
+        if len(pairs) * _FEWEST <= SEARCHED:  # else it is quicker to look at all jobs, of whatever kind
+            found.append(_source(pairs, asked, kinds=None, queue=None))
     if wanted.tenant is not None:
         found.append(_source([Branch(Index.TENANT, wanted.tenant)], asked, tenant=None))
     if wanted.state is State.COMPLETED:
@@ -194,7 +194,7 @@ def _narrowest(
     """The source that goes back furthest with a stretch of the same length, and that stretch."""
     walked: list[tuple[_Source, int, _Stretch]] = []
     for source in sources:
-        # One more than is asked for tells whether there is a next page.
+        # One more than requested shows whether there is a next page.
         count = limit + 1 if source.rest is None else max(limit + 1, FIRST)
         each = max(-(-count // len(source.branches)), min(_FEWEST, count))
         walked.append((source, each, (yield from _walk(source, low, high, each))))
@@ -227,5 +227,5 @@ def _is_id(text: str) -> bool:
 def _time(job_id: UUID) -> datetime | None:
     try:
         return ids.time_of(job_id)
-    except MalformedId:  # made by somebody else
+    except MalformedId:  # not one of our cursors
         return None

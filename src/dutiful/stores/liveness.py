@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from dutiful.duties import Process
+from dutiful.store.workers import Process
 
 HOST = socket.gethostname()
 _PROC = Path("/proc/self/stat")
@@ -43,7 +43,7 @@ def visible(host: str, pid: int) -> bool:
 
 
 def alive(process: Process, expires_at: int, now: int) -> bool:
-    """Judge by the process where it can be seen, and by its last word where it cannot."""
+    """Decide by the process where it is visible, and by the last heartbeat where it is not."""
     return expires_at > now if process is Process.UNSEEN else process is not Process.ENDED
 
 
@@ -53,7 +53,7 @@ def dead(host: str, pid: int, started: str | None) -> bool:
 
 
 def process_of(host: str, pid: int, started: str | None) -> Process:
-    """`started` is its mark; None: nobody could see it."""
+    """`started` is its mark; None: it was not visible."""
     if host != HOST:
         return Process.UNSEEN
     if started is None:

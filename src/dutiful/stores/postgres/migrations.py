@@ -1,40 +1,33 @@
-"""Numbered SQL files, applied once each, each in its own transaction; running them again is harmless."""
+"""Brings a database's schema up to date; running it again is harmless.
 
-import hashlib
+Numbered files are applied once each. Files of functions and views are applied whenever they differ from what the
+database has, unless a newer release has been there: its functions serve older workers too, not the other way round.
+"""
+
+import asyncio
 import re
-from importlib import resources
 from typing import Any
 
-import msgspec
+import asyncpg
 
 from dutiful.core.errors import SchemaMismatch
+from dutiful.stores.postgres.schema_files import SchemaFile, functions, migrations
 
-SCHEMA_VERSION = 28
-"""The number of the newest migration that this release knows."""
-OLDEST_VERSION = 28
-"""The oldest release's SCHEMA_VERSION that can work with the tables as this release leaves them."""
-_MADE = re.compile(r"^create (table|view|sequence|function)(?: if not exists)? \{schema\}\.(\w+)", re.MULTILINE)
-
-
-class Migration(msgspec.Struct, frozen=True):
-    name: str
-    sql: str
-
-    @property
-    def checksum(self) -> str:
-        return hashlib.sha256(self.sql.encode()).hexdigest()
-
-
-def migrations() -> list[Migration]:
-    folder = resources.files(__package__) / "migrations"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return [Migration(f.name.removesuffix(".sql"), f.read_text()) for f in files]
+SCHEMA_VERSION = 1
+"""Raised by every release that changes tables or functions; a migration has the number of its release."""
+OLDEST_VERSION = 1
+"""The oldest release's SCHEMA_VERSION that can work with the schema as this release leaves it."""
+_PATIENCE, _PAUSE, _TURNS = "2s", 1.0, 20
+_MADE = re.compile(
+    r"^create (?:or replace )?(table|view|sequence|function)(?: if not exists)? \{schema\}\.(\w+)", re.MULTILINE
+)
 
 
 def script(schema: str) -> str:
-    """All of it as one script that a DBA can read and run with psql."""
-    parts = [_prelude(schema)]
-    parts += [f"-- {m.name}\n{render(m.sql, schema)}\n{_record(m, schema)}" for m in migrations()]
+    """All of it as one script that a DBA can read and run with psql; on an older schema it applies what is missing."""
+    parts = [_prelude(schema), _refuse_newer(schema)]
+    parts += [_once(file, schema) for file in migrations()]
+    parts += [f"-- {file.name}\n{render(file.sql, schema)}\n{_record(file, schema)}" for file in functions()]
     return "begin;\n\n" + "\n\n".join([*parts, _versions(schema), _guard(schema)]) + "\n\ncommit;\n"
 
 
@@ -43,31 +36,50 @@ def render(sql: str, schema: str) -> str:
 
 
 def own_names() -> str:
-    """Of all that the migrations make, functions with (), as a literal array; whatever else there is is not ours."""
-    text = "\n".join([_prelude("{schema}"), *(m.sql for m in migrations())])
+    """The names of all that the files make, functions with (), as a literal array; anything else is not ours."""
+    text = "\n".join([_prelude("{schema}"), *(file.sql for file in [*migrations(), *functions()])])
     names = {f"{name}()" if what == "function" else name for what, name in _MADE.findall(text)}
     return "{" + ",".join(sorted(names)) + "}"
 
 
 async def migrate(connection: Any, schema: str) -> list[str]:
-    """Apply what is missing; two at once queue on a lock, and a crash in the middle leaves nothing half done."""
+    """Apply what is missing or differs; two at once queue on a lock, and a crash leaves nothing half done.
+
+    Workers go on meanwhile. A table that is locked for long is waited for in short turns, because all statements on it
+    queue behind a migration that waits.
+    """
+    for _ in range(_TURNS - 1):
+        try:
+            return await _migrate(connection, schema)
+        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+            await asyncio.sleep(_PAUSE)
+    return await _migrate(connection, schema)
+
+
+async def _migrate(connection: Any, schema: str) -> list[str]:
     applied: list[str] = []
     async with connection.transaction():
         # Taken for the transaction, so that it also works behind a transaction pooler.
         await connection.execute("select pg_advisory_xact_lock(hashtext($1))", f"dutiful migrate {schema}")
+        await connection.execute(f"set local lock_timeout = '{_PATIENCE}'")
         await connection.execute(_prelude(schema))
-        rows = await connection.fetch(f"select name, checksum from {schema}.migration")
-        known = {row["name"]: row["checksum"] for row in rows}
-        for migration in migrations():
-            if migration.name not in known:
-                await connection.execute(render(migration.sql, schema))
-                await connection.execute(_record(migration, schema))
-                applied.append(migration.name)
-            elif known[migration.name] != migration.checksum:
+        known = await _recorded(connection, schema)
+        for file in migrations():
+            if file.name not in known:
+                await _apply(connection, file, schema)
+                applied.append(file.name)
+            elif known[file.name] != file.checksum:
                 raise SchemaMismatch(
-                    f"migration {migration.name} was applied in another form than this release has",
+                    f"migration {file.name} was applied in another form than this release has",
                     "install the release that made this schema, or migrate into a new one",
                 )
+        if await _version(connection, schema) <= SCHEMA_VERSION:
+            # Read again, because a migration that drops a view takes the record of its file away.
+            known = await _recorded(connection, schema)
+            for file in functions():
+                if known.get(file.name) != file.checksum:
+                    await _apply(connection, file, schema)
+                    applied.append(file.name)
         await connection.execute(_versions(schema))
         if applied:
             await connection.execute(_guard(schema))
@@ -92,9 +104,24 @@ async def check(connection: Any, schema: str) -> None:
         )
 
 
+async def _recorded(connection: Any, schema: str) -> dict[str, str]:
+    rows = await connection.fetch(f"select name, checksum from {schema}.migration")
+    return {row["name"]: row["checksum"] for row in rows}
+
+
+async def _version(connection: Any, schema: str) -> int:
+    value = await connection.fetchval(f"select value from {schema}.meta where key = 'schema_version'")
+    return int(value or 0)
+
+
+async def _apply(connection: Any, file: SchemaFile, schema: str) -> None:
+    await connection.execute(render(file.sql, schema))
+    await connection.execute(_record(file, schema))
+
+
 def _prelude(schema: str) -> str:
     return (
-        # For an owner whom row-level security keeps in bounds, too.
+        # Because row-level security may keep even the owner in bounds.
         "set local dutiful.tenant = '*';\n"
         f"create schema if not exists {schema};\n"
         f"create table if not exists {schema}.migration (\n"
@@ -102,15 +129,36 @@ def _prelude(schema: str) -> str:
     )
 
 
-def _record(migration: Migration, schema: str) -> str:
+def _record(file: SchemaFile, schema: str) -> str:
     return (
-        f"insert into {schema}.migration (name, checksum) values ('{migration.name}', '{migration.checksum}') "
-        "on conflict (name) do nothing;"
+        f"insert into {schema}.migration (name, checksum) values ('{file.name}', '{file.checksum}') "
+        "on conflict (name) do update set checksum = excluded.checksum, applied_at = excluded.applied_at;"
+    )
+
+
+def _once(file: SchemaFile, schema: str) -> str:
+    """The file in a script, where the database itself has to see whether it was applied before."""
+    return (
+        f"-- {file.name}\n"
+        f"do $once$ begin if not exists (select from {schema}.migration where name = '{file.name}') then\n"
+        f"execute $migration$\n{render(file.sql, schema)}$migration$;\n"
+        f"{_record(file, schema)}\n"
+        "end if; end $once$;"
+    )
+
+
+def _refuse_newer(schema: str) -> str:
+    """A script of an older release must not put its functions in place of newer ones."""
+    return (
+        f"do $once$ begin if to_regclass('{schema}.meta') is not null then\n"
+        f"if (select value::int from {schema}.meta where key = 'schema_version') > {SCHEMA_VERSION} then\n"
+        f"raise exception 'the schema {schema} was made by a newer release than this script: nothing was changed';\n"
+        "end if; end if; end $once$;"
     )
 
 
 def _guard(schema: str) -> str:
-    """What a migration has added is guarded as the rest is."""
+    """Give what was added the rights and policies of the rest, if tenants are on."""
     return (
         f"select {schema}.check_alone('{own_names()}') where {schema}.tenants_enabled();\n"
         f"select {schema}.tenants_on() where {schema}.tenants_enabled();"

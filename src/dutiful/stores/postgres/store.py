@@ -1,96 +1,131 @@
-"""The Postgres store: a thin caller of the functions in migrations/, in parts by contract."""
+"""The Postgres store: one object a subject, each a thin caller of the functions in the schema."""
 
-from typing import Any
+import copy
+from typing import Any, Self
 
+from dutiful.core.principal import check_tenant
 from dutiful.stores.postgres import migrations
-from dutiful.stores.postgres.access import PostgresAccess
-from dutiful.stores.postgres.acting import PostgresActing
-from dutiful.stores.postgres.alerting import PostgresAlerting
-from dutiful.stores.postgres.auditing import PostgresAuditing
-from dutiful.stores.postgres.connection import DRIVER_ERRORS, Connections, connect, translate
-from dutiful.stores.postgres.duties import PostgresDuties
-from dutiful.stores.postgres.gating import PostgresGating
-from dutiful.stores.postgres.intake import PostgresIntake
-from dutiful.stores.postgres.locking import PostgresLocking
-from dutiful.stores.postgres.outbox import PostgresOutbox
-from dutiful.stores.postgres.parting import PostgresParting
-from dutiful.stores.postgres.reviewing import PostgresReviewing
-from dutiful.stores.postgres.schema_name import check_schema
-from dutiful.stores.postgres.tracking import PostgresTracking
-from dutiful.stores.postgres.watching import PostgresWatching
-from dutiful.stores.postgres.working import PostgresWorking
+from dutiful.stores.postgres.alerts import PostgresAlerts
+from dutiful.stores.postgres.audit import PostgresAudit
+from dutiful.stores.postgres.breakers import PostgresBreakers
+from dutiful.stores.postgres.claims import PostgresClaims
+from dutiful.stores.postgres.control import PostgresControl
+from dutiful.stores.postgres.dead_letters import PostgresDeadLetters
+from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections, connect, translate
+from dutiful.stores.postgres.engine.sql import check_schema
+from dutiful.stores.postgres.engine.subject import Session
+from dutiful.stores.postgres.events import PostgresEvents
+from dutiful.stores.postgres.jobs import PostgresJobs
+from dutiful.stores.postgres.leadership import PostgresLeadership
+from dutiful.stores.postgres.locks import PostgresLocks
+from dutiful.stores.postgres.metrics import PostgresMetrics
+from dutiful.stores.postgres.progress import PostgresProgress
+from dutiful.stores.postgres.promotion import PostgresPromotion
+from dutiful.stores.postgres.queries import PostgresQueries
+from dutiful.stores.postgres.retention import PostgresRetention
+from dutiful.stores.postgres.schedules import PostgresSchedules
+from dutiful.stores.postgres.tenants import PostgresTenants
+from dutiful.stores.postgres.tokens import PostgresTokens
+from dutiful.stores.postgres.webhooks import PostgresWebhooks
+from dutiful.stores.postgres.workers import PostgresWorkers
 
 
-class PostgresStore(
-    PostgresIntake,
-    PostgresWorking,
-    PostgresDuties,
-    PostgresActing,
-    PostgresTracking,
-    PostgresLocking,
-    PostgresOutbox,
-    PostgresWatching,
-    PostgresParting,
-    PostgresReviewing,
-    PostgresAuditing,
-    PostgresAccess,
-    PostgresGating,
-    PostgresAlerting,
-):
+class PostgresStore:
     def __init__(
-        self,
-        dsn: str,
-        *,
-        schema: str = "dutiful",
-        direct_dsn: str | None = None,
-        pool_size: int = 8,
+        self, dsn: str, *, schema: str = "dutiful", direct_dsn: str | None = None, pool_size: int = 8,
         notify_within: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_schema(schema)
-        super().__init__(Connections(dsn, size=pool_size), schema)
-        self.direct_dsn = direct_dsn or dsn
-        self._direct_given = direct_dsn is not None
-        self._lock_mode = None
-        self._notify_within = str(notify_within).lower()
+        db = Connections(dsn, size=pool_size)
+        self._notify_within = notify_within
+        self._attach(Session(db, schema, direct_dsn=direct_dsn or dsn, direct_given=direct_dsn is not None))
+
+    def _attach(self, session: Session) -> None:
+        self._session = session
+        self.jobs = PostgresJobs(session, notify_within=self._notify_within)
+        self.claims = PostgresClaims(session)
+        self.control = PostgresControl(session)
+        self.progress = PostgresProgress(session)
+        self.locks = PostgresLocks(session)
+        self.promotion = PostgresPromotion(session)
+        self.leadership = PostgresLeadership(session, self.promotion)
+        self.workers = PostgresWorkers(session, self.leadership)
+        self.schedules = PostgresSchedules(session)
+        self.retention = PostgresRetention(session)
+        self.dead_letters = PostgresDeadLetters(session)
+        self.audit = PostgresAudit(session)
+        self.events = PostgresEvents(session)
+        self.webhooks = PostgresWebhooks(session)
+        self.breakers = PostgresBreakers(session)
+        self.metrics = PostgresMetrics(session)
+        self.alerts = PostgresAlerts(session)
+        self.tokens = PostgresTokens(session)
+        self.tenants = PostgresTenants(session)
+        self.queries = PostgresQueries(session, self.metrics, self.tenants)
 
     @property
     def url(self) -> str:
-        return self._db.url
+        return self._session.db.url
 
     @property
     def pooled(self) -> bool:
-        """Whether a transaction pooler sits in between, as seen when it was opened."""
-        return self._db.pooled
+        """Whether a transaction pooler sits in between, as seen when the store was opened."""
+        return self._session.db.pooled
+
+    @property
+    def direct_dsn(self) -> str:
+        return self._session.direct_dsn
+
+    @property
+    def guarded(self) -> bool:
+        return self._session.guarded
 
     async def open(self) -> None:
-        await self._db.open()
+        db = self._session.db
+        await db.open()
         try:
-            async with self._db.transaction() as connection:
-                await migrations.check(connection, self._schema)
-                await self._learn_tenancy(connection)
+            async with db.transaction() as connection:
+                await migrations.check(connection, self._session.schema)
+                await self.tenants.learn(connection)
         except BaseException:
-            await self._db.close()
+            await db.close()
             raise
 
     async def close(self) -> None:
-        await self._db.close()
+        await self._session.db.close()
 
     async def migrate(self) -> list[str]:
         try:
             connection = await connect(self.direct_dsn, pooled=True)
             try:
-                return await migrations.migrate(connection, self._schema)
+                return await migrations.migrate(connection, self._session.schema)
             finally:
                 await connection.close()
         except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
 
     def migration_sql(self) -> str:
-        return migrations.script(self._schema)
+        return migrations.script(self._session.schema)
+
+    async def check_made(self) -> None:
+        """Opening makes nothing: a missing schema is refused then."""
+
+    def check_worker(self) -> None:
+        self.tenants.check_worker()
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Itself where our role sees all tenants in any case: then only what is asked for keeps them apart."""
+        check_tenant(tenant)
+        self._session.db.check_open()
+        if not self.guarded:
+            return self
+        scoped = copy.copy(self)
+        scoped._attach(self._session.for_tenant(tenant))
+        return scoped
 
     async def connect_direct(self) -> Any:
         """A connection that can LISTEN, past a pooler if there is one."""
         return await connect(self.direct_dsn, pooled=True)
 
     async def notify(self, channel: str, payload: str) -> None:
-        await self._db.fetch(self._sql["notify"], channel, payload)
+        await self._session.db.fetch(self._session.sql["notify"], channel, payload)

@@ -1,4 +1,4 @@
-"""The store on one SQLite file: a thin caller that hands each verb to the thread that may run it."""
+"""The store on one SQLite file."""
 
 import asyncio
 import os
@@ -7,53 +7,43 @@ from pathlib import Path
 from typing import Literal
 
 from dutiful.core.errors import UsageError
-from dutiful.core.tenant import check_tenant
-from dutiful.stores.sqlite import schema
-from dutiful.stores.sqlite.driver import Driver
-from dutiful.stores.sqlite.store_access import SqliteAccess
-from dutiful.stores.sqlite.store_acting import SqliteActing
-from dutiful.stores.sqlite.store_alerting import SqliteAlerting
-from dutiful.stores.sqlite.store_auditing import SqliteAuditing
-from dutiful.stores.sqlite.store_breaking import SqliteBreaking
-from dutiful.stores.sqlite.store_duties import SqliteDuties
-from dutiful.stores.sqlite.store_intake import SqliteIntake
-from dutiful.stores.sqlite.store_locking import SqliteLocking
-from dutiful.stores.sqlite.store_measuring import SqliteMeasuring
-from dutiful.stores.sqlite.store_outbox import SqliteOutbox
-from dutiful.stores.sqlite.store_parting import SqliteParting
-from dutiful.stores.sqlite.store_reading import SqliteReading
-from dutiful.stores.sqlite.store_reviewing import SqliteReviewing
-from dutiful.stores.sqlite.store_tracking import SqliteTracking
-from dutiful.stores.sqlite.store_watching import SqliteWatching
-from dutiful.stores.sqlite.store_working import SqliteWorking
-from dutiful.stores.sqlite.threads import Threads
+from dutiful.core.principal import check_tenant
+from dutiful.stores.sqlite.alerts import SqliteAlerts
+from dutiful.stores.sqlite.audit import SqliteAudit
+from dutiful.stores.sqlite.breakers import SqliteBreakers
+from dutiful.stores.sqlite.claims import SqliteClaims
+from dutiful.stores.sqlite.control import SqliteControl
+from dutiful.stores.sqlite.dead_letters import SqliteDeadLetters
+from dutiful.stores.sqlite.engine import schema
+from dutiful.stores.sqlite.engine.codec import clock
+from dutiful.stores.sqlite.engine.driver import Driver
+from dutiful.stores.sqlite.engine.engine import Engine
+from dutiful.stores.sqlite.engine.file_lock import LeaderLock
+from dutiful.stores.sqlite.events import SqliteEvents
+from dutiful.stores.sqlite.jobs import SqliteJobs
+from dutiful.stores.sqlite.leadership import SqliteLeadership
+from dutiful.stores.sqlite.locks import SqliteLocks
+from dutiful.stores.sqlite.metrics import SqliteMetrics
+from dutiful.stores.sqlite.progress import SqliteProgress
+from dutiful.stores.sqlite.promotion import SqlitePromotion
+from dutiful.stores.sqlite.queries import SqliteQueries
+from dutiful.stores.sqlite.retention import SqliteRetention
+from dutiful.stores.sqlite.schedules import SqliteSchedules
+from dutiful.stores.sqlite.tokens import SqliteTokens
+from dutiful.stores.sqlite.webhooks import SqliteWebhooks
+from dutiful.stores.sqlite.workers import SqliteWorkers
 
 Synchronous = Literal["FULL", "NORMAL", "EXTRA", "OFF"]
 
 
-class SqliteStore(
-    SqliteDuties,
-    SqliteIntake,
-    SqliteWorking,
-    SqliteActing,
-    SqliteReading,
-    SqliteTracking,
-    SqliteLocking,
-    SqliteOutbox,
-    SqliteWatching,
-    SqliteParting,
-    SqliteReviewing,
-    SqliteAuditing,
-    SqliteAccess,
-    SqliteBreaking,
-    SqliteMeasuring,
-    SqliteAlerting,
-):
+class SqliteStore:
     """Jobs in the file `path`, for any number of processes on one machine.
 
-    `synchronous="NORMAL"` is faster, and after a power cut forgets the last commits; FULL keeps its word.
+    `synchronous="NORMAL"` is faster, and loses the last commits in a power cut; FULL keeps them.
     `driver="sqlite3"` uses the standard library, for applications that enqueue in transactions of their own.
     """
+
+    guarded = False
 
     def __init__(
         self,
@@ -68,78 +58,81 @@ class SqliteStore(
         if synchronous not in ("FULL", "NORMAL", "EXTRA", "OFF"):
             raise UsageError(f'synchronous {synchronous!r} is unknown: use "FULL", "NORMAL", "EXTRA" or "OFF"')
         file = os.fspath(Path(path).absolute()) if os.fspath(path) not in ("", ":memory:") else os.fspath(path)
-        super().__init__(file)
-        self._path = file
-        self._driver = driver
-        self._synchronous = synchronous
-        self._busy = busy_timeout
+        self.engine = engine = Engine(file, driver, synchronous, busy_timeout)
+        self._leader = LeaderLock(file)
+        self.jobs = SqliteJobs(engine)
+        self.claims = SqliteClaims(engine)
+        self.control = SqliteControl(engine)
+        self.queries = SqliteQueries(engine)
+        self.progress = SqliteProgress(engine)
+        self.locks = SqliteLocks(engine)
+        self.promotion = SqlitePromotion(engine)
+        self.leadership = SqliteLeadership(engine, self._leader, self.promotion)
+        self.workers = SqliteWorkers(engine, self._leader)
+        self.schedules = SqliteSchedules(engine)
+        self.retention = SqliteRetention(engine)
+        self.dead_letters = SqliteDeadLetters(engine)
+        self.audit = SqliteAudit(engine)
+        self.events = SqliteEvents(engine)
+        self.webhooks = SqliteWebhooks(engine)
+        self.breakers = SqliteBreakers(engine)
+        self.metrics = SqliteMetrics(engine)
+        self.alerts = SqliteAlerts(engine)
+        self.tokens = SqliteTokens(engine)
+        self.tenants = None
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self._path}"
+        return f"sqlite:///{self.engine.path}"
 
     async def open(self) -> None:
-        if self._threads is not None and self._threads.pid == os.getpid():
+        if self.engine.is_open:
             return
-        await self._open()
+        await self.engine.open()
         try:
-            self._leadership.open()
+            self._leader.open()
             await self._apply_missing()
         except BaseException:
             await self.close()
             raise
 
-    async def _open(self) -> None:
-        schema.check_path(self._path)
-        self._threads = await asyncio.get_running_loop().run_in_executor(
-            None, Threads, self._path, self._driver, self._synchronous, self._busy
-        )
-
     async def close(self) -> None:
-        threads, self._threads = self._threads, None
-        self._leadership.close()
-        if threads is not None and threads.pid == os.getpid():
-            try:
-                closing = asyncio.get_running_loop().run_in_executor(None, threads.close)
-            except RuntimeError:  # the interpreter is ending, and gives out no more threads
-                threads.close()
-            else:
-                await closing
+        self._leader.close()
+        await self.engine.close()
 
     async def migrate(self) -> list[str]:
-        if self._threads is None:
-            await self._open()
-            try:
-                return await self._apply_missing()
-            finally:
-                await self.close()
-        return await self._apply_missing()
+        if self.engine.is_open:
+            return await self._apply_missing()
+        await self.engine.open()
+        try:
+            return await self._apply_missing()
+        finally:
+            await self.close()
 
     async def _apply_missing(self) -> list[str]:
         applied: list[str] = []
-        while await self._read(schema.missing):
-            if name := await self._write(lambda db: schema.apply_next(db, self._clock(None))):
+        while await self.engine.read(schema.missing):
+            if name := await self.engine.write(lambda db: schema.apply_next(db, clock(None))):
                 applied.append(name)
         return applied
 
     def migration_sql(self) -> str:
-        return "\n".join(f"-- {migration.name}\n\n{migration.sql}" for migration in schema.migrations())
-
-    @property
-    def guarded(self) -> bool:
-        return False
+        return schema.script()
 
     async def check_made(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, schema.check_made, self._path, self._driver, self._busy)
+        engine = self.engine
+        await asyncio.get_running_loop().run_in_executor(
+            None, schema.check_made, engine.path, engine.driver, engine.busy_timeout
+        )
 
     def check_worker(self) -> None:
-        """Who can open the file can do everything."""
+        """A process that can open the file can do everything."""
 
     def for_tenant(self, tenant: str) -> "SqliteStore":
-        """Itself: who can open the file can read all of it, so only what is asked for keeps tenants apart."""
+        """Itself: a process that can open the file can read all of it, so only callers' filters separate tenants."""
         check_tenant(tenant)
         return self
 
     async def data_version(self) -> int:
         """A number that changes when another process has committed; to ask costs no file I/O."""
-        return await self._submit(lambda db: int(db.value("PRAGMA data_version")), transaction=False)
+        return await self.engine.submit(lambda db: int(db.value("PRAGMA data_version")), transaction=False)

@@ -1,59 +1,69 @@
-"""The list of worker processes; a worker that rests and has nothing new to say writes next to nothing."""
+"""The list of worker processes; an idle worker with nothing new to report writes next to nothing."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
-from dutiful.duties import WorkerRecord
+from dutiful.store.workers import WorkerRecord
 from dutiful.stores import liveness
-from dutiful.stores.sqlite.codec import EPOCH, micros, span, to_json
-from dutiful.stores.sqlite.driver import Connection
-from dutiful.stores.sqlite.sql import SQL
+from dutiful.stores.sqlite.engine import SQL, Connection, Engine
+from dutiful.stores.sqlite.engine.codec import EPOCH, clock, moment, span
+from dutiful.stores.sqlite.engine.columns import WORKER
+from dutiful.stores.sqlite.engine.file_lock import LeaderLock
 
 _FORGOTTEN_AFTER = span(timedelta(days=1))
-_RESTS = span(timedelta(minutes=1))
-"""For how long a worker that does nothing need not say so again."""
+_IDLE_INTERVAL = span(timedelta(minutes=1))
+"""How often an idle worker is written."""
 
 
-class Workers:
-    """What this process last wrote of its workers."""
+class SqliteWorkers:
+    def __init__(self, engine: Engine, leader: LeaderLock) -> None:
+        self._engine = engine
+        self._leader = leader
+        self._written: dict[UUID, tuple[WorkerRecord, int]] = {}  # what this process last wrote, and when
 
-    def __init__(self) -> None:
-        self._written: dict[UUID, tuple[WorkerRecord, int]] = {}
+    async def heartbeat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
+        worker = msgspec.structs.replace(worker, leading=self._leader.held)
+        at = clock(now)
+        if self._is_news(worker, at):
+            await self._engine.write(lambda db: _put(db, worker, ttl, at))
+            self._written[worker.id] = _timeless(worker), at
 
-    def is_news(self, worker: WorkerRecord, now: int) -> bool:
+    async def remove(self, worker_id: UUID) -> None:
+        self._written.pop(worker_id, None)
+        self._leader.resign()
+        await self._engine.write(lambda db: db.run(SQL["delete_worker"], (worker_id.bytes,)))
+
+    async def all(self) -> list[WorkerRecord]:
+        return await self._engine.browse(lambda db: workers(db, clock(None)))
+
+    def _is_news(self, worker: WorkerRecord, now: int) -> bool:
         written, at = self._written.get(worker.id, (None, 0))
-        if written != _timeless(worker) or now - at >= _RESTS:
+        if written != _timeless(worker) or now - at >= _IDLE_INTERVAL:
             return True
         # That a job still runs is news each time: only so do others know that it has not ended since.
-        if any(lane.get("jobs") for lane in worker.lanes.values()):
+        if any(lane.jobs for lane in worker.lanes.values()):
             return True
-        # Others see by its process whether a worker of this host lives; one that they cannot see has to say so.
+        # Other processes see by its pid whether a worker of this host lives; one that they cannot see has to say so.
         return not liveness.visible(worker.host, worker.pid)
 
-    def remember(self, worker: WorkerRecord, now: int) -> None:
-        self._written[worker.id] = _timeless(worker), now
 
-    def forget(self, worker_id: UUID) -> None:
-        self._written.pop(worker_id, None)
+def workers(db: Connection, now: int) -> list[WorkerRecord]:
+    found = []
+    for row in db.rows(SQL["workers"]):
+        *_, host, pid, process_started, expires_at = row
+        process = liveness.process_of(host, pid, process_started)
+        found.append(WORKER.decode(row, process=process, alive=liveness.alive(process, expires_at, now)))
+    return found
 
 
-def put(db: Connection, worker: WorkerRecord, ttl: timedelta, now: int) -> None:
-    started = liveness.mark_of(worker.host, worker.pid)
-    db.run(
-        SQL["put_worker"],
-        (worker.id.bytes, worker.name, worker.host, worker.pid, started, micros(worker.started_at), now,
-         now + span(ttl), int(worker.leading), to_json(worker.lanes), to_json(worker.kinds),
-         worker.locks and worker.locks.value),
-    )  # fmt: skip
+def _put(db: Connection, worker: WorkerRecord, ttl: timedelta, now: int) -> None:
+    seen = msgspec.structs.replace(worker, seen_at=moment(now))
+    db.run(SQL["put_worker"], (*WORKER.encode(seen), liveness.mark_of(worker.host, worker.pid), now + span(ttl)))
     for id_, host, pid, its_start, expires_at in db.rows(SQL["old_workers"], (now - _FORGOTTEN_AFTER,)):
         if not liveness.alive(liveness.process_of(host, pid, its_start), expires_at, now):
             db.run(SQL["delete_worker"], (id_,))
-
-
-def delete(db: Connection, worker_id: UUID) -> None:
-    db.run(SQL["delete_worker"], (worker_id.bytes,))
 
 
 def _timeless(worker: WorkerRecord) -> WorkerRecord:

@@ -1,14 +1,9 @@
 -- name: create_meta
-CREATE TABLE IF NOT EXISTS dutiful_meta (
-    key   TEXT NOT NULL PRIMARY KEY,
-    value TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS dutiful_meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
 -- name: create_migration
 CREATE TABLE IF NOT EXISTS dutiful_migration (
-    name       TEXT    NOT NULL PRIMARY KEY,
-    checksum   TEXT    NOT NULL,
-    applied_at INTEGER NOT NULL
+    name TEXT NOT NULL PRIMARY KEY, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- name: has_meta
@@ -18,8 +13,7 @@ SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'dutiful_meta';
 SELECT value FROM dutiful_meta WHERE key = ?;
 
 -- name: put_meta
-INSERT INTO dutiful_meta (key, value) VALUES (?, ?)
-ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+INSERT INTO dutiful_meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: applied_migrations
 SELECT name, checksum FROM dutiful_migration ORDER BY name;

@@ -1,0 +1,152 @@
+"""The contract of metrics: workers count in memory and write a few times a minute, never per job.
+
+A worker adds what is new since its last turn. A maintenance service folds these rows of all workers into minutes,
+hours and totals that only grow. All are whole numbers, so the order of addition does not matter.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.metrics.estimate import Bounds
+from dutiful.core.metrics.sketch import Sketch, add
+from dutiful.core.settle import Change
+from dutiful.core.states import State
+
+FINE = timedelta(hours=2)
+"""How long minutes are kept; longer windows are summed by the hour."""
+LETTERS = 100_000
+"""Dead letters are counted up to this number."""
+
+
+class AttemptStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters and durations of the attempts of one kind with one outcome.
+
+    `outcome` is the job's final state, or "retried", "snoozed", "lost", "released".
+    """
+
+    kind: str
+    outcome: str
+    count: int
+    run: Sketch = {}  # how long they ran, in microseconds
+    wait: Sketch = {}  # how long jobs had been due when their first attempt began
+    run_microseconds: int = 0  # all together
+    wait_microseconds: int = 0
+    payload_bytes: int = 0  # all together
+    payload_most: int = 0  # of one
+
+
+def outcome_of(change: Change) -> str:
+    """The outcome as the counters name it: a final state, or what became of the attempt."""
+    if change.outcome == "lost":
+        return "lost"  # also when it was the last crash allowed, because the attempt was lost
+    if change.to.final:
+        return change.to.value
+    return "retried" if change.outcome in ("failed", "timed_out") else change.outcome
+
+
+def summed(tallies: Iterable[AttemptStats]) -> list[AttemptStats]:
+    """One sum for each kind and outcome, in their order."""
+    sums: dict[tuple[str, str], tuple[Sketch, Sketch, list[int]]] = {}
+    for one in tallies:
+        key = one.kind, one.outcome
+        known = sums.get(key)
+        if known is None:
+            known = sums[key] = {}, {}, [0, 0, 0, 0, 0]
+        run, wait, sizes = known
+        add(run, one.run)
+        add(wait, one.wait)
+        sizes[0] += one.count
+        sizes[1] += one.run_microseconds
+        sizes[2] += one.wait_microseconds
+        sizes[3] += one.payload_bytes
+        sizes[4] = max(sizes[4], one.payload_most)
+    return [
+        AttemptStats(
+            kind=kind,
+            outcome=outcome,
+            count=sizes[0],
+            run=run,
+            wait=wait,
+            run_microseconds=sizes[1],
+            wait_microseconds=sizes[2],
+            payload_bytes=sizes[3],
+            payload_most=sizes[4],
+        )
+        for (kind, outcome), (run, wait, sizes) in sorted(sums.items())
+    ]
+
+
+class CountedAttempts(NamedTuple):
+    """By kind and outcome."""
+
+    lately: list[AttemptStats]
+    ever: list[AttemptStats]
+
+
+def added_up(rows: Iterable[tuple[bool, bool, AttemptStats]]) -> CountedAttempts:
+    """Sums of rows that are flagged as recent, as part of the totals, or both; those that are both are summed once."""
+    lately, ever, both = list[AttemptStats](), list[AttemptStats](), list[AttemptStats]()
+    for of_lately, of_ever, tally in rows:
+        (both if of_lately and of_ever else lately if of_lately else ever).append(tally)
+    fresh = summed(both)
+    return CountedAttempts(lately=summed([*lately, *fresh]), ever=summed([*ever, *fresh]))
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs of one kind stand in one place of one queue."""
+
+    queue: str
+    kind: str
+    state: State
+    count: int
+    bounds: Bounds | None = None  # it is an estimate
+
+    @property
+    def estimated(self) -> bool:
+        return self.bounds is not None
+
+
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
+    """The gauges that alerts watch."""
+
+    due_since: dict[str, datetime]  # by queue: its oldest job that waits
+    dead_letters: int  # that wait for review, up to LETTERS
+    stuck: int  # jobs that have been running for too long
+
+
+class MetricStore(Protocol):
+    async def add(
+        self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats], *, now: datetime | None = None
+    ) -> None:
+        """Add what a worker has counted since its last turn; turns come in order, and a repeated one changes nothing.
+
+        A caller that lost the reply repeats the turn unchanged, and counts what is new for the next one.
+        """
+
+    async def fold(self, keep: timedelta, *, now: datetime | None = None) -> bool:
+        """Fold the rows of workers into minutes, hours and totals, in bounded steps, and delete hours older than
+        `keep`; returns whether there may be more.
+
+        Rows from a clock that was ahead count as of now.
+        """
+
+    async def recent(self, since: timedelta, *, now: datetime | None = None) -> list[AttemptStats]:
+        """By kind and outcome, what was counted within this time, and the rest of the minute that it began in; if it
+        is longer than FINE, of the hour."""
+
+    async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
+        """`recent` and `totals` of one snapshot, at little more than the cost of one of them."""
+
+    async def totals(self) -> list[AttemptStats]:
+        """By kind and outcome, everything ever counted; these only grow."""
+
+    async def depths(self, *, tenant: str | None = None) -> list[Depth]:
+        """How many jobs wait or run, by queue, kind and place, at a cost that does not grow with them: beyond 10,000
+        in a place (5,000 of a tenant), or 20,000 that run, it may be an estimate, and says between which bounds."""
+
+    async def gauges(self, stuck_after: timedelta, *, now: datetime | None = None) -> Gauges:
+        """Of all tenants, at a cost that does not grow with their jobs; `stuck_after` is how long a job may run."""

@@ -1,0 +1,64 @@
+"""The contract of the list of workers."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from dutiful.store.locks import LockMode
+
+
+class Process(StrEnum):
+    """The state of a worker's process, as seen from this host; processes of other hosts are unseen."""
+
+    UNSEEN = "unseen"
+    RUNS = "runs"
+    STOPPED = "stopped"  # by a signal or a debugger: it does nothing, and may go on at any time
+    ENDED = "ended"
+
+
+class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane of a worker, as of its last heartbeat."""
+
+    slots: int
+    queues: tuple[str, ...]  # ("*",): any
+    busy: int = 0  # slots
+    jobs: tuple[UUID, ...] = ()  # that run in them
+    buffered: int = 0  # claims that no slot has taken up yet
+    utilisation: float | None = None  # busy slots as a share of all, on average since the heartbeat before
+    pauses_seen: tuple[str, ...] = ()  # marks of the pauses that all its claims respect, those in flight included
+    breakers: dict[str, str] | None = None  # by kind: the breaker that it declares; None: unknown
+    tenants: tuple[str, ...] = ()  # none: jobs of any tenant
+
+    def serves(self, queue: str) -> bool:
+        return queue in self.queues or "*" in self.queues
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process, as the fleet sees it."""
+
+    id: UUID
+    name: str
+    host: str
+    pid: int
+    started_at: datetime
+    seen_at: datetime
+    alive: bool = True  # its process is there; or, where that cannot be seen, its heartbeat is recent
+    process: Process = Process.UNSEEN
+    leading: bool = False
+    lanes: dict[str, LaneRecord]
+    kinds: list[str]
+    locks: LockMode | None = None  # None: it takes none, or does not say
+
+
+class WorkerStore(Protocol):
+    """Worker processes sign on with their first heartbeat and off when they end."""
+
+    async def heartbeat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
+        """Record that the worker is alive, for `ttl`."""
+
+    async def remove(self, worker_id: UUID) -> None: ...
+
+    async def all(self) -> list[WorkerRecord]: ...

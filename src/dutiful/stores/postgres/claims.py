@@ -1,0 +1,196 @@
+"""What workers do with jobs in Postgres: claim, settle, renew, and complete in a transaction of the user's own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from dutiful.core.job import Claim, HeldClaim, Token
+from dutiful.core.settle import Change
+from dutiful.store.claims import (
+    ClaimRequest,
+    Completion,
+    Errors,
+    QueueLevel,
+    Refusal,
+    RefusalReason,
+    Renewal,
+    completion_lost,
+)
+from dutiful.stores.postgres.engine import within
+from dutiful.stores.postgres.engine.columns import change_arrays
+from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, connect, fetch_after, translate, without_secrets
+from dutiful.stores.postgres.engine.subject import Subject, arrays, text
+from dutiful.stores.statements import Statements
+
+
+class PostgresTransaction:
+    """The handler's writes, on a connection of their own."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: str, *args: Any) -> None:
+        await self._connection.execute(statement, *args)
+
+    @property
+    def connection(self) -> Any:
+        return self._connection
+
+
+class PostgresLeaseRenewer:
+    def __init__(self, dsn: str, sql: Statements, *, pooled: bool, first: str | None = None) -> None:
+        self._dsn = dsn
+        self._sql = sql
+        self._first = first
+        self._pooled = pooled
+        self._runner: asyncio.Runner | None = None
+        self._connection: Any = None
+
+    def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal:
+        return _renewal(tokens, self._fetch("renew", tokens, lease, now)) if tokens else Renewal()
+
+    def check(self, tokens: Sequence[Token]) -> Renewal:
+        return _renewal(tokens, self._fetch("check_claims", tokens)) if tokens else Renewal()
+
+    def release(self, tokens: Sequence[Token]) -> None:
+        if tokens:
+            self._fetch("release", tokens)
+
+    def close(self) -> None:
+        if self._runner is not None:
+            if self._connection is not None:
+                self._connection.terminate()
+            self._runner.close()
+            self._runner = self._connection = None
+
+    def _fetch(self, statement: str, tokens: Sequence[Token], *args: Any) -> list[Any]:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        try:
+            return self._runner.run(self._run(self._sql[statement], *arrays(tokens, "job_id", "claim_id"), *args))
+        except DRIVER_ERRORS as error:
+            raise translate(error, without_secrets(self._dsn)) from error
+
+    async def _run(self, statement: str, *args: Any) -> list[Any]:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._dsn, pooled=self._pooled, timeout=5)
+        # Bounded, because a renewal that hangs must not outlive its lease.
+        if self._first is None:
+            return list(await self._connection.fetch(statement, *args, timeout=10))
+        return await fetch_after(self._connection, self._first, statement, args, timeout=10)
+
+
+class PostgresClaims(Subject):
+    async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[QueueLevel]:
+        rows = await self._db.fetch(self._sql["peek"], kinds)
+        return [QueueLevel(*row) for row in rows]
+
+    async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
+        levels = ask.levels
+        rows = await self._db.fetch(
+            self._sql["claim"],
+            ask.worker_id, ask.lane, *arrays(levels, "queue", "priority", "seq"), ask.kinds, ask.limit, ask.suspects,
+            ask.lease, ask.tenants or None, now,
+            repeat=False,  # on failure the lane releases what the lost reply had claimed
+        )  # fmt: skip
+        claims = [Claim(*row) for row in rows]
+        claims.sort(key=attrgetter("seq"))
+        if len(levels) > 1:
+            order = {(level.queue, level.priority): n for n, level in enumerate(levels)}
+            claims.sort(key=lambda c: order[c.queue, c.priority])  # a stable sort keeps each level's own order
+        return claims
+
+    async def complete(
+        self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None
+    ) -> list[Refusal]:
+        *columns, webhooks = arrays(done, "job_id", "claim_id", "result", "webhook")
+        own = webhooks if True in webhooks else None
+        rows = await self._db.fetch(self._sql["complete"], *columns, own, skip_locked, now)
+        if not rows:
+            return []
+        outcomes = {(r[0], r[1]): "done" for r in rows if not r[2]}
+        return _still_held(rows) + (await self._refuse(outcomes, now) if outcomes else [])
+
+    async def settle(
+        self, changes: Sequence[Change], *, expired_only: bool = False, skip_locked: bool = False,
+        now: datetime | None = None,
+    ) -> list[Refusal]:  # fmt: skip
+        if not changes:
+            return []
+        rows = await self._db.fetch(self._sql["settle"], expired_only, skip_locked, now, *change_arrays(changes))
+        kept = _still_held(rows)
+        lost = {(r[0], r[1]) for r in rows if not r[2]}
+        if expired_only:
+            # A rescue that came second is no late outcome of the claim.
+            return kept + [Refusal(*pair, RefusalReason.LOST) for pair in lost]
+        outcomes = {(c.job_id, c.claim_id): c.outcome for c in changes if (c.job_id, c.claim_id) in lost}
+        return kept + (await self._refuse(outcomes, now) if outcomes else [])
+
+    async def _refuse(self, outcomes: dict[tuple[UUID, int], str], now: datetime | None) -> list[Refusal]:
+        jobs, claims = [k[0] for k in outcomes], [k[1] for k in outcomes]
+        rows = await self._db.fetch(self._sql["record_refusals"], jobs, claims, list(outcomes.values()), now)
+        return [Refusal(r[0], r[1], RefusalReason(r[2])) for r in rows]
+
+    def renewer(self) -> PostgresLeaseRenewer:
+        return PostgresLeaseRenewer(self._db.dsn, self._sql, pooled=self._db.pooled, first=self._db.first)
+
+    @asynccontextmanager
+    async def transaction(
+        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+    ) -> AsyncIterator[PostgresTransaction]:
+        async with self._db.lend() as connection:
+            yield PostgresTransaction(connection)
+            text, failed = result(), errors()
+            try:
+                await self.complete_within(connection, token, text, failed)
+            except DRIVER_ERRORS as error:
+                raise translate(error, self._db.url) from error
+
+    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+        statement, args = self._session.on_users("complete_one", _completing(token, result, errors))
+        _check_held(token, await within.fetch(connection, statement, args))
+
+    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+        statement, args = self._session.on_users("complete_one", _completing(token, result, errors))
+        _check_held(token, within.fetch_sync(connection, statement, args))
+
+    async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]:
+        return [HeldClaim(*row) for row in await self._db.fetch(self._sql["expired_claims"], limit, None, now)]
+
+    async def held_by(self, worker_id: UUID) -> list[HeldClaim]:
+        rows = await self._db.fetch(self._sql["expired_claims"], 1_000_000, worker_id, None)
+        return [HeldClaim(*row) for row in rows]
+
+    async def held(self, job_id: UUID) -> HeldClaim | None:
+        rows = await self._db.fetch(self._sql["held_claims"], job_id)
+        return HeldClaim(*rows[0]) if rows else None
+
+    async def orphans(self) -> list[HeldClaim]:
+        # A worker without heartbeat may live on another machine, which cannot be seen from here, so its leases decide.
+        return []
+
+
+def _still_held(rows: Sequence[Any]) -> list[Refusal]:
+    """Refusals of claims that are still held."""
+    return [Refusal(r[0], r[1], RefusalReason(r[2])) for r in rows if r[2]]
+
+
+def _completing(token: Token, result: str | None, errors: Errors) -> list[Any]:
+    return [token.job_id, token.claim_id, result, text(errors) if errors else None]
+
+
+def _check_held(token: Token, refused: list[tuple[Any, ...]]) -> None:
+    if refused:
+        raise completion_lost(token)
+
+
+def _renewal(tokens: Sequence[Token], rows: list[Any]) -> Renewal:
+    held = {row["claim_id"] for row in rows}
+    return Renewal(
+        lost=frozenset(t.claim_id for t in tokens) - held,
+        cancel=frozenset(row["job_id"] for row in rows if row["cancel"]),
+    )

@@ -1,0 +1,35 @@
+"""What people do to jobs, kinds, queues and schedules in Postgres."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from dutiful.core.states import State
+from dutiful.store.control import CancelResult, Pause, PauseScope
+from dutiful.stores.postgres.engine.subject import Subject, as_struct, text
+
+
+class PostgresControl(Subject):
+    """Not repeated where the second answer would be another than the first."""
+
+    async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
+        rows = await self._db.fetch(self._sql["cancel"], job_id, reason, now, repeat=False)
+        return CancelResult(State(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
+
+    async def fail(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
+        return bool(await self._call("end_waiting", job_id, State.FAILED, text(error), now))
+
+    async def run_now(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
+        state = await self._call("run_now", job_id, now)
+        return None if state is None else State(state)
+
+    async def pause(self, pause: Pause, *, now: datetime | None = None) -> bool:
+        args = (pause.scope.value, pause.name, now, pause.by, pause.reason)
+        return bool(await self._db.fetch(self._sql["pause"], *args, repeat=False))
+
+    async def resume(self, scope: PauseScope, name: str) -> bool:
+        return bool(await self._db.fetch(self._sql["resume"], scope.value, name, repeat=False))
+
+    async def pauses(self) -> list[Pause]:
+        return [as_struct(Pause, row) for row in await self._db.fetch(self._sql["pauses"])]

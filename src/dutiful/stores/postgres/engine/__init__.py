@@ -1,0 +1,1 @@
+"""Connections to Postgres and how values travel to it."""

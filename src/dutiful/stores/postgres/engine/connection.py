@@ -1,0 +1,279 @@
+"""Connections to Postgres: one small pool, driver errors translated, poolers detected."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable, UsageError
+from dutiful.stores.postgres.engine.pool import Pool
+
+# All that a driver's call may raise; an internal error is what a connection that ends just then looks like.
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+# After these the same call may succeed: the server went away, is overloaded, or two transactions met.
+_PASSING = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions.OperatorInterventionError,
+    asyncpg.exceptions.InsufficientResourcesError,
+    asyncpg.exceptions.TransactionRollbackError,
+    asyncpg.exceptions.LockNotAvailableError,
+    asyncpg.exceptions.ReadOnlySQLTransactionError,
+    asyncpg.exceptions.PostgresIOError,
+    asyncpg.exceptions.InvalidCatalogNameError,
+    asyncpg.exceptions.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+_CONTENDED = (
+    asyncpg.exceptions.DeadlockDetectedError,
+    asyncpg.exceptions.LockNotAvailableError,
+    asyncpg.exceptions.SerializationError,
+)
+# The connection itself is broken; the statement may or may not have been committed.
+BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.exceptions.AdminShutdownError,
+    asyncpg.exceptions.CrashShutdownError,
+    asyncpg.exceptions.CannotConnectNowError,
+    asyncpg.InternalClientError,
+    ConnectionError,
+)
+_NOT_MIGRATED = (
+    asyncpg.exceptions.UndefinedTableError,
+    asyncpg.exceptions.UndefinedFunctionError,
+    asyncpg.exceptions.InvalidSchemaNameError,
+    asyncpg.exceptions.UndefinedColumnError,
+)
+_PORT = re.compile(r":([^:\]]+)\Z")
+
+
+def translate(error: BaseException, url: str) -> DutifulError:
+    """The driver's error as one of ours; the message says what to do next."""
+    what = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    if isinstance(error, _NOT_MIGRATED):
+        return SchemaMismatch(f"the database {url} is not migrated ({what})")
+    if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
+        return StoreUnavailable(f"the database {url} does not exist: create it, then run `dutiful migrate` ({what})")
+    if isinstance(error, asyncpg.exceptions.InvalidAuthorizationSpecificationError):
+        return StoreUnavailable(
+            f"the database {url} does not let this role in ({what}); check the role and its password in the address, "
+            "and what pg_hba.conf says of it"
+        )
+    if isinstance(error, asyncpg.exceptions.InsufficientPrivilegeError):
+        return DataRefused(
+            f"the database does not let this role do that ({what}); see which group it is in, and on whose behalf it "
+            "acts: `dutiful tenants status`"
+        )
+    # What asyncpg itself cannot encode is an InterfaceError too, but a ValueError besides.
+    if isinstance(error, _CONTENDED):
+        return StoreUnavailable(
+            f"the database {url} made this wait too long for another transaction ({what}); try again"
+        )
+    if isinstance(error, _PASSING) and not isinstance(error, ValueError):
+        return StoreUnavailable(
+            f"the database {url} cannot serve this now ({what}); check that it runs, then try again"
+        )
+    return DataRefused(f"the database refused this ({what})")
+
+
+def without_secrets(dsn: str) -> str:
+    """The address for messages and logs: no password, no options."""
+    parts = urlsplit(dsn)
+    whose, _, hosts = parts.netloc.rpartition("@")
+    for host in hosts.split(","):  # there may be several, with a standby to take over
+        port = _PORT.search(host)
+        if port is not None and not (port[1].isdecimal() and int(port[1]) < 2**16):
+            raise UsageError(f"database_url has the port {port[1]!r}, which is not a number from 1 to 65535")
+    user = whose.partition(":")[0]
+    return urlunsplit((parts.scheme, f"{user}@{hosts}" if user else hosts or "localhost", parts.path, "", ""))
+
+
+async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10, command_timeout: float | None = None) -> Any:
+    """A connection; none of our statements leaves anything behind in its session."""
+    return await asyncpg.connect(
+        dsn,
+        timeout=timeout,
+        command_timeout=command_timeout,
+        statement_cache_size=0 if pooled else 100,
+        server_settings={"application_name": "dutiful"},
+    )
+
+
+async def behind_pooler(connection: Any) -> bool:
+    """Whether a pooler sits in between: it hands out process ids of its own."""
+    return bool(await connection.fetchval("select pg_backend_pid()") != connection.get_server_pid())
+
+
+class Connections:
+    """A pool that opens lazily, shrinks when idle, and never crosses a fork."""
+
+    def __init__(self, dsn: str, *, size: int = 8, idle: float = 20.0) -> None:
+        self.dsn = dsn
+        self.url = without_secrets(dsn)
+        self.pooled = False
+        self.first: str | None = None  # a statement that begins every transaction, if any
+        self._size = size
+        self._idle = idle
+        self._pool: Pool | None = None
+        self._lent: Pool | None = None
+        self._pid = os.getpid()
+
+    async def open(self) -> None:
+        try:
+            probe = await connect(self.dsn, pooled=True, command_timeout=10)
+            try:
+                self.pooled = await behind_pooler(probe)
+            finally:
+                await probe.close(timeout=5)
+            self._pool = Pool(self._connect, size=self._size, idle=self._idle)
+            # For handlers' own transactions, of which eight that take long must not bring the engine to a halt.
+            self._lent = Pool(self._connect, size=self._size, idle=self._idle, keep=0)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.url) from error
+
+    async def _connect(self) -> Any:
+        return await connect(self.dsn, pooled=self.pooled, command_timeout=60)
+
+    async def close(self) -> None:
+        pools = [pool for pool in (self._lent, self._pool) if pool is not None]
+        self._pool = self._lent = None
+        if self._pid == os.getpid():
+            for pool in pools:
+                await pool.close(patience=5)
+
+    async def fetch(self, statement: str, *args: Any, repeat: bool = True) -> list[Any]:
+        """Run one statement in a transaction of its own; repeated once if the connection turns out to be broken.
+
+        The repeat is safe because every statement of a store is. But it may be answered otherwise: that a job is
+        cancelled already, say. Without `repeat` the caller gets an error that says that the outcome is unknown.
+        """
+        for last in (False, True):
+            asked = False
+            try:
+                async with self._ready().acquire() as connection:
+                    asked = True
+                    if self.first is None:
+                        return list(await connection.fetch(statement, *args))
+                    return await fetch_after(connection, self.first, statement, args)
+            except asyncpg.DeadlockDetectedError as error:
+                if last:
+                    raise translate(error, self.url) from error
+            except BROKEN as error:
+                if asked and not repeat:
+                    raise StoreUnavailable(
+                        f"the connection to {self.url} broke ({type(error).__name__}: {error}): it is unknown whether "
+                        "this was done; check, then try again if it was not"
+                    ) from error
+                if last:
+                    raise translate(error, self.url) from error
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
+            await asyncio.sleep(0.05)
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """A connection with a transaction open on it; driver errors of its own begin and commit are translated."""
+        try:
+            async with self._ready().acquire() as connection, connection.transaction():
+                if self.first is not None:
+                    await connection.execute(self.first)
+                yield connection
+        except DutifulError:
+            raise
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.url) from error
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Any]:
+        """The same for a handler: what its block raises, a missing file or a timeout, is its own and stays as it is."""
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(self._lender().acquire())
+                transaction = connection.transaction()
+                await transaction.start()
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
+            try:
+                yield connection
+            except BaseException:
+                with suppress(*DRIVER_ERRORS):  # then the server rolls back by itself
+                    await transaction.rollback()
+                raise
+            try:
+                await transaction.commit()
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
+
+    def beginning_with(self, first: str) -> "Connections":
+        """The same connections, whose transactions begin with another statement."""
+        return _Sharing(self, first)
+
+    def check_open(self) -> None:
+        """StoreUnavailable unless this process has opened it."""
+        self._ready()
+
+    def _lender(self) -> Pool:
+        self._ready()
+        assert self._lent is not None
+        return self._lent
+
+    def _ready(self) -> Pool:
+        if self._pool is None:
+            raise StoreUnavailable("the store is not open; use `async with app:` or await app.open() first")
+        if self._pid != os.getpid():
+            raise StoreUnavailable("this process was forked after the store was opened; open it anew in the child")
+        return self._pool
+
+
+class _Sharing(Connections):
+    """Another's pools, which close with it."""
+
+    def __init__(self, whole: Connections, first: str) -> None:
+        self.dsn = whole.dsn
+        self.url = whole.url
+        self.pooled = whole.pooled
+        self.first = first
+        self._whole = whole
+
+    async def open(self) -> None:
+        self._ready()
+
+    async def close(self) -> None:
+        pass
+
+    def _lender(self) -> Pool:
+        return self._whole._lender()
+
+    def _ready(self) -> Pool:
+        return self._whole._ready()
+
+
+async def fetch_after(
+    connection: Any, first: str, statement: str, args: Sequence[Any], timeout: float | None = None
+) -> list[Any]:
+    """In a transaction that begins with `first`, in one round trip."""
+    await connection.execute(f"begin; {first}", timeout=timeout)
+    try:
+        rows = list(await connection.fetch(statement, *args, timeout=timeout))
+    except (asyncio.CancelledError, TimeoutError):
+        connection.terminate()  # its answer may still be on the way
+        raise
+    except BaseException:
+        with suppress(*DRIVER_ERRORS):  # then it has ended, and the transaction with it
+            await connection.execute("rollback", timeout=timeout)
+        raise
+    await connection.execute("commit", timeout=timeout)
+    return rows

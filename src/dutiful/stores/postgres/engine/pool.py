@@ -1,0 +1,133 @@
+"""A small pool: the driver's own costs a task for every release, which shows in the latency of a short statement."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+class Pool:
+    """Up to `size` connections, the one used last first; those idle for long are closed, all but `keep`."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]], *, size: int, idle: float, keep: int = 1) -> None:
+        self._connect = connect
+        self._size = size
+        self._idle_limit = idle
+        self._keep = keep
+        self._loop = asyncio.get_running_loop()
+        self._idle: deque[tuple[Any, float]] = deque()  # each with the time since when it is idle
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._busy: set[Any] = set()
+        self._opening = 0
+        self._closed = False
+        self._shrinking: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Any]:
+        connection = await self._take()
+        try:
+            yield connection
+        except BaseException as error:
+            # After a cancelled or timed-out statement its answer may still be on the way.
+            if isinstance(error, (asyncio.CancelledError, TimeoutError)):
+                connection.terminate()
+            raise
+        finally:
+            self._give_back(connection)
+
+    async def _take(self) -> Any:
+        while True:
+            while self._idle:
+                connection, _ = self._idle.pop()
+                if not connection.is_closed():
+                    self._busy.add(connection)
+                    return connection
+            if len(self._busy) + self._opening < self._size:
+                return await self._open()
+            connection = await self._wait()
+            if connection is not None:
+                return connection
+
+    async def _open(self) -> Any:
+        self._opening += 1
+        try:
+            connection = await self._connect()
+        except BaseException:
+            self._opening -= 1
+            self._wake(None)  # there is room again
+            raise
+        self._opening -= 1
+        self._busy.add(connection)
+        return connection
+
+    async def _wait(self) -> Any:
+        """A connection handed over, or None: then there is room to open one."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():  # both in one turn of the loop: it is for the next one, then
+                if future.result() is None:
+                    self._wake(None)
+                else:
+                    self._give_back(future.result())
+            raise
+
+    def _give_back(self, connection: Any) -> None:
+        usable = not connection.is_closed() and not connection.is_in_transaction() and not self._closed
+        if not usable:
+            connection.terminate()
+            self._busy.discard(connection)
+            self._wake(None)
+        elif not self._wake(connection):
+            self._busy.discard(connection)
+            self._idle.append((connection, time.monotonic()))
+            self._shrink_later()
+
+    def _wake(self, connection: Any) -> bool:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(connection)
+                return True
+        return False
+
+    def _shrink_later(self) -> None:
+        if self._shrinking is None and len(self._idle) > self._keep:
+            due = self._idle[0][1] + self._idle_limit - time.monotonic()
+            self._shrinking = asyncio.get_running_loop().call_later(max(due, 0.01), self._shrink)
+
+    def _shrink(self) -> None:
+        self._shrinking = None
+        limit = time.monotonic() - self._idle_limit
+        while len(self._idle) > self._keep and self._idle[0][1] <= limit:
+            self._idle.popleft()[0].terminate()
+        self._shrink_later()
+
+    async def close(self, patience: float) -> None:
+        """Wait for what is under way, then close everything."""
+        self._closed = True
+        if self._shrinking is not None:
+            self._shrinking.cancel()
+        if self._loop.is_closed():
+            for connection in [*self._busy, *(connection for connection, _ in self._idle)]:
+                _hang_up(connection)
+            return
+        until = time.monotonic() + patience
+        while self._busy and time.monotonic() < until:  # noqa: ASYNC110 (once in a life, and bounded)
+            await asyncio.sleep(0.01)
+        for connection in [*self._busy, *(connection for connection, _ in self._idle)]:
+            with contextlib.suppress(Exception):  # it is on its way out in any case
+                await asyncio.wait_for(connection.close(), 1)
+        self._idle.clear()
+
+
+def _hang_up(connection: Any) -> None:
+    """Closes the socket, because the driver's own way needs the connection's loop, which is closed."""
+    with contextlib.suppress(Exception):
+        connection._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,53 @@
+"""The store's named statements, for one schema."""
+
+import re
+
+from dutiful.core.errors import UsageError
+from dutiful.stores.postgres.schema_files import expand
+from dutiful.stores.statements import Statements, load
+
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+
+
+def statements(schema: str) -> Statements:
+    """Without their comments: some drivers would find parameters in them."""
+    loaded = load("dutiful.stores.postgres")
+    return Statements(
+        {name: expand(_COMMENT.sub("", text)).replace("{schema}", schema) for name, text in loaded.items()}
+    )
+
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OF_THE_SERVER = re.compile(r"pg_.*|information_schema")
+# What Postgres reads as something else than a name (pg_get_keywords(), catcode R and T).
+_KEYWORDS = """
+    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
+    column concurrently constraint create cross current_catalog current_date current_role current_schema
+    current_time current_timestamp current_user default deferrable desc distinct do else end except false fetch for
+    foreign freeze from full grant group having ilike in initially inner intersect into is isnull join lateral
+    leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps
+    placing primary references returning right select session_user similar some symmetric system_user table
+    tablesample then to trailing true union unique user using variadic verbose when where window with
+"""
+_RESERVED = frozenset(_KEYWORDS.split())
+_LONGEST_GUARDED = 63 - len("_application")
+
+
+def check_schema(name: str) -> None:
+    if not _PLAIN.fullmatch(name):
+        raise UsageError(f"schema {name!r} must be a plain lower-case name, such as dutiful")
+    if name in _RESERVED or _OF_THE_SERVER.fullmatch(name):
+        raise UsageError(f"schema {name!r} is a name that Postgres keeps for itself: choose another, such as dutiful")
+
+
+def check_guarded_schema(name: str) -> None:
+    """Whether tenants can be kept apart in it."""
+    if name == "public":
+        raise UsageError(
+            "tenants need a schema of Dutiful's own, and public is shared by all: choose another by the setting schema"
+        )
+    if len(name) > _LONGEST_GUARDED:
+        raise UsageError(
+            f"schema {name!r} is too long for its groups, as {name}_application: tenants need a name of at most "
+            f"{_LONGEST_GUARDED} characters"
+        )

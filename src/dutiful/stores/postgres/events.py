@@ -1,0 +1,57 @@
+"""What events are read from, in Postgres."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core import ids
+from dutiful.core.events import JobView
+from dutiful.core.json import read_as
+from dutiful.store.events import JobChange, JobChanges, Tombstone
+from dutiful.stores.postgres.engine.subject import Subject
+
+# Ids are made by clients, whose clocks differ from the database's.
+CLOCKS = timedelta(seconds=2)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(microseconds=1)
+_view = msgspec.json.Decoder(JobView)
+_tombstone = msgspec.json.Decoder(Tombstone)
+
+
+class PostgresEvents(Subject):
+    async def listen(self, listener_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> None:
+        await self._db.fetch(self._sql["listen"], listener_id, ttl, now)
+
+    async def unlisten(self, listener_id: UUID) -> None:
+        await self._db.fetch(self._sql["unlisten"], listener_id)
+
+    async def has_listeners(self, *, now: datetime | None = None) -> bool:
+        return bool((await self._db.fetch(self._sql["has_listeners"], now))[0][0])
+
+    async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
+        if not job_ids:
+            return []
+        return [read_as(_view, row[0]) for row in await self._db.fetch(self._sql["job_snapshots"], job_ids)]
+
+    async def changes_since(self, since: datetime | None, limit: int) -> JobChanges:
+        floor = None if since is None else ids.floor_at(max(since - CLOCKS, _EPOCH))
+        settled, *rows = await self._db.fetch(self._sql["changes_since"], since, floor, limit + 1)
+        until: datetime = settled["at"]
+        if since is None:
+            return JobChanges([], [], until)
+        until = max(until, since)
+        if more := len(rows) > limit:
+            # Cut between two moments, never within one: the next look could not begin in the middle of it.
+            last: datetime = rows[limit - 1]["at"]
+            rows, until = [row for row in rows if row["at"] <= last], last if last > since else since + _TICK
+        return JobChanges(
+            [JobChange(row["job_id"], row["mark"]) for row in rows if row["tombstone"] is None],
+            [read_as(_tombstone, row["tombstone"]) for row in rows if row["tombstone"] is not None],
+            until,
+            more,
+        )
+
+    async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
+        return [read_as(_tombstone, row[0]) for row in await self._db.fetch(self._sql["tombstones"], job_ids)]

@@ -1,0 +1,97 @@
+"""How jobs come into Postgres: in one call, in chunks, or in a transaction of the user's own."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
+from dutiful.core.job import Inserted, Insertion, NewJob
+from dutiful.payload.sql_rules import PayloadRule
+from dutiful.store.jobs import unknown_dependency
+from dutiful.stores.postgres.engine import columns, within
+from dutiful.stores.postgres.engine.columns import job_arrays
+from dutiful.stores.postgres.engine.subject import Session, Subject, text
+
+CHUNK = 5_000
+
+
+class PostgresJobs(Subject):
+    def __init__(self, session: Session, *, notify_within: bool) -> None:
+        super().__init__(session)
+        self._notify_within = str(notify_within).lower()
+
+    async def insert(
+        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+    ) -> list[Inserted]:
+        if not jobs:
+            return []
+        payload = columns.hint(jobs) if hint else None
+        if len(jobs) <= CHUNK and all(job.plain for job in jobs):
+            # One call is one transaction: no begin and commit to wait for.
+            rows = await self._db.fetch(self._sql["insert_plain"], now, payload, *job_arrays(jobs))
+            return _made(jobs, rows)
+        try:
+            return await self._insert_all(jobs, payload, now)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, asyncpg.DeadlockDetectedError):
+                raise
+            return await self._insert_all(jobs, payload, now)
+
+    async def _insert_all(self, jobs: Sequence[NewJob], payload: str | None, now: datetime | None) -> list[Inserted]:
+        results: list[Inserted] = []
+        async with self._db.transaction() as connection:
+            for start in range(0, len(jobs), CHUNK):
+                results += await self._insert_chunk(connection, jobs[start : start + CHUNK], now)
+            if payload is not None:
+                await connection.execute(self._sql["notify"], self._schema, payload)
+        return results
+
+    async def _insert_chunk(self, connection: Any, jobs: Sequence[NewJob], now: datetime | None) -> list[Inserted]:
+        if all(job.plain for job in jobs):
+            return _made(jobs, await connection.fetch(self._sql["insert_plain"], now, None, *job_arrays(jobs)))
+        try:
+            # A key that a long transaction holds is not worth waiting for without end.
+            await connection.execute("set local lock_timeout = '5s'")
+            args = [columns.as_json(jobs), now]
+            if self._db.first is None:
+                return columns.inserted(await connection.fetch(self._sql["insert_jobs"], *args))
+            return columns.inserted(await connection.fetch(self._sql["insert_jobs_for"], *args, self._session.tenant))
+        except asyncpg.ForeignKeyViolationError as error:
+            raise _unknown_dependency(error) from error
+
+    async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return columns.inserted(await within.fetch(connection, *self._inserting(jobs)))
+
+    def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return columns.inserted(within.fetch_sync(connection, *self._inserting(jobs)))
+
+    def _inserting(self, jobs: Sequence[NewJob]) -> tuple[str, list[Any]]:
+        statement, args = self._session.on_users("insert_within", [columns.as_json(jobs)])
+        return statement.replace("{notify}", self._notify_within), args
+
+    async def put_payload_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
+        given = [rule for rule in rules.values() if rule is not None]
+        without = [kind for kind, rule in rules.items() if rule is None]
+        await self._db.fetch(self._sql["put_rules"], text(given), without)
+
+
+def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
+    """`rows` are the ids that were there already."""
+    if not rows and len({job.id.int for job in jobs}) == len(jobs):
+        return [Inserted(job.id, Insertion.MADE) for job in jobs]
+    known = {row[0] for row in rows}
+    results = []
+    for job in jobs:
+        results.append(Inserted(job.id, Insertion.EXISTING if job.id in known else Insertion.MADE))
+        known.add(job.id)  # one id twice in a batch is one job
+    return results
+
+
+def _unknown_dependency(error: Any) -> UsageError | DataRefused:
+    try:
+        return unknown_dependency(UUID(error.detail))
+    except (TypeError, ValueError):
+        return DataRefused(str(error))

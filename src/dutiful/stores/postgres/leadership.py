@@ -1,0 +1,20 @@
+"""Leadership in Postgres: a row with a holder and an expiry."""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from dutiful.store.leadership import Survey
+from dutiful.stores.postgres.engine.subject import Session, Subject
+from dutiful.stores.postgres.promotion import PostgresPromotion
+
+
+class PostgresLeadership(Subject):
+    def __init__(self, session: Session, promotion: PostgresPromotion) -> None:
+        super().__init__(session)
+        self._promotion = promotion
+
+    async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
+        return Survey(*(await self._db.fetch(self._sql["survey"], worker_id, ttl, self._promotion.run_floor, now))[0])
+
+    async def resign(self, worker_id: UUID) -> None:
+        await self._db.fetch(self._sql["resign"], worker_id)

@@ -1,0 +1,148 @@
+"""Named locks in Postgres: advisory locks on a connection of their own, or rows behind a transaction pooler."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable
+from contextvars import Context
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from dutiful.core.job import Token
+from dutiful.store.locks import LockMode, LockName, lock_refused
+from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, behind_pooler, connect, translate
+from dutiful.stores.postgres.engine.subject import Subject
+from dutiful.stores.statements import Statements
+
+
+class PostgresLockSession:
+    def __init__(self, connection: Any, sql: Statements, secret: str, url: str, lost: Callable[[], None]) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._secret = secret
+        self._url = url
+        self._lost = lost
+        self._closing = False
+        self._turn = asyncio.Lock()
+        connection.add_termination_listener(self._ended)
+        # In no context: it serves others, too, than the handler who happens to come first.
+        self._heart = asyncio.create_task(self._beat(), name="dutiful lock session", context=Context())
+
+    async def acquire(self, name: LockName, patience: float) -> bool:
+        limit = min(max(round(patience * 1000), 1), _LONGEST)
+        try:
+            await self._fetch("lock_acquire", *_numbers(self._secret, name), str(limit), timeout=limit / 1000 + 10)
+        except asyncpg.LockNotAvailableError:
+            return False
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+        return True
+
+    async def release(self, name: LockName) -> None:
+        if self._connection.is_closed():
+            return  # and so it is free
+        try:
+            await self._fetch("lock_release", *_numbers(self._secret, name), timeout=10)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+
+    async def close(self) -> None:
+        self._closing = True
+        self._heart.cancel()
+        try:
+            with contextlib.suppress(Exception):  # it is on its way out in any case
+                await self._connection.close(timeout=2)
+        finally:
+            self._connection.terminate()
+
+    async def _beat(self) -> None:
+        """A path that was cut says nothing: ask now and then whether the server is still there."""
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            if not self._turn.locked():
+                with contextlib.suppress(*DRIVER_ERRORS):  # then the connection has ended, and `lost` been called
+                    await self._fetch("clock", timeout=HEARTBEAT)
+
+    async def _fetch(self, statement: str, *args: Any, timeout: float) -> None:
+        async with self._turn:
+            try:
+                await self._connection.fetch(self._sql[statement], *args, timeout=timeout)
+            except TimeoutError:
+                # It is unknown what the server holds for us now; it frees everything when it sees us gone.
+                self._connection.terminate()
+                raise
+
+    def _ended(self, _: Any) -> None:
+        self._heart.cancel()
+        if not self._closing:
+            self._closing = True
+            self._lost()
+
+
+class PostgresLocks(Subject):
+    _mode: LockMode | None = None
+
+    async def mode(self) -> LockMode:
+        if self._mode is None:
+            self._mode = await self._find_mode()
+        return self._mode
+
+    async def _find_mode(self) -> LockMode:
+        pooled = self._db.pooled
+        if self._session.direct_given:
+            try:
+                connection = await connect(self._session.direct_dsn, pooled=True, command_timeout=10)
+                try:
+                    pooled = await behind_pooler(connection)
+                finally:
+                    await connection.close(timeout=5)
+            except DRIVER_ERRORS as error:
+                raise translate(error, self._db.url) from error
+        return LockMode.ROWS if pooled else LockMode.SESSIONS
+
+    async def session(self, lost: Callable[[], None]) -> PostgresLockSession | None:
+        if await self.mode() is LockMode.ROWS:
+            return None
+        try:
+            connection = await connect(self._session.direct_dsn, pooled=True)
+            await connection.fetch(self._sql["lock_settings"])
+            secret = await connection.fetchval(self._sql["lock_secret"])
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._db.url) from error
+        return PostgresLockSession(connection, self._sql, secret, self._db.url, lost)
+
+    async def try_acquire(self, token: Token, name: LockName, *, now: datetime | None = None) -> bool:
+        ours = await self._call("try_lock", *_row(token, name), now)
+        if ours is None:
+            raise lock_refused(token, name)
+        return bool(ours)
+
+    async def free(self, token: Token, name: LockName) -> None:
+        await self._db.fetch(self._sql["unlock"], *_row(token, name))
+
+
+def _row(token: Token, name: LockName) -> tuple[Any, ...]:
+    return token.job_id, token.claim_id, name.namespace, msgspec.json.encode(name.key).decode()
+
+
+HEARTBEAT = 5.0
+_LONGEST = 2**31 - 1  # milliseconds that lock_timeout takes
+
+
+def _numbers(secret: str, name: LockName) -> tuple[int, int]:
+    """An advisory lock's class, of the namespace, and its object: the key itself if it fits, else a hash.
+
+    Any role that may connect can take an advisory lock; without the schema's `secret` it cannot know which to take.
+    """
+    key = name.key
+    if not isinstance(key, int) or not -(2**31) <= key < 2**31:
+        key = _hash(f"{secret} {msgspec.json.encode(key).decode()}")
+    return _hash(f"{secret} {name.namespace}"), key
+
+
+def _hash(text: str) -> int:
+    """The first 32 bits of SHA-256: the same in every process and release. Two names of one hash only wait in vain."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big", signed=True)

@@ -1,0 +1,83 @@
+"""What workers have counted, in Postgres."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.metrics.estimate import Share, View
+from dutiful.core.metrics.sketch import Sketch
+from dutiful.core.states import State
+from dutiful.store.metrics import FINE, LETTERS, AttemptStats, CountedAttempts, Depth, Gauges, added_up, summed
+from dutiful.stores.counting import Sort, depths_of
+from dutiful.stores.postgres.engine.subject import Subject, text
+
+_STEP = 2_000  # rows folded in one transaction; only other folds wait for it
+_FEW = 200  # more rows are summed in a thread, because the event loop has other work
+_sketch = msgspec.json.Decoder(Sketch)
+
+
+class PostgresMetrics(Subject):
+    async def add(
+        self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats], *, now: datetime | None = None
+    ) -> None:
+        if tallies:
+            await self._call("add_counters", worker_id, turn, text(summed(tallies)), now)
+
+    async def fold(self, keep: timedelta, *, now: datetime | None = None) -> bool:
+        return bool(await self._call("roll_up_counters", _STEP, FINE, keep, now))
+
+    async def recent(self, since: timedelta, *, now: datetime | None = None) -> list[AttemptStats]:
+        if since <= FINE:
+            return (await self._counted(since, False, now)).lately
+        return summed(_tally(*row) for row in await self._db.fetch(self._sql["counted_by_hour"], False, since, now))
+
+    async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
+        return await self._counted(since, True, now)
+
+    async def totals(self) -> list[AttemptStats]:
+        return (await self.counted(timedelta(0))).ever
+
+    async def depths(self, *, tenant: str | None = None) -> list[Depth]:
+        shares: dict[tuple[str, int], dict[Sort, Share]] = {}
+        windows: dict[tuple[str, int], int] = {}
+        for state, view, queue, kind, jobs, squares, seen, looked in await self._db.fetch(self._sql["depths"], tenant):
+            shares.setdefault((state, view), {})[queue, kind] = Share(jobs, squares, seen)
+            windows[state, view] = looked
+        by_state: dict[str, list[View[Sort]]] = {}
+        for (state, view), found in shares.items():
+            by_state.setdefault(state, []).append(View(found, windows[state, view]))
+        return [
+            depth
+            for state, views in by_state.items()
+            for depth in depths_of(State(state), views, everywhere=state != State.READY.value)
+        ]
+
+    async def _counted(self, since: timedelta, ever: bool, now: datetime | None) -> CountedAttempts:
+        rows = await self._db.fetch(self._sql["counted"], since <= FINE, since, now, ever)
+        return await asyncio.to_thread(_summed, rows) if len(rows) > _FEW else _summed(rows)
+
+    async def gauges(self, stuck_after: timedelta, *, now: datetime | None = None) -> Gauges:
+        dead_letters, _ = (await self._db.fetch(self._sql["other_counts"], now, None, LETTERS))[0]
+        stuck = await self._call("count_stuck", stuck_after, now)
+        return Gauges(due_since=await self.oldest(None), dead_letters=dead_letters, stuck=stuck)
+
+    async def oldest(self, tenant: str | None) -> dict[str, datetime]:
+        """Since when the first jobs of each queue have been due."""
+        return dict(await self._db.fetch(self._sql["queue_level_heads"], tenant))
+
+    async def ended(self, since: timedelta, now: datetime) -> dict[str, int]:
+        """By outcome, how many attempts."""
+        return dict(await self._db.fetch(self._sql["count_ended"], since <= FINE, since, now))
+
+
+def _summed(rows: Iterable[Any]) -> CountedAttempts:
+    return added_up((lately, ever, _tally(*columns)) for lately, ever, *columns in rows)
+
+
+def _tally(*columns: Any) -> AttemptStats:
+    values = dict(zip(AttemptStats.__struct_fields__, columns, strict=True))
+    return AttemptStats(**values | {"run": _sketch.decode(values["run"]), "wait": _sketch.decode(values["wait"])})

@@ -1,0 +1,109 @@
+"""What people and the client read from Postgres."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+from uuid import UUID
+
+from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.store.metrics import LETTERS, Depth
+from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats
+from dutiful.stores.counting import EXACT, LOOKED_UP, by_queue, by_state, of_many
+from dutiful.stores.listing import Fetch, KindQueues, Request, Sift, Walk, listing, needle
+from dutiful.stores.postgres.engine.subject import Session, Subject, as_struct, record, text
+from dutiful.stores.postgres.metrics import PostgresMetrics
+from dutiful.stores.postgres.tenants import PostgresTenants
+
+
+class PostgresQueries(Subject):
+    def __init__(self, session: Session, metrics: PostgresMetrics, tenants: PostgresTenants) -> None:
+        super().__init__(session)
+        self._metrics = metrics
+        self._tenants = tenants
+
+    async def job(self, job_id: UUID) -> JobRecord | None:
+        rows = await self._db.fetch(self._sql["job_records"], [job_id])
+        return record(rows[0]) if rows else None
+
+    async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
+        return [record(row) for row in await self._db.fetch(self._sql["outcomes"], job_ids)]
+
+    async def jobs(self, filter: JobFilter) -> JobPage:
+        looking, answer = listing(filter), None
+        while True:
+            try:
+                request = looking.send(answer)
+            except StopIteration as found:
+                page: JobPage = found.value
+                return page
+            answer = await self._answer(request)
+
+    async def _answer(self, request: Request) -> Any:
+        fetch, sql = self._db.fetch, self._sql
+        match request:
+            case KindQueues(kinds, queue):
+                return await fetch(sql["kind_queue_pairs"], kinds, queue)
+            case Walk(branches, low, high, each):
+                columns = zip(*((branch.index.value, branch.name, branch.queue) for branch in branches), strict=True)
+                return [row["ids"] for row in await fetch(sql["walk_ids"], *columns, low, high, each)]
+            case Sift(ids, wanted):
+                rows = await fetch(sql["filter_ids"], ids, wanted.state, wanted.kinds, wanted.queue, wanted.tenant,
+                                   None if wanted.subject is None else text(wanted.subject), wanted.error_class,
+                                   None if wanted.text is None else needle(wanted.text))  # fmt: skip
+                return [row[0] for row in rows]
+            case Fetch(ids):
+                return [record(row) for row in await fetch(sql["job_records"], ids)]
+            case _:
+                assert_never(request)
+
+    async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
+        return [as_struct(AttemptRecord, row) for row in await self._db.fetch(self._sql["attempts"], job_id)]
+
+    async def dependencies(self, job_id: UUID) -> list[JobRecord]:
+        return [record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
+
+    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
+        return await self._queues(await self._metrics.depths(tenant=tenant), await self._metrics.oldest(tenant), tenant)
+
+    async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats:
+        at = now or await self._clock()
+        depths, oldest = await self._metrics.depths(tenant=tenant), await self._metrics.oldest(tenant)
+        finished, exact = await self._finished(since, tenant, at)
+        dead_letters, workers = (await self._db.fetch(self._sql["other_counts"], now, tenant, LETTERS))[0]
+        return Stats(
+            live=by_state(depths),
+            finished=finished,
+            since=at - since,
+            oldest_ready_at=min(oldest.values(), default=None),
+            dead_letters=dead_letters,
+            workers=workers,
+            estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in depths),
+            queues=await self._queues(depths, oldest, tenant),
+        )
+
+    async def _queues(self, depths: list[Depth], oldest: dict[str, datetime], tenant: str | None) -> list[QueueRecord]:
+        paused = {row[0] for row in await self._db.fetch(self._sql["paused_queues"])}
+        return by_queue(depths, oldest, paused, empty=tenant is None)
+
+    async def _finished(self, since: timedelta, tenant: str | None, now: datetime) -> tuple[dict[str, int], bool]:
+        """By state, those that ended lately, and whether that is exact.
+
+        Of many, it is what workers have counted; of a tenant, those among its newest jobs.
+        """
+        limit = EXACT + 1 if tenant is None else LOOKED_UP
+        rows = await self._db.fetch(self._sql["count_finished"], now - since, tenant, limit)
+        seen = {state: count for state, count in rows if state is not None}
+        exact = sum(count for _, count in rows) < limit
+        if exact or tenant is not None:
+            return seen, exact
+        return of_many(seen, await self._metrics.ended(since, now)), False
+
+    async def clock(self, *, now: datetime | None = None) -> datetime:
+        return now or await self._clock()
+
+    async def check_places(self) -> list[str]:
+        return [row[0] for row in await self._db.fetch(self._sql["misplaced_jobs"])]
+
+    async def health(self) -> dict[str, Any]:
+        rows = await self._db.fetch(self._sql["health"], self._schema)
+        return {**dict(rows[0]), "store": "postgres", "pooled": self._db.pooled, **await self._tenants.health()}

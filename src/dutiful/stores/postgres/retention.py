@@ -1,0 +1,59 @@
+"""Retention in Postgres."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from dutiful.core import ids
+from dutiful.store.retention import Deleted, RetentionNotice, RetentionStep
+from dutiful.stores.postgres.engine.subject import Subject, snapshot
+
+NIL = UUID(int=0)
+
+
+class PostgresRetention(Subject):
+    async def delete(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool = False,
+        now: datetime | None = None,
+    ) -> Deleted:  # fmt: skip
+        walk = await self._walk(older_than, limit, cursor, now)
+        return Deleted(*(await self._db.fetch(self._sql["delete_finished"], *walk, stale_only, now))[0])
+
+    async def delete_leftovers(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
+        now = now or await self._clock()
+        more = await self._call("delete_leftovers", now - older_than, limit, True, now)
+        breakers = await self._call("delete_unused_breakers", now - older_than, limit, now)
+        return bool(more or breakers >= limit)
+
+    async def mark_stale(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, notified: bool, now: datetime | None = None
+    ) -> RetentionStep:
+        walk = await self._walk(older_than, limit, cursor, now)
+        return _step(await self._db.fetch(self._sql["mark_stale"], *walk, notified, now))
+
+    async def delete_announced(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, notified: bool,
+        now: datetime | None = None,
+    ) -> RetentionStep:  # fmt: skip
+        walk = await self._walk(older_than, limit, cursor, now)
+        return _step(await self._db.fetch(self._sql["delete_with_tombstones"], *walk, stale_only, notified, now))
+
+    async def unsent(self, limit: int) -> list[RetentionNotice]:
+        rows = await self._db.fetch(self._sql["unsent_notices"], limit)
+        return [RetentionNotice(snapshot(row[0]), row[1]) for row in rows]
+
+    async def mark_sent(self, stale: Sequence[UUID], deleted: Sequence[UUID], *, now: datetime | None = None) -> None:
+        await self._db.fetch(self._sql["mark_notified"], stale, deleted, now)
+
+    async def _walk(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, now: datetime | None
+    ) -> tuple[Any, ...]:
+        """Ids are in order of time, so none above the cutoff's has to be looked at."""
+        cutoff = (now or await self._clock()) - older_than
+        return cursor or NIL, ids.floor_at(cutoff), cutoff, limit
+
+
+def _step(rows: list[Any]) -> RetentionStep:
+    *jobs, last = rows
+    return RetentionStep([snapshot(row[0]) for row in jobs], last[1])

@@ -1,0 +1,147 @@
+-- The audit trail: events are appended freely, sealed in order, and never changed. An anchor stands for what retention
+-- deletes from the beginning of the chain.
+--
+-- Triggers enforce this for every role but the tables' owner. `unsealed`, the seals and the anchor are written only by
+-- functions with the owner's rights, which see all tenants' events.
+
+create or replace function {schema}.note_unsealed() returns trigger
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    insert into {schema}.audit_unsealed (event_id) select n.id from appended n;
+    return null;
+end $$;
+
+create or replace trigger note_unsealed after insert on {schema}.audit_event
+    referencing new table as appended for each statement execute function {schema}.note_unsealed();
+
+create or replace function {schema}.refuse_audit_change() returns trigger
+language plpgsql volatile as $$
+begin
+    raise exception 'the audit trail is append-only: % of % is refused', lower(tg_op), tg_table_name
+        using errcode = 'insufficient_privilege', hint = 'what is old is deleted by retention: `dutiful audit keep`';
+end $$;
+
+create or replace trigger unchanged before update or truncate on {schema}.audit_event
+    for each statement execute function {schema}.refuse_audit_change();
+
+create or replace trigger unchanged before update or truncate on {schema}.audit_seal
+    for each statement execute function {schema}.refuse_audit_change();
+
+create or replace trigger unchanged before delete or truncate on {schema}.audit_anchor
+    for each statement execute function {schema}.refuse_audit_change();
+
+-- Allows deletes of what the anchor covers only.
+create or replace function {schema}.refuse_audit_loss() returns trigger
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {use_indexes} as $$
+declare v_seq bigint;
+begin
+    if tg_table_name = 'audit_seal' then
+        v_seq := old.seq;
+    else
+        select s.seq into v_seq from {schema}.audit_seal s where s.event_id = old.id;
+    end if;
+    if not exists (select 1 from {schema}.audit_anchor a where a.seq >= v_seq) then
+        raise exception 'the audit trail is append-only: delete of % is refused', tg_table_name
+            using errcode = 'insufficient_privilege', hint = 'what is old is deleted by retention: `dutiful audit keep`';
+    end if;
+    return old;
+end $$;
+
+create or replace trigger covered before delete on {schema}.audit_event
+    for each row execute function {schema}.refuse_audit_loss();
+
+create or replace trigger covered before delete on {schema}.audit_seal
+    for each row execute function {schema}.refuse_audit_loss();
+
+-- Checks that the anchor is the copy of a seal, and moves forward only.
+create or replace function {schema}.check_anchor() returns trigger
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if tg_op = 'UPDATE' and new.seq <= old.seq
+       or not exists (select 1 from {schema}.audit_seal s where s.seq = new.seq and s.hash = new.hash) then
+        raise exception 'the audit anchor moves forward only, from seal to seal'
+            using errcode = 'insufficient_privilege', hint = 'retention moves it: `dutiful audit keep`';
+    end if;
+    return new;
+end $$;
+
+create or replace trigger forward before insert or update on {schema}.audit_anchor
+    for each row execute function {schema}.check_anchor();
+
+-- Appends events, given as a JSON array of objects with the names of table audit_event; known ids are skipped.
+create or replace function {schema}.append_audit(p_events json) returns void
+language sql volatile as $$
+    insert into {schema}.audit_event ({audit})
+    select {audit of e} from json_populate_recordset(null::{schema}.audit_event, p_events) e
+    order by e.id
+    on conflict (id) do nothing
+$$;
+
+-- Appends seals to the chain. False: nothing was written, because the first does not follow, or an event is sealed.
+create or replace function {schema}.seal_audit(p_seqs bigint[], p_events uuid[], p_hashes text[]) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' {use_indexes}
+as $$
+begin
+    -- One at a time, because two sealers could both follow one head.
+    perform 1 from {schema}.audit_policy for update;
+    if p_seqs[1] is distinct from 1 + coalesce(
+           (select s.seq from {schema}.audit_seal s order by s.seq desc limit 1),
+           (select a.seq from {schema}.audit_anchor a), 0)
+       or exists (select 1 from {schema}.audit_seal s where s.event_id = any (p_events)) then
+        return false;
+    end if;
+    insert into {schema}.audit_seal (seq, event_id, hash)
+    select n.seq, n.event_id, n.hash from unnest(p_seqs, p_events, p_hashes) n (seq, event_id, hash);
+    delete from {schema}.audit_unsealed u where u.event_id = any (p_events);
+    return true;
+end $$;
+
+-- Deletes up to p_limit sealed events from the beginning of the chain that are older than the policy keeps them, and
+-- leaves an anchor. p_now is for tests, and never later than the clock.
+create or replace function {schema}.trim_audit(p_limit int, p_now timestamptz default null) returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' {walk_indexes}
+as $$
+declare
+    v_before text := coalesce(current_setting('dutiful.tenant', true), '');
+    v_cutoff timestamptz;
+    v_seq    bigint;
+    v_events uuid[];
+    v_count  bigint;
+begin
+    if not exists (select 1 from {schema}.audit_policy p where p.keep is not null) then return 0; end if;
+    select least(p_now, clock_timestamp()) - p.keep into v_cutoff from {schema}.audit_policy p for update;
+    -- All tenants' events. Not by a clause of the function, because only a superuser could create it then.
+    perform set_config('dutiful.tenant', '*', true);
+    -- Up to the last old event before a younger or missing one: an anchor beyond a missing event would hide its loss.
+    with head as materialized (
+        select s.seq, s.event_id, e.at
+        from (select x.seq, x.event_id from {schema}.audit_seal x order by x.seq limit p_limit) s
+        left join {schema}.audit_event e on e.id = s.event_id
+    ), aged as (
+        select h.seq from head h
+        where h.at < v_cutoff
+          and h.seq < coalesce((select y.seq from head y where y.at >= v_cutoff or y.at is null order by y.seq limit 1), h.seq + 1)
+    )
+    select max(a.seq) into v_seq from aged a;
+    if v_seq is null then
+        perform set_config('dutiful.tenant', v_before, true);
+        return 0;
+    end if;
+    insert into {schema}.audit_anchor as a (seq, hash, at)
+    select s.seq, s.hash, e.at
+    from {schema}.audit_seal s join {schema}.audit_event e on e.id = s.event_id
+    where s.seq = v_seq
+    on conflict (one) do update set seq = excluded.seq, hash = excluded.hash, at = excluded.at;
+    v_events := array(select s.event_id from {schema}.audit_seal s where s.seq <= v_seq);
+    -- The events first, because the trigger needs their seals.
+    delete from {schema}.audit_event e where e.id = any (v_events);
+    get diagnostics v_count = row_count;
+    delete from {schema}.audit_seal s where s.seq <= v_seq;
+    perform set_config('dutiful.tenant', v_before, true);
+    return v_count;
+end $$;
+
+revoke all on function {schema}.seal_audit(bigint[], uuid[], text[]), {schema}.trim_audit(int, timestamptz),
+    {schema}.note_unsealed(), {schema}.refuse_audit_loss(), {schema}.check_anchor() from public;

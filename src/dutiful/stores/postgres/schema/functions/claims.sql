@@ -1,0 +1,230 @@
+-- Finds and claims jobs; renews, releases and expires their leases.
+
+-- Returns every queue level that has a job of p_kinds, and its first one's seq: one walk over the heads of the levels.
+create or replace function {schema}.peek(p_kinds text[]) returns table (queue text, priority int, seq bigint)
+language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
+begin
+    return query
+    with recursive head as (
+        (select r.queue, r.priority, r.seq from {schema}.ready r order by r.queue, r.priority, r.seq limit 1)
+        union all
+        select n.queue, n.priority, n.seq
+        from head h, lateral (
+            select r.queue, r.priority, r.seq from {schema}.ready r
+            where (r.queue, r.priority) > (h.queue, h.priority)
+            order by r.queue, r.priority, r.seq limit 1
+        ) n
+    )
+    select h.queue::text, h.priority, f.seq
+    from head h, lateral (
+        select r.seq from {schema}.ready r
+        where r.queue = h.queue and r.priority = h.priority and r.seq >= h.seq and r.kind = any (p_kinds)
+        order by r.seq limit 1
+    ) f;
+end $$;
+
+-- Locks up to p_limit jobs of these tenants, in the order of the queue levels. Jobs that were locked beyond the limit
+-- stay locked until the claim commits; other claims skip them.
+create or replace function {schema}.lock_tenant_jobs(
+    p_tenants text[], p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[], p_limit int
+) returns tid[]
+language plpgsql volatile {walk_indexes} as $$
+begin
+    return array(
+        select r.tid
+        from unnest(p_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
+        cross join lateral (
+            select h.tid
+            from unnest(p_tenants) t (tenant)
+            cross join lateral (
+                select x.ctid as tid, x.seq from {schema}.ready x
+                where x.tenant = t.tenant and x.queue = l.queue and x.priority = l.priority and x.seq > l.floor
+                  and x.crashes = 0 and x.kind = any (p_kinds)
+                order by x.seq
+                limit p_limit
+                for update skip locked
+            ) h
+            order by h.seq
+            limit p_limit
+        ) r
+        limit p_limit);
+end $$;
+
+-- Claims jobs from queue levels, in the order given, each beyond its floor: dead index entries below it are not
+-- scanned. p_tenants: only jobs of these tenants; null: all jobs, with or without a tenant.
+create or replace function {schema}.claim(
+    p_worker uuid, p_lane text, p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[],
+    p_limit int, p_suspects int, p_lease interval, p_tenants text[], p_now timestamptz
+) returns table (
+    {claim_types}
+)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_kinds  text[] := p_kinds;
+    v_queues text[] := p_queues;
+    v_tids   tid[];
+    v_more   tid[];
+begin
+    if exists (select 1 from {schema}.pause) then
+        if exists (select 1 from {schema}.pause where scope = 'lane' and name in (p_lane, '*')) then
+            return;
+        end if;
+        v_kinds := array(select k from unnest(p_kinds) k
+                         where not exists (select 1 from {schema}.pause where scope in ('kind', 'breaker') and name = k));
+        v_queues := array(select case when exists (select 1 from {schema}.pause where scope = 'queue' and name = q)
+                                      then null else q end
+                          from unnest(p_queues) with ordinality u (q, o) order by o);
+    end if;
+
+    if p_tenants is not null then
+        v_tids := {schema}.lock_tenant_jobs(p_tenants, v_queues, p_priorities, p_floors, v_kinds, p_limit);
+    elsif p_limit > 0 then
+        v_tids := array(
+            select r.tid
+            from unnest(v_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
+            cross join lateral (
+                select x.ctid as tid from {schema}.ready x
+                where x.queue = l.queue and x.priority = l.priority and x.seq > l.floor
+                  and x.crashes = 0 and x.kind = any (v_kinds)
+                order by x.seq
+                limit p_limit
+                for update skip locked
+            ) r
+            limit p_limit);
+    end if;
+    if p_suspects > 0 and exists (select 1 from {schema}.ready x where x.crashes > 0) then
+        -- A job that was running when a worker died is claimed one at a time, so that it takes no other down with it.
+        v_more := array(
+            select r.tid
+            from unnest(v_queues, p_priorities) with ordinality as l (queue, priority, ord)
+            cross join lateral (
+                select x.ctid as tid from {schema}.ready x
+                where x.queue = l.queue and x.priority = l.priority and x.crashes > 0 and x.kind = any (v_kinds)
+                  and (p_tenants is null or x.tenant = any (p_tenants))
+                order by x.seq
+                limit p_suspects
+                for update skip locked
+            ) r
+            limit p_suspects);
+        v_tids := v_tids || v_more;
+    end if;
+    if v_tids is null or cardinality(v_tids) = 0 then return; end if;
+
+    return query
+    with taken as (
+        delete from {schema}.ready x where x.ctid = any (v_tids)
+        returning x.job_id, x.seq, x.attempt, x.crashes
+    ), leased as (
+        insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
+        select t.job_id, nextval('{schema}.claim_seq'), p_worker, t.seq, v_now, v_now + p_lease, t.attempt + 1, t.crashes
+        from taken t
+        returning job_id, claim_id, attempt, crashes, seq
+    ), freed as (
+        -- Locked keys are skipped instead of waiting for a user's open transaction. A skipped key counts as free.
+        delete from {schema}.unique_key u
+        where u.ctid = any (array(
+            select k.ctid from {schema}.unique_key k
+            where k.scope = 'queued' and k.job_id = any (array(select t.job_id from taken t))
+            for update skip locked))
+    )
+    select {claim_values},
+           greatest(extract(epoch from v_now - greatest(j.created_at, j.run_at))::float8, 0)
+    from leased l
+    -- The limit makes this a look-up by id, also if the planner believes the table to be empty.
+    cross join lateral (select x.* from {schema}.job x where x.id = l.job_id limit 1) j;
+end $$;
+
+-- Returns which of these claims are still held, and of which a cancel was requested.
+create or replace function {schema}.check_claims(p_jobs uuid[], p_claims bigint[])
+returns table (job_id uuid, claim_id bigint, cancel boolean)
+language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
+begin
+    return query
+    select l.job_id, l.claim_id, l.cancel_requested_at is not null
+    from {schema}.lease l
+    join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = l.job_id and a.claim_id = l.claim_id;
+end $$;
+
+-- Renews the leases of these claims if they are held; returns which are, and of which a cancel was requested.
+create or replace function {schema}.renew(p_jobs uuid[], p_claims bigint[], p_lease interval, p_now timestamptz)
+returns table (job_id uuid, claim_id bigint, cancel boolean)
+language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
+declare v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    -- A locked row is being settled or cancelled, and not waited for; a progress report's lock does not conflict.
+    update {schema}.lease l set expires_at = v_now + p_lease
+    from (
+        select x.job_id from {schema}.lease x
+        join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = x.job_id and a.claim_id = x.claim_id
+        for no key update of x skip locked
+    ) k
+    where l.job_id = k.job_id;
+    return query select * from {schema}.check_claims(p_jobs, p_claims);
+end $$;
+
+-- Returns claims to ready without spending an attempt, each with the seq it had.
+create or replace function {schema}.release(p_jobs uuid[], p_claims bigint[]) returns bigint
+language plpgsql volatile {look_up_ids} as $$
+declare
+    v_paused text[] := {blocked_kinds};
+    v_jobs   uuid[];
+begin
+    with gone as (
+        delete from {schema}.lease l
+        using unnest(p_jobs, p_claims) a (job_id, claim_id)
+        where l.job_id = a.job_id and l.claim_id = a.claim_id and l.cancel_requested_at is null
+        returning l.job_id, l.seq, l.attempt, l.crashes
+    ), back as (
+        select g.seq, g.job_id, j.priority, g.attempt - 1 as attempt, g.crashes, j.queue, j.kind, j.tenant
+        from gone g join {schema}.job j on j.id = g.job_id
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, {carried})
+        select b.seq, b.job_id, {carried of b} from back b where b.kind <> all (v_paused)
+    ), to_blocked as (
+        insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
+        select b.job_id, clock_timestamp(), null, b.seq, 'paused', b.kind, {carried of b}
+        from back b where b.kind = any (v_paused)
+    )
+    select coalesce(array_agg(b.job_id), '{}') into v_jobs from back b;
+    perform {schema}.end_phases(v_jobs, array_fill('interrupted'::text, array[cardinality(v_jobs)]), null,
+                                clock_timestamp());
+    return cardinality(v_jobs);
+end $$;
+
+-- Returns the claims of those of these jobs that run, in the order of the jobs.
+create or replace function {schema}.held_claims(p_jobs uuid[]) returns table ({held_types})
+language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
+begin
+    return query
+    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
+           j.tenant, j.correlation_id
+    from unnest(p_jobs) with ordinality a (job_id, ord)
+    cross join lateral (select x.* from {schema}.lease x where x.job_id = a.job_id limit 1) l
+    cross join lateral (select x.kind, x.tenant, x.correlation_id from {schema}.job x where x.id = a.job_id limit 1) j
+    order by a.ord;
+end $$;
+
+-- Returns claims whose leases have expired, or, with p_worker, all claims of a worker that is known to be dead.
+create or replace function {schema}.expired_claims(p_limit int, p_worker uuid, p_now timestamptz)
+returns table ({held_types})
+language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs uuid[];
+begin
+    if p_worker is null then
+        v_jobs := array(
+            select l.job_id from {schema}.lease l where l.expires_at <= v_now order by l.expires_at limit p_limit);
+    else
+        v_jobs := array(select l.job_id from {schema}.lease l where l.worker_id = p_worker limit p_limit);
+    end if;
+    return query select * from {schema}.held_claims(v_jobs);
+end $$;
+
+-- Returns whether a claim is held and its lease has not expired.
+create or replace function {schema}.is_claim_live(p_job uuid, p_claim bigint, p_now timestamptz) returns boolean
+language sql stable as $$
+    select exists (select 1 from {schema}.lease l
+                   where l.job_id = p_job and l.claim_id = p_claim and l.expires_at > p_now)
+$$;

@@ -1,0 +1,105 @@
+-- Operations on single jobs: cancel, run now, end.
+
+-- Ends a job that waits as cancelled or failed; returns whether it did. Waits for a claim that has the job locked.
+create or replace function {schema}.end_waiting(p_job uuid, p_state text, p_error jsonb, p_now timestamptz)
+returns boolean
+language plpgsql volatile {look_up_ids} as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_done boolean;
+begin
+    with from_ready as (
+        delete from {schema}.ready where job_id = p_job returning attempt, crashes
+    ), from_scheduled as (
+        delete from {schema}.scheduled where job_id = p_job returning attempt, crashes
+    ), from_blocked as (
+        delete from {schema}.blocked where job_id = p_job returning attempt, crashes
+    ), freed as (
+        insert into {schema}.finished (job_id, finished_at, attempt, crashes, state, errors)
+        select p_job, v_now, w.attempt, w.crashes, p_state, jsonb_build_array(p_error)
+        from (select * from from_ready union all select * from from_scheduled union all select * from from_blocked) w
+        returning 1
+    )
+    select exists (select 1 from freed) into v_done;
+    if v_done then
+        delete from {schema}.unique_key where job_id = p_job and scope = 'active';
+        delete from {schema}.unique_key where job_id = p_job and scope = 'queued';
+        perform {schema}.cancel_phases(array[p_job], v_now);
+        if p_state = 'failed' then perform {schema}.write_dead_letters(array[p_job], v_now); end if;
+        perform {schema}.write_webhook_posts(array[p_job], v_now);
+    end if;
+    return v_done;
+end $$;
+
+create or replace function {schema}.cancel_waiting(p_job uuid, p_reason text, p_now timestamptz) returns boolean
+language sql volatile as $$
+    select {schema}.end_waiting(p_job, 'cancelled', jsonb_build_object('type', 'Cancelled', 'message', p_reason), p_now)
+$$;
+
+-- Cancels a waiting job at once, and requests it of a running one. No row: there is no such job.
+create or replace function {schema}.cancel(p_job uuid, p_reason text, p_now timestamptz)
+returns table (state text, changed boolean, requested boolean)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_state text;
+begin
+    if not exists (select 1 from {schema}.job where id = p_job) then return; end if;
+    -- Found nowhere, it moved meanwhile: look again.
+    for i in 1..100 loop
+        if {schema}.cancel_waiting(p_job, p_reason, v_now) then
+            return query select 'cancelled', true, false;
+            return;
+        end if;
+        update {schema}.lease l
+        set cancel_requested_at = v_now, cancel_reason = p_reason
+        where l.job_id = p_job and l.cancel_requested_at is null;
+        if found then
+            return query select 'running', true, true;
+            return;
+        end if;
+        if exists (select 1 from {schema}.lease l where l.job_id = p_job) then
+            return query select 'running', false, true;
+            return;
+        end if;
+        select f.state into v_state from {schema}.finished f where f.job_id = p_job;
+        if found then
+            return query select v_state, false, false;
+            return;
+        end if;
+    end loop;
+    raise exception 'job % stands in no place: run `dutiful doctor`', p_job;
+end $$;
+
+-- Makes a job due now that is scheduled, or that a breaker has rejected; returns its state, null if there is none.
+create or replace function {schema}.run_now(p_job uuid, p_now timestamptz) returns text
+language plpgsql volatile {walk_indexes} as $$
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    w       record;
+    v_state text;
+begin
+    for i in 1..100 loop
+        with from_scheduled as (
+            delete from {schema}.scheduled where job_id = p_job returning {carried}
+        ), from_blocked as (
+            delete from {schema}.blocked where job_id = p_job and gate = 'breaker'
+            returning {carried}
+        )
+        select * into w from (select * from from_scheduled union all select * from from_blocked) f;
+        if found then
+            if w.kind = any ({blocked_kinds}) then
+                insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
+                values (p_job, v_now, v_now, nextval('{schema}.ready_seq'), 'paused', w.kind, {carried of w});
+                return 'blocked';
+            end if;
+            insert into {schema}.ready (seq, job_id, {carried})
+            values (nextval('{schema}.ready_seq'), p_job, {carried of w});
+            return 'ready';
+        end if;
+        select j.state into v_state from {schema}.jobs j where j.id = p_job;
+        if not found then return null; end if;
+        if v_state <> 'scheduled' then return v_state; end if;
+    end loop;
+    raise exception 'job % keeps moving: try again', p_job;
+end $$;

@@ -1,0 +1,105 @@
+-- Reads what events are derived from. No row is written for an event.
+
+-- Returns those of these jobs that exist, with all that events are derived from, as JSON, of one database snapshot.
+create or replace function {schema}.job_snapshots(p_jobs uuid[]) returns setof json
+language plpgsql stable set timezone = 'UTC' {look_up_ids} as $$
+begin
+    return query
+    select json_build_object(
+        'job', to_json(v),
+        'claim_id', coalesce((select l.claim_id from {schema}.lease l where l.job_id = v.id),
+                             (select f.claim_id from {schema}.finished f where f.job_id = v.id)),
+        'phases', coalesce((
+            select json_agg(to_json(p) order by p.position, p.name) from {schema}.phase p where p.job_id = v.id), '[]'),
+        'attempts', coalesce((
+            select json_agg(to_json(a) order by a.id) from {schema}.attempt a where a.job_id = v.id), '[]'),
+        'posts', coalesce((
+            select json_agg(json_build_object(
+                       'id', p.id, 'url', p.url, 'state', p.state, 'attempts', p.attempts, 'ended_at', p.ended_at,
+                       'status', p.status, 'error', p.error) order by p.id)
+            from {schema}.webhook_post p where p.job_id = v.id), '[]'),
+        'stale_notified_at', (select s.notified_at from {schema}.stale s where s.job_id = v.id))
+    from {schema}.jobs v
+    where v.id = any (p_jobs);
+end $$;
+
+-- Returns the time before which no more rows can appear. A transaction that has written has a transaction id, and its
+-- rows may have any time since its start; one that is about to write for the first time stamps its rows within its
+-- statement, which takes milliseconds, or at most its lock_timeout.
+create or replace function {schema}.committed_until() returns timestamptz
+language plpgsql volatile as $$
+declare
+    v_now   timestamptz := clock_timestamp();
+    v_start timestamptz;
+begin
+    select min(case when a.backend_xid is not null then a.xact_start
+                    when a.state = 'active' and a.query_start > v_now - interval '2 s' then a.query_start
+                    -- Not shown to this role, or to none.
+                    when a.state = 'disabled' or a.query = '<insufficient privilege>' then v_now - interval '2 s' end)
+    into v_start
+    from pg_stat_activity a
+    where a.datname = current_database() and a.pid <> pg_backend_pid();
+    return least(v_now, v_start);
+end $$;
+
+-- Returns what an event needs of a deleted job.
+create or replace function {schema}.tombstone_json(t {schema}.tombstone) returns json
+language sql stable as $$
+    select json_build_object(
+        'job_id', t.job_id, 'kind', t.job -> 'kind', 'queue', t.job -> 'queue', 'tenant', t.job -> 'tenant',
+        'correlation_id', t.job -> 'correlation_id', 'stale_at', t.job -> 'stale_at', 'deleted_at', t.deleted_at,
+        'notified_at', t.notified_at)
+$$;
+
+-- Returns those of these jobs that are deleted, once their notices are sent.
+create or replace function {schema}.tombstones(p_jobs uuid[]) returns setof json
+language plpgsql stable set timezone = 'UTC' {use_indexes} as $$
+begin
+    return query
+    select {schema}.tombstone_json(t) from {schema}.tombstone t
+    where t.job_id = any (p_jobs) and t.notified_at is not null;
+end $$;
+
+-- Returns first a row without a job: the time from which on more rows may appear. Then the changes since p_since,
+-- oldest first: p_limit rows, and all of the last one's moment. `tombstone` is null except for deleted jobs. p_floor:
+-- the first id that a job created since then can have.
+create or replace function {schema}.changes_since(p_since timestamptz, p_floor uuid, p_limit int)
+returns table (job_id uuid, at timestamptz, mark text, tombstone json)
+language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
+begin
+    -- Read before the rows are: what commits in between is found both now and the next time.
+    return query select null::uuid, {schema}.committed_until(), null, null::json;
+    return query
+    select s.job_id, s.at, s.mark, s.tombstone
+    from (
+        select j.id as job_id, j.created_at as at, 'made' as mark, null::json as tombstone
+        from {schema}.job j where j.id >= p_floor and j.created_at >= p_since
+        union all
+        select l.job_id, greatest(l.claimed_at, g.updated_at, p.ended_at),
+               concat_ws(' ', 'claim', l.claim_id, extract(epoch from g.updated_at), extract(epoch from p.ended_at)),
+               null
+        from {schema}.lease l
+        left join {schema}.progress g on g.job_id = l.job_id
+        left join lateral (
+            select max(x.ended_at) as ended_at from {schema}.phase x where x.job_id = l.job_id) p on true
+        where greatest(l.claimed_at, g.updated_at, p.ended_at) >= p_since
+        union all
+        select a.job_id, a.ended_at, 'attempt ' || a.id, null
+        from {schema}.attempt a where a.ended_at >= p_since
+        union all
+        select f.job_id, f.finished_at, 'finished', null
+        from {schema}.finished f where f.finished_at >= p_since
+        union all
+        select p.job_id, p.updated_at, 'post ' || p.id || ' ' || extract(epoch from p.updated_at), null
+        from {schema}.webhook_post p
+        where p.state <> 'pending' and p.updated_at >= p_since and p.job_id is not null
+        union all
+        select s.job_id, s.notified_at, 'stale', null
+        from {schema}.stale s where s.notified_at >= p_since
+        union all
+        select t.job_id, t.notified_at, 'deleted', {schema}.tombstone_json(t)
+        from {schema}.tombstone t where t.notified_at >= p_since
+    ) s
+    order by s.at
+    fetch first (p_limit) rows with ties;
+end $$;

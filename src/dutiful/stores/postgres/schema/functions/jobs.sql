@@ -1,0 +1,298 @@
+-- Inserts jobs. Every p_now, here and in the other files, is for tests: null means the database's clock.
+
+-- Stores jobs that need no look-up; returns the ids that existed already. A column that is the same for all jobs may be
+-- an array of one; one that no job has, null. p_hint: the payload of a NOTIFY at commit, null for none.
+create or replace function {schema}.insert_plain(p_now timestamptz, p_hint text, {job_parameters}) returns setof uuid
+language plpgsql volatile {use_indexes} as $$
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_paused text[] := {blocked_kinds};
+    v_count  bigint;
+    v_made   uuid[];
+begin
+    if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
+    if p_run_at is null and p_delay is null and cardinality(v_paused) = 0 then
+        -- The common case: everything is due now, so all jobs go to ready.
+        if cardinality(p_id) >= 20 then
+            -- A batch is assumed to be new: that saves each of its rows a probe and a second WAL record, and is worth a
+            -- subtransaction. If one exists already, all are inserted again below.
+            begin
+                insert into {schema}.job (created_at, {job_columns})
+                select v_now, {job_values}
+                from {jobs_given};
+                insert into {schema}.ready (seq, job_id, {carried})
+                select nextval('{schema}.ready_seq'), a.id, coalesce(a.priority, p_priority[1]), 0, 0,
+                       coalesce(a.queue, p_queue[1]), coalesce(a.kind, p_kind[1]), a.tenant
+                from unnest(p_id, p_kind, p_queue, p_priority, p_tenant) as a (id, kind, queue, priority, tenant);
+                return;
+            exception when unique_violation then
+            end;
+        end if;
+        with made as (
+            insert into {schema}.job (created_at, {job_columns})
+            select v_now, {job_values}
+            from {jobs_given}
+            on conflict (id) do nothing
+            returning id, kind, queue, priority, tenant
+        )
+        insert into {schema}.ready (seq, job_id, {carried})
+        select nextval('{schema}.ready_seq'), m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from made m;
+        get diagnostics v_count = row_count;
+        if v_count < cardinality(p_id) then
+            -- New are those that this transaction has just written.
+            return query
+            select u.id from (select distinct unnest(p_id) as id) u
+            where not exists (select 1 from {schema}.ready r where r.job_id = u.id and r.xmin = pg_current_xact_id()::xid);
+        end if;
+        return;
+    end if;
+
+    with made as (
+        insert into {schema}.job (created_at, run_at, {job_columns})
+        select v_now, coalesce(a.run_at, v_now + a.delay), {job_values}
+        from {jobs_given_with_times}
+        on conflict (id) do nothing
+        returning id, kind, queue, priority, tenant, run_at
+    ), in_order as (
+        select m.*, case when m.run_at > v_now then null else nextval('{schema}.ready_seq') end as seq from made m
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, {carried})
+        select m.seq, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from in_order m where m.seq is not null and m.kind <> all (v_paused)
+    ), to_scheduled as (
+        insert into {schema}.scheduled (run_at, job_id, {carried})
+        select m.run_at, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from made m where m.run_at > v_now and m.kind <> all (v_paused)
+    ), to_blocked as (
+        insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
+        select m.id, v_now, m.run_at, m.seq, 'paused', m.kind, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from in_order m where m.kind = any (v_paused)
+    )
+    select array_agg(m.id) into v_made from made m;
+    return query
+    select u.id from (select distinct unnest(p_id) as id) u where u.id <> all (coalesce(v_made, '{}'));
+end $$;
+
+-- Stores jobs, given as a JSON array of objects with the names of table job, and besides:
+--   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
+-- Returns, in order, the job that stands for each request and what was done: made, existing, rejected, replaced.
+-- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
+-- p_checked: the caller has applied the kinds' payload rules itself; the database may have those of another release.
+create or replace function {schema}.insert_jobs(
+    p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false, p_checked boolean default false)
+returns table (ord bigint, job_id uuid, insertion text)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_paused  text[] := {blocked_kinds};
+    v_made    uuid[];  -- the new jobs, without those that lost a key
+    v_holders uuid[] := '{}';
+    v_losers  uuid[] := '{}';
+    v_actions text[] := '{}';
+    v_key     record;
+    v_other   uuid;
+    v_lost    uuid;
+    v_looks   int := 0;
+begin
+    if not p_checked and exists (select 1 from {schema}.payload_rule) then
+        p_jobs := {schema}.apply_rules(p_jobs);
+    end if;
+    -- The job rows come first: a repeat of this call waits here until the first one has committed.
+    with asked as (
+        select distinct on (j.id) j.* from (
+            select e.ordinality as ord, (e.value ->> 'id')::uuid as id,
+                   -- The job keeps its key for display, also when it is free again.
+                   case when e.value #>> '{unique,key}' is null then e.value
+                        else e.value || jsonb_build_object('options',
+                             coalesce(nullif(e.value -> 'options', 'null'), '{}')
+                             || jsonb_build_object('unique', e.value #>> '{unique,key}')) end as v
+            from jsonb_array_elements(p_jobs) with ordinality e
+        ) j order by j.id, j.ord
+    ), made as (
+        insert into {schema}.job (created_at, run_at, {job_columns})
+        select v_now,
+               coalesce((v ->> 'run_at')::timestamptz, v_now + (v ->> 'delay_ms')::bigint * interval '1 millisecond'),
+               {job_values_of_json}
+        from asked a
+        on conflict (id) do nothing
+        returning id
+    )
+    select coalesce(array_agg(m.id), '{}') into v_made from made m;
+
+    -- Keys are taken in sorted order, so that two callers cannot wait for each other.
+    for v_key in
+        select (v ->> 'id')::uuid as id, coalesce(v ->> 'tenant', '') as tenant, u ->> 'key' as key,
+               case when (u ->> 'across_kinds')::boolean then '' else v ->> 'kind' end as kind,
+               u ->> 'scope' as scope, u ->> 'on_conflict' as action,
+               v_now + (u ->> 'window_ms')::bigint * interval '1 millisecond' as expires_at
+        from jsonb_array_elements(p_jobs) with ordinality e (v, ord),
+             lateral (select nullif(v -> 'unique', 'null') as u) k
+        where u is not null and (v ->> 'id')::uuid = any (v_made)
+        order by 2, 4, 3, ord
+    loop
+        delete from {schema}.unique_key k
+        where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key
+          and k.scope = 'window' and k.expires_at <= v_now;
+        loop
+            insert into {schema}.unique_key (tenant, kind, key, job_id, expires_at, scope)
+            values (v_key.tenant, v_key.kind, v_key.key, v_key.id, v_key.expires_at, v_key.scope)
+            on conflict do nothing;
+            exit when found;
+            -- Read without a lock, because it would be held until the caller commits, and others need the row.
+            select k.job_id into v_other from {schema}.unique_key k
+            where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key;
+            continue when not found;  -- freed between the two statements: try again
+            exit when v_other = v_key.id;
+            -- A key that was locked when its holder no longer needed it is orphaned, and free.
+            delete from {schema}.unique_key k
+            where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other
+              and {schema}.is_key_orphaned(k.job_id, k.scope);
+            continue when found;
+            if v_key.action = 'replace' and v_other <> all (v_made)
+               and {schema}.cancel_waiting(v_other, 'replaced by ' || {schema}.public_id(v_key.id), v_now) then
+                delete from {schema}.unique_key k
+                where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key;
+                v_losers := v_losers || v_key.id;
+                v_holders := v_holders || v_key.id;
+                v_actions := v_actions || 'replaced'::text;
+                continue;
+            end if;
+            if v_key.action = 'replace' and v_other <> all (v_made) then
+                -- Found in no place, it moved meanwhile, as when it was promoted: look again.
+                v_looks := v_looks + 1;
+                continue when v_looks < 100
+                    and not exists (select 1 from {schema}.lease l where l.job_id = v_other)
+                    and not exists (select 1 from {schema}.finished f where f.job_id = v_other);
+            end if;
+            -- Another transaction may have replaced the holder during the wait.
+            continue when not exists (
+                select 1 from {schema}.unique_key k
+                where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other);
+            v_losers := v_losers || v_key.id;
+            v_holders := v_holders || v_other;
+            v_actions := v_actions || case v_key.action when 'reject' then 'rejected' else 'existing' end;
+            v_made := array_remove(v_made, v_key.id);
+            delete from {schema}.job where id = v_key.id;
+            exit;
+        end loop;
+    end loop;
+
+    -- Locked until commit, so that retention cannot delete a job that another is about to depend on.
+    perform 1 from {schema}.job j
+    where j.id in (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid
+                   from jsonb_array_elements(p_jobs) e (v))
+    order by j.id
+    for key share;
+    select n.id into v_lost
+    from jsonb_array_elements(p_jobs) j (v),
+         lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
+    where (v ->> 'id')::uuid = any (v_made)
+      -- Another tenant's job looks like none.
+      and not exists (select 1 from {schema}.job x where x.id = n.id and x.tenant is not distinct from v ->> 'tenant')
+    limit 1;
+    if found then
+        raise exception 'no job has the id %, which this job is to depend on', v_lost
+            using errcode = 'foreign_key_violation', detail = v_lost::text;
+    end if;
+    insert into {schema}.dependency (job_id, needs_id)
+    select (v ->> 'id')::uuid, n.id
+    from jsonb_array_elements(p_jobs) j (v),
+         lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
+    where (v ->> 'id')::uuid = any (v_made)
+    on conflict do nothing;
+
+    with made as (
+        select j.*, m.ord,
+               case when exists (
+                        select 1 from {schema}.dependency d
+                        where d.job_id = j.id and not exists (
+                            select 1 from {schema}.finished f
+                            where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors')))
+                    then 'dependency'
+                    when j.kind = any (v_paused) then 'paused' end as gate
+        from (
+            select (v ->> 'id')::uuid as id, min(o) as ord
+            from jsonb_array_elements(p_jobs) with ordinality e (v, o) group by 1
+        ) m
+        join {schema}.job j on j.id = m.id
+        where m.id = any (v_made)
+    ), in_order as (
+        select m.*, case when m.gate is distinct from 'dependency' and (m.run_at is null or m.run_at <= v_now)
+                         then nextval('{schema}.ready_seq') end as seq
+        from (select * from made order by ord) m
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, {carried})
+        select m.seq, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from in_order m where m.gate is null and m.seq is not null
+    ), to_scheduled as (
+        insert into {schema}.scheduled (run_at, job_id, {carried})
+        select m.run_at, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        from made m where m.gate is null and m.run_at > v_now
+    )
+    insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
+    select m.id, v_now, m.run_at, m.seq, m.gate, case m.gate when 'paused' then m.kind else m.id::text end,
+           m.priority, 0, 0, m.queue, m.kind, m.tenant
+    from in_order m where m.gate is not null;
+
+    if p_notify then
+        perform pg_notify('{schema}', coalesce((
+            select jsonb_agg(distinct jsonb_build_array(
+                       coalesce(v ->> 'queue', 'default'), coalesce((v ->> 'priority')::int, 100)))::text
+            from jsonb_array_elements(p_jobs) j (v)
+            having count(distinct v ->> 'queue') < 50), '[]'));
+    end if;
+
+    return query
+    select a.ord, coalesce(b.holder, a.id),
+           coalesce(b.action, case when a.id = any (v_made) and a.nth = 1 then 'made' else 'existing' end)
+    from (
+        select o as ord, (v ->> 'id')::uuid as id, row_number() over (partition by v ->> 'id' order by o) as nth
+        from jsonb_array_elements(p_jobs) with ordinality e (v, o)
+    ) a
+    left join unnest(v_losers, v_holders, v_actions) b (id, holder, action) on b.id = a.id and a.nth = 1
+    order by a.ord;
+end $$;
+
+-- Raises if an enqueue was rejected, because a payload may carry a unique key that its caller does not know of.
+create or replace function {schema}.check_not_rejected(p_kind text, p_holder uuid, p_insertion text) returns void
+language plpgsql immutable as $$
+begin
+    if p_insertion = 'rejected' then
+        raise exception 'kind %: job % holds the unique key', p_kind, p_holder
+            using errcode = 'unique_violation', hint = 'the payload is to have another key, or nothing is to be done';
+    end if;
+end $$;
+
+-- Returns the options of a job of this trace; null if it is not in W3C's spelling: a trace is worth less than the job.
+create or replace function {schema}.trace_options(p_traceparent text) returns jsonb
+language sql volatile as $$
+    select jsonb_build_object('trace', jsonb_build_object(
+        'traceparent', p_traceparent, 'at', round(extract(epoch from clock_timestamp()), 3)))
+    where p_traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
+$$;
+
+-- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}').
+create or replace function {schema}.enqueue(
+    p_kind text, p_payload jsonb default '{}', p_queue text default 'default', p_priority int default 100,
+    p_run_at timestamptz default null, p_max_attempts int default 5, p_tenant text default null,
+    p_correlation_id text default null, p_subject jsonb default null, p_id uuid default null,
+    p_notify boolean default true, p_traceparent text default null
+) returns uuid
+language plpgsql volatile as $$
+declare
+    v_id     uuid := coalesce(p_id, {schema}.new_id());
+    v_stored record;
+begin
+    if get_byte(uuid_send(v_id), 6) >> 4 <> 7 then
+        raise exception 'p_id must be a version 7 UUID, such as {schema}.new_id() makes: retention goes by its time';
+    end if;
+    select i.job_id, i.insertion into v_stored
+    from {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
+        'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
+        'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
+        'subject', p_subject, 'created_by', session_user, 'options', {schema}.trace_options(p_traceparent))),
+        null, p_notify) i;
+    perform {schema}.check_not_rejected(p_kind, v_stored.job_id, v_stored.insertion);
+    return v_stored.job_id;
+end $$;

@@ -1,0 +1,100 @@
+-- Payload rules for jobs that are inserted by SQL: what can be checked without the kind's code is checked here, before
+-- the job is stored. The rest is checked before it runs.
+
+-- Returns how many blanks Postgres puts into its text of a JSON value: one after each comma and colon.
+create or replace function {schema}.json_blanks(p_value jsonb) returns bigint
+language sql immutable as $$
+    select coalesce(sum(case jsonb_typeof(v)
+               when 'object' then greatest(2 * (select count(*) from jsonb_object_keys(v)) - 1, 0)
+               when 'array' then greatest(jsonb_array_length(v) - 1, 0)
+               else 0 end), 0)::bigint
+    from jsonb_path_query(p_value, 'strict $.**') v
+$$;
+
+-- Checks one job, as insert_jobs takes it, and adds what its payload says of it.
+create or replace function {schema}.apply_rule(p_job jsonb, p_rule {schema}.payload_rule) returns jsonb
+language plpgsql stable as $$
+declare
+    v_payload jsonb := coalesce(nullif(p_job -> 'payload', 'null'), '{}');
+    v_job     jsonb := p_job;
+    v_kind    text := p_rule.kind;
+    v_size    bigint := octet_length(v_payload::text);
+    v_version text;
+    v_missing text;
+    v_tenant  text := v_payload ->> p_rule.tenant_field;
+    v_key     text := v_payload ->> p_rule.unique_field;
+    v_chain   text := v_payload ->> p_rule.correlation_field;
+    v_held    jsonb := p_rule.unique_as || jsonb_build_object('key', v_key);
+    v_given   jsonb := jsonb_strip_nulls(nullif(p_job -> 'unique', 'null'));
+begin
+    if jsonb_typeof(v_payload) <> 'object' then
+        return p_job;  -- the table refuses it
+    end if;
+    if v_size > p_rule.size_limit then
+        v_size := v_size - {schema}.json_blanks(v_payload);
+    end if;
+    if v_size > p_rule.size_limit then
+        raise exception 'kind %: the payload has % bytes, more than the limit of %', v_kind, v_size, p_rule.size_limit
+            using errcode = 'check_violation', hint = 'keep content elsewhere and pass a reference';
+    end if;
+    if cardinality(p_rule.versions) > 0 then
+        if not v_payload ? p_rule.version_field then
+            v_payload := v_payload || jsonb_build_object(p_rule.version_field, p_rule.default_version);
+            v_job := v_job || jsonb_build_object('payload', v_payload);
+        end if;
+        v_version := v_payload ->> p_rule.version_field;
+        if v_version is null or v_version <> all (p_rule.versions) then
+            raise exception 'kind %: its % is not accepted', v_kind, p_rule.version_field
+                using errcode = 'check_violation',
+                      hint = 'accepted are: ' || array_to_string(p_rule.versions, ', ');
+        end if;
+    end if;
+    -- Fields that an older version lacks may be added by the upgrade that the kind's code has.
+    if v_version is null or v_version = p_rule.versions[cardinality(p_rule.versions)] then
+        select string_agg(f.name, ', ' order by f.ord) into v_missing
+        from unnest(p_rule.required) with ordinality f (name, ord)
+        where coalesce(btrim(v_payload ->> f.name), '') = '';
+        if v_missing is not null then
+            raise exception 'kind %: the payload lacks: %', v_kind, v_missing
+                using errcode = 'check_violation', hint = 'these fields are required, and must not be empty';
+        end if;
+    end if;
+    if v_tenant is not null and coalesce(v_job ->> 'tenant', v_tenant) <> v_tenant then
+        raise exception 'kind %: the payload''s % is another tenant than the job''s own', v_kind, p_rule.tenant_field
+            using errcode = 'check_violation', hint = 'leave the job''s tenant out: it is taken from the payload';
+    end if;
+    -- A requeued job keeps the correlation id of the first, which may be older than the rules.
+    if v_chain is not null and coalesce(v_job ->> 'correlation_id', v_chain) <> v_chain and not exists (
+        select 1 from {schema}.job j
+        where j.id = (v_job ->> 'retry_of')::uuid
+          and coalesce(j.correlation_id, j.id::text) = v_job ->> 'correlation_id') then
+        raise exception 'kind %: the payload''s % is another than the job''s own', v_kind, p_rule.correlation_field
+            using errcode = 'check_violation', hint = 'leave the correlation id out: it is taken from the payload';
+    end if;
+    -- A stricter on_conflict is allowed: reject instead of return.
+    if v_key is not null
+       and not v_given - (case v_given ->> 'on_conflict' when 'reject' then 'on_conflict' else '' end) <@ v_held then
+        raise exception 'kind %: the unique key is not the payload''s %, or is not held as the rules say',
+            v_kind, p_rule.unique_field
+            using errcode = 'check_violation', hint = 'leave unique out: it is taken from the payload';
+    end if;
+    v_job := v_job || jsonb_strip_nulls(jsonb_build_object(
+        'tenant', v_tenant, 'correlation_id', coalesce(v_job ->> 'correlation_id', v_chain)));
+    if v_key is not null and v_given is null then
+        v_job := v_job || jsonb_build_object(
+            'unique', v_held,
+            'options', coalesce(nullif(v_job -> 'options', 'null'), '{}')
+                       || jsonb_build_object('unique_field', p_rule.unique_field));
+    end if;
+    return v_job;
+end $$;
+
+-- Returns jobs, as insert_jobs takes them, those of kinds with rules checked and completed.
+create or replace function {schema}.apply_rules(p_jobs jsonb) returns jsonb
+language plpgsql stable {walk_indexes} as $$
+begin
+    return (
+        select coalesce(jsonb_agg(case when r.kind is null then e.v else {schema}.apply_rule(e.v, r) end order by e.ord), '[]')
+        from jsonb_array_elements(p_jobs) with ordinality e (v, ord)
+        left join {schema}.payload_rule r on r.kind = e.v ->> 'kind');
+end $$;

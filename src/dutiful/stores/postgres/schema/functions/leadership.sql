@@ -1,0 +1,34 @@
+-- One process leads maintenance.
+
+-- Takes or renews leadership, and returns what there is to do. p_run_floor: see promote.
+create or replace function {schema}.survey(p_worker uuid, p_ttl interval, p_run_floor timestamptz, p_now timestamptz)
+returns table (
+    leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, expired boolean,
+    blocked boolean, next_post_at timestamptz, reviewing boolean, unsealed boolean
+)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    insert into {schema}.leader as l (name, holder, term, expires_at)
+    values ('services', p_worker, 1, v_now + p_ttl)
+    on conflict (name) do update
+    set holder = p_worker, expires_at = v_now + p_ttl,
+        term = l.term + case when l.holder = p_worker then 0 else 1 end
+    where l.holder = p_worker or l.expires_at <= v_now;
+    if not found then
+        return query
+        select false, v_now, null::timestamptz, null::timestamptz, false, false, null::timestamptz, false, false;
+        return;
+    end if;
+    return query
+    select true, v_now,
+           (select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1),
+           (select min(s.next_at) from {schema}.schedule s where s.enabled),
+           exists (select 1 from {schema}.lease l where l.expires_at <= v_now),
+           exists (select 1 from {schema}.blocked)
+               or exists (select 1 from {schema}.pause where scope in ('kind', 'breaker')),
+           (select p.next_at from {schema}.webhook_post p where p.state = 'pending' order by p.next_at limit 1),
+           exists (select 1 from {schema}.bulk_run b where b.state = 'running')
+               or exists (select 1 from {schema}.dead_letter d where d.status = 'reprocessing'),
+           exists (select 1 from {schema}.audit_unsealed);
+end $$;

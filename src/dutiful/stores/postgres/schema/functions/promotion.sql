@@ -1,0 +1,187 @@
+-- Moves jobs through their gates: time, pauses and other jobs.
+
+-- Moves due jobs to ready, the longest due first. Below p_run_floor everything was moved before, so dead index entries
+-- there are not scanned again; the caller drops the floor now and then to find rows that committed late.
+create or replace function {schema}.promote(p_limit int, p_run_floor timestamptz, p_now timestamptz)
+returns table (queue text, priority int, moved bigint, last_run_at timestamptz, ready boolean)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_paused text[] := {blocked_kinds};
+    v_tids   tid[];
+begin
+    v_tids := array(
+        select s.ctid from {schema}.scheduled s
+        where s.run_at > p_run_floor and s.run_at <= v_now
+        order by s.run_at
+        limit p_limit
+        for update skip locked);
+    return query
+    with due as (
+        delete from {schema}.scheduled s where s.ctid = any (v_tids) returning s.*
+    ), in_order as (
+        select d.*, nextval('{schema}.ready_seq') as seq from (select * from due order by run_at, job_id) d
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, {carried})
+        select o.seq, o.job_id, {carried of o} from in_order o where o.kind <> all (v_paused)
+    ), to_blocked as (
+        insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
+        select o.job_id, v_now, o.run_at, o.seq, 'paused', o.kind, {carried of o}
+        from in_order o where o.kind = any (v_paused)
+    )
+    select o.queue::text, o.priority, count(*), max(o.run_at), bool_or(o.kind <> all (v_paused))
+    from in_order o group by o.queue, o.priority;
+    -- The last row has no queue and says when the next job is due.
+    return query
+    select null::text, null::int, 0::bigint, (
+        select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1), false;
+end $$;
+
+-- Moves jobs from blocked to ready or scheduled. A job with a seq keeps it; others become ready only now and get one.
+create or replace function {schema}.unblock(p_jobs uuid[], p_now timestamptz)
+returns table (queue text, priority int, moved bigint)
+language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
+declare v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    return query
+    with free as (
+        delete from {schema}.blocked b where b.job_id = any (p_jobs) returning b.*
+    ), in_order as (
+        select f.*, coalesce(f.seq, nextval('{schema}.ready_seq')) as place
+        from (select * from free order by seq, since, job_id) f
+    ), to_ready as (
+        insert into {schema}.ready (seq, job_id, {carried})
+        select o.place, o.job_id, {carried of o} from in_order o where o.run_at is null or o.run_at <= v_now
+    ), to_scheduled as (
+        insert into {schema}.scheduled (run_at, job_id, {carried})
+        select o.run_at, o.job_id, {carried of o} from in_order o where o.run_at > v_now
+    )
+    select o.queue::text, o.priority, count(*) from in_order o group by o.queue, o.priority;
+end $$;
+
+-- Moves ready jobs of kinds that are paused, or whose breaker is open, to blocked, so that claims do not scan past
+-- them; each keeps its seq. Reads all of ready; returns how many were moved.
+create or replace function {schema}.block_paused(p_kinds text[], p_limit int, p_now timestamptz) returns bigint
+language plpgsql volatile as $$
+declare v_moved bigint;
+begin
+    with stopped as (
+        delete from {schema}.ready r
+        where r.ctid = any (array(
+            select x.ctid from {schema}.ready x where x.kind = any (p_kinds) limit p_limit for update skip locked))
+        returning r.*
+    )
+    insert into {schema}.blocked (job_id, since, seq, gate, key, {carried})
+    select s.job_id, coalesce(p_now, clock_timestamp()), s.seq, 'paused', s.kind, {carried of s} from stopped s;
+    get diagnostics v_moved = row_count;
+    return v_moved;
+end $$;
+
+-- Gives jobs that have become due while their kind is paused a seq, as if they were ready; returns how many.
+create or replace function {schema}.assign_due_seqs(p_limit int, p_now timestamptz) returns bigint
+language plpgsql volatile {walk_in_order} as $$
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs   uuid[];
+    v_placed bigint := 0;
+begin
+    v_jobs := array(
+        select b.job_id from {schema}.blocked b
+        where b.gate = 'paused' and b.seq is null and b.run_at <= v_now
+        order by b.run_at, b.job_id
+        limit p_limit
+        for update skip locked);
+    if cardinality(v_jobs) > 0 then
+        update {schema}.blocked b set seq = d.seq
+        from (select j.id, nextval('{schema}.ready_seq') as seq from unnest(v_jobs) j (id)) d
+        where b.job_id = d.id;
+        get diagnostics v_placed = row_count;
+    end if;
+    return v_placed;
+end $$;
+
+-- Moves jobs of kinds that are no longer paused, and whose breaker is closed, out of blocked, by seq.
+create or replace function {schema}.unblock_resumed(p_limit int, p_now timestamptz)
+returns table (queue text, priority int, moved bigint)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs  uuid[];
+    v_kinds text[];
+begin
+    -- Kind by kind, so that jobs whose gate stays closed are not read.
+    v_kinds := array(
+        with recursive waits as (
+            (select b.key from {schema}.blocked b where b.gate = 'paused' order by b.key limit 1)
+            union all
+            select n.key
+            from waits w, lateral (
+                select b.key from {schema}.blocked b where b.gate = 'paused' and b.key > w.key order by b.key limit 1
+            ) n
+        )
+        select w.key from waits w
+        -- The offset makes this a look-up for each, however many are paused.
+        where not exists (select 1 from {schema}.pause p
+                          where p.scope in ('kind', 'breaker', 'probing') and p.name = w.key offset 0));
+    v_jobs := array(
+        select b.job_id
+        from unnest(v_kinds) k
+        cross join lateral (
+            select x.job_id, x.seq from {schema}.blocked x
+            where x.gate = 'paused' and x.key = k
+            order by x.seq
+            limit p_limit
+            for update skip locked
+        ) b
+        order by b.seq
+        limit p_limit);
+    if cardinality(v_jobs) > 0 then return query select * from {schema}.unblock(v_jobs, v_now); end if;
+end $$;
+
+-- Moves jobs whose dependencies have completed out of blocked, and cancels those with one that never will. Reads all.
+create or replace function {schema}.unblock_dependents(p_limit int, p_now timestamptz)
+returns table (queue text, priority int, moved bigint)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs uuid[];
+    v_dead record;
+begin
+    for v_dead in
+        select b.job_id, f.job_id as needs_id, f.state
+        from {schema}.blocked b
+        join {schema}.dependency d on d.job_id = b.job_id
+        join {schema}.finished f on f.job_id = d.needs_id and f.state in ('failed', 'cancelled')
+        where b.gate = 'dependency'
+        limit p_limit
+        for update of b skip locked
+    loop
+        perform {schema}.cancel_waiting(
+            v_dead.job_id,
+            'job ' || {schema}.public_id(v_dead.needs_id) || ', which it depends on, '
+                   || case v_dead.state when 'failed' then 'failed' else 'was cancelled' end, v_now);
+    end loop;
+
+    v_jobs := array(
+        select b.job_id from {schema}.blocked b
+        where b.gate = 'dependency'
+          and not exists (
+              select 1 from {schema}.dependency d
+              where d.job_id = b.job_id
+                and not exists (select 1 from {schema}.finished f
+                                where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors')))
+        order by b.since, b.job_id
+        limit p_limit
+        for update skip locked);
+    if cardinality(v_jobs) > 0 then
+        -- Their kinds may have been paused meanwhile.
+        update {schema}.blocked b
+        set gate = 'paused', key = b.kind, seq = case when b.run_at > v_now then null else d.seq end
+        from (select j.id, nextval('{schema}.ready_seq') as seq from unnest(v_jobs) j (id)) d
+        where b.job_id = d.id
+          and exists (select 1 from {schema}.pause p
+                      where p.scope in ('kind', 'breaker', 'probing') and p.name = b.kind);
+        return query select * from {schema}.unblock(
+            array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'dependency'), v_now);
+    end if;
+end $$;

@@ -1,0 +1,178 @@
+-- Retention: marks finished jobs stale, if wanted, and deletes them when their time is over.
+
+-- Returns up to p_limit expired finished jobs, walking their ids upwards, and where to continue (null: at the start).
+-- They stay locked until the end of the transaction; a job that others depend on and wait for is left out. p_stale:
+-- only stale jobs whose notices are sent (true), or those that are not stale (false); null: all.
+create or replace function {schema}.retention_candidates(
+    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale boolean
+) returns table (jobs uuid[], last_id uuid)
+language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_seen uuid[];
+    v_jobs uuid[];
+begin
+    select array_agg(s.job_id order by s.job_id), array_agg(s.job_id) filter (where s.old) into v_seen, v_jobs
+    from (
+        -- Stale jobs that are not wanted are not locked, because each lock is a write.
+        select f.job_id,
+               f.finished_at < p_cutoff
+               and (p_stale is null
+                    or p_stale = exists (select 1 from {schema}.stale m where m.job_id = f.job_id)) as old
+        from {schema}.finished f
+        where f.job_id > p_after and f.job_id < p_below
+        order by f.job_id
+        limit p_limit
+    ) s;
+    -- Locked before dependents are looked up, because an insert of one locks the job that it depends on.
+    v_jobs := array(select j.id from {schema}.job j where j.id = any (v_jobs) for update skip locked);
+    return query
+    select array(select j from unnest(v_jobs) j
+                 where not exists (
+                           select 1 from {schema}.dependency d join {schema}.blocked b on b.job_id = d.job_id
+                           where d.needs_id = j)
+                   and (p_stale is null
+                        or p_stale and exists (
+                               select 1 from {schema}.stale s where s.job_id = j and s.notified_at is not null)
+                        or not p_stale and not exists (select 1 from {schema}.stale s where s.job_id = j))),
+           case when cardinality(v_seen) >= p_limit then v_seen[cardinality(v_seen)] end;
+end $$;
+
+-- Deletes jobs with all rows that belong to them.
+create or replace function {schema}.delete_jobs(p_jobs uuid[]) returns void
+language plpgsql volatile {look_up_ids} as $$
+begin
+    delete from {schema}.finished f where f.job_id = any (p_jobs);
+    delete from {schema}.attempt a where a.job_id = any (p_jobs);
+    delete from {schema}.dependency d where d.job_id = any (p_jobs);
+    delete from {schema}.phase p where p.job_id = any (p_jobs);
+    delete from {schema}.progress g where g.job_id = any (p_jobs);
+    delete from {schema}.stale s where s.job_id = any (p_jobs);
+    delete from {schema}.job j where j.id = any (p_jobs);
+end $$;
+
+-- Deletes expired rows of other tables: in each step those that an index finds, with p_end also those that need a scan.
+-- Returns whether there may be more.
+create or replace function {schema}.delete_leftovers(
+    p_cutoff timestamptz, p_limit int, p_end boolean, p_now timestamptz
+) returns boolean
+language plpgsql volatile {walk_indexes} as $$
+declare
+    v_posts bigint;
+    v_tombs bigint;
+    v_dead  bigint;
+    v_runs  bigint;
+begin
+    delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
+    delete from {schema}.webhook_post p
+    where p.id = any (array(
+        select x.id from {schema}.webhook_post x where x.state <> 'pending' and x.updated_at < p_cutoff limit p_limit));
+    get diagnostics v_posts = row_count;
+    delete from {schema}.tombstone t
+    where t.job_id = any (array(
+        select x.job_id from {schema}.tombstone x where x.notified_at < p_now - interval '1 hour' limit p_limit));
+    get diagnostics v_tombs = row_count;
+    -- Closed dead letters only; each stays at least as long as its job.
+    delete from {schema}.dead_letter d
+    where d.job_id = any (array(
+        select x.job_id from {schema}.dead_letter x
+        where x.closed_at < p_cutoff and not exists (select 1 from {schema}.job j where j.id = x.job_id)
+        limit p_limit));
+    get diagnostics v_dead = row_count;
+    delete from {schema}.bulk_run b
+    where b.id = any (array(select x.id from {schema}.bulk_run x where x.ended_at < p_cutoff limit p_limit));
+    get diagnostics v_runs = row_count;
+    if not p_end then return greatest(v_posts, v_tombs, v_dead, v_runs) >= p_limit; end if;
+    delete from {schema}.unique_key u
+    where u.ctid = any (array(
+        select k.ctid from {schema}.unique_key k
+        where k.scope in ('queued', 'active') and {schema}.is_key_orphaned(k.job_id, k.scope)
+        limit p_limit
+        for update skip locked));
+    -- Workers that died without signing off.
+    delete from {schema}.worker w where w.expires_at < clock_timestamp() - interval '1 day';
+    delete from {schema}.listener l where l.expires_at < clock_timestamp() - interval '1 day';
+    delete from {schema}.lock k where not exists (
+        select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id);
+    delete from {schema}.lock_wait w where not exists (
+        select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id);
+    return greatest(v_posts, v_tombs, v_dead, v_runs) >= p_limit;
+end $$;
+
+-- Deletes expired finished jobs.
+create or replace function {schema}.delete_finished(
+    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale_only boolean, p_now timestamptz
+) returns table (deleted bigint, last_id uuid)
+language plpgsql volatile as $$ #variable_conflict use_column
+declare
+    v_jobs uuid[];
+    v_last uuid;
+begin
+    select o.jobs, o.last_id into v_jobs, v_last
+    from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, nullif(p_stale_only, false)) o;
+    perform {schema}.delete_jobs(v_jobs);
+    perform {schema}.delete_leftovers(p_cutoff, p_limit, v_last is null, coalesce(p_now, clock_timestamp()));
+    return query select cardinality(v_jobs)::bigint, v_last;
+end $$;
+
+-- Deletes them, leaves a tombstone for each and returns it. The last row has only the id from which to continue.
+create or replace function {schema}.delete_with_tombstones(
+    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale_only boolean, p_notified boolean,
+    p_now timestamptz
+) returns table (job json, last_id uuid)
+language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs uuid[];
+    v_last uuid;
+begin
+    select o.jobs, o.last_id into v_jobs, v_last
+    from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, nullif(p_stale_only, false)) o;
+    return query
+    with kept as (
+        insert into {schema}.tombstone as t (job_id, deleted_at, notified_at, job)
+        select v.id, v_now, case when p_notified then v_now end, to_jsonb(v)
+        from {schema}.jobs v where v.id = any (v_jobs)
+        on conflict (job_id) do update
+        set deleted_at = excluded.deleted_at, notified_at = excluded.notified_at, job = excluded.job
+        returning t.job_id, t.job
+    )
+    select k.job::json, null::uuid from kept k order by k.job_id;
+    perform {schema}.delete_jobs(v_jobs);
+    perform {schema}.delete_leftovers(p_cutoff, p_limit, v_last is null, v_now);
+    return query select null::json, v_last;
+end $$;
+
+-- Marks expired finished jobs as stale; returns as delete_with_tombstones does.
+create or replace function {schema}.mark_stale(
+    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_notified boolean, p_now timestamptz
+) returns table (job json, last_id uuid)
+language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
+declare
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_jobs uuid[];
+    v_last uuid;
+begin
+    select o.jobs, o.last_id into v_jobs, v_last
+    from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, false) o;
+    insert into {schema}.stale (job_id, stale_at, notified_at)
+    select j, v_now, case when p_notified then v_now end from unnest(v_jobs) j;
+    return query select to_json(v), null::uuid from {schema}.jobs v where v.id = any (v_jobs) order by v.id;
+    return query select null::json, v_last;
+end $$;
+
+-- Returns stale marks and deleted jobs whose notices are not sent yet, each the oldest first.
+create or replace function {schema}.unsent_notices(p_limit int) returns table (job json, deleted boolean)
+language plpgsql stable set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
+begin
+    return query
+    select u.job, u.deleted
+    from (
+        (select (select to_json(v) from {schema}.jobs v where v.id = s.job_id) as job, false as deleted, s.stale_at as at
+         from {schema}.stale s where s.notified_at is null order by s.stale_at, s.job_id limit p_limit)
+        union all
+        (select t.job::json, true, t.deleted_at
+         from {schema}.tombstone t where t.notified_at is null order by t.deleted_at, t.job_id limit p_limit)
+    ) u
+    order by u.deleted, u.at
+    limit p_limit;
+end $$;

@@ -1,0 +1,435 @@
+-- A job is one immutable row, its place is one row in a narrow table, its history is append-only.
+
+create table {schema}.meta (key text primary key, value text not null);
+-- Mixed into the numbers of advisory locks, because any role that may connect can take those: without the secret it
+-- cannot compute which number a name has.
+insert into {schema}.meta (key, value) values ('lock_secret', gen_random_uuid()::text || gen_random_uuid());
+
+-- The request. Never updated; deleted by retention only.
+create table {schema}.job (
+    id uuid primary key,  -- version 7, made by the client, so that enqueue can be repeated
+    created_at timestamptz not null,
+    run_at timestamptz  -- null: as soon as possible
+                   check (run_at >= '0001-01-01 00:00+00' and run_at < '10000-01-01 00:00+00'),  -- as Python's clock
+    parent_id uuid, retry_of uuid,
+    priority int not null check (priority >= 0),
+    max_attempts int not null check (max_attempts >= 1),
+    kind text not null check (kind <> ''),
+    queue text not null check (queue <> ''),
+    tenant text check (tenant not in ('', '*')),  -- which mean no tenant and all of them
+    correlation_id text,  -- null: its own id
+    created_by text,
+    payload jsonb not null check (jsonb_typeof(payload) = 'object'),
+    subject jsonb check (jsonb_typeof(subject) = 'object'),
+    options jsonb,
+    -- Independent of a kind's rules, because one job must not fill a page of everyone's lists.
+    constraint job_payload_size check (pg_column_size(payload) <= 16 * 1024 * 1024)
+);
+-- For lists; the collation makes comparing cheap. Kinds and queues are few, so a list by one of them is merged from its
+-- pairs with the other, and jobs without a tenant or correlation id pay for one index only. Every job has a kind: the
+-- condition keeps the planner from using the index to look up an id.
+create index job_kind_queue on {schema}.job (kind collate "C", queue collate "C", id) where kind <> '';
+create index job_tenant on {schema}.job (tenant collate "C", id) where tenant is not null;
+create index job_correlation on {schema}.job (correlation_id collate "C", id) where correlation_id is not null;
+
+-- `seq` orders a queue level (queue, priority) by when its jobs became ready.
+create sequence {schema}.ready_seq;
+create sequence {schema}.claim_seq;
+
+-- Due, waits for a slot. `attempt` counts those already spent.
+create table {schema}.ready (
+    seq bigint not null, job_id uuid not null,
+    priority int not null, attempt int not null, crashes int not null,
+    queue text collate "C" not null, kind text collate "C" not null, tenant text,
+    primary key (queue, priority, seq)
+) with (
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_threshold = -1,  -- what comes in goes out soon: only deletes call for a vacuum
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
+    vacuum_truncate = off
+);
+create index ready_job on {schema}.ready (job_id);
+create index ready_suspect on {schema}.ready (queue, priority, seq) where crashes > 0;
+-- For workers that serve some tenants only, so that they do not walk past the jobs of others.
+create index ready_tenant on {schema}.ready (tenant, queue, priority, seq) where tenant is not null;
+
+-- Waits for its time, as a retry does.
+create table {schema}.scheduled (
+    run_at timestamptz not null, job_id uuid not null,
+    priority int not null, attempt int not null, crashes int not null,
+    queue text collate "C" not null, kind text collate "C" not null, tenant text,
+    primary key (run_at, job_id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
+create index scheduled_job on {schema}.scheduled (job_id);
+-- Counts the jobs of one tenant, as blocked_tenant does; a job without a tenant pays nothing for it.
+create index scheduled_tenant on {schema}.scheduled (tenant) where tenant is not null;
+
+-- Waits for a gate: a pause, other jobs, …
+create table {schema}.blocked (
+    job_id uuid primary key,
+    since timestamptz not null, run_at timestamptz,
+    seq bigint,  -- at a pause or a breaker, the seq it keeps; null: it is not due yet
+    priority int not null, attempt int not null, crashes int not null,
+    gate text not null,  -- paused (a person or a breaker), breaker (rejected a call), dependency
+    key text collate "C" not null,  -- the kind, the breaker, or the job's own id
+    queue text collate "C" not null, kind text collate "C" not null, tenant text
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
+create index blocked_gate on {schema}.blocked (gate, key, seq);
+create index blocked_due on {schema}.blocked (run_at, job_id) where gate = 'paused' and seq is null;
+-- Due jobs in the order of the queue levels they return to, so that probing walks past none that is not due yet, or
+-- whose tenant no worker serves. Conditional as job_kind_queue is, so that one tenant's jobs are not searched among
+-- all.
+create index blocked_level on {schema}.blocked (key, queue, priority, seq)
+    where gate = 'paused' and seq is not null and kind <> '';
+create index blocked_level_tenant on {schema}.blocked (tenant, key, queue, priority, seq)
+    where gate = 'paused' and seq is not null and tenant is not null;
+create index blocked_tenant on {schema}.blocked (tenant) where tenant is not null;
+
+create table {schema}.dependency (
+    job_id uuid not null, needs_id uuid not null,
+    primary key (job_id, needs_id)
+);
+create index dependency_needs on {schema}.dependency (needs_id);
+
+-- Running: held by a worker until expires_at; (job_id, claim_id) is the proof.
+create table {schema}.lease (
+    job_id uuid primary key,
+    claim_id bigint not null, worker_id uuid not null,
+    seq bigint not null,  -- it keeps this if it is released
+    claimed_at timestamptz not null, expires_at timestamptz not null, cancel_requested_at timestamptz,
+    attempt int not null,  -- this one included
+    crashes int not null,
+    cancel_reason text
+) with (
+    fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_threshold = -1,  -- what comes in goes out soon: only deletes call for a vacuum
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
+    vacuum_truncate = off
+);
+create index lease_expiry on {schema}.lease (expires_at);
+
+-- Final, exactly once: the primary key makes a second end impossible. Append-only.
+create table {schema}.finished (
+    job_id uuid primary key,
+    claim_id bigint,  -- null: it was cancelled while it waited
+    worker_id uuid, claimed_at timestamptz, finished_at timestamptz not null, attempt int not null,
+    crashes int not null,
+    state text not null check (state in ('completed', 'completed_with_errors', 'failed', 'cancelled')),
+    result jsonb,
+    errors jsonb
+);
+-- Nearly free, because rows come in order of time; serves counts of the last hour beside years of history.
+create index finished_time on {schema}.finished using brin (finished_at) with (autosummarize = on);
+-- For lists of failures; a job that completed pays nothing for it.
+create index finished_unhappy on {schema}.finished (state collate "C", job_id) where state <> 'completed';
+
+-- Every claim that was not the final one. Append-only, except that consecutive rejections by one breaker are compacted.
+create table {schema}.attempt (
+    id bigint generated always as identity primary key,
+    job_id uuid not null, claim_id bigint not null, worker_id uuid, claimed_at timestamptz,
+    ended_at timestamptz not null,
+    next_at timestamptz,  -- when it was to be tried again; null: at once
+    attempt int not null, outcome text not null,
+    error jsonb
+);
+create index attempt_job on {schema}.attempt (job_id);
+create index attempt_time on {schema}.attempt using brin (ended_at) with (autosummarize = on);
+
+-- The phases of a pipeline that were reached. claim_id is the claim that wrote the row last, so that a repeated report
+-- counts nothing twice; null: it was cancelled while its job waited.
+create table {schema}.phase (
+    job_id uuid not null, claim_id bigint, started_at timestamptz, ended_at timestamptz, position int not null,
+    attempt int not null, name text not null,
+    state text not null
+               check (state in ('running', 'completed', 'skipped', 'failed', 'interrupted', 'cancelled')),
+    result jsonb, error jsonb,
+    primary key (job_id, name)
+) with (fillfactor = 80);
+
+-- A job's progress, as its handler last reported. Written often, so each page has room for the next version of a row,
+-- and no index has to follow it.
+create table {schema}.progress (
+    job_id uuid primary key, updated_at timestamptz not null, percent double precision, overall int, phase text,
+    message text, items jsonb
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
+-- Finished jobs that retention is about to delete. The event is sent by setting notified_at.
+create table {schema}.stale (job_id uuid primary key, stale_at timestamptz not null, notified_at timestamptz);
+create index stale_unsent on {schema}.stale (stale_at) where notified_at is null;
+create index stale_notified on {schema}.stale (notified_at);
+
+-- Kept for an hour of a job that retention has deleted, so that watchers see the event.
+create table {schema}.tombstone (
+    job_id uuid primary key, deleted_at timestamptz not null, notified_at timestamptz, job jsonb not null
+);
+create index tombstone_unsent on {schema}.tombstone (deleted_at) where notified_at is null;
+create index tombstone_notified on {schema}.tombstone (notified_at);
+
+-- A job that failed for good and waits for a person; complete, because retention may delete the job. What filters read
+-- is in columns, and JSON is stored out of line early, so that the columns stay close together.
+create table {schema}.dead_letter (
+    job_id uuid primary key,
+    died_at timestamptz not null,
+    created_at timestamptz not null,  -- of the job
+    reviewed_at timestamptz, acknowledged_at timestamptz,
+    closed_at timestamptz,  -- when it was resolved or discarded; retention goes by it
+    new_job_id uuid, attempt int not null, max_attempts int not null,
+    status text not null default 'pending_review'
+                   check (status in ('pending_review', 'acknowledged', 'reprocessing', 'resolved', 'discarded')),
+    kind text not null, queue text not null, tenant text, correlation_id text not null,
+    unique_key text,
+    error_class text, error_type text, message text, fingerprint text, reviewed_by text, acknowledged_by text,
+    notes text, resolution text, job jsonb not null, errors jsonb, history jsonb,
+    check (status <> 'reprocessing' or new_job_id is not null)
+) with (toast_tuple_target = 512);
+-- For lists; conditional as job_kind_queue is, so that no look-up of an id walks them.
+create index dead_letter_time on {schema}.dead_letter (died_at, job_id) where kind <> '';
+create index dead_letter_status on {schema}.dead_letter (status, died_at, job_id) where kind <> '';
+create index dead_letter_kind on {schema}.dead_letter (kind, died_at, job_id) where kind <> '';
+create index dead_letter_fingerprint on {schema}.dead_letter (fingerprint, died_at, job_id) where kind <> '';
+create index dead_letter_tenant on {schema}.dead_letter (tenant, died_at, job_id) where tenant is not null;
+create index dead_letter_reprocessing on {schema}.dead_letter (new_job_id) where status = 'reprocessing';
+create index dead_letter_closed on {schema}.dead_letter (closed_at) where closed_at is not null;
+
+create table {schema}.unique_key (
+    tenant text not null,  -- '' for none
+    kind text not null,  -- '' for a key across kinds
+    key text not null, job_id uuid not null, expires_at timestamptz,
+    scope text not null check (scope in ('queued', 'active', 'window', 'forever')),
+    primary key (tenant, kind, key)
+);
+-- Only keys that a claim or an end frees, so that the hot path reads next to nothing.
+create index unique_key_queued on {schema}.unique_key (job_id) where scope = 'queued';
+create index unique_key_active on {schema}.unique_key (job_id) where scope = 'active';
+create index unique_key_window on {schema}.unique_key (expires_at) where scope = 'window';
+
+-- With scope breaker or probing, the name is a kind whose breaker is open, or half-open.
+create table {schema}.pause (
+    scope text not null check (scope in ('queue', 'kind', 'lane', 'breaker', 'probing')),
+    name text collate "C" not null, since timestamptz not null, by text, reason text,
+    primary key (scope, name)
+);
+
+create table {schema}.worker (
+    id uuid primary key,
+    name text not null, host text not null, pid int not null,
+    process_started text,  -- identifies the process: on its host one can see whether it has ended
+    started_at timestamptz not null, seen_at timestamptz not null, expires_at timestamptz not null,
+    lanes jsonb not null, kinds jsonb not null,
+    locks text  -- how it keeps its locks: those of one fleet must agree
+);
+
+create table {schema}.leader (
+    name text primary key, holder uuid not null, term bigint not null, expires_at timestamptz not null
+);
+
+create table {schema}.schedule (
+    name text primary key,
+    kind text not null, expression text not null, timezone text not null, catch_up text not null,
+    job jsonb not null, next_at timestamptz not null, last_at timestamptz, last_job_id uuid,
+    enabled boolean not null default true
+);
+
+-- Endpoints to which ends of jobs or alerts are posted.
+create table {schema}.webhook (
+    name text primary key,
+    url text not null,
+    kinds text[],  -- null: all
+    states text[] not null,  -- empty: of no jobs
+    alerts boolean not null default false, enabled boolean not null, disabled_at timestamptz,
+    reason text
+);
+-- So that a completion learns by one look-up that nothing has to be posted.
+create index webhook_enabled on {schema}.webhook (name) where enabled and states <> '{}';
+
+-- The outbox: written in the transaction that makes a job final, or changes an alert. A post outlives its job.
+create table {schema}.webhook_post (
+    id uuid primary key,
+    job_id uuid,  -- null: it is about an alert
+    created_at timestamptz not null, next_at timestamptz, ended_at timestamptz, updated_at timestamptz not null,
+    attempts int not null, status int,
+    webhook text,  -- null: the job named its own URL
+    url text not null, event text not null,
+    state text not null check (state in ('pending', 'delivered', 'failed')),
+    error text, tenant text,
+    data jsonb not null
+);
+create index webhook_post_due on {schema}.webhook_post (next_at) where state = 'pending';
+create index webhook_post_ended on {schema}.webhook_post (updated_at) where state <> 'pending';
+create index webhook_post_job on {schema}.webhook_post (job_id);
+
+-- Named locks for workers without a session of their own. A holder or waiter counts while its claim's lease lasts.
+-- `key` is JSON, so that 7 and "7" are two names.
+create table {schema}.lock (
+    namespace text not null, key text not null, job_id uuid not null, claim_id bigint not null,
+    taken_at timestamptz not null,
+    primary key (namespace, key)
+);
+
+create table {schema}.lock_wait (
+    namespace text not null, key text not null, seq bigint generated always as identity, job_id uuid not null,
+    claim_id bigint not null,
+    primary key (namespace, key, seq),
+    unique (namespace, key, job_id, claim_id)
+);
+
+-- Processes that watch for events: others notify only while there are any.
+create table {schema}.listener (id uuid primary key, expires_at timestamptz not null);
+
+-- One act on all dead letters that a filter finds. The transaction that advances the cursor has done that step.
+create table {schema}.bulk_run (
+    id uuid primary key,
+    created_at timestamptz not null, ended_at timestamptz, cursor_died_at timestamptz, cursor_id uuid,
+    total bigint not null, done bigint not null, skipped bigint not null, act text not null,
+    state text not null check (state in ('running', 'done', 'stopped')),
+    by text not null, role text, origin text not null,
+    tenant text,  -- of its filter
+    reason text,
+    filter jsonb not null
+);
+create index bulk_run_running on {schema}.bulk_run (id) where state = 'running';
+create index bulk_run_ended on {schema}.bulk_run (ended_at) where ended_at is not null;
+
+-- Appended freely, sealed in order, never changed. An anchor stands for what retention deletes from the beginning.
+create table {schema}.audit_event (
+    id uuid primary key,  -- version 7
+    act uuid not null, at timestamptz not null, principal text not null,
+    role text check (role in ('viewer', 'staff', 'manager', 'admin')),
+    origin text not null check (origin in ('cli', 'api', 'python', 'service', 'sql')),
+    action text not null,
+    outcome text not null check (outcome in ('requested', 'succeeded', 'failed', 'refused')),
+    target text, tenant text, reason text, address text,
+    before json,  -- json keeps numbers as they were written, so that hashes hold
+    after json
+);
+create index audit_event_at on {schema}.audit_event (at);
+create index audit_event_act on {schema}.audit_event (act);
+create index audit_event_principal on {schema}.audit_event (principal, id);
+create index audit_event_target on {schema}.audit_event (target, id);
+create index audit_event_tenant on {schema}.audit_event (tenant, id) where tenant is not null;
+
+-- Events that wait for their seal.
+create table {schema}.audit_unsealed (event_id uuid primary key);
+
+create table {schema}.audit_seal (seq bigint primary key, event_id uuid not null unique, hash text not null);
+
+create table {schema}.audit_anchor (
+    one boolean primary key default true check (one), seq bigint not null, hash text not null, at timestamptz not null
+);
+
+-- How long events are kept; null: for good. Only the owner writes it, so that a role that may trim cannot trim younger
+-- ones. Its one row is locked by every change of the chain.
+create table {schema}.audit_policy (
+    one boolean primary key default true check (one), keep interval check (keep > '0')
+);
+
+insert into {schema}.audit_policy (keep) values (null);
+
+revoke all on {schema}.audit_event, {schema}.audit_unsealed, {schema}.audit_seal, {schema}.audit_anchor,
+    {schema}.audit_policy from public;
+
+-- Tokens of the admin API. Only a hash of the secret is kept, and no statement returns it.
+create table {schema}.api_token (
+    id uuid primary key,
+    created_at timestamptz not null, expires_at timestamptz, revoked_at timestamptz, last_used_at timestamptz,
+    hash text not null unique,
+    name text not null, role text not null, created_by text not null,
+    tenant text
+);
+
+revoke all on {schema}.api_token from public;
+
+-- Bound to the role itself, because a new role of the same name is another one.
+create table {schema}.tenant_role (
+    role regrole not null, tenant text not null check (tenant not in ('', '*')),
+    primary key (role, tenant)
+);
+
+-- What can be checked of payloads without the kind's code.
+create table {schema}.payload_rule (
+    kind text primary key,
+    size_limit int not null,  -- in bytes, without blanks
+    required text[] not null,
+    versions text[] not null,  -- those accepted, the current one last; none: there are no versions
+    version_field text not null, default_version text,
+    tenant_field text,  -- payload fields that set these of the job
+    correlation_field text,
+    unique_field text,
+    unique_as jsonb  -- scope, on_conflict, window_ms, across_kinds
+);
+
+-- The policy is that of the last caller.
+create table {schema}.breaker (
+    name text collate "C" primary key,
+    version bigint not null default 1,
+    state text not null default 'closed' check (state in ('closed', 'open', 'half_open')),
+    failures int not null default 0, successes int not null default 0, neutral int not null default 0,
+    round bigint not null default 0, trips bigint not null default 0, threshold int not null,
+    open_for interval not null, probes int not null, last_failure_at timestamptz, opened_at timestamptz,
+    open_until timestamptz, half_opened_at timestamptz,
+    updated_at timestamptz not null
+);
+
+-- The probes of a breaker's round. One counts for as long as its claim's lease; without a claim, the job was admitted
+-- at `since`, and counts while it runs, or is ready and its turn is not over.
+create table {schema}.breaker_probe (
+    breaker text collate "C" not null, job_id uuid not null, round bigint not null, claim_id bigint,
+    since timestamptz not null,
+    primary key (breaker, job_id)
+);
+
+create table {schema}.breaker_kind (kind text collate "C" primary key, breaker text collate "C" not null);
+create index breaker_kind_breaker on {schema}.breaker_kind (breaker, kind);
+
+-- Counters of all time, by kind and outcome. A sketch (run, wait) is JSON: how many by the number of their bucket. None
+-- of the counter tables belongs to a tenant.
+create table {schema}.counter_total (
+    count bigint not null, payload_bytes bigint not null, payload_most bigint not null,
+    run_microseconds bigint not null, wait_microseconds bigint not null, kind text not null,
+    outcome text not null, run jsonb not null, wait jsonb not null,
+    primary key (kind, outcome)
+) with (fillfactor = 50);
+
+create table {schema}.counter_minute (
+    minute timestamptz not null,  -- when it began
+    like {schema}.counter_total,
+    primary key (minute, kind, outcome)
+) with (fillfactor = 70);
+
+create table {schema}.counter_hour (
+    hour timestamptz not null,
+    like {schema}.counter_total,
+    primary key (hour, kind, outcome)
+) with (fillfactor = 70);
+
+-- As workers hand them over; rolled up into minutes, hours and totals soon after.
+create table {schema}.counter (
+    worker_id uuid not null, turn bigint not null, at timestamptz not null,
+    like {schema}.counter_total,
+    primary key (worker_id, turn, kind, outcome)
+);
+
+-- The last turn of each worker, so that one that is repeated after its roll-up counts nothing twice.
+create table {schema}.counter_turn (
+    worker_id uuid primary key, turn bigint not null, at timestamptz not null
+) with (fillfactor = 50);
+
+-- An estimate of a queue's jobs of one kind: how many there are, the sum of the squares of what each window stands for,
+-- how many were seen, and through how many windows (0: all were counted).
+create type {schema}.depth_sample as (
+    queue text, kind text, jobs double precision, squares double precision, seen bigint, windows int
+);
+
+-- The state of each rule for each series of its metric. One that never was beyond its threshold has no row.
+create table {schema}.alert (
+    rule text not null, series text not null,
+    state text not null check (state in ('ok', 'pending', 'firing')),
+    value double precision, since timestamptz not null, calm_since timestamptz, fired_at timestamptz,
+    cleared_at timestamptz, summary text not null,
+    primary key (rule, series)
+);
+
+-- When alerts were last checked, and until when the next check is due: one row.
+create table {schema}.alert_check (
+    only_one boolean primary key default true check (only_one), at timestamptz not null, until timestamptz not null
+);

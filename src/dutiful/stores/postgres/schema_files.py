@@ -1,0 +1,125 @@
+"""The files of `schema/`: tables as numbered migrations, functions and views as files that are applied again.
+
+A file of `schema/functions` that uses another's view or type while it is created says so in its first line, as in
+`-- needs: views, ids`. Bodies in plpgsql are read when they run, so they need not be listed.
+"""
+
+import hashlib
+import re
+from graphlib import CycleError, TopologicalSorter
+from importlib import resources
+
+import msgspec
+
+from dutiful.stores.postgres.engine.columns import FRAGMENTS, spell_lists
+
+# Settings of functions, by the names that the files give them. The planner believes that queue tables are empty, and a
+# plan that was cached while that was true would scan for ever after. So functions that workers call forbid themselves
+# the plans that are only good for empty tables; a setting of the function also holds behind a transaction pooler.
+_SETTINGS = {
+    # For statements on one table, or whose joins have few rows on both sides.
+    "use_indexes": "set enable_seqscan = off set plan_cache_mode = force_generic_plan",
+    # For walks along an index, each row of which looks up its rows of the next table.
+    "walk_indexes": (
+        "set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off "
+        "set plan_cache_mode = force_generic_plan"
+    ),
+    # For walks that must keep the order of one index, because a sort would read all rows first. A bitmap has no order.
+    "walk_in_order": (
+        "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off "
+        "set enable_mergejoin = off set plan_cache_mode = force_generic_plan"
+    ),
+    # For look-ups of given ids. Of a table that is believed to be empty, a plain index scan would walk the whole index
+    # and filter, once for each id. A bitmap is made from a condition, so it cannot.
+    "look_up_ids": (
+        "set enable_seqscan = off set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off "
+        "set plan_cache_mode = force_generic_plan"
+    ),
+}
+# SQL that stands in several places.
+_SHARED = {
+    # Kinds whose jobs are blocked: paused by a person, or by a breaker that is open or probing.
+    "blocked_kinds": "array(select name from {schema}.pause where scope in ('kind', 'breaker', 'probing'))",
+    # What folds rows of counters, `t`, into those of a longer time, `m`.
+    "counters_summed": (
+        "t.kind, t.outcome, sum(t.count)::bigint, {schema}.sum_sketches(array_agg(t.run)), "
+        "{schema}.sum_sketches(array_agg(t.wait)), sum(t.run_microseconds)::bigint, sum(t.wait_microseconds)::bigint, "
+        "sum(t.payload_bytes)::bigint, max(t.payload_most)"
+    ),
+    "counters_added": (
+        "count = m.count + excluded.count, run = {schema}.sum_sketches(array[m.run, excluded.run]), "
+        "wait = {schema}.sum_sketches(array[m.wait, excluded.wait]), "
+        "run_microseconds = m.run_microseconds + excluded.run_microseconds, "
+        "wait_microseconds = m.wait_microseconds + excluded.wait_microseconds, "
+        "payload_bytes = m.payload_bytes + excluded.payload_bytes, "
+        "payload_most = greatest(m.payload_most, excluded.payload_most)"
+    ),
+    # The newest ids of a place `p` in a range.
+    "newest_ids": "p.job_id < p_high and p.job_id >= p_low order by p.job_id desc limit p_each",
+    # From when counters are summed up: $1, by minutes or hours; $2, for how long; $3, until when.
+    "counted_since": (
+        "asked as materialized (select n.now, date_trunc(case when $1 then 'minute' else 'hour' end, "
+        "n.now - $2::interval, 'UTC') as since "
+        "from (select coalesce($3::timestamptz, clock_timestamp()) as now) n)"
+    ),
+}
+_NEEDS = re.compile(r"\A-- needs: (.+)\n")
+
+
+class SchemaFile(msgspec.Struct, frozen=True):
+    """One file of SQL, its macros expanded; the name of the schema still is `{schema}`."""
+
+    name: str
+    sql: str
+    needed: tuple[str, ...] = ()
+    """The checksums of the files that it needs."""
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256("\n".join([self.sql, *self.needed]).encode()).hexdigest()
+
+
+def migrations() -> list[SchemaFile]:
+    """What is applied once, in the order of its numbers."""
+    return [SchemaFile(name, text) for name, text in sorted(_read("tables").items())]
+
+
+def functions() -> list[SchemaFile]:
+    """What is applied whenever it differs, each file after those that it needs.
+
+    Its checksum covers those, too: whatever has to drop a view or type drops what uses it, and that is created again.
+    """
+    return in_order(_read("functions"))
+
+
+def in_order(texts: dict[str, str]) -> list[SchemaFile]:
+    below = {name: needs(name, texts) for name in sorted(texts)}
+    try:
+        names = list(TopologicalSorter(below).static_order())
+    except CycleError as error:
+        raise LookupError(f"files of schema/functions need each other: {' -> '.join(error.args[1])}") from None
+    done: dict[str, SchemaFile] = {}
+    for name in names:
+        needed = tuple(done[need].checksum for need in below[name])
+        done[name] = SchemaFile(f"functions/{name}", texts[name], needed)
+    return list(done.values())
+
+
+def needs(name: str, texts: dict[str, str]) -> list[str]:
+    """The files that this one names in its first line."""
+    found = _NEEDS.match(texts[name])
+    named = sorted(part.strip() for part in found[1].split(",")) if found else []
+    if unknown := [need for need in named if need not in texts]:
+        raise LookupError(f"schema/functions/{name}.sql needs what there is no file of: {', '.join(unknown)}")
+    return named
+
+
+def expand(sql: str) -> str:
+    for name, text in (_SETTINGS | _SHARED | FRAGMENTS).items():
+        sql = sql.replace(f"{{{name}}}", text)
+    return spell_lists(sql)
+
+
+def _read(folder: str) -> dict[str, str]:
+    files = (resources.files(__package__) / "schema" / folder).iterdir()
+    return {f.name.removesuffix(".sql"): expand(f.read_text("utf-8")) for f in files if f.name.endswith(".sql")}

@@ -1,0 +1,29 @@
+-- name: insert_plain
+select * from {schema}.insert_plain($1, $2, {job_numbers_from_3});
+
+-- name: insert_jobs
+select job_id, insertion from {schema}.insert_jobs($1, $2, false, true) order by ord;
+
+-- name: insert_within
+-- Every driver can pass one text; the cast is spelled out because `::` means something to some of them.
+select job_id, insertion from {schema}.insert_jobs(cast($1 as jsonb), null, {notify}, true) order by ord;
+
+-- name: put_rules
+-- $2: the kinds that have none any more.
+with gone as (
+    delete from {schema}.payload_rule where kind = any ($2::text[])
+)
+insert into {schema}.payload_rule as r ({rule})
+select {rule of g} from jsonb_populate_recordset(null::{schema}.payload_rule, $1) g
+order by g.kind
+on conflict (kind) do update set ({rule}) = ({rule of excluded})
+where ({rule of r}) is distinct from ({rule of excluded});
+
+-- name: insert_jobs_for
+select job_id, insertion from {schema}.insert_for($1, $2, false, true, $3) order by ord;
+
+-- name: insert_within_for
+-- Parameters in their order: some drivers know no numbers.
+select job_id, insertion
+from {schema}.insert_for(cast($1 as jsonb), null, {notify}, true, cast($2 as text))
+order by ord;

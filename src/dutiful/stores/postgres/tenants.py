@@ -1,0 +1,130 @@
+"""Tenants in Postgres: on whose behalf statements run, and the guard that row-level security is."""
+
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from dutiful.core.errors import DutifulError, UsageError
+from dutiful.core.principal import ANY_TENANT, check_tenant
+from dutiful.store.tenants import TenantMember, TenantStatus
+from dutiful.stores.postgres import migrations
+from dutiful.stores.postgres.engine.sql import check_guarded_schema
+from dutiful.stores.postgres.engine.subject import Subject
+
+
+class PostgresTenants(Subject):
+    _no_worker: str | None = None  # our role, if tenants are on and it may not do all that a worker does
+
+    async def learn(self, connection: Any) -> None:
+        """Find out whether tenants are on, and what our role may do then."""
+        enabled, everywhere, works, role = await connection.fetchrow(self._sql["tenancy"])
+        session = self._session
+        session.tenant = ANY_TENANT if enabled else None
+        self._no_worker = role if enabled and not works else None
+        session.db.first = session.acting_for(ANY_TENANT) if enabled and not everywhere else None
+
+    def check_worker(self) -> None:
+        if self._no_worker is not None:
+            group = f"{self._schema}_worker"
+            raise UsageError(
+                f"tenants are on, and role {self._no_worker} is not in the group {group}, so it may not do all that a "
+                f"worker does: grant {group} to {self._no_worker}, or log in as a role that is"
+            )
+
+    def sql(self) -> str:
+        check_guarded_schema(self._schema)
+        steps = ("tenant_groups", "grant_owner_binding", "tenants_on", "record_tenants_on")
+        lines = ("begin", self._check_alone(), *(self._sql[step] for step in steps), "commit")
+        return "".join(f"{line};\n" for line in lines)
+
+    async def enable(self) -> None:
+        check_guarded_schema(self._schema)
+        await self._alter(self._check_alone(), self._sql["tenant_groups"], self._sql["tenants_on"])
+
+    async def disable(self) -> None:
+        await self._alter(self._sql["tenants_off"])
+
+    async def refresh(self) -> None:
+        async with self._db.transaction() as connection:
+            await self.learn(connection)
+
+    async def bind(self, role: str, tenant: str) -> bool:
+        check_tenant(tenant)
+        try:
+            return bool(await self._call("bind_tenant", role, tenant))
+        except DutifulError as error:
+            raise _explain(error, error.__cause__) from error
+
+    async def unbind(self, role: str, tenant: str | None = None) -> list[str]:
+        return [row[0] for row in await self._db.fetch(self._sql["unbind_tenant"], role, tenant)]
+
+    async def status(self) -> TenantStatus:
+        status = (await self._db.fetch(self._sql["tenant_status"]))[0]
+        members = [TenantMember(*row) for row in await self._db.fetch(self._sql["tenant_members"])]
+        return TenantStatus(
+            enabled=status["enabled"], role=status["role"], guarded=status["guarded"] or [], members=members
+        )
+
+    async def health(self) -> dict[str, Any]:
+        """`problems`, each with its remedy."""
+        definers = await self._db.fetch(self._sql["definers"])
+        problems = [_DEFINER.problem(row[0], self._schema) for row in definers]
+        if self._session.tenant is not None:
+            gaps = await self._db.fetch(self._sql["tenant_gaps"])
+            problems += [_GAPS[gap].problem(what, self._schema) for gap, what in gaps]
+        return {"tenants": "off" if self._session.tenant is None else "on", "problems": problems}
+
+    def _check_alone(self) -> str:
+        return self._sql["check_alone"].replace("{ours}", migrations.own_names())
+
+    async def _alter(self, *statements: str) -> None:
+        """All or nothing; from now on this process goes by it."""
+        try:
+            async with self._db.transaction() as connection:
+                for statement in statements:
+                    await connection.execute(statement)
+            async with self._db.transaction() as connection:
+                await self.learn(connection)
+        except DutifulError as error:
+            raise _explain(error, error.__cause__) from error
+
+
+class _Gap(msgspec.Struct, frozen=True):
+    what: str
+    remedy: str
+
+    def problem(self, name: str, schema: str) -> tuple[str, str]:
+        return self.what.format(name=name, schema=schema), self.remedy.format(name=name, schema=schema)
+
+
+_DEFINER = _Gap(
+    "the function {name} runs with its owner's rights, but looks names up where its caller says",
+    "alter function {name} set search_path = pg_catalog, pg_temp",
+)
+_AGAIN = "run `dutiful tenants on` again"
+_GAPS = {
+    "superuser": _Gap(
+        "tenants are on, but this process connects as {name}, to whom row-level security does not apply",
+        "connect as a login role in the group {schema}_application, or {schema}_worker for a worker",
+    ),
+    "table": _Gap("tenants are on, but the table {name} is not guarded", _AGAIN),
+    "view": _Gap("tenants are on, but the view {name} shows all tenants to every role that may read it", _AGAIN),
+    "member": _Gap(
+        "role {name} is bound to tenants, but it can see all of them: it is a superuser, or in another group",
+        "take it out of {schema}_application and {schema}_worker, or `dutiful tenants unbind {name}`",
+    ),
+}
+
+
+def _explain(error: DutifulError, cause: Any) -> DutifulError:
+    """Passes on the database's message where it has a remedy, or where the role lacks a privilege."""
+    match cause:
+        case asyncpg.exceptions.UndefinedObjectError() | asyncpg.exceptions.InvalidParameterValueError():
+            return UsageError(f"{cause.args[0]}; {cause.hint}" if cause.hint else str(cause.args[0]))
+        case asyncpg.exceptions.InsufficientPrivilegeError():
+            return UsageError(
+                f"this role may not do that ({cause.args[0]}): do it as the owner of the schema, who may create roles, "
+                "or let a DBA run what `dutiful tenants on --sql` prints"
+            )
+    return error

@@ -1,0 +1,231 @@
+"""Claims jobs, renews their leases, and finds the claims that others hold."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from itertools import count
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from dutiful.core.breaker.state import PAUSE_SCOPES, BreakerState
+from dutiful.core.job import Claim, HeldClaim, Token
+from dutiful.core.settle import Change
+from dutiful.store.claims import (
+    ClaimRequest,
+    Completion,
+    Errors,
+    LeaseRenewer,
+    QueueLevel,
+    Refusal,
+    Renewal,
+    Transaction,
+)
+from dutiful.store.control import EVERY_LANE, PauseScope
+from dutiful.stores import liveness
+from dutiful.stores.sqlite.claims_settle import complete, complete_one, release, settle
+from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, reads
+from dutiful.stores.sqlite.engine.codec import clock, span, to_json
+from dutiful.stores.sqlite.engine.columns import HELD_CLAIM, claim_decoder
+from dutiful.stores.sqlite.engine.engine import Threads
+from dutiful.stores.sqlite.engine.transactions import BufferedTransaction, borrowed
+
+_STOPPING = (PauseScope.KIND.value, PAUSE_SCOPES[BreakerState.OPEN])
+
+_FIELDS = Claim.__struct_fields__  # a picked row has these columns, in this order
+_SEQ = _FIELDS.index("seq")
+_level_and_seq = itemgetter(*map(_FIELDS.index, ("queue", "priority", "seq")))
+_lease_values = itemgetter(*map(_FIELDS.index, ("job_id", "attempt", "crashes", "seq")))
+_claim = claim_decoder()
+
+
+class SqliteClaims(Subject):
+    @reads
+    def peek(self, db: Connection, kinds: Sequence[str], *, now: datetime | None = None) -> list[QueueLevel]:
+        wanted = to_json(list(kinds))
+        found = ((*level, db.value(SQL["first_of_level"], (*level, wanted))) for level in queue_levels(db))
+        return [QueueLevel(queue, priority, seq) for queue, priority, seq in found if seq is not None]
+
+    async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
+        asked: asyncio.Future[list[Claim]] = self._engine.submit(lambda db: claim(db, ask, clock(now)))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            # The caller is gone and will not run what is being claimed, so it is released.
+            asked.add_done_callback(self._release_claimed)
+            raise
+
+    def _release_claimed(self, asked: "asyncio.Future[list[Claim]]") -> None:
+        if not self._engine.is_open or asked.cancelled() or asked.exception() is not None:
+            return
+        tokens = [Token(claim.job_id, claim.claim_id) for claim in asked.result()]
+        if tokens:
+            self._engine.submit(lambda db: release(db, tokens, clock(None)))
+
+    # With skip_locked or without, no transaction can hold a single lease here: there is only one writer to wait for.
+
+    async def complete(
+        self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None
+    ) -> list[Refusal]:
+        return await self._engine.write(lambda db: complete(db, done, clock(now)))
+
+    async def settle(
+        self, changes: Sequence[Change], *, expired_only: bool = False, skip_locked: bool = False,
+        now: datetime | None = None,
+    ) -> list[Refusal]:  # fmt: skip
+        return await self._engine.write(lambda db: settle(db, changes, expired_only, clock(now)))
+
+    def renewer(self) -> LeaseRenewer:
+        return SqliteLeaseRenewer(self._engine.threads)
+
+    @asynccontextmanager
+    async def transaction(
+        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+    ) -> AsyncIterator[Transaction]:
+        buffered = BufferedTransaction()
+        try:
+            yield buffered
+        finally:
+            buffered.close()
+        text, failed = result(), errors()
+
+        def apply(db: Connection) -> None:
+            complete_one(db, token, text, failed, clock(None))
+            buffered.apply(db)
+
+        await self._engine.write(apply)
+
+    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+        self.complete_within_sync(connection, token, result, errors)
+
+    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+        with borrowed(connection, self._engine.driver, self._engine.path) as db:
+            complete_one(db, token, result, errors, clock(None))
+
+    async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]:
+        return await self._engine.read(lambda db: _held(db, "expired_claims", (clock(now), limit)))
+
+    async def held_by(self, worker_id: UUID) -> list[HeldClaim]:
+        return await self._engine.read(lambda db: _held(db, "claims_of_worker", (worker_id.bytes,)))
+
+    async def held(self, job_id: UUID) -> HeldClaim | None:
+        found = await self._engine.read(lambda db: _held(db, "claim_of_job", (job_id.bytes,)))
+        return found[0] if found else None
+
+    @reads
+    def orphans(self, db: Connection) -> list[HeldClaim]:
+        """The claims of workers whose processes have ended.
+
+        A worker that is not on the list proves nothing: it may have left while a handler that would not stop went on.
+        """
+        claiming = db.rows(SQL["claiming_workers"])
+        dead = (id_ for id_, host, pid, started in claiming if liveness.dead(host, pid, started))
+        return [claim for id_ in dead for claim in _held(db, "claims_of_worker", (id_,))]
+
+
+class SqliteLeaseRenewer:
+    """Renews leases ahead of all other work that waits for the writer.
+
+    Its calls block their thread until they are committed, so that an event loop that hangs does not matter to them.
+    """
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal:
+        def renew(db: Connection) -> Renewal:
+            # The clock is read by the writer: however long the renewal waited, it is for a whole lease.
+            expires = clock(now) + span(lease)
+            return _renewal((one, db.row(SQL["renew"], (one.job_id.bytes, one.claim_id, expires))) for one in tokens)
+
+        return self._threads.writer.call(renew, urgent=True)
+
+    def check(self, tokens: Sequence[Token]) -> Renewal:
+        return self._threads.reader.call(
+            lambda db: _renewal((one, db.row(SQL["is_held"], (one.job_id.bytes, one.claim_id))) for one in tokens)
+        )
+
+    def release(self, tokens: Sequence[Token]) -> None:
+        self._threads.writer.call(lambda db: release(db, tokens, clock(None)), urgent=True)
+
+    def close(self) -> None:
+        """Nothing to close: the connection is the writer's."""
+
+
+def _renewal(found: Iterable[tuple[Token, Row | None]]) -> Renewal:
+    lost, cancel = set(), set()
+    for token, lease in found:
+        if lease is None:
+            lost.add(token.claim_id)
+        elif lease[0] is not None:
+            cancel.add(token.job_id)
+    return Renewal(frozenset(lost), frozenset(cancel))
+
+
+def queue_levels(db: Connection) -> list[tuple[str, int]]:
+    """Every (queue, priority) with a ready job, found by stepping from one to the next by the primary key."""
+    found: list[tuple[str, int]] = []
+    level = db.row(SQL["first_level"])
+    while level is not None:
+        found.append((level[0], level[1]))
+        level = db.row(SQL["next_level_of_queue"], level) or db.row(SQL["next_level_beyond_queue"], level[:1])
+    return found
+
+
+def claim(db: Connection, ask: ClaimRequest, now: int) -> list[Claim]:
+    paused = {(scope, name) for scope, name in db.rows(SQL["pauses_for_claim"])}
+    if not paused.isdisjoint(((PauseScope.LANE.value, ask.lane), (PauseScope.LANE.value, EVERY_LANE))):
+        return []
+    levels = [level for level in ask.levels if (PauseScope.QUEUE.value, level.queue) not in paused]
+    stopped = {name for scope, name in paused if scope in _STOPPING}
+    kinds = to_json([kind for kind in ask.kinds if kind not in stopped])
+    picked = _pick(db, levels, kinds, ask, now)
+    if not picked:
+        return []
+    expires = now + span(ask.lease)
+    worker = ask.worker_id.bytes
+    first: int = db.value(SQL["next_claim"], (len(picked),)) - len(picked) + 1
+    leases = [
+        (job_id, claim_id, worker, attempt, crashes, seq, now, expires)
+        for claim_id, (job_id, attempt, crashes, seq) in enumerate(map(_lease_values, picked), first)
+    ]
+    db.many(SQL["take_ready"], map(_level_and_seq, picked))
+    db.many(SQL["insert_lease"], leases)
+    if db.value(SQL["any_queued_key"]):
+        db.many(SQL["free_queued_key"], [lease[:1] for lease in leases])
+    return [*map(_claim, picked, count(first))]
+
+
+def _pick(db: Connection, levels: Sequence[QueueLevel], kinds: str, ask: ClaimRequest, now: int) -> list[Row]:
+    """Ready jobs in order of levels and seq: up to `limit` unsuspected ones, and the suspects besides."""
+    limit, suspects = ask.limit, ask.suspects
+    if suspects > 0 and not db.value(SQL["any_suspect"]):
+        suspects = 0
+    picked: list[Row] = []
+    for level in levels:
+        if limit <= 0 and suspects <= 0:
+            break
+        found = []
+        place = {"queue": level.queue, "priority": level.priority, "kinds": kinds, "now": now}
+        if limit > 0:
+            found = _unsuspected(db, {**place, "seq": level.seq, "limit": limit}, ask.tenants, limit)
+            limit -= len(found)
+        if suspects > 0:
+            whose = to_json(list(ask.tenants)) if ask.tenants else None
+            strange = db.rows(SQL["pick_suspects"], {**place, "tenants": whose, "limit": suspects})
+            suspects -= len(strange)
+            found = sorted(found + strange, key=itemgetter(_SEQ)) if strange else found
+        picked += found
+    return picked
+
+
+def _unsuspected(db: Connection, place: dict[str, Any], tenants: Sequence[str], limit: int) -> list[Row]:
+    if not tenants:
+        return db.rows(SQL["pick_level"], place)
+    found = [row for tenant in {*tenants} for row in db.rows(SQL["pick_level_of_tenant"], {**place, "tenant": tenant})]
+    return sorted(found, key=itemgetter(_SEQ))[:limit]
+
+
+def _held(db: Connection, statement: str, bindings: Row) -> list[HeldClaim]:
+    return [HELD_CLAIM.decode(row) for row in db.rows(SQL[statement], bindings)]

@@ -1,0 +1,7 @@
+"""The SQLite file: driver, threads, codec, columns, schema; and what all subjects use of them."""
+
+from dutiful.stores.sqlite.engine.driver import Connection, Row
+from dutiful.stores.sqlite.engine.engine import Engine, Subject, browses, reads, writes
+from dutiful.stores.sqlite.engine.sql import SQL
+
+__all__ = ["SQL", "Connection", "Engine", "Row", "Subject", "browses", "reads", "writes"]

@@ -1,0 +1,261 @@
+"""One interface to connections of apsw and of the standard library's sqlite3, and their errors as ours."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import quote
+
+import apsw
+
+from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
+
+Driver = Literal["apsw", "sqlite3"]
+Row = tuple[Any, ...]
+Bindings = Sequence[Any] | Mapping[str, Any]
+
+_STATEMENTS_CACHED = 200
+_BUSY, _NOMEM, _READONLY, _INTERRUPT, _IOERR, _CORRUPT, _FULL = 5, 7, 8, 9, 10, 11, 13
+_CANTOPEN, _PROTOCOL, _LOCKED, _NOTADB = 14, 15, 6, 26
+_REMEDIES = {
+    _BUSY: "another process kept the database locked; try again, and look for a program that holds it open for writing",
+    _LOCKED: "another connection kept a table locked; try again",
+    _NOMEM: "there is not enough memory; try again",
+    _READONLY: "the database cannot be written to; check the permissions of the file and of its directory",
+    _INTERRUPT: "the statement was interrupted; try again",
+    _IOERR: "reading or writing the file failed; check the disk and its free space, then try again",
+    _CORRUPT: "the file is damaged; stop every process that uses it and restore it from a backup",
+    _FULL: "the disk is full; nothing was stored: free some space, then try again",
+    _CANTOPEN: "the file cannot be opened; check that its directory exists and may be written to",
+    _PROTOCOL: "the database's locks are in disorder; try again",
+}
+
+
+class Connection:
+    """A connection in autocommit mode, used by one thread at a time; statements are prepared once and kept."""
+
+    __slots__ = ("_apsw", "_execute", "_executemany", "raw")
+
+    def __init__(self, raw: apsw.Connection | sqlite3.Connection) -> None:
+        self.raw = raw
+        self._apsw = isinstance(raw, apsw.Connection)
+        self._execute = cast(Any, raw.execute)
+        if isinstance(raw, sqlite3.Connection) and raw.row_factory is not None:
+            self._execute = _in_tuples(raw)  # A user's connection, which makes of rows what its user likes.
+        self._executemany = cast(Any, raw.executemany)
+
+    def run(self, sql: str, bindings: Bindings = ()) -> None:
+        self._execute(sql, bindings)
+
+    def many(self, sql: str, bindings: Iterable[Bindings]) -> int:
+        """Run `sql` once for each; returns how many rows were changed in all."""
+        before = self.total_changes
+        self._executemany(sql, bindings)
+        return self.total_changes - before
+
+    def rows(self, sql: str, bindings: Bindings = ()) -> list[Row]:
+        return cast(list[Row], self._execute(sql, bindings).fetchall())
+
+    def each(self, sql: str, bindings: Bindings = ()) -> Iterator[Row]:
+        """Without all of them in memory; the caller must read to the end, as below."""
+        return cast(Iterator[Row], self._execute(sql, bindings))
+
+    def row(self, sql: str, bindings: Bindings = ()) -> Row | None:
+        # Read to the end: an open cursor would keep its read transaction, and RETURNING writes only when it is drained.
+        rows = self._execute(sql, bindings).fetchall()
+        return rows[0] if rows else None
+
+    def value(self, sql: str, bindings: Bindings = ()) -> Any:
+        """The first column of the first row, or None."""
+        rows = self._execute(sql, bindings).fetchall()
+        return rows[0][0] if rows else None
+
+    def change(self, sql: str, bindings: Bindings = ()) -> int:
+        """Run one statement; returns how many rows it changed."""
+        before = self.total_changes
+        self._execute(sql, bindings)
+        return self.total_changes - before
+
+    def script(self, sql: str) -> None:
+        """Run several statements in the transaction that is open, if one is."""
+        if isinstance(self.raw, apsw.Connection):
+            for _ in self.raw.execute(sql):
+                pass
+            return
+        # executescript would commit first.
+        for statement in _split(sql):
+            self.raw.execute(statement)
+
+    def run_foreign(self, sql: str, bindings: Sequence[Any]) -> None:
+        """Run a user's statement: one only, so that none can hide behind the first."""
+        if not isinstance(self.raw, apsw.Connection):
+            self.raw.execute(sql, bindings)
+            return
+        cursor = self.raw.cursor()
+        seen: list[str] = []
+
+        def trace(_cursor: Any, statement: str, _bindings: Any) -> bool:
+            seen.append(statement)
+            if len(seen) > 1:
+                raise UsageError("execute takes one statement at a time: call it once for each")
+            return True
+
+        cursor.exec_trace = trace
+        for _ in cursor.execute(sql, bindings):
+            pass
+
+    @property
+    def total_changes(self) -> int:
+        return cast(int, self.raw.total_changes() if self._apsw else self.raw.total_changes)  # type: ignore[operator]
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.raw.in_transaction
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+def _in_tuples(raw: sqlite3.Connection) -> Any:
+    def execute(sql: str, bindings: Any = ()) -> sqlite3.Cursor:
+        cursor = raw.cursor()
+        cursor.row_factory = None
+        return cursor.execute(sql, bindings)
+
+    return execute
+
+
+def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
+    """Open `path`, creating the file if it is missing."""
+    raw: apsw.Connection | sqlite3.Connection
+    if driver == "apsw":
+        raw = apsw.Connection(path, statementcachesize=_STATEMENTS_CACHED)
+        raw.set_busy_timeout(busy_timeout_ms)
+        # This library would plan a statement anew for each value that is bound to it, which takes ten times as long as
+        # to run it.
+        raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        raw.create_scalar_function("dutiful_folded", cast(Any, folded), 1, deterministic=True)
+    else:
+        raw = sqlite3.connect(
+            path,
+            timeout=busy_timeout_ms / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS_CACHED,
+        )
+        raw.create_function("dutiful_folded", 1, folded, deterministic=True)
+    return Connection(raw)
+
+
+def connect_to_look(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
+    """Open a file that exists, so that it is left as it is and nothing is made beside it."""
+    in_use = any(Path(f"{path}{more}").exists() for more in ("-wal", "-journal"))
+    # To read a file in WAL mode, SQLite makes the -wal and -shm files anew, unless it may assume that none writes.
+    uri = f"file:{quote(path)}?{'mode=ro' if in_use else 'immutable=1'}"
+    raw: apsw.Connection | sqlite3.Connection
+    if driver == "apsw":
+        raw = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        raw.set_busy_timeout(busy_timeout_ms)
+    else:
+        raw = sqlite3.connect(uri, uri=True, timeout=busy_timeout_ms / 1000, isolation_level=None)
+    return Connection(raw)
+
+
+def folded(text: str | None) -> str | None:
+    """Without regard to case; SQLite itself knows only the cases of ASCII's letters."""
+    return None if text is None else text.casefold()
+
+
+def file_id(path: str) -> tuple[int, int] | None:
+    """Which file has this name now."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def library_version(driver: Driver) -> str:
+    return apsw.sqlite_lib_version() if driver == "apsw" else sqlite3.sqlite_version
+
+
+def is_busy(error: BaseException) -> bool:
+    return _primary(error) == _BUSY
+
+
+def _primary(error: BaseException) -> int | None:
+    """The number that SQLite gave an error of either driver."""
+    code: int | None = getattr(error, "result" if isinstance(error, apsw.Error) else "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def translate(error: BaseException, path: str) -> BaseException:
+    """A driver's error as one of ours; any other error as it is."""
+    match error:
+        case UnicodeEncodeError():
+            return DataRefused(f"text that is not valid Unicode cannot be stored: {error}")
+        case OverflowError():
+            return DataRefused(f"a number is too large to be stored: {error}")
+        case apsw.Error() | sqlite3.Error():
+            primary = _primary(error)
+        case _:
+            return error
+    if primary == _NOTADB:
+        return UsageError(f"{path} is not an SQLite database: give another path, or move that file away")
+    if primary in _REMEDIES:
+        return StoreUnavailable(f"SQLite could not use {path} ({error}): {_REMEDIES[primary]}")
+    return DataRefused(f"SQLite refused this ({type(error).__name__}: {error})")
+
+
+class Libraries:
+    """Which SQLite library this process uses for which file.
+
+    Two libraries in one process drop each other's POSIX locks on a file, and then lose acknowledged commits.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: dict[str, list[Driver]] = {}
+
+    def enter(self, path: str, driver: Driver) -> Callable[[], None]:
+        """Take part with this library; the answer is how to leave again."""
+        file = os.path.realpath(path)
+        with self._lock:
+            users = self._users.setdefault(file, [])
+            if users and users[0] != driver:
+                raise UsageError(
+                    f'{path} is open in this process with driver="{users[0]}": two SQLite libraries in one process '
+                    f'lose each other\'s commits, so open it with driver="{users[0]}" everywhere'
+                )
+            users.append(driver)
+        return lambda: self._leave(file)
+
+    def _leave(self, file: str) -> None:
+        with self._lock:
+            users = self._users[file]
+            users.pop()
+            if not users:
+                del self._users[file]
+
+    def forget(self) -> None:
+        """In a forked child, which has none of its parent's connections."""
+        self._lock = threading.Lock()
+        self._users.clear()
+
+
+LIBRARIES = Libraries()
+
+
+def _split(sql: str) -> list[str]:
+    statements: list[str] = []
+    pending = ""
+    for line in sql.splitlines(keepends=True):
+        pending += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(pending):
+            statements.append(pending)
+            pending = ""
+    if pending.strip():
+        statements.append(pending)
+    return statements

@@ -1,0 +1,116 @@
+"""Events: which jobs have changed, and each with all that its events are made from."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.events import JobView, PostView
+from dutiful.core.ids import floor_at
+from dutiful.core.job import JobRecord
+from dutiful.core.json import read_as
+from dutiful.store.events import JobChange, JobChanges, Tombstone
+from dutiful.stores.sqlite import progress, queries
+from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, reads, writes
+from dutiful.stores.sqlite.engine.codec import EPOCH, clock, maybe_moment, micros, moment, span, uuid
+from dutiful.stores.sqlite.engine.columns import ID, PLAIN, TIME, Columns
+
+# The clock is read while the write lock is held, so times come in the order of the commits, and nothing can appear
+# before what was seen. Only a clock that is set back can do that: so much, in microseconds, is tolerated.
+_REACH = 100_000
+# An id is made by the client, this long before its job is stored at most; a job that came later is found when it runs.
+_ID_AGE = timedelta(seconds=2)
+_NO_BOUND = 2**63 - 1
+_LAST_ID = b"\xff" * 16
+_POST = Columns(
+    PostView, id=ID, url=PLAIN, state=PLAIN, attempts=PLAIN, ended_at=TIME, status=PLAIN, error=PLAIN
+)  # fmt: skip
+_record = msgspec.json.Decoder(JobRecord)
+
+
+class SqliteEvents(Subject):
+    @writes
+    def listen(self, db: Connection, listener_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> None:
+        at = clock(now)
+        db.run(SQL["delete_gone_listeners"], (at,))
+        db.run(SQL["listen"], (listener_id.bytes, at + span(ttl)))
+
+    async def unlisten(self, listener_id: UUID) -> None:
+        await self._engine.write(lambda db: db.run(SQL["unlisten"], (listener_id.bytes,)))
+
+    async def has_listeners(self, *, now: datetime | None = None) -> bool:
+        return await self._engine.read(lambda db: db.row(SQL["any_listener"], (clock(now),)) is not None)
+
+    @reads
+    def views(self, db: Connection, job_ids: Sequence[UUID]) -> list[JobView]:
+        return [view for job_id in job_ids if (view := _view(db, job_id)) is not None]
+
+    @reads
+    def tombstones(self, db: Connection, job_ids: Sequence[UUID]) -> list[Tombstone]:
+        return [*_tombstones(db, (job_id.bytes for job_id in job_ids))]
+
+    @browses
+    def changes_since(self, db: Connection, since: datetime | None, limit: int) -> JobChanges:
+        now = clock(None)
+        if since is None:
+            return JobChanges([], [], moment(now))
+        start = micros(since) - _REACH
+        window = {"from": start, "floor": floor_at(max(EPOCH, moment(start) - _ID_AGE)).bytes, "limit": limit}
+        bound, ceiling = _NO_BOUND, _LAST_ID
+        if (last := db.value(SQL["last_changes"], window)) is not None:
+            bound = last
+        if (newest := db.row(SQL["last_new_job"], window)) is not None:
+            bound = min(bound, newest[0])
+            # No id is made after its job was stored, so later ids need not be looked at.
+            ceiling = max(newest[1], floor_at(moment(bound) + timedelta(milliseconds=1)).bytes)
+        rows = db.rows(SQL["changes"], {"bound": bound, "ceiling": ceiling, **window})
+        more = bound != _NO_BOUND
+        if len(rows) > limit:
+            # All of one moment together, however many: the next call begins after it.
+            cut = rows[limit - 1][0]
+            more = more or rows[-1][0] > cut
+            rows = [row for row in rows if row[0] <= cut]
+        until = since
+        if more:
+            until = moment(rows[-1][0] + _REACH)  # the next call reaches back to just this moment
+        elif rows:
+            until = max(since, moment(min(rows[-1][0], now)))
+        return JobChanges(
+            [JobChange(uuid(job_id), mark) for _, job_id, mark in rows if mark is not None],
+            [*_tombstones(db, (job_id for _, job_id, mark in rows if mark is None))],
+            until,
+            more,
+        )
+
+
+def _view(db: Connection, job_id: UUID) -> JobView | None:
+    row = queries.job_row(db, job_id)
+    if row is None:
+        return None
+    notified_at, claim_id = row[-2:]
+    return JobView(
+        job=queries.record(row),
+        claim_id=claim_id,
+        phases=progress.phases(db, job_id),
+        attempts=queries.attempts(db, job_id),
+        posts=[_POST.decode(post) for post in db.rows(SQL["post_views"], (job_id.bytes,))],
+        stale_notified_at=maybe_moment(notified_at),
+    )
+
+
+def _tombstones(db: Connection, job_ids: Iterable[bytes]) -> Iterator[Tombstone]:
+    for job_id in job_ids:
+        if (row := db.row(SQL["tombstone"], (job_id,))) is not None:
+            text, deleted_at, notified_at = row
+            job = read_as(_record, text)
+            yield Tombstone(
+                job_id=job.id,
+                kind=job.kind,
+                queue=job.queue,
+                tenant=job.tenant,
+                correlation_id=job.correlation_id,
+                stale_at=job.stale_at,
+                deleted_at=moment(deleted_at),
+                notified_at=moment(notified_at),
+            )

@@ -1,0 +1,167 @@
+"""Stores new jobs, each in its place."""
+
+from collections.abc import Mapping, Sequence, Set
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from dutiful.core.errors import UsageError
+from dutiful.core.ids import public
+from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, Scope, Unique
+from dutiful.core.states import State
+from dutiful.payload.sql_rules import PayloadRule
+from dutiful.store.jobs import unknown_dependency
+from dutiful.stores.sqlite import placement
+from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Row
+from dutiful.stores.sqlite.engine.codec import clock, micros, span, uuid
+from dutiful.stores.sqlite.engine.columns import JOB, job_encoder
+from dutiful.stores.sqlite.engine.transactions import borrowed
+
+MET = (State.COMPLETED, State.COMPLETED_WITH_ERRORS)
+"""The states of a job that satisfy those that depend on it."""
+
+_columns = list(JOB)
+_ID, _RUN_AT = _columns.index("id"), _columns.index("run_at")
+
+
+class SqliteJobs:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def insert(
+        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+    ) -> list[Inserted]:
+        return await self._engine.write(lambda db: insert(db, jobs, clock(now)))
+
+    async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return self.insert_within_sync(connection, jobs)
+
+    def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        with borrowed(connection, self._engine.driver, self._engine.path) as db:
+            return insert(db, jobs, clock(None))
+
+    async def put_payload_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
+        """Nothing to do: this code has checked what it stores, and what other code stores is checked before it runs."""
+
+
+def insert(db: Connection, jobs: Sequence[NewJob], now: int) -> list[Inserted]:
+    """Store all of `jobs`, inside the transaction that is open."""
+    paused = placement.blocked_kinds(db)
+    if all(job.plain for job in jobs):
+        return _insert_plain(db, jobs, paused, now)
+    made: set[UUID] = set()
+    results = []
+    for job in jobs:
+        done = _insert_plain(db, [job], paused, now)[0] if job.plain else _insert_gated(db, job, paused, made, now)
+        made.add(job.id)
+        results.append(done)
+    return results
+
+
+def _insert_plain(db: Connection, jobs: Sequence[NewJob], paused: frozenset[str], now: int) -> list[Inserted]:
+    rows = [_row(job, now) for job in jobs]
+    made = db.many(SQL["insert_job"], rows)
+    if made == len(jobs):
+        results = [Inserted(job.id, Insertion.MADE) for job in jobs]
+    else:
+        results = _which_are_new(db, jobs)
+        pairs = [pair for pair in zip(jobs, rows, results, strict=True) if pair[2].insertion is Insertion.MADE]
+        jobs, rows = [job for job, _, _ in pairs], [row for _, row, _ in pairs]
+    if not paused and all(row[_RUN_AT] is None for row in rows):
+        # The common case: all are due now. What this saves a large batch, the index that lists are made from costs it.
+        placement.append_ready(
+            db, [(job.queue, job.priority, row[_ID], job.kind, job.tenant) for job, row in zip(jobs, rows, strict=True)]
+        )
+        return results
+    placing = placement.Placing(db, paused, now)
+    for job, row in zip(jobs, rows, strict=True):
+        placing.add(row[_ID], _route(job), 0, 0, row[_RUN_AT])
+    placing.write()
+    return results
+
+
+def _which_are_new(db: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
+    """A job that was only just written has no place yet; those that have one were there before."""
+    seen: set[UUID] = set()
+    results: list[Inserted] = []
+    for job in jobs:
+        known = job.id in seen or db.row(SQL["place_of"], {"id": job.id.bytes}) is not None
+        seen.add(job.id)
+        results.append(Inserted(job.id, Insertion.EXISTING if known else Insertion.MADE))
+    return results
+
+
+def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set[UUID], now: int) -> Inserted:
+    """One job that depends on others: on the holder of its key, or on the jobs it needs."""
+    raw = job.id.bytes
+    if db.value(SQL["job_exists"], (raw,)):
+        return Inserted(job.id, Insertion.EXISTING)
+    must_wait = _must_wait(db, job)
+    insertion = Insertion.MADE
+    if job.unique is not None:
+        taken = _take_key(db, job, job.unique, made, now)
+        if taken.job_id != job.id:
+            return taken
+        insertion = taken.insertion
+    row = _row(job, now)
+    db.run(SQL["insert_job"], row)
+    if must_wait:
+        db.many(SQL["insert_dependency"], [(raw, needed.bytes) for needed in job.depends_on])
+        waits = (raw, placement.DEPENDENCY, None, *_route(job), 0, 0, row[_RUN_AT], now, None)
+        db.run(SQL["insert_blocked"], waits)
+    else:
+        placing = placement.Placing(db, paused, now)
+        placing.add(raw, _route(job), 0, 0, row[_RUN_AT])
+        placing.write()
+    return Inserted(job.id, insertion)
+
+
+def _take_key(db: Connection, job: NewJob, unique: Unique, made: Set[UUID], now: int) -> Inserted:
+    """Write the job's unique key; if another job stands for the request, that one is returned.
+
+    One that the same call has `made` is not replaced.
+    """
+    key = (job.tenant or "", "" if unique.across_kinds else job.kind, unique.key)
+    insertion = Insertion.MADE
+    holder = db.row(SQL["unique_holder"], key)
+    if holder is not None and (holder[2] is None or holder[2] > now):
+        held_by = uuid(holder[1])
+        if unique.on_conflict is OnConflict.REJECT:
+            return Inserted(held_by, Insertion.REJECTED)
+        keeps = unique.on_conflict is OnConflict.RETURN or held_by in made
+        if keeps or not placement.cancel_waiting(db, holder[1], f"replaced by {public(job.id)}", now):
+            return Inserted(held_by, Insertion.EXISTING)
+        insertion = Insertion.REPLACED
+    expires = None
+    if unique.scope is Scope.WINDOW:
+        if unique.window is None:
+            raise UsageError(f"the unique key {unique.key!r} is held for a window, but none is given: set `window`")
+        expires = now + span(unique.window)
+    db.run(SQL["put_unique"], (*key, unique.scope.value, job.id.bytes, expires))
+    return Inserted(job.id, insertion)
+
+
+def _must_wait(db: Connection, job: NewJob) -> bool:
+    """Whether a needed job is still to complete; all must be there already, so that there can be no cycle."""
+    wait = False
+    for needed in job.depends_on:
+        found = db.row(SQL["final_state"], (needed.bytes,))
+        # The answer is the same for a job of another tenant as for none.
+        if found is None or needed == job.id or found[1] != job.tenant:
+            raise unknown_dependency(needed)
+        wait = wait or found[0] not in MET
+    return wait
+
+
+def _route(job: NewJob) -> Row:
+    return job.queue, job.priority, job.kind, job.tenant
+
+
+def _due(job: NewJob, now: int) -> int:
+    if job.run_at is not None:
+        return micros(job.run_at)
+    assert job.delay is not None
+    return now + span(job.delay)
+
+
+_row = job_encoder(_due)

@@ -1,0 +1,54 @@
+"""Which process runs the maintenance services of this file, and what there is for them to do."""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from dutiful.store.leadership import Survey
+from dutiful.stores.sqlite.engine import SQL, Connection, Engine
+from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, micros, moment
+from dutiful.stores.sqlite.engine.file_lock import LeaderLock
+from dutiful.stores.sqlite.promotion import SqlitePromotion, stopped_kinds
+
+_STALLED = 5_000_000
+"""How long a service may be overdue, in microseconds, before others than the leader run it."""
+
+
+class SqliteLeadership:
+    def __init__(self, engine: Engine, leader: LeaderLock, promotion: SqlitePromotion) -> None:
+        self._engine = engine
+        self._leader = leader
+        self._promotion = promotion
+        self._led_at = 0  # when this process was last found to lead
+
+    async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
+        self._leader.take()
+        found = await self._engine.read(lambda db: self._survey(db, clock(now)))
+        if found.leading:
+            self._led_at = micros(found.now)
+        return found
+
+    async def resign(self, worker_id: UUID) -> None:
+        self._leader.resign()
+
+    def _survey(self, db: Connection, now: int) -> Survey:
+        """Also lets a process lead that does not hold the lock, while the leader is stopped or stuck."""
+        *due, any_blocked, reviewing, unsealed = db.rows(SQL["survey"])[0]
+        next_run_at, next_fire_at, next_expiry, next_post_at = due
+        stopped = stopped_kinds(db)
+        blocked = bool(any_blocked) or not stopped <= self._promotion.swept
+        blocked = blocked or (bool(stopped) and bool(db.value(SQL["any_breaker_due"], (now,))))
+        if any(at is not None and at < now - _STALLED for at in due):
+            self._leader.stand_in(now)
+        # Whether a gate should have been opened cannot be seen from here, so every process checks now and then.
+        unseen = blocked and self._led_at < now - _STALLED
+        return Survey(
+            leading=self._leader.leads(now) or unseen,
+            now=moment(now),
+            next_run_at=maybe_moment(next_run_at),
+            next_fire_at=maybe_moment(next_fire_at),
+            expired=next_expiry is not None and next_expiry <= now,
+            blocked=blocked,
+            next_post_at=maybe_moment(next_post_at),
+            reviewing=bool(reviewing),
+            unsealed=bool(unsealed),
+        )

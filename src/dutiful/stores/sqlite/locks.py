@@ -1,0 +1,108 @@
+"""Named locks as rows: a claim holds one, and others wait for it, for as long as their leases last."""
+
+from collections.abc import Callable
+from datetime import datetime
+from enum import Enum, auto
+
+from dutiful.core.job import Token
+from dutiful.store.locks import LockMode, LockName, lock_refused
+from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
+from dutiful.stores.sqlite.engine.codec import clock, to_json
+
+Key = tuple[str, str]
+Claimed = tuple[bytes, int]
+
+
+class Standing(Enum):
+    """What a claim is to a lock."""
+
+    HOLDER = auto()
+    WAITING = auto()
+    NEXT = auto()  # the lock is free, and it is this claim's turn
+    NONE = auto()  # not the holder, and does not wait yet
+
+
+class SqliteLocks(Subject):
+    async def mode(self) -> LockMode:
+        return LockMode.ROWS
+
+    async def session(self, lost: Callable[[], None]) -> None:
+        """None: no connection ends with its process here, so locks are rows."""
+
+    async def try_acquire(self, token: Token, name: LockName, *, now: datetime | None = None) -> bool:
+        # A claim that waits asks often, and then only reads.
+        standing = await self._engine.read(lambda db: _standing(db, token, name, clock(now)))
+        if standing in (Standing.HOLDER, Standing.WAITING):
+            return standing is Standing.HOLDER
+        return await self._engine.write(lambda db: _try_acquire(db, token, name, clock(now)))
+
+    @writes
+    def free(self, db: Connection, token: Token, name: LockName) -> None:
+        for statement in ("leave_lock", "leave_lock_wait"):
+            db.run(SQL[statement], (*_key(name), *_claim(token)))
+
+
+def _standing(db: Connection, token: Token, name: LockName, now: int) -> Standing:
+    """By point lookups, so that many may ask often while one holds it."""
+    key, us = _key(name), _claim(token)
+    if not _good(db.value(SQL["lease_end"], us), now):
+        raise lock_refused(token, name)
+    holder = db.row(SQL["lock_holder"], key)
+    if holder is not None and _good(holder[2], now):
+        if (holder[0], holder[1]) == us:
+            return Standing.HOLDER
+        return Standing.NONE if db.row(SQL["lock_wait"], (*key, *us)) is None else Standing.WAITING
+    waiting = [(job_id, claim_id) for _, job_id, claim_id, end in db.rows(SQL["lock_waits"], key) if _good(end, now)]
+    if not waiting or waiting[0] == us:
+        return Standing.NEXT
+    return Standing.WAITING if us in waiting else Standing.NONE
+
+
+def _try_acquire(db: Connection, token: Token, name: LockName, now: int) -> bool:
+    """Take the lock if it is this claim's turn, or begin to wait for it."""
+    key, us = _key(name), _claim(token)
+    match _standing(db, token, name, now):
+        case Standing.HOLDER:
+            return True
+        case Standing.WAITING:
+            return False
+        case Standing.NEXT:
+            _forfeit(db, key)
+            db.run(SQL["take_lock"], (*key, *us))
+            db.run(SQL["leave_lock_wait"], (*key, *us))
+            taken = True
+        case Standing.NONE:
+            db.run(SQL["wait_for_lock"], (*key, db.value(SQL["next_lock_wait"], (1,)), *us))
+            taken = False
+    for seq, _, _, end in db.rows(SQL["lock_waits"], key):
+        if not _good(end, now):
+            db.run(SQL["delete_lock_wait"], (*key, seq))
+    return taken
+
+
+def _forfeit(db: Connection, key: Key) -> None:
+    """A holder whose lease is over must not renew it now, because another claim is about to hold the lock.
+
+    So the old claim gets a number that its worker does not know; the rescuer finds it like any other.
+    """
+    holder = db.row(SQL["lock_holder"], key)
+    if holder is not None and holder[2] is not None:
+        db.run(SQL["forfeit"], (holder[0], holder[1], db.value(SQL["next_claim"], (1,))))
+
+
+def delete_dead(db: Connection) -> None:
+    """Delete what killed workers left behind and no claim has asked for since."""
+    db.run(SQL["delete_dead_lock"])
+    db.run(SQL["delete_dead_lock_wait"])
+
+
+def _key(name: LockName) -> Key:
+    return name.namespace, to_json(name.key)
+
+
+def _claim(token: Token) -> Claimed:
+    return token.job_id.bytes, token.claim_id
+
+
+def _good(lease_end: int | None, now: int) -> bool:
+    return lease_end is not None and lease_end > now

@@ -1,0 +1,100 @@
+"""Metrics: what workers have counted is added, folded into minutes, hours and totals, and read."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from dutiful.store.metrics import FINE, AttemptStats, CountedAttempts, Depth, Gauges, added_up, summed
+from dutiful.stores.sqlite import metrics_depths
+from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, browses
+from dutiful.stores.sqlite.engine.codec import clock, span
+from dutiful.stores.sqlite.engine.columns import COUNTER
+
+_MINUTE, _HOUR = span(timedelta(minutes=1)), span(timedelta(hours=1))
+_TURNS_KEPT = span(timedelta(days=1))
+_STEP = 500  # so many rows are folded in one write, so that other writes do not wait long
+
+
+class SqliteMetrics(Subject):
+    async def add(
+        self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats], *, now: datetime | None = None
+    ) -> None:
+        if tallies:
+            await self._engine.write(lambda db: _add(db, worker_id.bytes, turn, tallies, clock(now)))
+
+    async def fold(self, keep: timedelta, *, now: datetime | None = None) -> bool:
+        # An idle store is only read.
+        if not await self._engine.read(lambda db: db.value(SQL["any_to_fold"], _cutoffs(keep, clock(now)))):
+            return False
+        return await self._engine.write(lambda db: _fold(db, keep, clock(now)))
+
+    @browses
+    def recent(self, db: Connection, since: timedelta, *, now: datetime | None = None) -> list[AttemptStats]:
+        rows = db.each(SQL["counted"], {**_window(since, clock(now)), "ever": False})
+        return summed(COUNTER.decode(columns) for lately, _, *columns in rows if lately)
+
+    @browses
+    def counted(self, db: Connection, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
+        rows = db.each(SQL["counted"], {**_window(since, clock(now)), "ever": True})
+        return added_up((lately, ever, COUNTER.decode(columns)) for lately, ever, *columns in rows)
+
+    async def totals(self) -> list[AttemptStats]:
+        return (await self.counted(timedelta(0))).ever
+
+    async def depths(self, *, tenant: str | None = None) -> list[Depth]:
+        return await self._engine.browse(lambda db: metrics_depths.depths(db, tenant))
+
+    async def gauges(self, stuck_after: timedelta, *, now: datetime | None = None) -> Gauges:
+        return await self._engine.browse(lambda db: metrics_depths.gauges(db, stuck_after, clock(now)))
+
+
+def _add(db: Connection, worker_id: bytes, turn: int, tallies: Sequence[AttemptStats], now: int) -> None:
+    if db.change(SQL["take_turn"], (worker_id, turn, now)):
+        db.many(SQL["insert_counter"], [(worker_id, turn, now, *COUNTER.encode(one)) for one in summed(tallies)])
+
+
+def _fold(db: Connection, keep: timedelta, now: int) -> bool:
+    """One step; returns whether there may be more."""
+    rows = db.rows(SQL["counters_to_fold"], (_STEP,))
+    by_minute: dict[int, list[AttemptStats]] = {}
+    for _, _, at, *columns in rows:
+        by_minute.setdefault(_began(min(at, now), _MINUTE), []).append(COUNTER.decode(columns))
+    by_hour: dict[int, list[AttemptStats]] = {}
+    for minute, counted in by_minute.items():
+        _add_to(db, "minute", (minute,), counted)
+        by_hour.setdefault(_began(minute, _HOUR), []).extend(counted)
+    for hour, counted in by_hour.items():
+        _add_to(db, "hour", (hour,), counted)
+    _add_to(db, "total", (), [one for counted in by_hour.values() for one in counted])
+    db.many(SQL["drop_counter"], [(worker_id, turn, kind, outcome) for worker_id, turn, _, kind, outcome, *_ in rows])
+    cutoffs = {**_cutoffs(keep, now), "limit": _STEP}
+    dropped = max(db.change(SQL["drop_minutes"], cutoffs), db.change(SQL["drop_hours"], cutoffs))
+    db.run(SQL["drop_turns"], (now - max(span(keep), _TURNS_KEPT),))
+    return len(rows) == _STEP or dropped == _STEP
+
+
+def ended_by_outcome(db: Connection, since: timedelta, now: int) -> dict[str, int]:
+    """How many attempts ended, by outcome."""
+    return dict(db.rows(SQL["count_ended"], _window(since, now)))
+
+
+def _add_to(db: Connection, name: str, key: Row, counted: Iterable[AttemptStats]) -> None:
+    """To the rows of a minute, of an hour, or of all time."""
+    for one in summed(counted):
+        known = [COUNTER.decode(row) for row in db.rows(SQL[f"{name}_of"], (*key, one.kind, one.outcome))]
+        (both,) = summed([*known, one])
+        db.run(SQL[f"put_{name}"], (*key, *COUNTER.encode(both)))
+
+
+def _window(since: timedelta, now: int) -> dict[str, int]:
+    fine = since <= FINE
+    return {"fine": fine, "since": _began(now - span(since), _MINUTE if fine else _HOUR), "now": now}
+
+
+def _cutoffs(keep: timedelta, now: int) -> dict[str, int]:
+    """Minutes and hours that began before these are deleted."""
+    return {"minute": _began(now - span(min(keep, FINE)), _MINUTE), "hour": _began(now - span(keep), _HOUR)}
+
+
+def _began(at: int, length: int) -> int:
+    return at - at % length

@@ -1,0 +1,217 @@
+"""How many jobs wait and run, at a cost that does not grow with them: where there are many, from a sample.
+
+A sample is of rows that are ordered by a number. Wide gaps are cut out first: a range is parted at its middle again and
+again, the widest part first, and each part begins and ends with a row. What is left is put end to end and looked at
+through windows of one width. Each opens at a random point of its own stretch, so that a row is as likely to be seen
+whatever stands around it.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
+from random import Random
+from statistics import median
+from typing import Any
+
+from dutiful.core.metrics.estimate import Share, View
+from dutiful.core.states import State
+from dutiful.store.metrics import LETTERS, Depth, Gauges
+from dutiful.stores.counting import EXACT, RUNNING, Sort, counted, depths_of
+from dutiful.stores.sqlite.claims import queue_levels
+from dutiful.stores.sqlite.engine import SQL, Connection, Row
+from dutiful.stores.sqlite.engine.codec import moment, span, to_json
+
+FIRST, LAST = -(2**63), 2**63 - 1
+_NARROW, _WIDER = 4, 16
+"""How wide windows are at least, and how many times wider they are made at most."""
+_ENOUGH, _MOST = 2, 20
+"""So many rows to a window are enough, in the mean; and more than the most are not looked at."""
+_PER_PART, _PARTS = 8, 2
+"""How many windows there are to a part, and how many parts there are at least."""
+_MOST_WINDOWS, _WINDOWS, _FEWEST_WINDOWS = 512, 1024, 6
+"""Through how many windows a queue level is sampled at most, all levels together, and each at least."""
+_SHORT = 512
+"""A queue level of so many is always exact where there are not many levels."""
+_CHANCES = 2**31
+
+_Level = dict[str, Any]
+_Part = tuple[int, int]  # both ends belong to it
+
+
+def depths(db: Connection, tenant: str | None) -> list[Depth]:
+    return [
+        *_waiting(db, State.SCHEDULED, tenant),
+        *_waiting(db, State.READY, tenant),
+        *_waiting(db, State.BLOCKED, tenant),
+        *_running(db, tenant),
+    ]
+
+
+def gauges(db: Connection, stuck_after: timedelta, now: int) -> Gauges:
+    return Gauges(
+        due_since=due_since(db, None),
+        dead_letters=unreviewed(db, None),
+        stuck=db.value(SQL["count_stuck"], (now - span(stuck_after),)),
+    )
+
+
+def unreviewed(db: Connection, tenant: str | None) -> int:
+    """Dead letters that wait for review, LETTERS at most."""
+    statement = SQL["count_unreviewed" if tenant is None else "count_unreviewed_of_tenant"]
+    counted: int = db.value(statement, {"tenant": tenant, "limit": LETTERS})
+    return counted
+
+
+def _waiting(db: Connection, state: State, tenant: str | None) -> list[Depth]:
+    table, whose, chance = f"dutiful_{state}", "" if tenant is None else "_of_tenant", Random()
+    asked = {"tenant": tenant, "limit": EXACT + 1}
+    if db.value(SQL[f"fills{whose}"].replace("{table}", table), asked) <= EXACT:
+        return depths_of(state, [counted(db.rows(SQL[f"count_table{whose}"].replace("{table}", table), asked))])
+    if state is not State.READY:
+        sampled = Sampled(db, SQL[f"sampled_table{whose}"].replace("{table}", table), f"{table}.rowid", tenant=tenant)
+        return depths_of(state, [sampled.view(_MOST_WINDOWS, _SHORT, chance)], everywhere=True)
+    found = _levels(db, tenant)
+    # All levels share what this may cost.
+    few = min(max(EXACT // len(found), _FEWEST_WINDOWS), _SHORT)
+    windows = min(max(_WINDOWS // len(found), _FEWEST_WINDOWS), _MOST_WINDOWS)
+    # Each level by itself, so that a short one is exact beside a long one.
+    rows = _rows_of_level(tenant)
+    return depths_of(state, [Sampled(db, rows, "seq", **level).view(windows, few, chance) for level in found])
+
+
+def _running(db: Connection, tenant: str | None) -> list[Depth]:
+    """All, or each with the same chance to be looked up."""
+    leases = db.value(SQL["count_leases"])
+    weight = max(leases / RUNNING, 1.0)
+    rows = db.rows(SQL["count_running"], {"tenant": tenant, "share": int(_CHANCES / weight)})
+    if weight == 1:
+        return depths_of(State.RUNNING, [counted(rows)])
+    shares = {(queue, kind): Share(count * weight, count * weight**2, count) for queue, kind, count in rows}
+    return depths_of(State.RUNNING, [View(shares, leases)], everywhere=True)
+
+
+def due_since(db: Connection, tenant: str | None) -> dict[str, datetime]:
+    """By queue, since when its oldest ready job has been due."""
+    oldest: dict[str, datetime] = {}
+    statement = SQL["due_since"].replace("{rows}", _rows_of_level(tenant))
+    for level in _levels(db, tenant):
+        since = moment(db.value(statement, {**level, "at": FIRST}))
+        oldest[level["queue"]] = min(since, oldest.get(level["queue"], since))
+    return oldest
+
+
+def _levels(db: Connection, tenant: str | None) -> list[_Level]:
+    if tenant is None:
+        return [{"queue": queue, "priority": priority} for queue, priority in queue_levels(db)]
+    found: list[_Level] = []
+    level = db.row(SQL["first_level_of_tenant"], (tenant,))
+    while level is not None:
+        found.append({"tenant": tenant, "queue": level[0], "priority": level[1]})
+        level = db.row(SQL["next_level_of_tenant"], (tenant, *level))
+    return found
+
+
+def _rows_of_level(tenant: str | None) -> str:
+    return SQL["sampled_level" if tenant is None else "sampled_level_of_tenant"]
+
+
+class Sampled:
+    """Rows that are ordered by a number: `rows` is a piece of SQL that ends with it, `bindings` go with that."""
+
+    def __init__(self, db: Connection, rows: str, number: str, **bindings: Any) -> None:
+        self._db, self._bindings = db, bindings
+        self._first, self._last, self._some, self._seen = (
+            SQL[name].replace("{rows}", rows).replace("{number}", number)
+            for name in ("first_number", "last_number", "some_rows", "rows_in_windows")
+        )
+
+    def view(self, windows: int, few: int, chance: Random) -> View[Sort]:
+        """All, if there are up to `few`; otherwise what is seen through so many windows."""
+        some = self._db.rows(self._some, {**self._bindings, "limit": few + 1})
+        if len(some) <= few:
+            return _all((0, *row) for row in some)
+        axis = _Axis([*self._parts(max(windows // _PER_PART, _PARTS))])
+        enough, width = _ENOUGH * windows, _first_width(some, axis.length // windows)
+        while windows * width < axis.length:
+            opened = [window for n in range(windows) for window in axis.window(n, windows, width, chance)]
+            share, seen = self._look(opened, chance)
+            if len(seen) >= enough:
+                weight = axis.length / (share * windows * width)
+                return _weighed(seen, weight, max(round(share * windows), 1))
+            width *= min(max(enough // max(len(seen), 1) + 1, 2), _WIDER)
+        return _all(self._through(axis.parts, -1))
+
+    def _look(self, opened: list[_Part], chance: Random) -> tuple[float, list[Row]]:
+        """What is seen through windows, as far as they were looked through; and which share of them those are."""
+        opened.sort(key=lambda _: chance.random())
+        limit = _MOST * len(opened)
+        found = self._through(opened, limit)
+        looked = max(found[-1][0], 1) if len(found) == limit else len(opened)
+        return looked / len(opened), [row for row in found if row[0] < looked]
+
+    def _through(self, opened: Sequence[_Part], limit: int) -> list[Row]:
+        return self._db.rows(self._seen, {**self._bindings, "windows": to_json(opened), "limit": limit})
+
+    def _parts(self, parts: int) -> Iterator[_Part]:
+        low, high = self._number(self._first, FIRST), self._number(self._last, LAST)
+        if low is None or high is None:
+            return
+        heap = [(low - high, low, high)]
+        while len(heap) < parts and heap[0][0] < -1:
+            _, low, high = heappop(heap)
+            middle = (low + high + 1) // 2
+            left, right = self._number(self._last, middle), self._number(self._first, middle)
+            assert left is not None and right is not None  # for `low` and `high` have rows
+            heappush(heap, (low - left, low, left))
+            heappush(heap, (right - high, right, high))
+        yield from ((low, high) for _, low, high in heap)
+
+    def _number(self, statement: str, at: int) -> int | None:
+        number: int | None = self._db.value(statement, {**self._bindings, "at": at})
+        return number
+
+
+def _first_width(some: Sequence[Row], room: int) -> int:
+    """As wide as shows enough if all stand as the first ones do; by the middle of their gaps, as one may be wide."""
+    gap = median(high - low for (low, *_), (high, *_) in pairwise(some))
+    return max(min(int(_ENOUGH * gap), room // _WIDER), _NARROW)
+
+
+def _all(rows: Iterable[Row]) -> View[Sort]:
+    counts = Counter((queue, kind) for _, _, queue, kind in rows)
+    return counted((queue, kind, count) for (queue, kind), count in counts.items())
+
+
+def _weighed(rows: Sequence[Row], weight: float, windows: int) -> View[Sort]:
+    """Of rows with the number of the window that showed them; each stands for `weight`."""
+    seen: dict[Sort, list[int]] = {}
+    for (queue, kind, _), count in Counter((queue, kind, window) for window, _, queue, kind in rows).items():
+        seen.setdefault((queue, kind), []).append(count)
+    shares = {
+        sort: Share(weight * sum(counts), weight**2 * sum(count**2 for count in counts), sum(counts))
+        for sort, counts in seen.items()
+    }
+    return View(shares, windows)
+
+
+class _Axis:
+    """Parts put end to end, and the last one's end to the first one's beginning."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self.parts = sorted(parts)
+        self._ends = [*accumulate(high - low + 1 for low, high in self.parts)]
+        self.length = self._ends[-1]
+
+    def window(self, number: int, of: int, width: int, chance: Random) -> Iterator[_Part]:
+        """One that opens in the stretch of its number; in pieces, where it reaches over the end of a part."""
+        at = int((number + chance.random()) * self.length / of)
+        while width > 0:
+            at %= self.length
+            part = bisect_right(self._ends, at)
+            high = self.parts[part][1]
+            left = self._ends[part] - at
+            yield high - left + 1, high - max(left - width, 0)
+            at, width = at + left, width - left

@@ -1,0 +1,161 @@
+"""Retention: marks finished jobs stale, deletes them, and records which notices are still to be sent."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.ids import floor_at
+from dutiful.core.job import JobRecord
+from dutiful.core.json import read_as
+from dutiful.store.retention import Deleted, RetentionNotice, RetentionStep
+from dutiful.stores.sqlite import breakers, locks, progress, queries
+from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, writes
+from dutiful.stores.sqlite.engine.codec import clock, moment, span, to_json, uuid
+
+_TOMBSTONES_KEPT = span(timedelta(hours=1))
+_SLICE = 200  # so many jobs are marked or deleted in one write, so that other writes do not wait long
+_record = msgspec.json.Decoder(JobRecord)
+
+Step = Callable[[Connection, Sequence[JobRecord], bool, int], list[JobRecord]]
+
+
+class SqliteRetention(Subject):
+    @writes
+    def delete(
+        self, db: Connection, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool = False,
+        now: datetime | None = None,
+    ) -> Deleted:  # fmt: skip
+        at = clock(now)
+        _delete_leftovers(db, at - span(older_than), limit, at)
+        found, following = _walk(db, at - span(older_than), limit, cursor, stale_only=stale_only)
+        old = [(job_id,) for job_id in found]
+        if old:
+            db.many(SQL["delete_finished"], old)
+            _delete_jobs(db, old)
+        return Deleted(len(old), following)
+
+    @writes
+    def delete_leftovers(
+        self, db: Connection, older_than: timedelta, limit: int, *, now: datetime | None = None
+    ) -> bool:
+        at = clock(now)
+        unused = breakers.delete_unused(db, at - span(older_than), limit, at)
+        return _delete_leftovers(db, at - span(older_than), limit, at) or unused >= limit
+
+    async def mark_stale(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, notified: bool, now: datetime | None = None
+    ) -> RetentionStep:
+        cutoff = clock(now) - span(older_than)
+        found = await self._engine.browse(lambda db: _found(db, _walk(db, cutoff, limit, cursor, marking=True)))
+        return await self._in_slices(found, _mark_stale, notified, now)
+
+    async def delete_announced(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, notified: bool,
+        now: datetime | None = None,
+    ) -> RetentionStep:  # fmt: skip
+        cutoff = clock(now) - span(older_than)
+        await self._engine.write(lambda db: _delete_leftovers(db, cutoff, limit, clock(now)))
+        found = await self._engine.browse(
+            lambda db: _found(db, _walk(db, cutoff, limit, cursor, stale_only=stale_only))
+        )
+        return await self._in_slices(found, _delete_announced, notified, now)
+
+    async def _in_slices(self, found: RetentionStep, step: Step, notified: bool, now: datetime | None) -> RetentionStep:
+        """Write what a reader has found, so that no writer waits while the jobs are read."""
+        done: list[JobRecord] = []
+        for start in range(0, len(found.jobs), _SLICE):
+            jobs = found.jobs[start : start + _SLICE]
+            done += await self._engine.write(lambda db: step(db, jobs, notified, clock(now)))  # noqa: B023
+        return RetentionStep(done, found.cursor)
+
+    @browses
+    def unsent(self, db: Connection, limit: int) -> list[RetentionNotice]:
+        stale = _records(db, [job_id for (job_id,) in db.rows(SQL["unsent_stale"], (limit,))])
+        rest = db.rows(SQL["unsent_tombstones"], (limit - len(stale),))
+        return [
+            *(RetentionNotice(job, deleted=False) for job in stale),
+            *(RetentionNotice(read_as(_record, text), deleted=True) for (text,) in rest),
+        ]
+
+    @writes
+    def mark_sent(
+        self, db: Connection, stale: Sequence[UUID], deleted: Sequence[UUID], *, now: datetime | None = None
+    ) -> None:
+        at = clock(now)
+        db.many(SQL["mark_stale_sent"], [(job_id.bytes, at) for job_id in stale])
+        db.many(SQL["mark_tombstone_sent"], [(job_id.bytes, at) for job_id in deleted])
+
+
+def _walk(
+    db: Connection, cutoff: int, limit: int, cursor: UUID | None, *, marking: bool = False, stale_only: bool = False
+) -> tuple[list[bytes], UUID | None]:
+    """Which jobs one step along the finished ones finds, and where the next one begins.
+
+    By id, which carries a time that is never after its job's finish. `marking` finds what is not stale; `stale_only`
+    passes over jobs whose stale mark is still to be notified, because that comes first.
+    """
+    if cutoff < 0:
+        return [], None
+    window = {
+        "cutoff": cutoff,
+        "after": b"" if cursor is None else cursor.bytes,
+        "bound": floor_at(moment(cutoff) + timedelta(milliseconds=1)).bytes,
+        "limit": limit,
+    }
+    walked = db.rows(SQL["finished_between"], window)
+    found = [
+        job_id
+        for job_id, old, needed, stale in walked
+        if old and not needed and (stale is None if marking else stale or not stale_only)
+    ]
+    return found, uuid(walked[-1][0]) if len(walked) == limit else None
+
+
+def _found(db: Connection, walked: tuple[list[bytes], UUID | None]) -> RetentionStep:
+    return RetentionStep(_records(db, walked[0]), walked[1])
+
+
+def _delete_leftovers(db: Connection, cutoff: int, limit: int, now: int) -> bool:
+    """Delete what has outlived its use and belongs to no job; returns whether there may be more."""
+    keys = db.change(SQL["delete_expired_keys"], (now, limit))
+    posts = db.change(SQL["delete_ended_posts"], (cutoff, limit))
+    tombstones = db.change(SQL["delete_old_tombstones"], (now - _TOMBSTONES_KEPT, limit))
+    runs = db.change(SQL["delete_ended_bulk_runs"], (cutoff, limit))
+    locks.delete_dead(db)
+    letters = db.rows(SQL["closed_dead_letters"], (cutoff, limit))
+    for statement in ("delete_dead_letter", "delete_dead_letter_body"):
+        db.many(SQL[statement], letters)
+    return max(keys, posts, tombstones, runs, len(letters)) >= limit
+
+
+def _records(db: Connection, job_ids: Sequence[bytes]) -> list[JobRecord]:
+    return queries.find_all(db, [uuid(job_id) for job_id in job_ids])
+
+
+def _mark_stale(db: Connection, jobs: Sequence[JobRecord], notified: bool, now: int) -> list[JobRecord]:
+    """Returns those that were not marked before."""
+    return [
+        msgspec.structs.replace(job, stale_at=moment(now))
+        for job in jobs
+        if db.change(SQL["mark_stale"], (job.id.bytes, now, now if notified else None))
+    ]
+
+
+def _delete_announced(db: Connection, jobs: Sequence[JobRecord], notified: bool, now: int) -> list[JobRecord]:
+    """Delete those that are still there and that no job needs; each leaves a tombstone."""
+    gone = [job for job in jobs if db.change(SQL["delete_finished_unneeded"], (job.id.bytes,))]
+    notified_at = now if notified else None
+    db.many(SQL["put_tombstone"], [(job.id.bytes, to_json(job), now, notified_at) for job in gone])
+    _delete_jobs(db, [(job.id.bytes,) for job in gone])
+    return gone
+
+
+def _delete_jobs(db: Connection, job_ids: Sequence[tuple[bytes]]) -> None:
+    """All of a job but its finished row, which was deleted before."""
+    for statement in ("delete_attempt", "delete_job"):
+        db.many(SQL[statement], job_ids)
+    progress.delete(db, job_ids)
+    if db.value(SQL["any_stale"]):
+        db.many(SQL["delete_stale"], job_ids)

@@ -1,5 +1,0 @@
-"""The store's named statements."""
-
-from dutiful.stores.statements import load
-
-SQL = load("dutiful.stores.sqlite")

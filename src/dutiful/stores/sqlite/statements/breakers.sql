@@ -1,0 +1,145 @@
+-- name: select_breakers
+SELECT {breaker_columns}, threshold, open_for, probes FROM dutiful_breaker b;
+
+-- name: breaker
+{select_breakers} WHERE name = ?;
+
+-- name: breakers
+{select_breakers} ORDER BY name;
+
+-- name: gated_breakers
+-- Those that jobs may wait for.
+{select_breakers} WHERE state <> 'closed' AND EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
+ORDER BY name;
+
+-- name: any_breaker_due
+SELECT 1 FROM dutiful_breaker b
+WHERE state = 'open' AND open_until <= ? AND EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
+LIMIT 1;
+
+-- name: put_breaker
+REPLACE INTO dutiful_breaker ({breaker_columns}, threshold, open_for, probes, updated_at)
+VALUES ({breaker_values}, ?, ?, ?, ?);
+
+-- name: is_probe
+SELECT 1 FROM dutiful_breaker_probe WHERE breaker = ? AND job_id = ? AND round = ? AND claim_id = ?;
+
+-- name: count_probes
+SELECT count(*) FROM dutiful_breaker_probe p
+CROSS JOIN dutiful_lease l ON l.job_id = p.job_id AND l.claim_id = p.claim_id
+WHERE p.breaker = ? AND p.round = ? AND l.expires_at > ?;
+
+-- name: probes_under_way
+SELECT p.breaker, count(*) FROM dutiful_breaker b
+CROSS JOIN dutiful_breaker_probe p ON p.breaker = b.name AND p.round = b.round
+CROSS JOIN dutiful_lease l ON l.job_id = p.job_id AND l.claim_id = p.claim_id
+WHERE l.expires_at > ?
+GROUP BY p.breaker;
+
+-- name: put_probe
+REPLACE INTO dutiful_breaker_probe (breaker, job_id, round, claim_id, since) VALUES (?, ?, ?, ?, ?);
+
+-- name: end_probe
+DELETE FROM dutiful_breaker_probe WHERE breaker = ? AND job_id = ? AND round = ? AND claim_id = ?;
+
+-- name: end_probes
+DELETE FROM dutiful_breaker_probe WHERE breaker = ?;
+
+-- name: forfeit_probes
+-- Another claim is about to probe in their place, so they must not come back with a lease that is renewed late.
+DELETE FROM dutiful_breaker_probe AS p WHERE breaker = ? AND claim_id IS NOT NULL
+  AND NOT EXISTS (
+      SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id AND l.claim_id = p.claim_id AND l.expires_at > ?
+  );
+
+-- name: delete_gone_probes
+-- Of jobs that were admitted and have ended, or wait again.
+DELETE FROM dutiful_breaker_probe AS p WHERE breaker = ?
+  AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = p.job_id)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id);
+
+-- name: probes_of_breaker
+-- Of each whether it runs, since when it may, and where it is ready, if it is.
+SELECT p.job_id, p.since,
+       coalesce(l.expires_at > :now AND (p.claim_id IS NULL OR p.claim_id = l.claim_id), 0) AS runs,
+       r.kind, r.queue, r.tenant
+FROM dutiful_breaker_probe p
+LEFT JOIN dutiful_lease l ON l.job_id = p.job_id
+LEFT JOIN dutiful_ready r ON r.job_id = p.job_id
+WHERE p.breaker = :breaker;
+
+-- name: first_waiting_queue
+-- The first queue beyond another one in which due jobs of the kind wait, and the position of its first job.
+SELECT queue, priority, seq FROM dutiful_blocked INDEXED BY dutiful_blocked_level
+WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue > :beyond
+ORDER BY queue, priority, seq LIMIT 1;
+
+-- name: may_probe
+SELECT priority, seq, job_id FROM dutiful_blocked INDEXED BY dutiful_blocked_level
+WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue = :queue
+ORDER BY priority, seq LIMIT :limit;
+
+-- name: may_probe_of_tenant
+SELECT priority, seq, job_id FROM dutiful_blocked INDEXED BY dutiful_blocked_level_tenant
+WHERE tenant = :tenant AND gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue = :queue
+ORDER BY priority, seq LIMIT :limit;
+
+-- name: breaker_kinds
+SELECT kind, breaker FROM dutiful_breaker_kind ORDER BY breaker, kind;
+
+-- name: breaker_of_kind
+SELECT breaker FROM dutiful_breaker_kind WHERE kind = ?;
+
+-- name: kinds_of_breaker
+SELECT kind FROM dutiful_breaker_kind WHERE breaker = ? ORDER BY kind;
+
+-- name: put_breaker_kind
+REPLACE INTO dutiful_breaker_kind (kind, breaker) VALUES (?, ?);
+
+-- name: delete_breaker_kind
+DELETE FROM dutiful_breaker_kind WHERE kind = ?;
+
+-- name: delete_gates
+DELETE FROM dutiful_pause WHERE scope IN ('breaker', 'probing') AND name = ?;
+
+-- name: count_waiting
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM dutiful_breaker_kind k
+    CROSS JOIN dutiful_blocked b ON b.gate = 'paused' AND b.key = k.kind
+    WHERE k.breaker = :breaker
+    UNION ALL
+    SELECT 1 FROM dutiful_blocked WHERE gate = 'breaker' AND key = :breaker
+    LIMIT :counted
+);
+
+-- name: awaited_breakers
+-- Those that jobs wait for which were rejected inside their handlers; from one to the next.
+WITH RECURSIVE waits (name) AS (
+    SELECT min(key) FROM dutiful_blocked WHERE gate = 'breaker'
+    UNION ALL
+    SELECT (SELECT min(b.key) FROM dutiful_blocked b WHERE b.gate = 'breaker' AND b.key > w.name)
+    FROM waits w
+    WHERE w.name IS NOT NULL
+)
+SELECT name FROM waits WHERE name IS NOT NULL;
+
+-- name: rejected_jobs
+SELECT job_id, kind, queue, tenant, priority FROM dutiful_blocked
+WHERE gate = 'breaker' AND key = ?
+ORDER BY seq LIMIT ?;
+
+-- name: unused_breakers
+-- Those that no kind declares, that reject no call, and that were not used for long.
+SELECT name FROM dutiful_breaker b
+WHERE updated_at < :cutoff AND (state = 'closed' OR open_until <= :now)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
+  AND NOT EXISTS (SELECT 1 FROM dutiful_blocked w WHERE w.gate = 'breaker' AND w.key = b.name)
+  AND NOT EXISTS (
+      SELECT 1 FROM dutiful_breaker_probe p CROSS JOIN dutiful_lease l ON l.job_id = p.job_id WHERE p.breaker = b.name
+  )
+LIMIT :limit;
+
+-- name: delete_breaker
+DELETE FROM dutiful_breaker WHERE name = ?;

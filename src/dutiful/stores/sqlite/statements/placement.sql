@@ -1,0 +1,48 @@
+-- name: blocked_kinds
+SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing');
+
+-- name: next_each
+-- each: seq claim lock_wait
+-- The last of the numbers taken; they are never given out twice.
+UPDATE dutiful_sequence SET value = value + ? WHERE name = '{each}' RETURNING value;
+
+-- name: insert_ready
+INSERT INTO dutiful_ready (queue, priority, seq, job_id, attempt, crashes, kind, tenant)
+VALUES                    (?,     ?,        ?,   ?,      ?,       ?,       ?,    ?);
+
+-- name: insert_scheduled
+INSERT INTO dutiful_scheduled (run_at, job_id, queue, priority, kind, tenant, attempt, crashes)
+VALUES                        (?,      ?,      ?,     ?,        ?,    ?,      ?,       ?);
+
+-- name: insert_blocked
+INSERT INTO dutiful_blocked (job_id, gate, key, queue, priority, kind, tenant, attempt, crashes, run_at, since, seq)
+VALUES                      (?,      ?,    ?,   ?,     ?,        ?,    ?,      ?,       ?,       ?,      ?,     ?);
+
+-- name: insert_finished
+INSERT INTO dutiful_finished
+       (job_id, claim_id, state, attempt, crashes, worker_id, claimed_at, finished_at, result, errors)
+VALUES (?,      ?,        ?,     ?,       ?,       ?,         ?,          ?,           ?,      ?);
+
+-- name: place_of
+-- Where a job stands: at most one row. Every act by id begins here.
+SELECT state, attempt, crashes FROM dutiful_finished WHERE job_id = :id
+UNION ALL SELECT 'running', attempt, crashes FROM dutiful_lease WHERE job_id = :id
+UNION ALL SELECT 'ready', attempt, crashes FROM dutiful_ready WHERE job_id = :id
+UNION ALL SELECT 'scheduled', attempt, crashes FROM dutiful_scheduled WHERE job_id = :id
+UNION ALL SELECT 'blocked', attempt, crashes FROM dutiful_blocked WHERE job_id = :id;
+
+-- name: delete_each
+-- each: ready scheduled blocked dependency finished attempt phase progress stale dead_letter dead_letter_body
+DELETE FROM dutiful_{each} WHERE job_id = ?;
+
+-- name: any_each
+-- each: dependency phase progress stale
+SELECT 1 FROM dutiful_{each} LIMIT 1;
+
+-- name: any_each_key
+-- each: queued active
+SELECT 1 FROM dutiful_unique_key WHERE scope = '{each}' LIMIT 1;
+
+-- name: free_each_key
+-- each: queued active
+DELETE FROM dutiful_unique_key WHERE scope = '{each}' AND job_id = ?;

@@ -1,0 +1,74 @@
+-- name: stopped_kinds
+SELECT name, since FROM dutiful_pause WHERE scope IN ('kind', 'breaker');
+
+-- name: due
+SELECT run_at, job_id, queue, priority, kind, tenant, attempt, crashes FROM dutiful_scheduled
+WHERE run_at <= ?
+ORDER BY run_at, job_id LIMIT ?;
+
+-- name: take_scheduled
+DELETE FROM dutiful_scheduled WHERE run_at = ? AND job_id = ?;
+
+-- name: next_run_at
+SELECT min(run_at) FROM dutiful_scheduled;
+
+-- name: kinds_no_longer_paused
+-- Kind by kind, so that it does not walk past all the jobs whose gate stays closed.
+WITH RECURSIVE waits (kind) AS (
+    SELECT min(key) FROM dutiful_blocked WHERE gate = 'paused'
+    UNION ALL
+    SELECT (SELECT min(b.key) FROM dutiful_blocked b WHERE b.gate = 'paused' AND b.key > w.kind)
+    FROM waits w
+    WHERE w.kind IS NOT NULL
+)
+SELECT w.kind
+FROM waits w
+WHERE w.kind IS NOT NULL
+  AND w.kind NOT IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing'));
+
+-- name: waiting_of_kind
+-- By position, and last those that are not due yet.
+SELECT seq, job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? ORDER BY seq NULLS LAST LIMIT ?;
+
+-- name: due_behind_gate
+SELECT job_id FROM dutiful_blocked INDEXED BY dutiful_blocked_due
+WHERE gate = 'paused' AND seq IS NULL AND run_at <= ?
+ORDER BY run_at, job_id LIMIT ?;
+
+-- name: number_due
+UPDATE dutiful_blocked SET seq = ? WHERE job_id = ? AND gate = 'paused' AND seq IS NULL;
+
+-- name: dependency_decided
+-- Jobs that wait for others of which none is open any more, or of which one ended badly.
+SELECT b.job_id FROM dutiful_blocked b
+WHERE b.gate = 'dependency'
+  AND (NOT EXISTS (
+           SELECT 1
+           FROM dutiful_dependency d
+           WHERE d.job_id = b.job_id AND NOT EXISTS (SELECT 1 FROM dutiful_finished f WHERE f.job_id = d.needs_id)
+       )
+       OR EXISTS (
+           SELECT 1
+           FROM dutiful_dependency d
+           CROSS JOIN dutiful_finished f ON f.job_id = d.needs_id
+           WHERE d.job_id = b.job_id AND f.state IN ('failed', 'cancelled')
+       ))
+ORDER BY b.since, b.job_id LIMIT ?;
+
+-- name: ready_of_stopped_kinds
+-- A scan of all ready jobs: done once a pause, because nothing of a paused kind becomes ready.
+SELECT job_id FROM dutiful_ready
+WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker'))
+LIMIT ?;
+
+-- name: blocked_row
+SELECT gate, key, queue, priority, kind, tenant, attempt, crashes, run_at, seq FROM dutiful_blocked WHERE job_id = ?;
+
+-- name: ready_row
+SELECT queue, priority, kind, tenant, attempt, crashes, seq FROM dutiful_ready WHERE job_id = ?;
+
+-- name: ends_of_needs
+SELECT d.needs_id, f.state FROM dutiful_dependency d
+LEFT JOIN dutiful_finished f ON f.job_id = d.needs_id
+WHERE d.job_id = ?
+ORDER BY d.needs_id;
