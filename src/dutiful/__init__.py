@@ -1,15 +1,11 @@
 """Durable background jobs on the database you already have."""
 
-from dutiful.acting import PauseScope
 from dutiful.app import Dutiful
-from dutiful.auditing import AuditFilter
-from dutiful.client import JobHandle
+from dutiful.client.client import JobHandle
 from dutiful.context import Context, Inject, Items
-from dutiful.core.alert import AlertState
-from dutiful.core.backoff import Exponential, Fixed, Jitter, Linear
-from dutiful.core.breaker import BreakerState
+from dutiful.core.breaker.state import BreakerState
+from dutiful.core.correlation_tree import CorrelationTree
 from dutiful.core.cron import CatchUp, Cron
-from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import (
     BreakerOpen,
     BulkRunNotFound,
@@ -36,10 +32,9 @@ from dutiful.core.errors import (
     UnknownKind,
     UsageError,
 )
-from dutiful.core.event import Event, EventType
-from dutiful.core.family import Family
-from dutiful.core.guard import is_stale
+from dutiful.core.events import Event, EventType
 from dutiful.core.job import JobRecord, OnConflict, PhaseRecord, Progress, Scope, Unique
+from dutiful.core.metrics.alert import AlertState
 from dutiful.core.outcome import (
     Cancel,
     Fail,
@@ -53,17 +48,22 @@ from dutiful.core.outcome import (
 )
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.principal import Principal, Role
-from dutiful.core.retry import Retry
-from dutiful.core.review import ReviewAct, ReviewState
-from dutiful.core.rules import Rules
-from dutiful.core.transitions import State
+from dutiful.core.retry.backoff import Exponential, Fixed, Jitter, Linear
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.policy import Retry
+from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.core.rules.rules import Rules
+from dutiful.core.stale_guard import is_stale
+from dutiful.core.states import State
+from dutiful.events import EventStream, Gap, Snapshot
 from dutiful.observe.logs import JobFields, JsonLines
 from dutiful.operator import Operator
 from dutiful.operator.drain import Drain
 from dutiful.pipeline import Phase, Pipeline
-from dutiful.reviewing import DeadLetter, DeadLetterFilter
 from dutiful.settings import LaneSettings, Settings
-from dutiful.watcher import EventStream, Gap, Snapshot
+from dutiful.store.audit import AuditFilter
+from dutiful.store.control import PauseScope
+from dutiful.store.dead_letters import DeadLetter, DeadLetterFilter
 
 __version__ = "0.1.0"
 
@@ -77,6 +77,7 @@ __all__ = [
     "CatchUp",
     "ClaimLost",
     "Context",
+    "CorrelationTree",
     "Cron",
     "DataRefused",
     "DeadLetter",
@@ -91,7 +92,6 @@ __all__ = [
     "EventType",
     "Exponential",
     "Fail",
-    "Family",
     "FieldError",
     "Fixed",
     "Gap",

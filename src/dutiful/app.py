@@ -1,37 +1,35 @@
-"""Dutiful, the app: what it declares, bound to a store; enqueue, look up, watch, work."""
+"""The app: declares jobs, enqueues and finds them, streams their events, runs workers."""
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import UUID
 
 import uuid_utils.compat
 
-from dutiful import composition
-from dutiful.client import Client, JobHandle, checked
-from dutiful.clients import Clients
-from dutiful.core import ids
+from dutiful import factory
+from dutiful.client.client import Client, JobHandle, check_inserted
+from dutiful.client.per_loop import Clients
+from dutiful.client.sync import Portal, SyncJobHandle
 from dutiful.core.duration import Duration
-from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
 from dutiful.core.principal import Principal
-from dutiful.core.transitions import State
-from dutiful.delivery import Delivery
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.states import State
+from dutiful.delivery.base import Delivery
+from dutiful.events import EventStream, Snapshot, Subscription
+from dutiful.events.items import kind_name
 from dutiful.kind import Handle, Kind, SyncHandle
-from dutiful.options import read_options
-from dutiful.reading import JobFilter, JobPage
+from dutiful.options import one_of, read_id, read_options, whole_number
 from dutiful.registry import Registry
 from dutiful.settings import Settings, load, read_profile
 from dutiful.store import Store
-from dutiful.sync import Portal, SyncJobHandle
+from dutiful.store.queries import JobFilter, JobPage
 from dutiful.tenant import Tenant
-from dutiful.watcher import EventStream, Snapshot, Wanted
-from dutiful.watcher.items import name_of
 
 if TYPE_CHECKING:
     from dutiful.embedded import Embedded
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 JobRef = UUID | str | Handle[Any] | SyncHandle[Any]
 JobRefs = JobRef | Iterable[JobRef] | None
 LARGEST_PAGE = 10_000
-opening = logging.getLogger("dutiful.opening")
+opening = logging.getLogger("dutiful.startup")
 
 
 class Dutiful(Registry):
@@ -63,14 +61,14 @@ class Dutiful(Registry):
         return self._settings
 
     def configure(self, **settings: Any) -> None:
-        """Change settings before the app is opened; what is given here wins over file and environment."""
+        """Changes settings before the app is opened; they take precedence over file and environment."""
         self._forget_settings()
         self._given.update({k: v for k, v in settings.items() if v is not None})
 
     def profile(self, name: str, base: str | None = None, **settings: Any) -> None:
-        """Name a set of settings, on those of `base`: the setting `profile` chooses it, and all others win over it.
+        """Defines a named set of settings, based on `base`, which the setting `profile` selects; others override it.
 
-        To one that is there already, as `development` and `production` are, it adds these.
+        To an existing one, as `development` and `production` are, it adds these.
         """
         self._forget_settings()
         self._profiles[name] = {**self._profiles.get(name, {}), **read_profile(name, base, settings)}
@@ -80,33 +78,27 @@ class Dutiful(Registry):
             raise UsageError("configure() and profile() come before the app is opened")
         self._settings = None
 
-    # --- producing side
+    # --- enqueueing and reading
 
     def new_id(self) -> UUID:
         return uuid_utils.compat.uuid7()
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> JobHandle[Any]:
-        """Enqueue by the kind's name; the payload is checked as it would be by the kind itself."""
+        """Enqueues a job by its kind's name; the payload is validated as by the kind itself."""
         chosen = self.kind(kind)
         read = read_options(chosen._defaults, options)
         return cast(JobHandle[Any], await self.submit(chosen.prepare(read, payload or {}), read.within))
 
     async def submit(self, job: NewJob, within: Any = None) -> Handle[Any]:
-        client = await self.client()
         if within is not None:
-            return (await self._submit_within(client, [job], within))[0]
-        return self._handle(await client.submit(job), job, client)
+            return (await self.submit_many([job], within))[0]
+        client = await self.client()
+        return _handle(await client.submit(job), job, client)
 
     async def submit_many(self, jobs: list[NewJob], within: Any = None) -> list[Handle[Any]]:
         client = await self.client()
-        if within is not None:
-            return await self._submit_within(client, jobs, within)
-        inserted = await client.submit_many(jobs)
-        return [self._handle(i, j, client) for i, j in zip(inserted, jobs, strict=True)]
-
-    async def _submit_within(self, client: Client, jobs: list[NewJob], within: Any) -> list[Handle[Any]]:
-        inserted = await client.submit_within(within, jobs)
-        return [self._handle(i, j, client) for i, j in zip(inserted, jobs, strict=True)]
+        inserted = await (client.submit_many(jobs) if within is None else client.submit_within(within, jobs))
+        return [_handle(i, j, client) for i, j in zip(inserted, jobs, strict=True)]
 
     def submit_sync(self, job: NewJob, within: Any = None) -> SyncHandle[Any]:
         return self.submit_many_sync([job], within)[0]
@@ -123,18 +115,14 @@ class Dutiful(Registry):
         if within is not None:
             # On the caller's thread: the connection is the caller's.
             inserted = client.submit_within_sync(within, jobs)
-        return [SyncJobHandle(self._handle(i, j, client), self._portal) for i, j in zip(inserted, jobs, strict=True)]
-
-    def _handle(self, inserted: Inserted, job: NewJob, client: Client) -> JobHandle[Any]:
-        made = inserted.insertion in (Insertion.MADE, Insertion.REPLACED)
-        return JobHandle(checked(inserted, job).job_id, made, client)
+        return [SyncJobHandle(_handle(i, j, client), self._portal) for i, j in zip(inserted, jobs, strict=True)]
 
     async def find(self, job_id: UUID | str) -> JobRecord | None:
-        return await (await self.client()).find(_id(job_id))
+        return await (await self.client()).find(read_id(job_id))
 
     async def look(self, job_id: UUID | str) -> Snapshot | None:
-        """The job with its phases and whether its webhooks were delivered, of one moment; None if there is none."""
-        views = await (await self.client()).store.views([_id(job_id)])
+        """A consistent snapshot of a job, its phases and the delivery of its webhooks; None if there is none."""
+        views = await (await self.client()).store.events.views([read_id(job_id)])
         return Snapshot.of(views[0]) if views else None
 
     async def jobs(
@@ -154,38 +142,38 @@ class Dutiful(Registry):
         before: UUID | str | None = None,
         limit: int = 50,
     ) -> JobPage:
-        """Jobs, newest first; `before` is the `next` of the page before.
+        """Jobs, newest first; `before` is the `next` of the previous page.
 
-        A page may hold fewer than `limit`, even none, and not be the last: that is one whose `next` is None.
+        A page with fewer jobs than `limit`, even none, is the last one only if its `next` is None.
         """
         wanted = JobFilter(
-            state=None if state is None else _state(state),
-            kind=None if kind is None else name_of(kind),
+            state=None if state is None else one_of(State, state, "state"),
+            kind=None if kind is None else kind_name(kind),
             queue=queue,
             tenant=tenant,
             correlation_id=correlation_id,
-            kinds=None if kinds is None else [name_of(one) for one in kinds],
+            kinds=None if kinds is None else [kind_name(one) for one in kinds],
             subject=None if subject is None else dict(subject),
-            error_class=None if error_class is None else _error_class(error_class),
+            error_class=None if error_class is None else one_of(ErrorClass, error_class, "error_class").value,
             text=text,
             since=_aware(since, "since"),
             until=_aware(until, "until"),
-            before=None if before is None else _id(before),
-            limit=_page(limit),
+            before=None if before is None else read_id(before),
+            limit=whole_number(limit, "limit", 1, LARGEST_PAGE, f" to {LARGEST_PAGE:,}; for more, use `before`"),
         )
-        return await (await self.client()).store.jobs(wanted)
+        return await (await self.client()).store.queries.jobs(wanted)
 
     async def cancel(self, job_id: UUID | str, reason: str = "cancelled") -> bool:
-        return (await (await self.client()).cancel(_id(job_id), reason)).changed
+        return (await (await self.client()).cancel(read_id(job_id), reason)).changed
 
     async def operator(self, principal: Principal | str | None = None) -> "Operator":
-        """What people look at and do, as one of them; by default the user of this process."""
+        """The operations of a person or service; by default of the user of this process."""
         from dutiful.operator import Operator
 
         return Operator(await self.client(), principal, self.kinds, self.alert_rules(), self.breaker_policies())
 
     def tenant(self, name: str) -> Tenant:
-        """This app as one tenant sees it: nothing of another one exists there."""
+        """This app, limited to one tenant."""
         return Tenant(self, name)
 
     @asynccontextmanager
@@ -201,40 +189,38 @@ class Dutiful(Registry):
         snapshot: bool = True,
         since: datetime | None = None,
     ) -> AsyncIterator[EventStream]:
-        """What happens to jobs, from now on: `async with app.events(job) as stream: async for item in stream: …`.
+        """Streams events from now on: `async with app.events(job) as stream: async for item in stream: …`.
 
-        Of given jobs, a Snapshot each comes first. With `since`, what happened from then on is told, too.
+        For given jobs, a Snapshot of each comes first. With `since`, events since then come first.
         """
-        wanted = Wanted.read(_refs(job), kinds, queues, tenant, correlation_id, types)
+        wanted = Subscription.read(_refs(job), kinds, queues, tenant, correlation_id, types)
         watcher = (await self.client()).watcher
         async with watcher.subscribe(wanted, snapshot=snapshot, since=since) as stream:
             yield stream
 
-    # --- life
+    # --- opening and closing
 
     async def __aenter__(self) -> Self:
         await self._clients.hold()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._clients.release()
 
     async def client(self) -> Client:
-        """The open client of this event loop; opened when first asked for."""
+        """The client of this event loop, opened when first used."""
         return await self._clients.current()
 
     async def close(self) -> None:
-        """Close the client of this event loop; a block or an embedded worker that still holds it keeps it open."""
+        """Closes the client of this event loop, unless a block or an embedded worker still uses it."""
         await self._clients.close()
 
     def close_sync(self) -> None:
-        """Close what blocking code opened."""
+        """Closes the client of blocking code."""
         self._portal.close()
 
     async def _open_client(self) -> Client:
-        store, tracer = self.make_store(), composition.make_tracer(self.settings)
+        store, tracer = self.make_store(), factory.make_tracer(self.settings)
         await store.open()
         return Client(store, self.make_delivery(store), tracer)
 
@@ -245,7 +231,7 @@ class Dutiful(Registry):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Client]:
-        """A client of its own, for whoever must not share: a supervisor, a test."""
+        """A separate client, for callers that must not share one, such as a supervisor."""
         client = await self._open_client()
         try:
             yield client
@@ -257,7 +243,7 @@ class Dutiful(Registry):
         from dutiful.embedded import Embedded
 
         async def opened() -> Client:
-            self.settings  # noqa: B018 - read first, so that what is wrong with them is told before anything is opened
+            self.settings  # noqa: B018 - read first, so that bad settings raise before anything is opened
             opening.debug("settings read")
             return await self._clients.hold()
 
@@ -266,36 +252,21 @@ class Dutiful(Registry):
     # --- parts, which tests replace
 
     def make_store(self) -> Store:
-        return composition.make_store(self.settings)
+        return factory.make_store(self.settings)
 
     def make_delivery(self, store: Store) -> Delivery:
-        return composition.make_delivery(self.settings, store)
+        return factory.make_delivery(self.settings, store)
 
     def make_worker(
         self, client: Client, *, services: bool = True, worker_id: UUID | None = None, embedded: bool = False
     ) -> "Worker":
         """A worker on an open client; `await worker.run()` until `worker.stop()`."""
-        return composition.make_worker(self, client, services=services, worker_id=worker_id, embedded=embedded)
+        return factory.make_worker(self, client, services=services, worker_id=worker_id, embedded=embedded)
 
 
-def _id(job_id: UUID | str) -> UUID:
-    if not isinstance(job_id, UUID | str):
-        raise UsageError(f"job_id {job_id!r:.80} must be a job's id: a UUID, or its text")
-    return job_id if isinstance(job_id, UUID) else ids.parse_any(job_id)
-
-
-def _state(name: State | str) -> State:
-    try:
-        return State(name)
-    except ValueError:
-        raise UsageError(f"there is no state {name!r}; there are: {', '.join(State)}") from None
-
-
-def _error_class(name: ErrorClass | str) -> str:
-    try:
-        return ErrorClass(name).value
-    except ValueError:
-        raise UsageError(f"there is no error class {name!r}; there are: {', '.join(ErrorClass)}") from None
+def _handle(inserted: Inserted, job: NewJob, client: Client) -> JobHandle[Any]:
+    made = inserted.insertion in (Insertion.MADE, Insertion.REPLACED)
+    return JobHandle(check_inserted(inserted, job).job_id, made, client)
 
 
 def _aware(moment: datetime | None, name: str) -> datetime | None:
@@ -304,27 +275,12 @@ def _aware(moment: datetime | None, name: str) -> datetime | None:
     return moment
 
 
-def _page(limit: int) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
-        raise UsageError(f"limit {limit!r:.80} must be a whole number from 1 to {LARGEST_PAGE:,}; `before` leads on")
-    return limit
-
-
 def _refs(job: JobRefs) -> frozenset[UUID] | None:
-    """The jobs that are meant, whichever way they are named."""
-    match job:
-        case None:
-            return None
-        case UUID() | str():
-            return frozenset({_ref(job)})
-        case Iterable():
-            return frozenset(_ref(one) for one in job)
-        case _:
-            return frozenset({_ref(job)})
-
-
-def _ref(job: Any) -> UUID:
-    return _id(getattr(job, "id", job))
+    """The ids of the jobs, given as ids, texts or handles."""
+    if job is None:
+        return None
+    several = job if isinstance(job, Iterable) and not isinstance(job, str) else [job]
+    return frozenset(map(read_id, several))
 
 
 __all__ = ["Dutiful"]

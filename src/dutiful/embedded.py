@@ -4,26 +4,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import ShutdownTimeout, UsageError
 from dutiful.worker.worker import Worker
 
 log = logging.getLogger("dutiful.embedded")
-opening = logging.getLogger("dutiful.opening")
+opening = logging.getLogger("dutiful.startup")
 
 
 class Embedded:
-    """`async with app.embedded():` works on jobs in the background until the block ends.
+    """`async with app.embedded():` runs jobs in the background until the block ends.
 
-    Opening: settings, store, kinds and their retry policies, worker, webhooks, recovery of what a dead process left,
-    retention, and only then the first claim. Closing: no more claims, services stopped, running jobs drained; past the
-    grace they are interrupted and given a last chance; webhooks under way ended, watchers removed, the store closed if
-    nobody else on this event loop holds it; and ShutdownTimeout at the very end, if jobs had to be interrupted or
-    outcomes could not be stored.
+    Opening: settings, store, kinds and their retry policies, worker, webhooks, recovery after a dead process,
+    retention, and only then the first claim. Closing: no more claims, maintenance stopped, running jobs drained; past
+    the grace period they are interrupted and may clean up; running webhook posts end, watchers are removed, and the
+    store is closed unless this event loop has another holder. Last of all comes ShutdownTimeout, if jobs had to be
+    interrupted or outcomes could not be stored.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Embedded:
         self._closing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Returns when the worker looks for jobs; raises what kept it from that, with everything closed again."""
+        """Returns once the worker fetches jobs; if that fails, closes everything again and raises the error."""
         if self._open:
             raise UsageError("it is open already, or still closing; app.embedded() makes another one")
         self._open = True
@@ -71,20 +70,20 @@ class Embedded:
             running.cancel()
             await _ended(running)
             if not running.cancelled():
-                running.exception()  # it matters less than what we raise
+                running.exception()  # marks it as retrieved; the error raised here is more important
             raise
         finally:
             started.cancel()
         client.on_cancel.add(worker.cancel)
         running.add_done_callback(lambda _: client.on_cancel.discard(worker.cancel))
-        running.add_done_callback(_tell_of_death)
+        running.add_done_callback(_log_death)
         return worker, running
 
     async def close(self, grace: Duration | None = None) -> None:
-        """Everything is cleaned up when this returns or raises; ShutdownTimeout if not all went well.
+        """Everything is closed when this returns or raises; ShutdownTimeout if jobs or outcomes were left over.
 
-        Whoever calls it while it closes waits for the same end. If it is cancelled, running jobs are interrupted at
-        once; and it still ends only when everything is cleaned up.
+        Concurrent calls wait for the same end. If it is cancelled, running jobs are interrupted at once, and it still
+        returns only when everything is closed.
         """
         limit = self._grace if grace is None else duration(grace, "grace")
         worker, running = self._worker, self._running
@@ -105,7 +104,7 @@ class Embedded:
             raise
 
     async def _end(self, worker: Worker, running: "asyncio.Task[None]", grace: timedelta | None) -> None:
-        running.remove_done_callback(_tell_of_death)
+        running.remove_done_callback(_log_death)
         worker.stop(grace)
         try:
             await running
@@ -120,19 +119,17 @@ class Embedded:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             await self.close()
         except ShutdownTimeout as late:
             if error is None:
                 raise
-            log.warning("%s", late)  # what the block itself raised matters more
+            log.warning("%s", late)  # the error that the block raised is more important
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:
-    """Wait for it, however often we are told to go: what it has in hand must not be left half closed."""
+    """Wait for the task even if cancelled repeatedly, because it must not be left half closed."""
     while not task.done():
         try:
             await asyncio.wait([task])
@@ -140,6 +137,6 @@ async def _ended(task: "asyncio.Task[None]") -> None:
             continue
 
 
-def _tell_of_death(running: "asyncio.Task[None]") -> None:
+def _log_death(running: "asyncio.Task[None]") -> None:
     if not running.cancelled() and running.exception() is not None:
         log.error("the embedded worker has ended: %s", running.exception(), exc_info=running.exception())

@@ -1,4 +1,4 @@
-"""A job that was enqueued, as its caller holds it, and who enqueues it."""
+"""Protocols: the handle of an enqueued job, and the app that enqueues."""
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
@@ -21,18 +21,14 @@ class Handle(Protocol[R_co]):
     def public_id(self) -> str: ...
     @property
     def created(self) -> bool:
-        """False if a job of the same id or unique key was there already: then this is that one."""
-        ...
+        """False if a job with the same id or unique key existed already: then this is that job."""
 
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
-        ...
 
     async def cancel(self, reason: str = "cancelled") -> bool: ...
-
     async def record(self) -> JobRecord:
-        """The job with where it stands now."""
-        ...
+        """The job in its current state."""
 
 
 class SyncHandle(Protocol[R_co]):
@@ -42,26 +38,18 @@ class SyncHandle(Protocol[R_co]):
     def public_id(self) -> str: ...
     @property
     def created(self) -> bool: ...
-
     def result(self, timeout: Duration | None = None) -> R_co: ...
-
     def cancel(self, reason: str = "cancelled") -> bool: ...
-
     def record(self) -> JobRecord: ...
 
 
 class Enqueuer(Protocol):
-    """What a kind needs of its app."""
+    """What a kind needs from its app."""
 
     @property
     def settings(self) -> "Settings": ...
-
     def new_id(self) -> UUID: ...
-
     async def submit(self, job: NewJob, within: Any) -> Handle[Any]: ...
-
     async def submit_many(self, jobs: list[NewJob], within: Any) -> list[Handle[Any]]: ...
-
     def submit_sync(self, job: NewJob, within: Any) -> SyncHandle[Any]: ...
-
     def submit_many_sync(self, jobs: list[NewJob], within: Any) -> list[SyncHandle[Any]]: ...

@@ -4,24 +4,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
 from dutiful.context import CURRENT, Context
-from dutiful.core.endpoint import check_url
 from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
 from dutiful.core.job import NewJob
-from dutiful.core.payload import check_name, encode
-from dutiful.core.retry import Retry
-from dutiful.core.rules import Rules
+from dutiful.core.json import encode
+from dutiful.core.retry.policy import Retry
+from dutiful.core.rules.rules import Rules
 from dutiful.core.settle import Policy
-from dutiful.core.webhook import check_secrets
+from dutiful.core.webhooks.endpoint import check_url
+from dutiful.core.webhooks.message import check_secrets
 from dutiful.handle import Enqueuer, Handle, SyncHandle
-from dutiful.options import NEVER, USUAL_RETRY, Options, check_priority, read_options
-from dutiful.ruling import Accepted, Checked, Ruling, Upgrade
+from dutiful.options import DEFAULT_RETRY, NO_TIMEOUT, Options, read_options
+from dutiful.payload.signature import Schema, Signature
+from dutiful.payload.validator import Accepted, Checked, PayloadValidator, Upgrade
 from dutiful.settings import Settings
-from dutiful.signature import Schema, Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,8 +51,23 @@ class Phase:
     optional: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What a kind declares besides its function, checked."""
+
+    name: str
+    queue: str
+    priority: int
+    policy: Policy
+    timeout: timedelta | None
+    options: Options  # of its jobs, unless they are enqueued with others
+    category: str | None
+    rules: Rules | None
+    breaker: str | None  # while it is open, jobs of this kind are blocked
+
+
 class Kind(Generic[P, R]):
-    """A registered function; call it to run it here and now, `enqueue` it to have a worker run it."""
+    """A registered function; call it to run it directly, `enqueue` it to have a worker run it."""
 
     phases: tuple[Phase, ...] = ()  # of a pipeline
 
@@ -60,33 +75,24 @@ class Kind(Generic[P, R]):
         self,
         function: Callable[..., Any],
         enqueuer: Enqueuer,
-        *,
-        name: str,
-        queue: str,
-        priority: int,
-        policy: Policy,
-        timeout: timedelta | None,
+        declared: Declaration,
         mode: Mode,
-        options: Options,
         signature: Schema | None = None,
-        category: str | None = None,
-        rules: Rules | None = None,
-        breaker: str | None = None,
     ) -> None:
         self.function = function
-        self.name = check_name(name, "kind")
-        self.queue = check_name(queue, "queue")
-        self.priority = check_priority(priority)
-        self._policy = policy
-        self._timeout = timeout
-        self._usual: tuple[Settings, Policy] | None = None
+        self.name = name = declared.name
+        self.queue = declared.queue
+        self.priority = declared.priority
         self.mode = mode
-        self.category = category
-        self.rules = rules
-        self.breaker = breaker  # while it is open, jobs of this kind wait
-        self._ruling = None if rules is None else Ruling(self.name, rules, lambda: self.signature)
+        self.category = declared.category
+        self.rules = declared.rules
+        self.breaker = declared.breaker
+        self._policy = declared.policy
+        self._timeout = declared.timeout
+        self._defaults = declared.options
+        self._default_policy: tuple[Settings, Policy] | None = None
+        self._validator = None if self.rules is None else PayloadValidator(name, self.rules, lambda: self.signature)
         self._enqueuer = enqueuer
-        self._defaults = options
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
@@ -99,20 +105,20 @@ class Kind(Generic[P, R]):
 
     @property
     def policy(self) -> Policy:
-        """Its own; of one that declares no retry, with the one of the settings."""
-        if self._policy.retry is not USUAL_RETRY:
+        """Its own; without a declared retry, with that of the settings."""
+        if self._policy.retry is not DEFAULT_RETRY:
             return self._policy
         settings = self._enqueuer.settings
-        if self._usual is None or self._usual[0] is not settings:
-            self._usual = settings, msgspec.structs.replace(self._policy, retry=settings.retry)
-        return self._usual[1]
+        if self._default_policy is None or self._default_policy[0] is not settings:
+            self._default_policy = settings, msgspec.structs.replace(self._policy, retry=settings.retry)
+        return self._default_policy[1]
 
     @property
     def timeout(self) -> timedelta | None:
-        """How long one attempt may take: its own, or what the settings say for its queue; None is without limit."""
+        """How long one attempt may take: its own, or that of the settings for its queue; None: no limit."""
         if self._timeout is None:
             return self._enqueuer.settings.timeout_of(self.queue)
-        return None if self._timeout is NEVER else self._timeout
+        return None if self._timeout is NO_TIMEOUT else self._timeout
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -121,11 +127,11 @@ class Kind(Generic[P, R]):
         return f"<kind {self.name}>"
 
     def options(self, **changes: Any) -> "Request[P, R]":
-        """How this one job is to differ: priority, run_at, delay, unique, tenant, within, …"""
+        """Options for one job: priority, run_at, delay, unique, tenant, within, …"""
         return Request(self, read_options(self._defaults, changes))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a job; when this returns, it survives a crash."""
+        """Store a job; once this returns, the job is durable."""
         return await Request[P, R](self, self._defaults).enqueue(*args, **kwargs)
 
     async def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Handle[R]]:
@@ -138,25 +144,25 @@ class Kind(Generic[P, R]):
         return SyncRequest(self, self._defaults)
 
     def upgrade(self, version: str) -> Callable[[Upgrade], Upgrade]:
-        """Make a function (payload -> payload) bring those of an older version to the next, before they are run."""
-        if self._ruling is None:
+        """Make a function (payload -> payload) that upgrades payloads of an older version before they run."""
+        if self._validator is None:
             raise UsageError(f"kind {self.name} has no rules, so no versions: give it some, Rules(versions=[…])")
-        ruling = self._ruling
+        validator = self._validator
 
         def register(function: Upgrade) -> Upgrade:
-            ruling.add_upgrade(version, function)
+            validator.add_upgrade(version, function)
             return function
 
         return register
 
     def check(self, payload: Mapping[str, Any]) -> Checked:
-        """A payload as it is stored, checked by its rules and the handler's signature, and what it says of its job."""
-        if self._ruling is not None:
-            return self._ruling.check(payload)
+        """Check a payload by the kind's rules and the handler's signature."""
+        if self._validator is not None:
+            return self._validator.check(payload)
         return Checked(self.signature.encode(payload, self._enqueuer.settings.payload_limit))
 
     def problems(self, payload: Mapping[str, Any]) -> list[FieldError]:
-        """Everything that is wrong with a payload; nothing, if it can be enqueued."""
+        """All errors of a payload; empty if it can be enqueued."""
         try:
             self.check(payload)
         except PayloadInvalid as error:
@@ -164,20 +170,24 @@ class Kind(Generic[P, R]):
         return []
 
     def check_tenant(self, tenant: str | None) -> None:
-        """PayloadInvalid if a job has to have a tenant, and this one has none: SQL does not know of that setting."""
+        """PayloadInvalid if the settings require a tenant and there is none; SQL does not know that setting."""
         if tenant is None and self._enqueuer.settings.tenants:
-            raise _no_tenant(self.name)
+            raise PayloadInvalid(
+                f"{self.name}: option tenant is missing, and every job of this app has one (setting tenants): enqueue "
+                'it by app.tenant("acme").enqueue(…), or with .options(tenant="acme")',
+                "tenant",
+            )
 
     def accept(self, payload: str, tenant: str | None) -> Accepted:
-        """What the handler gets of a stored payload; PayloadInvalid if that breaks the kind's rules."""
-        return Accepted(payload, payload) if self._ruling is None else self._ruling.accept(payload, tenant)
+        """What the handler gets of a stored payload; PayloadInvalid if it breaks the kind's rules."""
+        return Accepted(payload, payload) if self._validator is None else self._validator.accept(payload, tenant)
 
     def prepare(self, options: Options, payload: Mapping[str, Any]) -> NewJob:
         """A checked job, ready to be stored."""
         return self.prepare_many(options, (payload,))[0]
 
     def prepare_many(self, options: Options, payloads: Iterable[Mapping[str, Any]]) -> list[NewJob]:
-        """Checked jobs; what they are enqueued from inside of gives them correlation and parent."""
+        """Checked jobs; those enqueued by a handler inherit its correlation id, parent and tenant."""
         settings = self._enqueuer.settings
         limit = settings.payload_limit
         current = CURRENT.get()
@@ -204,22 +214,22 @@ class Kind(Generic[P, R]):
         )
         check, new_id = self.signature.encode, self._enqueuer.new_id
         name, queue = self.name, options.queue or self.queue
-        if self._ruling is None:
+        if self._validator is None:
             self.check_tenant(tenant)
             return [NewJob(options.id or new_id(), name, queue, check(payload, limit), *shared) for payload in payloads]
-        checked = map(self._ruling.check, payloads)
+        checked = map(self._validator.check, payloads)
         jobs = [(NewJob(options.id or new_id(), name, queue, one.text, *shared), one) for one in checked]
-        return [self._told(job, one, options) for job, one in jobs]
+        return [self._with_columns(job, one, options) for job, one in jobs]
 
-    def _told(self, job: NewJob, checked: Checked, options: Options) -> NewJob:
-        """With what the payload says of its job; it must not contradict what the caller says."""
+    def _with_columns(self, job: NewJob, checked: Checked, options: Options) -> NewJob:
+        """With the columns that the payload sets; they must not contradict the options."""
         unique = checked.unique
-        for name, given, said in (
+        for name, given, from_payload in (
             ("tenant", job.tenant, checked.tenant),
             ("correlation_id", options.correlation_id, checked.correlation_id),
             ("unique", options.unique, unique),
         ):
-            if given is not None and said is not None and given != said:
+            if given is not None and from_payload is not None and given != from_payload:
                 if name == "tenant" and options.tenant is None:
                     raise PayloadInvalid(
                         f"{self.name}: the payload names another tenant than that of the job that enqueues it; if that "
@@ -232,19 +242,17 @@ class Kind(Generic[P, R]):
                     name,
                 )
         if unique is not None and options.unique is None:
-            # Where the key came from, for whoever makes the job again under another one, and may not know the kind.
+            # The field is stored, because a requeue under another key may not know the kind.
             field = None if self.rules is None else self.rules.unique_field
             own = {**self.details(replace(options, unique=unique)), "unique_field": field}
             job = msgspec.structs.replace(job, unique=unique, options=_json(own))
         self.check_tenant(checked.tenant or job.tenant)
         return msgspec.structs.replace(
-            job,
-            tenant=checked.tenant or job.tenant,
-            correlation_id=checked.correlation_id or job.correlation_id,
+            job, tenant=checked.tenant or job.tenant, correlation_id=checked.correlation_id or job.correlation_id
         )
 
     def details(self, options: Options) -> dict[str, Any]:
-        """What is stored with a job for those who do not have its kind: NewJob.options."""
+        """NewJob.options: what readers without the kind need to know."""
         details: dict[str, Any] = {}
         if self.phases:
             details["phases"] = [phase.name for phase in self.phases]
@@ -258,14 +266,6 @@ class Kind(Generic[P, R]):
         return details
 
 
-def _no_tenant(kind: str) -> PayloadInvalid:
-    return PayloadInvalid(
-        f"{kind}: option tenant is missing, and every job of this app has one (setting tenants): enqueue it by "
-        'app.tenant("acme").enqueue(…), or with .options(tenant="acme")',
-        "tenant",
-    )
-
-
 def _json(details: dict[str, Any]) -> str | None:
     return msgspec.json.encode(details).decode() if details else None
 
@@ -276,6 +276,9 @@ class _Request(Generic[P, R]):
     def __init__(self, kind: Kind[P, R], options: Options) -> None:
         self._kind = kind
         self._options = options
+
+    def options(self, **changes: Any) -> Self:
+        return type(self)(self._kind, read_options(self._options, changes))
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         return self._kind.prepare(self._options, self._kind.signature.bind(args, kwargs))
@@ -290,9 +293,6 @@ class Request(_Request[P, R]):
     """A kind with options, ready to be enqueued."""
 
     __slots__ = ()
-
-    def options(self, **changes: Any) -> "Request[P, R]":
-        return Request(self._kind, read_options(self._options, changes))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         return await self._kind._enqueuer.submit(self._prepare(args, kwargs), self._options.within)
@@ -309,9 +309,6 @@ class SyncRequest(_Request[P, R]):
     """The blocking form."""
 
     __slots__ = ()
-
-    def options(self, **changes: Any) -> "SyncRequest[P, R]":
-        return SyncRequest(self._kind, read_options(self._options, changes))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
         return self._kind._enqueuer.submit_sync(self._prepare(args, kwargs), self._options.within)

@@ -1,8 +1,9 @@
-"""How one job may differ from its kind's defaults, each option checked as it is given."""
+"""Options: how one job differs from its kind's defaults."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -10,21 +11,21 @@ from dutiful.core import ids
 from dutiful.core.duration import LONGEST, Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import OnConflict, Scope, Unique
-from dutiful.core.payload import check_name
-from dutiful.core.retry import Retry
+from dutiful.core.json import check_name
+from dutiful.core.retry.policy import Retry
 from dutiful.core.settle import Policy
-from dutiful.core.webhook import Receiver, read_receiver
+from dutiful.core.webhooks.message import Receiver, read_receiver
 
-E = TypeVar("E", Scope, OnConflict)
+E = TypeVar("E", bound=Enum)
 MAX_INT = 2_147_483_647
-# What a kind that declares nothing has; what stands for these is in the settings.
-USUAL_RETRY = Retry()
-NEVER = LONGEST
+# Placeholders of a kind that declares nothing; the settings have the real values.
+DEFAULT_RETRY = Retry()
+NO_TIMEOUT = LONGEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How one job differs from its kind's defaults."""
+    """Those that are None keep the kind's default."""
 
     priority: int | None = None
     queue: str | None = None
@@ -41,30 +42,31 @@ class Options:
     created_by: str | None = None
     id: UUID | None = None
     within: Any = None
-    webhook: Receiver | None = None  # who is told when the job ends
+    webhook: Receiver | None = None  # posted to when the job ends
 
 
 def read_options(base: Options, changes: dict[str, Any]) -> Options:
-    """`changes` checked one by one; each error names the option and the remedy."""
+    """Check `changes` one by one; each error names the option and the remedy."""
     unknown = set(changes) - set(Options.__slots__)
     if unknown:
         raise UsageError(f"there is no option {sorted(unknown)[0]!r}; there are: {', '.join(Options.__slots__)}")
     read: dict[str, Any] = {}
     for name, value in changes.items():
-        read[name] = None if value is None else _READERS.get(name, _as_it_is)(value)
-    options = replace(base, **{n: v for n, v in read.items() if v is not None or n not in ("depends_on",)})
+        read[name] = value if value is None or name not in _READERS else _READERS[name](value)
+    if read.get("depends_on", ()) is None:
+        del read["depends_on"]
+    options = replace(base, **read)
     if options.run_at is not None and options.delay is not None:
         raise UsageError("give run_at or delay, not both")
     return options
 
 
 def read_policy(retry: Any, max_crashes: Any, on_crash: Any) -> Policy:
-    """What a kind declares about its failures and crashes."""
-    if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
-        raise UsageError(f"max_crashes {max_crashes!r} must be a whole number from 1")
+    """The policy that a kind declares for failures and crashes."""
+    whole_number(max_crashes, "max_crashes", 1)
     if on_crash not in ("retry", "fail"):
         raise UsageError(f'on_crash {on_crash!r} must be "retry" or "fail"')
-    return Policy(read_retry(retry) or USUAL_RETRY, max_crashes, on_crash == "retry")
+    return Policy(read_retry(retry) or DEFAULT_RETRY, max_crashes, on_crash == "retry")
 
 
 def read_retry(value: Any) -> Retry | None:
@@ -78,27 +80,25 @@ def read_retry(value: Any) -> Retry | None:
 
 
 def read_timeout(value: Duration | None) -> timedelta | None:
-    """None: as the settings say; NEVER: without limit, whatever they say."""
+    """None: as in the settings; NO_TIMEOUT: no limit, whatever the settings are."""
     if value is None:
         return None
     if value == "never":
-        return NEVER
+        return NO_TIMEOUT
     timeout = duration(value, "timeout")
     if not timeout:
         raise UsageError('timeout 0 leaves a job no time: give it some, or "never" for no limit')
     return timeout
 
 
-def _as_it_is(value: Any) -> Any:
+def whole_number(value: Any, name: str, least: int, most: int = MAX_INT, hint: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UsageError(f"{name} {value!r:.80} must be a whole number from {least}{hint}")
     return value
 
 
 def check_priority(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_INT:
-        raise UsageError(
-            f"priority {value!r} must be a whole number from 0, where lower runs first; the default is 100"
-        )
-    return value
+    return whole_number(value, "priority", 0, hint=", where lower runs first; the default is 100")
 
 
 def _read_run_at(value: Any) -> datetime:
@@ -112,56 +112,46 @@ def _read_run_at(value: Any) -> datetime:
         raise UsageError(f"run_at {value} is no date in UTC; give one within the calendar") from None
 
 
-def _read_attempts(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_INT:
-        raise UsageError(f"max_attempts {value!r} must be a whole number from 1, the first run included")
-    return value
-
-
 def _read_unique(value: Any) -> Unique:
     if isinstance(value, str):
         value = Unique(value)
     if not isinstance(value, Unique):
         raise UsageError(f"unique {value!r} must be a text or a Unique(…)")
     check_name(value.key, "unique", limit=500)
-    scope = _one_of(Scope, value.scope, "unique.scope")
-    action = _one_of(OnConflict, value.on_conflict, "unique.on_conflict")
+    scope = one_of(Scope, value.scope, "unique.scope")
+    action = one_of(OnConflict, value.on_conflict, "unique.on_conflict")
     if (scope is Scope.WINDOW) != (value.window is not None):
         raise UsageError("unique: give a window with scope window, and only then, as in window=timedelta(hours=1)")
     window = None if value.window is None else duration(value.window, "unique.window")
     return Unique(value.key, scope, action, window, value.across_kinds)
 
 
-def _one_of(choices: type[E], value: Any, name: str) -> E:
+def one_of(choices: type[E], value: Any, name: str) -> E:
     try:
         return choices(value)
     except ValueError:
-        raise UsageError(f"{name} {value!r} must be one of: {', '.join(choices)}") from None
+        known = ", ".join(choice.value for choice in choices)
+        raise UsageError(f"{name} {value!r:.80} must be one of: {known}") from None
 
 
-def _read_uuid(name: str) -> Callable[[Any], UUID]:
-    def read(value: Any) -> UUID:
-        if isinstance(value, UUID):
-            return value
-        if isinstance(value, str):
-            return ids.parse_any(value)
-        raise UsageError(f"{name} {value!r} must be a job's id")
-
-    return read
+def read_id(value: Any, name: str = "job_id") -> UUID:
+    """A job's id, given as itself, as text, or by the handle or record of the job."""
+    value = getattr(value, "id", value)
+    if not isinstance(value, UUID | str):
+        raise UsageError(f"{name} {value!r:.80} must be a job's id: a UUID, or its text")
+    return value if isinstance(value, UUID) else ids.parse_any(value)
 
 
-def _read_v7(value: UUID) -> UUID:
-    if value.version != 7:
-        raise UsageError(f"id {value} must be a version 7 UUID, as app.new_id() makes: retention goes by its time")
-    return value
+def _read_own_id(value: Any) -> UUID:
+    job_id = read_id(value, "id")
+    if job_id.version != 7:
+        raise UsageError(f"id {job_id} must be a version 7 UUID, as app.new_id() makes: retention goes by its time")
+    return job_id
 
 
 def _read_needs(value: Any) -> tuple[UUID, ...]:
     items = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-    read = _read_uuid("depends_on")
-    return tuple(
-        dict.fromkeys(read(getattr(item, "id", item) if not isinstance(item, UUID) else item) for item in items)
-    )
+    return tuple(dict.fromkeys(read_id(item, "depends_on") for item in items))
 
 
 def _read_subject(value: Any) -> Mapping[str, Any]:
@@ -179,10 +169,10 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "tenant": lambda v: check_name(v, "tenant"),
     "correlation_id": lambda v: check_name(str(v), "correlation_id"),
     "created_by": lambda v: check_name(v, "created_by"),
-    "parent_id": _read_uuid("parent_id"),
-    "retry_of": _read_uuid("retry_of"),
-    "id": lambda v: _read_v7(_read_uuid("id")(v)),
-    "max_attempts": _read_attempts,
+    "parent_id": lambda v: read_id(v, "parent_id"),
+    "retry_of": lambda v: read_id(v, "retry_of"),
+    "id": _read_own_id,
+    "max_attempts": lambda v: whole_number(v, "max_attempts", 1, hint=", the first run included"),
     "depends_on": _read_needs,
     "subject": _read_subject,
     "webhook": read_receiver,

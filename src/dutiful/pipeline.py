@@ -1,20 +1,17 @@
-"""A pipeline: one job that runs through named phases and remembers how far it came."""
+"""Pipelines: jobs that run through named phases and remember which are completed."""
 
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from dutiful.context import Context
 from dutiful.core.duration import Duration
 from dutiful.core.errors import UsageError
-from dutiful.core.payload import check_name
-from dutiful.core.retry import Retry
-from dutiful.core.rules import Rules
-from dutiful.core.settle import Policy
-from dutiful.kind import Enqueuer, Kind, Mode, Phase
-from dutiful.options import Options, read_retry, read_timeout
-from dutiful.signature import JointSignature, Signature, check_function
+from dutiful.core.json import check_name
+from dutiful.core.retry.policy import Retry
+from dutiful.kind import Declaration, Enqueuer, Kind, Mode, Phase
+from dutiful.options import read_retry, read_timeout
+from dutiful.payload.signature import JointSignature, Signature, check_function
 
 F = TypeVar("F", bound=Callable[..., Any])
 OnRetry = Literal["resume", "restart"]
@@ -22,45 +19,18 @@ When = Callable[[Context], Any]
 
 
 class Pipeline(Kind[..., Any]):
-    """A kind made of phases, run in the order in which they are declared; its result is that of the last one.
+    """A kind made of phases, run in the order of their declaration; its result is that of the last phase.
 
-    `on_retry`: "resume" passes by what was completed and keeps its results, "restart" begins with the first phase.
+    `on_retry`: "resume" skips completed phases and keeps their results, "restart" begins with the first phase.
     """
 
     signature: JointSignature
 
-    def __init__(
-        self,
-        enqueuer: Enqueuer,
-        *,
-        name: str,
-        queue: str,
-        priority: int,
-        policy: Policy,
-        timeout: timedelta | None,
-        options: Options,
-        on_retry: OnRetry = "resume",
-        category: str | None = None,
-        rules: Rules | None = None,
-        breaker: str | None = None,
-    ) -> None:
+    def __init__(self, enqueuer: Enqueuer, declared: Declaration, on_retry: OnRetry) -> None:
+        name = declared.name
         if on_retry not in ("resume", "restart"):
             raise UsageError(f'pipeline {name}: on_retry {on_retry!r} must be "resume" or "restart"')
-        super().__init__(
-            self._refuse,
-            enqueuer,
-            name=name,
-            queue=queue,
-            priority=priority,
-            policy=policy,
-            timeout=timeout,
-            mode=Mode.PHASES,
-            options=options,
-            signature=JointSignature(name),
-            category=category,
-            rules=rules,
-            breaker=breaker,
-        )
+        super().__init__(self._refuse, enqueuer, declared, Mode.PHASES, JointSignature(name))
         self.resumes = on_retry == "resume"
         self.__name__ = self.__qualname__ = name
         self.__doc__ = type(self).__doc__
@@ -95,52 +65,37 @@ class Pipeline(Kind[..., Any]):
     ) -> Any:
         """Make a function the next phase; it stays a plain function.
 
-        A parameter named after an earlier phase gets that one's result. `when`, a quick plain function, says whether it
-        is run or skipped. If an `optional` one fails for good, the pipeline goes on and ends as completed_with_errors;
-        without a `retry` of its own it is tried once.
+        A parameter named after an earlier phase gets its result. `when`, a quick plain function, decides whether it
+        runs or is skipped. If an `optional` phase fails finally, the pipeline continues and ends as
+        completed_with_errors; without its own `retry` it is tried once.
         """
 
         def register(function: F) -> F:
             own = check_function(function)
-            self._add(function, name or own, timeout, retry, when, optional)
+            chosen = name or own
+            where = f"pipeline {self.name}, phase {chosen}"
+            earlier = [phase.name for phase in self.phases]
+            if self.signature.used:
+                raise UsageError(
+                    f"{where}: the pipeline is in use already; declare all phases before the first enqueue"
+                )
+            if check_name(chosen, "phase") in earlier:
+                raise UsageError(f"{where}: there is one of that name already; give one of them another: phase(name=…)")
+            if retry is not None and not self.resumes:
+                raise UsageError(
+                    f'{where}: a retry of its own needs on_retry="resume", because restart begins with the first'
+                )
+            if when is not None and (not callable(when) or inspect.iscoroutinefunction(when)):
+                raise UsageError(f"{where}: when must be a plain function of the context, as in when=lambda ctx: …")
+            signature = Signature(function, f"{self.name}.{chosen}", earlier)
+            mode = Mode.LOOP if inspect.iscoroutinefunction(function) else Mode.THREAD
+            limit, own_retry = read_timeout(timeout), read_retry(retry)
+            phase = Phase(chosen, len(earlier), function, signature, mode, limit, own_retry, when, optional)
+            self.phases = (*self.phases, phase)
+            self.signature = JointSignature(self.name, [(p.name, p.signature) for p in self.phases])
             return function
 
         return register if function is None else register(function)
-
-    def _add(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        timeout: Duration | None,
-        retry: Retry | str | None,
-        when: When | None,
-        optional: bool,
-    ) -> None:
-        where = f"pipeline {self.name}, phase {name}"
-        earlier = [phase.name for phase in self.phases]
-        if self.signature.used:
-            raise UsageError(f"{where}: the pipeline is in use already; declare all phases before the first enqueue")
-        if check_name(name, "phase") in earlier:
-            raise UsageError(f"{where}: there is one of that name already; give one of them another: phase(name=…)")
-        if retry is not None and not self.resumes:
-            raise UsageError(
-                f'{where}: a retry of its own needs on_retry="resume", for a restart begins with the first phase'
-            )
-        if when is not None and (not callable(when) or inspect.iscoroutinefunction(when)):
-            raise UsageError(f"{where}: when must be a plain function of the context, as in when=lambda ctx: …")
-        phase = Phase(
-            name,
-            len(earlier),
-            function,
-            Signature(function, f"{self.name}.{name}", earlier),
-            Mode.LOOP if inspect.iscoroutinefunction(function) else Mode.THREAD,
-            read_timeout(timeout),
-            read_retry(retry),
-            when,
-            optional,
-        )
-        self.phases = (*self.phases, phase)
-        self.signature = JointSignature(self.name, [(p.name, p.signature) for p in self.phases])
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UsageError(f"pipeline {self.name} cannot be called; enqueue it, or call one of its phases")

@@ -1,34 +1,36 @@
-"""What an app declares: categories, kinds, pipelines, resources, breakers, schedules, callbacks, each by its name."""
+"""Everything that an app declares, by name: kinds, pipelines, categories, schedules, breakers, webhooks, alerts."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from functools import partial
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
-import msgspec
-
-from dutiful.breaker import BreakerSpec, breaker_policy, read_breaker
-from dutiful.breaker import name_of as breaker_name
 from dutiful.context import Context
-from dutiful.core.breaker import BreakerPolicy
-from dutiful.core.cron import CatchUp, Cron, Every
+from dutiful.core.breaker.state import BreakerPolicy
+from dutiful.core.cron import CatchUp
 from dutiful.core.duration import Duration
 from dutiful.core.errors import FieldError, UnknownKind, UsageError
 from dutiful.core.job import JobRecord, Unique
-from dutiful.core.payload import check_name
-from dutiful.core.retry import Retry
-from dutiful.core.rules import Rules
-from dutiful.duties import ScheduleRecord
-from dutiful.kind import Enqueuer, Kind, Mode
-from dutiful.options import Options, read_options, read_policy, read_timeout
-from dutiful.payload_rule import PayloadRule
+from dutiful.core.json import check_name
+from dutiful.core.metrics.alert import AlertRule
+from dutiful.core.retry.policy import Retry
+from dutiful.core.rules.rules import Rules
+from dutiful.declare.alert import AlertOptions, check_off, read_alert, rules_of
+from dutiful.declare.breaker import BreakerSpec, breaker_policy, read_breaker
+from dutiful.declare.breaker import name_of as breaker_name
+from dutiful.declare.schedule import ScheduleSpec, read_schedule
+from dutiful.declare.webhook import WebhookSpec, read_webhook
+from dutiful.kind import Declaration, Enqueuer, Kind, Mode
+from dutiful.options import Options, check_priority, read_options, read_policy, read_timeout
+from dutiful.payload.signature import check_function
+from dutiful.payload.sql_rules import PayloadRule
+from dutiful.payload.validator import problems
 from dutiful.pipeline import OnRetry, Pipeline
-from dutiful.ruling import problems
-from dutiful.schedule import ScheduleSpec, read_schedule_options
 from dutiful.settings import DEFAULT_QUEUE
-from dutiful.signature import check_function
-from dutiful.telling import Telling
+from dutiful.store.schedules import ScheduleRecord
+from dutiful.store.webhooks import WebhookRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,11 +39,23 @@ Callback = Callable[[JobRecord], Any]
 CallbackT = TypeVar("CallbackT", bound=Callback)
 
 
-class JobDecorator:
-    """What @app.job(…) with arguments returns; typed so that `enqueue` has the handler's parameters."""
+class KindOptions(TypedDict, total=False):
+    """The options of @app.job(…) and app.pipeline(…); those left out have the defaults of Registry._declarer."""
 
-    def __init__(self, register: Callable[[Callable[..., Any]], Kind[Any, Any]]) -> None:
-        self._register = register
+    queue: str
+    priority: int  # lower runs first
+    retry: Retry | str | None  # a policy or the name of one; None: that of the settings
+    timeout: Duration | None  # of one attempt; None: that of the settings, "never": no limit
+    max_crashes: int  # how many workers may die running a job before it fails
+    on_crash: Literal["retry", "fail"]
+    unique: Any
+    category: str | None
+    rules: Rules | None  # besides those of its category
+    breaker: BreakerSpec | str | None  # while it is open, jobs of the kind wait, and no attempt is counted
+
+
+class JobDecorator(Protocol):
+    """What @app.job(…) with arguments returns; typed so that `enqueue` has the handler's parameters."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
@@ -51,20 +65,19 @@ class JobDecorator:
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Kind[P, R]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Kind[Any, Any]:
-        return self._register(function)
 
 
-class Registry(Telling, Enqueuer):
-    """The declaring half of an app; the other half enqueues what is declared here."""
+class Registry(Enqueuer):
+    """The declaring half of an app; the other half, `Dutiful`, enqueues what is declared here."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.kinds: dict[str, Kind[Any, Any]] = {}
         self.categories: dict[str, Rules] = {}
         self.schedules: dict[str, ScheduleSpec] = {}
         self.resources: dict[str, Resource] = {}
         self.breakers: dict[str, BreakerSpec] = {}
+        self.webhooks: dict[str, WebhookSpec] = {}
+        self.alerts: dict[str, AlertRule | None] = {}  # None: a built-in one that is off
         self.stale_callbacks: list[Callback] = []
         self.delete_callbacks: list[Callback] = []
 
@@ -83,17 +96,8 @@ class Registry(Telling, Enqueuer):
         /,
         *,
         name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = 100,
-        retry: Retry | str | None = None,
-        timeout: Duration | None = None,
         process: bool = False,
-        max_crashes: int = 3,
-        on_crash: Literal["retry", "fail"] = "retry",
-        unique: Any = None,
-        category: str | None = None,
-        rules: Rules | None = None,
-        breaker: BreakerSpec | str | None = None,
+        **options: Unpack[KindOptions],
     ) -> JobDecorator: ...
     def job(
         self,
@@ -101,83 +105,66 @@ class Registry(Telling, Enqueuer):
         /,
         *,
         name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = 100,
-        retry: Retry | str | None = None,
-        timeout: Duration | None = None,
         process: bool = False,
-        max_crashes: int = 3,
-        on_crash: Literal["retry", "fail"] = "retry",
-        unique: Any = None,
-        category: str | None = None,
-        rules: Rules | None = None,
-        breaker: BreakerSpec | str | None = None,
+        **options: Unpack[KindOptions],
     ) -> Any:
-        """Make a function a kind; its parameters' types are the payload's schema, and `rules` add to its category's.
+        """Make a function a kind; its parameters' types are the payload's schema. See KindOptions for the options.
 
-        While the `breaker` is open, its jobs wait, and spend no attempt.
+        With `process`, a plain function runs in a process of its own, which can be killed.
         """
-        ruled, under = self._rules(category, rules), breaker_name(breaker)
-        policy, limit = read_policy(retry, max_crashes, on_crash), read_timeout(timeout)
+        declare = self._declarer(**options)
 
         def register(function: Callable[..., Any]) -> Kind[Any, Any]:
             own = check_function(function)
-            chosen = self._new_name(name or own)
-            self.kinds[chosen] = Kind(
-                function,
-                self,
-                name=chosen,
-                queue=queue,
-                priority=priority,
-                policy=policy,
-                timeout=limit,
-                mode=_mode(function, process=process, name=chosen),
-                options=read_options(Options(), {"unique": unique}),
-                category=category,
-                rules=ruled,
-                breaker=under,
-            )
-            return self.kinds[chosen]
+            declared = declare(name or own)
+            mode = _mode(function, process=process, name=declared.name)
+            kind: Kind[Any, Any] = Kind(function, self, declared, mode)
+            self.kinds[declared.name] = kind
+            return kind
 
-        return JobDecorator(register) if function is None else register(function)
+        return register if function is None else register(function)
 
-    def pipeline(
+    def pipeline(self, name: str, *, on_retry: OnRetry = "resume", **options: Unpack[KindOptions]) -> Pipeline:
+        """A kind made of phases: `publish = app.pipeline("publish")`, then `@publish.phase` on each function."""
+        pipeline = self.kinds[name] = Pipeline(self, self._declarer(**options)(name), on_retry)
+        return pipeline
+
+    def _declarer(
         self,
-        name: str,
         *,
         queue: str = DEFAULT_QUEUE,
         priority: int = 100,
         retry: Retry | str | None = None,
-        on_retry: OnRetry = "resume",
         timeout: Duration | None = None,
         max_crashes: int = 3,
-        on_crash: Literal["retry", "fail"] = "retry",
+        on_crash: str = "retry",
         unique: Any = None,
         category: str | None = None,
         rules: Rules | None = None,
         breaker: BreakerSpec | str | None = None,
-    ) -> Pipeline:
-        """A kind made of phases: `publish = app.pipeline("publish")`, then `@publish.phase` on each function."""
-        pipeline = Pipeline(
-            self,
-            name=self._new_name(name),
-            queue=queue,
-            priority=priority,
+    ) -> Callable[[str], Declaration]:
+        """Checks the options of a kind; its name may be known only later."""
+        declared = partial(
+            Declaration,
+            queue=check_name(queue, "queue"),
+            priority=check_priority(priority),
             policy=read_policy(retry, max_crashes, on_crash),
             timeout=read_timeout(timeout),
             options=read_options(Options(), {"unique": unique}),
-            on_retry=on_retry,
             category=category,
             rules=self._rules(category, rules),
             breaker=breaker_name(breaker),
         )
-        self.kinds[name] = pipeline
-        return pipeline
+
+        def declare(name: str) -> Declaration:
+            _check_new(name, self.kinds, "a kind", " name: @app.job(name=…)")
+            return declared(name=check_name(name, "kind"))
+
+        return declare
 
     def category(self, name: str, rules: Rules | None = None) -> Rules:
-        """Name a group of kinds that share rules for their payloads: `@app.job(category=name)` joins it."""
-        if check_name(name, "category") in self.categories:
-            raise UsageError(f"there is a category {name!r} already; give one of them another name")
+        """Declare a group of kinds that share rules for their payloads: `@app.job(category=name)` joins it."""
+        _check_new(check_name(name, "category"), self.categories, "a category")
         self.categories[name] = Rules().plus(_read_rules(rules))
         return self.categories[name]
 
@@ -190,15 +177,10 @@ class Registry(Telling, Enqueuer):
         return self.categories[category].plus(_read_rules(own))
 
     def validate(self, kind: Kind[Any, Any] | Rules | str, payload: Mapping[str, Any]) -> list[FieldError]:
-        """Everything that keeps a payload from being enqueued as a kind, or by rules alone; nothing, if it can be."""
+        """All errors that keep a payload from being enqueued as a kind, or by rules alone; empty if it is valid."""
         if isinstance(kind, Rules):
             return problems(kind, payload)
         return (self.kind(kind) if isinstance(kind, str) else kind).problems(payload)
-
-    def _new_name(self, name: str) -> str:
-        if name in self.kinds:
-            raise UsageError(f"there is a kind {name!r} already; give one of them another name: @app.job(name=…)")
-        return name
 
     def kind(self, name: str) -> Kind[Any, Any]:
         try:
@@ -215,13 +197,12 @@ class Registry(Telling, Enqueuer):
     def breaker(
         self, name: str, *, failures: int | None = None, open_for: Duration | None = None, probes: int = 1
     ) -> BreakerSpec:
-        """Declare a breaker: after so many failures in a row it lets no call through for that long, then `probes` to
-        find out. What is left out is in the settings: breaker_failures, breaker_open_for.
+        """Declare a breaker: after so many `failures` in a row it rejects calls for `open_for`, then allows `probes`.
+
+        What is left out is read from the settings: breaker_failures, breaker_open_for.
         """
-        if name in self.breakers:
-            raise UsageError(f"there is a breaker {name!r} already; give one of them another name")
-        spec = read_breaker(name, failures, open_for, probes)
-        self.breakers[name] = spec
+        _check_new(name, self.breakers, "a breaker")
+        spec = self.breakers[name] = read_breaker(name, failures, open_for, probes)
         return spec
 
     def on_stale(self, function: CallbackT) -> CallbackT:
@@ -246,55 +227,82 @@ class Registry(Telling, Enqueuer):
         payload: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> ScheduleSpec:
-        """Enqueue `kind` again and again: by a cron expression in a time zone, or every so often."""
-        if not isinstance(kind, Kind):
-            wanted = f"app.kind({kind!r})" if isinstance(kind, str) else "what @app.job has made of your function"
-            raise UsageError(f"{kind!r:.80} is not a kind: give app.schedule the kind itself, {wanted}")
-        if (cron is None) == (every is None):
-            raise UsageError("give a schedule either a cron expression or every=…")
-        when = Cron(cron, timezone) if cron is not None else Every(every if every is not None else 0)
-        try:
-            policy = CatchUp(catch_up)
-        except ValueError:
-            raise UsageError(f"catch_up {catch_up!r} must be one of: skip, one, all") from None
-        checked = kind.check(payload or {})
-        chosen = read_schedule_options(options)
-        if self.settings.tenants and chosen.tenant is None and checked.tenant is None:
-            raise UsageError(
-                f"schedule {name or kind.name}: option tenant is missing, and every job of this app has one (setting "
-                'tenants); give it here, as in tenant="acme"'
-            )
-        if chosen.tenant is not None and checked.tenant is not None and chosen.tenant != checked.tenant:
-            raise UsageError(
-                f"schedule {name or kind.name}: option tenant is not what the payload says; leave the option out, it "
-                "is taken from the payload"
-            )
-        spec = ScheduleSpec(name or kind.name, kind, when, policy, msgspec.json.decode(checked.text), chosen)
-        if spec.name in self.schedules:
-            raise UsageError(f"there is a schedule {spec.name!r} already; give one of them another name=…")
+        """Enqueue `kind` regularly: by a cron expression in a time zone, or `every` so often."""
+        spec = read_schedule(kind, cron, every, name, timezone, catch_up, payload or {}, options, self.settings)
+        _check_new(spec.name, self.schedules, "a schedule", " name=…")
         self.schedules[spec.name] = spec
         return spec
 
+    def webhook(
+        self,
+        name: str,
+        url: str,
+        *,
+        kinds: Iterable[Kind[Any, Any] | str] | None = None,
+        states: Iterable[str] | None = None,
+        alerts: bool = False,
+        secrets: str | Iterable[str] | None = None,
+    ) -> WebhookRecord:
+        """Post to this URL when jobs end: all, or those of these kinds and states; signed with the settings'
+        webhook_secrets, or with its own `secrets`, the newest first.
+
+        With `alerts`, it gets alerts that fire or end, and jobs only if kinds or states are named.
+        """
+        _check_new(name, self.webhooks, "a webhook")
+        spec = self.webhooks[name] = read_webhook(name, url, kinds, states, secrets, self.settings, alerts=alerts)
+        return spec.record
+
+    def webhook_secrets(self, name: str | None) -> tuple[str, ...]:
+        """The secrets that sign a webhook's messages; without a name, those of a job's own webhook.
+
+        A webhook that this app does not declare has none here, because another app may have given it its own.
+        """
+        if name is None:
+            return self.settings.webhook_secrets
+        spec = self.webhooks.get(name)
+        return () if spec is None else spec.secrets or self.settings.webhook_secrets
+
+    def alert(
+        self, name: str, metric: str | None = None, *, off: bool = False, **options: Unpack[AlertOptions]
+    ) -> AlertRule | None:
+        """Fire an alert once `metric` has been above or below the threshold for `hold`; a built-in alert's name
+        replaces that one, or with off=True turns it off. See docs/guides/alerts.md for the rest."""
+        _check_new(name, self.alerts, "an alert")
+        if off:
+            check_off(name, {"metric": metric, **options})
+        self.alerts[name] = None if off else read_alert(name, metric, **options)
+        return self.alerts[name]
+
+    def alert_rules(self) -> dict[str, AlertRule]:
+        """All rules that a worker evaluates, by name."""
+        settings = self.settings
+        return rules_of(self.alerts, settings.alerts_off, runbook_url=settings.runbook_url, counting=settings.metrics)
+
     def schedule_records(self, now: datetime) -> list[ScheduleRecord]:
-        """As they are stored, for an app that starts now; not those of kinds that its workers leave to others."""
-        taken = self.settings.kinds
-        return [spec.record(now) for spec in self.schedules.values() if not taken or spec.kind.name in taken]
+        """As they are stored, for an app that starts now, without those of kinds that its workers do not run."""
+        kinds = self.settings.kinds
+        return [spec.record(now) for spec in self.schedules.values() if not kinds or spec.kind.name in kinds]
 
     def breaker_policies(self) -> dict[str, BreakerPolicy]:
-        """Of every breaker that is declared, or that a kind names."""
+        """The policy of every breaker that is declared, or that a kind names."""
         named = {kind.breaker for kind in self.kinds.values() if kind.breaker is not None}
-        usual = dict.fromkeys(named, breaker_policy(self.settings))
-        return usual | {name: spec.policy(self.settings) for name, spec in self.breakers.items()}
+        default = dict.fromkeys(named, breaker_policy(self.settings))
+        return default | {name: spec.policy(self.settings) for name, spec in self.breakers.items()}
 
     def breaker_kinds(self) -> dict[str, str | None]:
         """The breaker of every kind."""
         return {name: kind.breaker for name, kind in self.kinds.items()}
 
     def payload_rules(self) -> dict[str, PayloadRule | None]:
-        """What a database can see to by itself, of every kind."""
+        """The rules of every kind that the database itself checks."""
         return {
             name: None if kind.rules is None else PayloadRule.of(name, kind.rules) for name, kind in self.kinds.items()
         }
+
+
+def _check_new(name: str, known: Container[str], what: str, another: str = " name") -> None:
+    if name in known:
+        raise UsageError(f"there is {what} {name!r:.80} already; give one of them another{another}")
 
 
 def _read_rules(value: Any) -> Rules | None:

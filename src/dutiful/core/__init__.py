@@ -1,1 +1,1 @@
-"""The pure heart: values and decisions, with no clock, randomness or I/O of their own."""
+"""Pure values and decisions, without a clock, randomness or I/O."""

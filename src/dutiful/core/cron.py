@@ -1,4 +1,4 @@
-"""Schedules as values, and the decision which of their firings to make now."""
+"""Schedules as values, and the decision which firings are due."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,10 +17,10 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Five cron fields (six with leading seconds) in a time zone; clock changes are treated as Debian's cron does.
+    """Five cron fields (six with leading seconds) in a time zone; clock changes are handled as by Debian's cron.
 
-    A time that the clocks skip fires when they resume, one that they repeat fires the first time only; a wildcard in
-    the minute or the hour goes by real time.
+    A time that is skipped fires right after the change, one that is repeated fires only the first time; a wildcard in
+    the minute or the hour follows real time.
     """
 
     expression: str
@@ -38,7 +38,7 @@ class Cron:
             next(CronSim(self.expression, _EPOCH.astimezone(zone)))
         except StopIteration:
             raise UsageError(f"expression {self.expression!r} never fires: check its day and month.") from None
-        except (CronSimError, ValueError, AttributeError) as error:  # the last two: an endless number, not text
+        except (CronSimError, ValueError, AttributeError) as error:  # the last two: a huge number, not a text
             raise UsageError(
                 f"expression {self.expression!r} is not a cron expression ({error}): give minute, hour, day of month, "
                 'month and day of week, as in "0 3 * * *" (daily at 03:00) or "*/5 * * * MON-FRI".'
@@ -75,19 +75,16 @@ Schedule: TypeAlias = Cron | Every
 
 
 class CatchUp(Enum):
-    """What becomes of firings that nobody was there to make."""
+    """What happens to firings that were missed because no worker ran."""
 
-    SKIP = "skip"
-    """They are dropped."""
-    ONE = "one"
-    """One firing stands for all of them: the latest."""
-    ALL = "all"
-    """Each is made, a limited number at a time."""
+    SKIP = "skip"  # none is made
+    ONE = "one"  # only the latest is made
+    ALL = "all"  # each is made, a limited number at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """The firings to make now, oldest first, and when to look again."""
+    """The firings to make now, oldest first, and when the next one is due."""
 
     times: tuple[datetime, ...]
     next_at: datetime
@@ -104,7 +101,7 @@ def due(
 ) -> Firing:
     """Decide what to fire at `now`, given the first firing not yet made; one later than `grace` counts as missed.
 
-    Under ALL, more than `limit` leave `next_at` in the past, and the next call goes on from there.
+    With ALL, more than `limit` leave `next_at` in the past, and the next call continues from there.
     """
     first, now = _utc(next_at), _utc(now)
     if first > now:
@@ -122,7 +119,7 @@ def due(
 
 
 def _latest(schedule: Schedule, first: datetime, now: datetime) -> datetime:
-    """The last firing from `first` to `now`, by halving: years may have been missed of a schedule of seconds."""
+    """The last firing from `first` to `now`, by bisection, because years of a schedule of seconds may be missed."""
     latest, end = first, now
     while (following := schedule.next_after(latest)) <= now:
         middle = latest + (end - latest) / 2

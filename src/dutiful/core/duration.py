@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: `"1h30m"`, seconds as a number, or a timedelta."""
+"""Lengths of time as people write them: `"1h30m"`, a number of seconds, or a timedelta."""
 
 import re
 from datetime import timedelta
@@ -16,14 +16,14 @@ _TEXT = re.compile(" ?".join(f"(?:{_NUMBER}{unit})?" for unit in ("d", "h", "m",
 
 
 def duration(value: Duration, name: str = "duration") -> timedelta:
-    """Read a length of time, zero to a century; `name` is what an error calls it, if it is to be named."""
+    """Read a length of time from zero to a century; errors call it `name`."""
     try:
         length = _read(value)
     except (OverflowError, ValueError):  # too large for a timedelta, or not a number at all
         length = None
     if length is None or not timedelta(0) <= length <= LONGEST:
-        called = f"{name} {_shown(value)}" if name else _shown(value)
-        raise UsageError(f"{called} is not a length of time from 0 to {LONGEST.days} days. {_remedy(value)}")
+        shown = f"{name} {_shown(value)}" if name else _shown(value)
+        raise UsageError(f"{shown} is not a length of time from 0 to {LONGEST.days} days. {_remedy(value)}")
     return length
 
 
@@ -46,14 +46,11 @@ def _read(value: object) -> timedelta | None:
     match value:
         case timedelta():
             return value
-        case bool():
-            return None
-        case int() | float():
+        case int() | float() if not isinstance(value, bool):
             return timedelta(seconds=value)
         case str():
             return _read_text(value.strip())
-        case _:
-            return None
+    return None
 
 
 def _read_text(text: str) -> timedelta | None:
@@ -66,7 +63,7 @@ def _read_text(text: str) -> timedelta | None:
 
 def _remedy(value: object) -> str:
     text = 'Write it as "500ms", "30s", "2m", "1h30m" or "7d"'
-    # Whoever gave text may be at a prompt or behind HTTP, where there is nothing else.
+    # Text may come from a command line or over HTTP, where nothing else can be given.
     return f"{text}." if isinstance(value, str) else f"{text}, as a number of seconds, or as a timedelta."
 
 

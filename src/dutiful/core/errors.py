@@ -1,21 +1,26 @@
-"""What can go wrong, named after whose fault it is; each message says what to do next."""
+"""All exceptions, named after whose fault they are; each message says what to do next."""
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 
 class DutifulError(Exception):
     """The base of every error that Dutiful raises."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without __init__, which takes other arguments than those that Exception keeps.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
+
 
 class UsageError(DutifulError):
-    """The caller's fault: trying again without a change will not help."""
+    """The caller made a mistake, so a retry without a change will not help."""
 
 
 class FieldError(NamedTuple):
-    """What is wrong with one field of a payload; never with its value."""
+    """What is wrong with one field of a payload; it never contains the value."""
 
     field: str  # its path: `account.owner`, `items[3]`; `payload` for the whole
     problem: str
@@ -25,9 +30,9 @@ class FieldError(NamedTuple):
 
 
 class PayloadInvalid(UsageError):
-    """A payload does not fit its kind; `field` is the path of the culprit, if there is a single one.
+    """A payload does not fit its kind; `field` is the path of the wrong field, if there is only one.
 
-    `errors` are all that were found.
+    `errors` are all errors that were found.
     """
 
     def __init__(self, message: str, field: str | None = None, errors: Sequence[FieldError] = ()) -> None:
@@ -53,16 +58,13 @@ class UniqueConflict(DutifulError):
         super().__init__(message)
         self.existing = existing
 
-    def __reduce__(self) -> tuple[type["UniqueConflict"], tuple[str, UUID]]:
-        return type(self), (str(self), self.existing)
-
 
 class JobNotFound(DutifulError):
-    """There is no such job: it never was, it was removed by retention, or it belongs to another tenant."""
+    """There is no such job: it never existed, retention has deleted it, or it belongs to another tenant."""
 
 
 class DeadLetterNotFound(DutifulError):
-    """There is no such dead letter: its job never failed for good, it was removed, or it belongs to another tenant."""
+    """There is no such dead letter: its job did not fail, it was deleted, or it belongs to another tenant."""
 
 
 class BulkRunNotFound(DutifulError):
@@ -70,72 +72,63 @@ class BulkRunNotFound(DutifulError):
 
 
 class PostNotFound(DutifulError):
-    """There is no such message to a webhook, or none that has ended."""
+    """There is no such webhook message, or it has not ended."""
 
 
 class NotAllowed(DutifulError):
-    """The principal may not do this, or may not see it; nothing was changed."""
+    """The principal may not do or see this; nothing was changed."""
 
 
 class IllegalTransition(DutifulError):
-    """The state of a job or a dead letter does not allow this act; nothing was changed."""
+    """The state of a job or dead letter does not allow this action; nothing was changed."""
 
 
 class StoreUnavailable(DutifulError):
-    """The database did not answer; what was asked for may be tried again."""
+    """The database did not answer; the call may be tried again."""
 
 
 class SchemaMismatch(DutifulError):
-    """The database's schema and this release do not fit each other; `remedy` is what to do about `problem`."""
+    """The database's schema does not fit this release; `remedy` says what to do about `problem`."""
 
     def __init__(self, problem: str, remedy: str = "run `dutiful migrate`") -> None:
         super().__init__(f"{problem}; {remedy}")
         self.problem = problem
         self.remedy = remedy
 
-    def __reduce__(self) -> tuple[type["SchemaMismatch"], tuple[str, str]]:
-        return type(self), (self.problem, self.remedy)
-
 
 class ClaimLost(DutifulError):
-    """The job is no longer ours: its lease ended, and whatever we did under it is discarded."""
+    """The claim is no longer held: its lease ended, and what was done under it is discarded."""
 
 
 class LockLost(DutifulError):
-    """A named lock was lost while its holder worked under it: its connection to the database ended."""
+    """A named lock was lost while it was held, because its connection to the database ended."""
 
 
 class BreakerOpen(DutifulError):
-    """The breaker `name` lets no call through before `until`; unhandled, the job is run again then, unspent."""
+    """The breaker `name` rejects calls until `until`; unhandled, the job runs again then, and no attempt is counted."""
 
     def __init__(self, name: str, until: datetime, wait: timedelta) -> None:
         super().__init__(f"the breaker {name} is open: no call is made before {until:%Y-%m-%d %H:%M:%S} UTC")
         self.name = name
         self.until = until
-        self.wait = wait  # how long that is, by the clock of the database
-
-    def __reduce__(self) -> tuple[type["BreakerOpen"], tuple[str, datetime, timedelta]]:
-        return type(self), (self.name, self.until, self.wait)
+        self.wait = wait  # the time until then, by the database's clock
 
 
 class ItemsFailed(DutifulError):
-    """Every item that a job worked on has failed."""
+    """All items of a job have failed."""
 
 
 class StreamOverflow(DutifulError):
-    """This reader of events was too slow, so it was dropped; subscribe again, the snapshot tells what was missed."""
+    """This reader of events was too slow and was dropped; subscribe again, the snapshot shows what was missed."""
 
 
 class JobFailed(DutifulError):
-    """The awaited job has no result: it ended in `state`, because of `error`."""
+    """The awaited job has no result: it ended as `state`, because of `error`."""
 
     def __init__(self, message: str, state: str, error: Mapping[str, object] | None = None) -> None:
         super().__init__(message)
         self.state = state
         self.error = error
-
-    def __reduce__(self) -> tuple[type["JobFailed"], tuple[str, str, Mapping[str, object] | None]]:
-        return type(self), (str(self), self.state, self.error)
 
 
 class JobCancelled(DutifulError):
@@ -143,12 +136,12 @@ class JobCancelled(DutifulError):
 
 
 class ResultTimeout(DutifulError):
-    """The awaited job did not finish in the time allowed; it goes on."""
+    """The awaited job did not finish within the timeout; it continues."""
 
 
 class ShutdownTimeout(DutifulError):
-    """Jobs still ran when the time to shut down was over, or outcomes could not be stored; others take them later."""
+    """At the end of the grace period jobs still ran, or outcomes could not be stored; other workers run these again."""
 
 
 class DataRefused(DutifulError):
-    """The database refused what it was given, and would refuse it again; nothing was stored."""
+    """The database rejected the data, and would reject it again; nothing was stored."""

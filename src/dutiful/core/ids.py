@@ -1,7 +1,7 @@
-"""A job's id: a UUIDv7 inside, and one exact spelling of it for people and URLs.
+"""Job ids: UUIDv7 in the database, and one exact spelling for people and URLs.
 
-The public form is Crockford's Base32 with two check digits in four groups, `01JCPZ5-…`. Each id has one spelling, so
-that ids can be compared, logged and searched as text.
+The public form is Crockford's Base32 with two check digits in four groups, `01JCPZ5-…`. Each id has only one spelling,
+so that ids can be compared, logged and searched as text.
 """
 
 import re
@@ -26,13 +26,13 @@ _FIXED_BITS = 0xF << 76 | 0b11 << 62
 
 
 def public(uuid: UUID) -> str:
-    """Spell an id for people, in 31 characters."""
+    """The public spelling of an id, 31 characters long."""
     spelling: str = base32_lib.encode(uuid.int, split_every=_GROUP, min_length=_LENGTH, checksum=True)
     return spelling.upper()
 
 
 def parse(text: str) -> UUID:
-    """Read the public spelling, and only that one: near misses are refused with the right spelling."""
+    """Read exactly the public spelling; the error for a variant names the right one."""
     uuid = _decode(text)
     if text != (spelling := public(uuid)):
         raise MalformedId(f"{_shown(text)} is not the exact spelling of this id: write it as {spelling}.")
@@ -50,7 +50,7 @@ def parse_any(text: str) -> UUID:
 
 
 def from_parts(ms: int, random: bytes) -> UUID:
-    """Make a v7 id of a Unix time in milliseconds and ten random bytes."""
+    """Make a v7 id from a Unix time in milliseconds and ten random bytes."""
     if not 0 <= ms < 1 << 48:
         raise UsageError(f"ms {ms} does not fit a v7 id: pass Unix milliseconds, from 1970 on.")
     if len(random) != 10:
@@ -75,12 +75,12 @@ def floor_at(moment: datetime) -> UUID:
 
 
 def first_from(moment: datetime) -> UUID:
-    """The smallest v7 id whose time is not before `moment`, be that before 1970 or within a millisecond."""
+    """The smallest v7 id whose time is not before `moment`, which may lie before 1970 or within a millisecond."""
     return from_parts(max(0, -((_EPOCH - moment) // _MILLISECOND)), bytes(10))
 
 
 def _decode(text: str) -> UUID:
-    # base32-lib forgives signs and foreign digits in a checksum, and any length: leave it nothing to forgive.
+    # base32-lib tolerates signs and foreign digits in a checksum, and any length, so these are checked first.
     plain = text.replace("-", "")
     if len(plain) != _LENGTH:
         raise _malformed(

@@ -1,11 +1,11 @@
-"""The things a job works through, and what became of each: every one is in exactly one list."""
+"""Items that a job works through; each is in exactly one of four lists."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dutiful.core.error_info import message_of, storable, type_of
 from dutiful.core.errors import UsageError
-from dutiful.core.payload import clean
+from dutiful.core.json import clean
+from dutiful.core.retry.error_info import message_of, storable, type_of
 
 ItemName = str | int
 NAME_LIMIT = 200
@@ -13,8 +13,8 @@ REASON_LIMIT = 500
 LARGEST = 2**63
 
 
-class Ledger:
-    """All begin as in progress; each mark moves one of them out of there, once."""
+class ItemCounts:
+    """Items start as in progress; each is marked once as completed, skipped or failed."""
 
     __slots__ = ("completed", "failed", "in_progress", "skipped", "total")
 
@@ -46,11 +46,11 @@ class Ledger:
         self.skipped[self._take(name)] = text
 
     def fail(self, name: ItemName, error: BaseException | str) -> None:
-        told = _told(error)
-        self.failed[self._take(name)] = told
+        described = _describe(error)
+        self.failed[self._take(name)] = described
 
-    def shape(self) -> dict[str, Any]:
-        """As it is stored and shown."""
+    def as_dict(self) -> dict[str, Any]:
+        """As stored and shown."""
         return {
             "total": self.total,
             "in_progress": list(self.in_progress),
@@ -72,20 +72,20 @@ class Ledger:
         return name
 
     def _ending(self, name: ItemName) -> str | None:
-        for word, group in (("completed", self.completed), ("skipped", self.skipped), ("failed", self.failed)):
+        for ending, group in (("completed", self.completed), ("skipped", self.skipped), ("failed", self.failed)):
             if name in group:
-                return word
+                return ending
         return None
 
 
-def item_errors(ledgers: Iterable[Ledger], limit: int) -> list[dict[str, Any]]:
-    """The first failures of all, as they are kept with a job: type, message and item."""
-    errors = ({**error, "item": name} for ledger in ledgers for name, error in ledger.failed.items())
+def item_errors(groups: Iterable[ItemCounts], limit: int) -> list[dict[str, Any]]:
+    """The first `limit` failures, as stored with a job: type, message and item."""
+    errors = ({**error, "item": name} for group in groups for name, error in group.failed.items())
     return [error for error, _ in zip(errors, range(limit), strict=False)]
 
 
 def plain(name: ItemName) -> ItemName:
-    """A text or number of the user's own class (an enum, a slug) as what it is: JSON and drivers take no others."""
+    """A subclass of str or int (an enum, a slug) as plain str or int, because JSON and drivers take no others."""
     match name:
         case bool():
             return name
@@ -108,7 +108,7 @@ def check_item(name: ItemName) -> ItemName:
     raise UsageError(f"item {name!r:.80} must be a number, or a text of 1 to {NAME_LIMIT} characters; give name=…")
 
 
-def _told(error: BaseException | str) -> dict[str, str]:
+def _describe(error: BaseException | str) -> dict[str, str]:
     if isinstance(error, str):
         return {"type": "ItemFailed", "message": storable(str.__str__(error), REASON_LIMIT)}
     return {"type": type_of(error), "message": storable(message_of(error), REASON_LIMIT)}

@@ -1,4 +1,4 @@
-"""A job as it is asked for, as it is claimed, and as it is looked up."""
+"""A job as it is enqueued, as it is claimed, and as it is looked up."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -7,8 +7,10 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.errors import JobNotFound
+from dutiful.core.ids import public
 from dutiful.core.pipeline import PhaseState
-from dutiful.core.transitions import State
+from dutiful.core.states import State
 
 
 class Scope(StrEnum):
@@ -16,22 +18,21 @@ class Scope(StrEnum):
 
     QUEUED = "queued"  # until the job is claimed for the first time
     ACTIVE = "active"  # until the job is final
-    WINDOW = "window"  # for a span of time from enqueue, whatever becomes of the job
-    FOREVER = "forever"  # for good; it outlives retention
+    WINDOW = "window"  # for a length of time from enqueue, even if the job ends earlier
+    FOREVER = "forever"  # even after retention has deleted the job
 
 
 class OnConflict(StrEnum):
     """What an enqueue does when its unique key is taken."""
 
     REJECT = "reject"  # raise UniqueConflict
-    RETURN = "return"  # hand back the job that holds the key
-    REPLACE = (
-        "replace"  # cancel the holder if it still waits and take its key; a running holder is left alone and returned
-    )
+    RETURN = "return"  # return the job that holds the key
+    # Cancel the holder if it is waiting, and take its key; a running holder is left alone and returned.
+    REPLACE = "replace"
 
 
 class Unique(msgspec.Struct, frozen=True):
-    """One job at a time for a key, within a tenant and, unless `across_kinds`, within a kind."""
+    """Allows one job at a time for a key, within a tenant and, unless `across_kinds`, within a kind."""
 
     key: str
     scope: Scope = Scope.ACTIVE
@@ -41,7 +42,7 @@ class Unique(msgspec.Struct, frozen=True):
 
 
 class NewJob(msgspec.Struct, frozen=True):
-    """One request for work, checked and encoded, ready to be stored. JSON fields hold text."""
+    """A checked and encoded job, ready to be stored. JSON fields hold text."""
 
     id: UUID
     kind: str
@@ -63,19 +64,19 @@ class NewJob(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> bool:
-        """Nothing to look up before it is stored, so that it may share a batch."""
+        """Whether nothing must be looked up before it is stored, so that it may share a batch."""
         return self.unique is None and not self.depends_on
 
 
 class Insertion(StrEnum):
     MADE = "made"
-    EXISTING = "existing"  # the id, or by OnConflict.RETURN the key, was there already
+    EXISTING = "existing"  # the id, or by OnConflict.RETURN the key, existed already
     REJECTED = "rejected"
     REPLACED = "replaced"
 
 
 class Inserted(msgspec.Struct, frozen=True):
-    """What became of one NewJob; `job_id` is the job that now stands for the request."""
+    """How one NewJob was stored; `job_id` is the job that now represents it."""
 
     job_id: UUID
     insertion: Insertion
@@ -89,12 +90,12 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A job that is ours until its lease ends; (job_id, claim_id) is the proof. JSON fields hold text."""
+    """A job that its worker owns until the lease ends; (job_id, claim_id) is the proof. JSON fields hold text."""
 
     job_id: UUID
     claim_id: int
-    attempt: int  # this one included, the first is 1
-    crashes: int  # attempts lost with their worker, this one not included
+    attempt: int  # including this one; the first is 1
+    crashes: int  # attempts lost with their worker, before this one
     seq: int
     kind: str
     queue: str
@@ -106,15 +107,15 @@ class Claim(msgspec.Struct, frozen=True):
     parent_id: UUID | None
     subject: str | None
     options: str | None
-    waited: float = 0.0  # seconds since it was due, by the store's clock
+    waited: float = 0.0  # seconds from due to claimed, by the store's clock
 
     @property
     def correlation(self) -> str:
         return self.correlation_id or str(self.job_id)
 
 
-class Lapsed(msgspec.Struct, frozen=True):
-    """A claim, for others than its worker: what the core needs to decide its job's fate."""
+class HeldClaim(msgspec.Struct, frozen=True):
+    """A claim as others than its worker see it, with what is needed to decide the job's next state."""
 
     job_id: UUID
     claim_id: int
@@ -132,10 +133,10 @@ class Lapsed(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job has come, as its handler last said."""
+    """The progress that a job's handler reported last."""
 
     phase: str | None = None
-    percent: float | None = None  # of the phase, or of a job that has none
+    percent: float | None = None  # of the phase, or of a job without phases
     overall: int | None = None  # of the job
     message: str | None = None
     items: dict[str, Any] | None = None  # total, in_progress, completed, skipped, failed
@@ -143,12 +144,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a pipeline, as far as it has come."""
+    """The state of one phase of a pipeline."""
 
     name: str
     position: int
     state: PhaseState
-    attempt: int  # how often it was begun, interruptions not counted
+    attempt: int  # how often it was started, interruptions not counted
     started_at: datetime | None = None
     ended_at: datetime | None = None
     result: Any = None
@@ -156,7 +157,7 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One job with where it stands, as people look it up."""
+    """A job with its current state."""
 
     id: UUID
     kind: str
@@ -164,11 +165,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     payload: Any
     priority: int
-    attempt: int  # attempts spent, the running one included
+    attempt: int  # attempts spent, including the running one
     crashes: int
     max_attempts: int
     created_at: datetime
-    run_at: datetime | None  # when it is due: the time it was asked for, or of its next retry
+    run_at: datetime | None  # when it is due: as enqueued, or its next retry
     started_at: datetime | None = None  # of the running or the final attempt
     finished_at: datetime | None = None
     expires_at: datetime | None = None  # end of the lease
@@ -186,17 +187,17 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str | None = None
     options: dict[str, Any] | None = None
     progress: Progress | None = None
-    stale_at: datetime | None = None  # retention has marked it: it will be deleted when its time is over
-    last_error: dict[str, Any] | None = None  # of an attempt before, as long as the job has not ended
+    stale_at: datetime | None = None  # set by retention, which will delete it later
+    last_error: dict[str, Any] | None = None  # of an earlier attempt, until the job ends
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """What went wrong last: at its end or, as long as it has not ended, in an attempt before."""
+        """The last error: that of its end or, until it ends, of an earlier attempt."""
         return self.errors[0] if self.errors else self.last_error
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """One claim that was not the final one and what came of it."""
+    """A claim that was not the final one, with its outcome."""
 
     job_id: UUID
     claim_id: int
@@ -206,3 +207,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     claimed_at: datetime | None
     ended_at: datetime
     error: dict[str, Any] | None
+
+
+def job_not_found(job_id: UUID) -> JobNotFound:
+    return JobNotFound(f"there is no job {public(job_id)}: it never existed, or retention has deleted it")

@@ -1,14 +1,14 @@
-"""What came of one attempt, as values; and the exceptions by which a handler asks for one of them."""
+"""The outcomes of an attempt as values, and the exceptions by which a handler asks for one of them."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from dutiful.core.duration import Duration, duration
-from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import UsageError
-from dutiful.core.retry import Retry
-from dutiful.core.retry_after import LONGEST_WAIT, RetryTime, read_retry_after
+from dutiful.core.retry.backoff import LONGEST_WAIT, RetryTime, read_retry_after
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.policy import Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """It ran to its end, but some of its items failed."""
+    """The job completed, but some of its items failed."""
 
     result: str | None
     errors: tuple[dict[str, Any], ...]
@@ -26,7 +26,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTry:
-    """A phase's own retry policy, and how often the phase was tried: they count instead of the job's."""
+    """A phase's own retry policy and attempts, which count instead of the job's."""
 
     retry: Retry
     attempt: int
@@ -34,7 +34,7 @@ class PhaseTry:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    error: dict[str, Any]  # as made by core.error_info.describe
+    error: dict[str, Any]  # made by core.retry.error_info
     exception: type[BaseException] | None = None
     retry_after: timedelta | None = None
     final: bool = False
@@ -45,7 +45,7 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class Snoozed:
     delay: timedelta
-    because: dict[str, Any] | None = None  # what kept it from its work, for people; as made by core.error_info
+    because: dict[str, Any] | None = None  # why it snoozes, made by core.retry.error_info
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Its worker died or lost its lease."""
+    """The worker died or lost its lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Claimed ahead of time and given back before it was started."""
+    """The job was claimed ahead and given back before it was started."""
 
 
 Outcome = Done | Partial | Failed | Snoozed | Cancelled | TimedOut | Lost | Released
 
 
 class Snooze(Exception):
-    """Raise or return it in a handler: run this job again later; no attempt is spent."""
+    """Raise or return it in a handler to run this job again later; the attempt is not counted."""
 
     def __init__(self, delay: Duration) -> None:
         self.delay = duration(delay)
@@ -82,7 +82,7 @@ class Snooze(Exception):
 
 
 class Cancel(Exception):
-    """Raise or return it in a handler: this job is no longer wanted; it ends as cancelled."""
+    """Raise or return it in a handler to end this job as cancelled."""
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         self.reason = reason
@@ -90,7 +90,7 @@ class Cancel(Exception):
 
 
 class Skip(Exception):
-    """Raise it while working on an item: the item is skipped, for this reason; its siblings go on."""
+    """Raise it while working on an item to skip that item; the others go on."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -98,38 +98,39 @@ class Skip(Exception):
 
 
 class Fail(Exception):
-    """Raise it in a handler: this job can never succeed; it becomes a dead letter at once."""
+    """Raise it in a handler if this job can never succeed; it becomes a dead letter at once."""
 
     error_class: ClassVar = ErrorClass.NON_RETRYABLE
 
 
 class Transient(Exception):
-    """Raise it in a handler: the attempt failed for a reason that passes by itself."""
+    """Raise it in a handler if the attempt failed for a temporary reason."""
 
     error_class: ClassVar = ErrorClass.TRANSIENT
 
 
 class Retryable(Exception):
-    """Raise it in a handler: the attempt failed and is worth another one, whatever it was raised from."""
+    """Raise it in a handler if another attempt may succeed, whatever error it was raised from."""
 
     error_class: ClassVar = ErrorClass.RETRYABLE
 
 
 class RateLimited(Exception):
-    """Raise it in a handler: the other side asked us to slow down; `retry_after` is how long, if it said so.
+    """Raise it in a handler if a service asked for fewer calls; `retry_after` is the wait that it asked for, if any.
 
-    A header is taken as it came, seconds or a date; one that cannot be read counts as none. At most a day is waited.
+    A header's text is accepted as it is, seconds or a date; one that cannot be read is ignored. The longest wait is a
+    day.
     """
 
     error_class: ClassVar = ErrorClass.RATE_LIMITED
 
     def __init__(self, reason: str = "asked to slow down", *, retry_after: Duration | None = None) -> None:
-        self.retry_after = _asked_for(retry_after)
+        self.retry_after = _read_wait(retry_after)
         super().__init__(reason)
 
 
 class RetryAfter(Exception):
-    """Raise it in a handler: the attempt failed, and the next one is to wait this long."""
+    """Raise it in a handler if the attempt failed and the next one should wait this long."""
 
     error_class: ClassVar = ErrorClass.RETRYABLE
 
@@ -148,11 +149,11 @@ class TimeoutExceeded(Exception):
     error_class: ClassVar = ErrorClass.TRANSIENT
 
 
-def _asked_for(retry_after: Duration | None) -> RetryTime | None:
+def _read_wait(retry_after: Duration | None) -> RetryTime | None:
     asked = read_retry_after(retry_after) if isinstance(retry_after, str) else None
     if asked is not None or retry_after is None:
         return asked
     try:
         return min(duration(retry_after, "retry_after"), LONGEST_WAIT) or None
-    except UsageError:  # it came from outside: that must not turn a failure that passes into one for good
+    except UsageError:  # it came from outside, and must not turn a temporary failure into a final one
         return None

@@ -1,4 +1,4 @@
-"""A pipeline's phases: where one can stand, and how far the whole has come."""
+"""The states of a pipeline's phases, and the progress of the whole pipeline."""
 
 import math
 from enum import StrEnum
@@ -9,14 +9,14 @@ from dutiful.core.errors import UsageError
 class PhaseState(StrEnum):
     RUNNING = "running"
     COMPLETED = "completed"
-    SKIPPED = "skipped"  # its condition said so
+    SKIPPED = "skipped"  # by its condition
     FAILED = "failed"
-    INTERRUPTED = "interrupted"  # its worker died, stopped or snoozed it; it runs again from its start
+    INTERRUPTED = "interrupted"  # its worker died or stopped, or it snoozed; it runs again from its start
     CANCELLED = "cancelled"
 
     @property
     def over(self) -> bool:
-        """Whether a retry that resumes passes it by."""
+        """Whether a retry that resumes skips it."""
         return self in (PhaseState.COMPLETED, PhaseState.SKIPPED)
 
 
@@ -27,5 +27,5 @@ def check_percent(percent: float) -> float:
 
 
 def overall(position: int, percent: float, phases: int) -> int:
-    """How far a pipeline is when the phase at `position` (the first is 0) has come to `percent`; halves round up."""
+    """The percentage of a pipeline whose phase at `position` (the first is 0) is at `percent`; halves round up."""
     return math.floor((position * 100 + percent) / phases + 0.5)

@@ -1,17 +1,21 @@
-"""Who acts, and how far their word goes."""
+"""Who acts: principals, their roles and their tenant."""
 
 from enum import StrEnum
 
 import msgspec
 
+from dutiful.core.errors import UsageError
+
+ANY_TENANT = "*"  # in the database's setting: rows of every tenant are visible
+
 
 class Role(StrEnum):
-    """Each may do all that those before it may."""
+    """Each may do all that the roles before it may."""
 
-    VIEWER = "viewer"  # looks at jobs of its own tenant
-    STAFF = "staff"  # belongs to the house; by itself it opens no door of the admin API
+    VIEWER = "viewer"  # sees jobs of its own tenant
+    STAFF = "staff"  # an employee; alone it gives no access to the admin API
     MANAGER = "manager"  # reviews and acts
-    ADMIN = "admin"  # besides: the fleet, tokens
+    ADMIN = "admin"  # also the fleet and tokens
 
     def reaches(self, other: "Role") -> bool:
         order = list(Role)
@@ -19,7 +23,7 @@ class Role(StrEnum):
 
 
 class Origin(StrEnum):
-    """Through which door an act came."""
+    """The interface through which an action came."""
 
     CLI = "cli"
     API = "api"
@@ -29,10 +33,17 @@ class Origin(StrEnum):
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """One who acts. With a `tenant`, nothing of another one exists for them."""
+    """A person or program that acts. With a `tenant`, nothing of another tenant exists for it."""
 
     name: str
     role: Role = Role.ADMIN
     tenant: str | None = None
     origin: Origin = Origin.PYTHON
     address: str | None = None  # where a request came from
+
+
+def check_tenant(tenant: str) -> str:
+    """Refuse a name that would mean all tenants, or none, or that no database can store."""
+    if tenant in ("", ANY_TENANT) or "\0" in tenant:
+        raise UsageError(f"tenant {tenant!r} is not a name: give one that is not empty, not * and without NUL")
+    return tenant

@@ -1,7 +1,7 @@
-"""The one place that decides what becomes of a job after an attempt."""
+"""Decides, for both stores and all workers, what becomes of a job after an attempt."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Protocol, assert_never
 from uuid import UUID
@@ -9,8 +9,6 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core import ids
-from dutiful.core.error_class import ErrorClass
-from dutiful.core.error_info import class_of, describe, made
 from dutiful.core.outcome import (
     Cancelled,
     Done,
@@ -25,16 +23,19 @@ from dutiful.core.outcome import (
     TimeoutExceeded,
 )
 from dutiful.core.pipeline import PhaseState
-from dutiful.core.retry import Retry
-from dutiful.core.transitions import Act, State, check
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.error_info import class_of, describe, make_error
+from dutiful.core.retry.policy import Retry
+from dutiful.core.states import State, Transition, check
 
 log = logging.getLogger("dutiful.core")
 Uniform = Callable[[float, float], float]
 ZERO = timedelta(0)
+REFUSED = "refused"  # the outcome recorded for an attempt that reported after its claim was lost
 
 
-class Held(Protocol):
-    """What the decision needs to know of a claim; Claim and Lapsed both have it."""
+class ClaimFacts(Protocol):
+    """What the decision needs to know about a claim; Claim and HeldClaim both have it."""
 
     @property
     def job_id(self) -> UUID: ...
@@ -49,7 +50,7 @@ class Held(Protocol):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """How a kind wants its failures and crashes treated."""
+    """How a kind treats failures and crashes."""
 
     retry: Retry = Retry()
     max_crashes: int = 3
@@ -68,59 +69,78 @@ class Change(msgspec.Struct, frozen=True):
     delay: timedelta | None = None  # for State.SCHEDULED
     result: str | None = None
     errors: tuple[dict[str, Any], ...] = ()
-    keep_seq: bool = False  # back to the place in the line that it had
-    # What becomes of a phase that was running, and by CANCELLED of all that are not over.
+    keep_seq: bool = False  # back to its old position in the queue
+    # The state of the phase that was running; CANCELLED applies to all phases that are not over.
     phase_to: PhaseState | None = None
 
     @property
-    def barred_by(self) -> str | None:
-        """The breaker before whose gate it waits, unless its kind is paused, too."""
+    def rejected_by(self) -> str | None:
+        """The breaker whose gate blocks it, unless its kind is paused as well."""
         return self.errors[0].get("breaker") if self.outcome == "snoozed" and self.errors else None
 
 
-def decide(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
-    """The Change for `outcome`; `max_attempts` is the job's own, which may differ from its kind's."""
+def decide(held: ClaimFacts, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
+    """The Change that `outcome` makes; `max_attempts` is the job's own, which may differ from its kind's."""
     match outcome:
         case Done(result):
-            return _move(held, Act.COMPLETE, State.COMPLETED, "done", result=result)
+            return _move(held, Transition.COMPLETE, State.COMPLETED, "done", result=result)
         case Partial(result, errors):
-            return _move(held, Act.COMPLETE, State.COMPLETED_WITH_ERRORS, "partial", result=result, errors=errors)
+            return _move(
+                held, Transition.COMPLETE, State.COMPLETED_WITH_ERRORS, "partial", result=result, errors=errors
+            )
         case Failed(error, _, _, _, phase, more):
-            delay = delay_after(outcome, *_counting(held, policy, max_attempts, phase), uniform)
+            delay = delay_after(outcome, *_counted(held, policy, max_attempts, phase), uniform)
             return _retry_or_fail(held, "failed", delay, (error, *more), phase)
         case TimedOut(_, error, phase):
-            delay = delay_after(outcome, *_counting(held, policy, max_attempts, phase), uniform)
+            delay = delay_after(outcome, *_counted(held, policy, max_attempts, phase), uniform)
             return _retry_or_fail(held, "timed_out", delay, (error,), phase)
         case Snoozed(delay, because):
-            # A snooze is not a failure, so the attempt is handed back.
-            told = () if because is None else (because,)
+            # A snooze is not a failure, so the attempt is not counted.
+            errors = () if because is None else (because,)
             if because is not None and "breaker" in because:
-                return _move(held, Act.SNOOZE, State.BLOCKED, "snoozed", attempt=held.attempt - 1, errors=told)
-            return _later(held, Act.SNOOZE, "snoozed", delay, attempt=held.attempt - 1, errors=told)
+                return _move(held, Transition.SNOOZE, State.BLOCKED, "snoozed", attempt=held.attempt - 1, errors=errors)
+            return _later(held, Transition.SNOOZE, "snoozed", delay, attempt=held.attempt - 1, errors=errors)
         case Cancelled(reason):
             error = {"type": "Cancelled", "message": reason}
-            return _move(held, Act.CANCEL, State.CANCELLED, "cancelled", errors=(error,))
+            return _move(held, Transition.CANCEL, State.CANCELLED, "cancelled", errors=(error,))
         case Lost():
             return _lost(held, policy)
         case Released():
-            return _move(held, Act.RELEASE, State.READY, "released", attempt=held.attempt - 1, keep_seq=True)
+            return _move(held, Transition.RELEASE, State.READY, "released", attempt=held.attempt - 1, keep_seq=True)
         case _:
             assert_never(outcome)
 
 
-def decide_surely(held: Held, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
-    """As decide; but a policy that fails ends its job, not whoever asked about it and many others."""
+def decide_or_fail(held: ClaimFacts, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
+    """As decide; but a policy that raises fails its job, not the caller, which settles many others."""
     try:
         return decide(held, outcome, policy, max_attempts, uniform)
     except Exception as error:
-        log.exception("the retry policy of kind %s failed; its job %s too", held.kind, ids.public(held.job_id))
+        log.exception("the retry policy of kind %s raised, so its job %s fails", held.kind, ids.public(held.job_id))
         return decide(held, Failed(describe(error), final=True), Policy(), max_attempts, uniform)
+
+
+def is_repeat(outcome: str, ended: State | None, recorded: Collection[str]) -> bool:
+    """Whether an outcome whose claim is gone was stored before, because the reply was lost and it was sent again.
+
+    `ended` is the final state that this claim gave its job, if it did; `recorded` are the outcomes of its attempts.
+    """
+    # A success is no repeat of what a person or the rescuer has ended otherwise meanwhile.
+    if ended is not None and not (outcome in ("done", "partial") and ended in (State.FAILED, State.CANCELLED)):
+        return True
+    # A release leaves no attempt; a lost claim leaves one.
+    return outcome in recorded or (outcome == "released" and not recorded)
+
+
+def refused_error(outcome: str) -> dict[str, Any]:
+    """The error recorded with REFUSED, once a claim, because what was done under it is lost."""
+    return {"type": "ClaimLost", "message": f"its outcome came after the claim was lost: {outcome}"}
 
 
 def delay_after(
     outcome: Failed | TimedOut, retry: Retry, attempt: int, max_attempts: int, uniform: Uniform
 ) -> timedelta | None:
-    """How long to wait before the next attempt by this policy; None if there is none."""
+    """How long this policy waits before the next attempt; None if there is none."""
     error_class = class_of(outcome.error)
     if isinstance(outcome, TimedOut):
         return retry.delay_after(attempt, TimeoutExceeded, uniform, error_class=error_class, max_attempts=max_attempts)
@@ -131,47 +151,53 @@ def delay_after(
     )
 
 
-def _counting(held: Held, policy: Policy, max_attempts: int, phase: PhaseTry | None) -> tuple[Retry, int, int]:
-    """Whose attempts count: those of a phase with a policy of its own, or the job's."""
+def _counted(held: ClaimFacts, policy: Policy, max_attempts: int, phase: PhaseTry | None) -> tuple[Retry, int, int]:
+    """The policy and attempts that count: those of a phase with its own policy, or the job's."""
     if phase is None:
         return policy.retry, held.attempt, max_attempts
     return phase.retry, phase.attempt, phase.retry.max_attempts
 
 
 def _retry_or_fail(
-    held: Held, word: str, delay: timedelta | None, errors: tuple[dict[str, Any], ...], phase: PhaseTry | None
+    held: ClaimFacts, outcome: str, delay: timedelta | None, errors: tuple[dict[str, Any], ...], phase: PhaseTry | None
 ) -> Change:
     if delay is None:
-        return _move(held, Act.FAIL, State.FAILED, word, errors=errors)
-    # What a phase retries by its own count, the job has not spent.
+        return _move(held, Transition.FAIL, State.FAILED, outcome, errors=errors)
+    # An attempt that a phase counts is not counted for the job.
     attempt = held.attempt if phase is None else held.attempt - 1
-    return _later(held, Act.RETRY, word, delay, attempt=attempt, errors=errors)
+    return _later(held, Transition.RETRY, outcome, delay, attempt=attempt, errors=errors)
 
 
-def _lost(held: Held, policy: Policy) -> Change:
-    """A lost attempt is the worker's fault until the same job was there at too many deaths."""
+def _lost(held: ClaimFacts, policy: Policy) -> Change:
+    """A lost attempt is not counted until the same job was running at `max_crashes` worker deaths."""
     crashes = held.crashes + 1
     if policy.retry_crashes and crashes < policy.max_crashes:
-        return _move(held, Act.LOSE, State.READY, "lost", attempt=held.attempt - 1, crashes=crashes)
+        return _move(held, Transition.LOSE, State.READY, "lost", attempt=held.attempt - 1, crashes=crashes)
     times = "once" if crashes == 1 else f"{crashes} times"
     message = f"the worker running this job died {times}; it may be what kills it"
-    error = made("WorkerLost", message, ErrorClass.TRANSIENT)
-    return _move(held, Act.LOSE, State.FAILED, "lost", crashes=crashes, errors=(error,))
+    error = make_error("WorkerLost", message, ErrorClass.TRANSIENT)
+    return _move(held, Transition.LOSE, State.FAILED, "lost", crashes=crashes, errors=(error,))
 
 
 def _later(
-    held: Held, act: Act, word: str, delay: timedelta, *, attempt: int, errors: tuple[dict[str, Any], ...] = ()
+    held: ClaimFacts,
+    transition: Transition,
+    outcome: str,
+    delay: timedelta,
+    *,
+    attempt: int,
+    errors: tuple[dict[str, Any], ...] = (),
 ) -> Change:
     if delay <= ZERO:
-        return _move(held, act, State.READY, word, attempt=attempt, errors=errors)
-    return _move(held, act, State.SCHEDULED, word, attempt=attempt, errors=errors, delay=delay)
+        return _move(held, transition, State.READY, outcome, attempt=attempt, errors=errors)
+    return _move(held, transition, State.SCHEDULED, outcome, attempt=attempt, errors=errors, delay=delay)
 
 
 def _move(
-    held: Held,
-    act: Act,
+    held: ClaimFacts,
+    transition: Transition,
     to: State,
-    word: str,
+    outcome: str,
     *,
     attempt: int | None = None,
     crashes: int | None = None,
@@ -183,15 +209,15 @@ def _move(
     return Change(
         job_id=held.job_id,
         claim_id=held.claim_id,
-        to=check(State.RUNNING, act, to),
-        outcome=word,
+        to=check(State.RUNNING, transition, to),
+        outcome=outcome,
         attempt=held.attempt if attempt is None else attempt,
         crashes=held.crashes if crashes is None else crashes,
         delay=delay,
         result=result,
         errors=errors,
         keep_seq=keep_seq,
-        phase_to=_PHASE_TO.get(word),
+        phase_to=_PHASE_TO.get(outcome),
     )
 
 

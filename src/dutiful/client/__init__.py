@@ -1,0 +1,1 @@
+"""Enqueues jobs, cancels them, looks them up and waits for their results."""

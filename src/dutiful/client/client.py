@@ -1,0 +1,145 @@
+"""The client of one open store: enqueues, cancels, looks up, and waits for results."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+from dutiful.client.batch_inserter import BatchInserter, queue_levels
+from dutiful.client.result_waiter import ResultWaiter, result_of
+from dutiful.core import ids
+from dutiful.core.duration import Duration, duration
+from dutiful.core.errors import UniqueConflict
+from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope, job_not_found
+from dutiful.core.json import clean
+from dutiful.delivery.base import Delivery
+from dutiful.events import Watcher
+from dutiful.observe.producer import producing
+from dutiful.store import Store
+from dutiful.store.control import CancelResult
+
+if TYPE_CHECKING:
+    from dutiful.observe.tracing import Tracer
+
+R = TypeVar("R")
+REASON_LIMIT = 2_000
+
+
+class JobHandle(Generic[R]):
+    """A job that was enqueued."""
+
+    __slots__ = ("_client", "created", "id")
+
+    def __init__(self, job_id: UUID, created: bool, client: "Client") -> None:
+        self.id = job_id
+        self.created = created
+        self._client = client
+
+    @property
+    def public_id(self) -> str:
+        return ids.public(self.id)
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
+        result: R = await self._client.result(self.id, timeout)
+        return result
+
+    async def record(self) -> JobRecord:
+        return await self._client.get(self.id)
+
+    async def cancel(self, reason: str = "cancelled") -> bool:
+        """Cancel it if it waits, ask it to stop if it runs; False if it had ended."""
+        return (await self._client.cancel(self.id, reason)).changed
+
+    def __repr__(self) -> str:
+        return f"<job {self.public_id}>"
+
+
+class Client:
+    """The client of one open store, on one event loop."""
+
+    def __init__(self, store: Store, delivery: Delivery, tracer: "Tracer | None" = None) -> None:
+        self.store = store
+        self.delivery = delivery
+        self.tracer = tracer
+        self._inserter = BatchInserter(store, delivery)
+        self._waiter = ResultWaiter(store)
+        self.watcher = Watcher(store.events, delivery)
+        # Callbacks of workers in this process, so that they stop a cancelled job before their next poll.
+        self.on_cancel: set[Callable[[UUID], None]] = set()
+
+    async def submit(self, job: NewJob) -> Inserted:
+        """Store one job; calls made while an insert runs share the next commit."""
+        if self.tracer is None:
+            return await self._insert(job)
+        with self.tracer.producing([job]) as production:
+            inserted = await self._insert(production.jobs[0])
+            production.stored([inserted])
+            return inserted
+
+    async def submit_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Store all of them in one transaction, or none."""
+        with producing(self.tracer, jobs) as production:
+            return await self._insert_many(production.jobs)
+
+    async def submit_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Store them in the transaction that is open on the caller's connection or session."""
+        with producing(self.tracer, jobs) as production:
+            return await self.store.jobs.insert_within(connection, production.jobs)
+
+    def submit_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
+        with producing(self.tracer, jobs) as production:
+            return self.store.jobs.insert_within_sync(connection, production.jobs)
+
+    async def _insert(self, job: NewJob) -> Inserted:
+        if job.plain:
+            return await self._inserter.insert(job)
+        # Unique keys are locks, so they never wait inside a shared batch.
+        return check_inserted((await self._insert_many([job]))[0], job)
+
+    async def _insert_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        hinted = self.delivery.hint_in_commit()
+        inserted = await self.store.jobs.insert(jobs, hint=hinted)
+        self.delivery.hint(queue_levels(jobs), sent=hinted)
+        self.delivery.notify_watchers()
+        return inserted
+
+    async def find(self, job_id: UUID) -> JobRecord | None:
+        return await self.store.queries.job(job_id)
+
+    async def get(self, job_id: UUID) -> JobRecord:
+        record = await self.store.queries.job(job_id)
+        if record is None:
+            raise job_not_found(job_id)
+        return record
+
+    async def cancel(self, job_id: UUID, reason: str) -> CancelResult:
+        result = await self.store.control.cancel(job_id, clean(reason, REASON_LIMIT))
+        if result is None:
+            raise job_not_found(job_id)
+        if result.requested:
+            for callback in self.on_cancel:
+                callback(job_id)
+        self.delivery.notify_watchers()
+        return result
+
+    async def result(self, job_id: UUID, timeout: Duration | None = None) -> Any:
+        limit = None if timeout is None else duration(timeout, "timeout")
+        return result_of(await self._waiter.wait(job_id, limit))
+
+    async def close(self) -> None:
+        await self._inserter.close()
+        await self._waiter.close()
+        await self.watcher.close()
+
+
+def check_inserted(inserted: Inserted, job: NewJob) -> Inserted:
+    """Raise UniqueConflict if the job was rejected because its key is held."""
+    if inserted.insertion is Insertion.REJECTED:
+        key = job.unique.key if job.unique else ""
+        remedy = "; wait for it, or enqueue with on_conflict=return or replace"
+        if job.unique is not None and job.unique.scope is Scope.FOREVER:
+            remedy = " for good; use another key"
+        raise UniqueConflict(
+            f"{job.kind}: job {ids.public(inserted.job_id)} holds the unique key {key!r}{remedy}", inserted.job_id
+        )
+    return inserted

@@ -1,0 +1,1 @@
+"""Metrics as values: catalogue, sketches, estimates, alert rules."""

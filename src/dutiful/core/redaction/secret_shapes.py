@@ -1,0 +1,173 @@
+"""Secrets known by their own shape: keys and tokens of well-known services, passwords in URLs, card numbers."""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from dutiful.core.redaction.assignments import is_placeholder
+
+Judge = Callable[[re.Match[str]], bool]
+
+
+class Shape(NamedTuple):
+    """One kind of secret. Its pattern never reads a character twice, so no text makes it slow; `judge` drops false
+    matches."""
+
+    name: str
+    marks: tuple[str, ...]  # in lower case; every text with such a secret contains one of them
+    pattern: re.Pattern[str]
+    judge: Judge
+
+
+def shapes_of(text: str) -> list[Shape]:
+    """Those that the text may contain."""
+    lowered = text.lower()
+    if not _ANY_MARK.search(lowered):
+        return []
+    return [shape for shape in SHAPES if any(mark in lowered for mark in shape.marks)]
+
+
+def _shape(name: str, marks: str, pattern: str, judge: Judge = lambda _: True) -> Shape:
+    return Shape(name, tuple(marks.split()), re.compile(pattern, re.ASCII), judge)
+
+
+def _is_jwt(match: re.Match[str]) -> bool:
+    return match["rest"] is not None and len(match["head"]) >= 12 and len(match[0]) >= 30
+
+
+def _is_bearer(match: re.Match[str]) -> bool:
+    """Not "bearer instruments": a token has a digit or an inner capital, or is longer than words are."""
+    token = match["token"]
+    return len(token) >= 24 or any(c.isdigit() for c in token) or token[1:] != token[1:].lower()
+
+
+def _is_basic(match: re.Match[str]) -> bool:
+    try:
+        return b":" in base64.b64decode(match["token"], validate=True)
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _is_random(match: re.Match[str]) -> bool:
+    """Not `sk-learn-models-of-2026`: letters of both cases and digits, or a long run of them."""
+    text = match[0][3:]
+    mixed = text != text.lower() and text != text.upper()
+    has_digit = any(c.isdigit() for c in text)
+    return has_digit and (mixed or max(map(len, re.split("[-_]", text))) >= 20)
+
+
+def _is_login(match: re.Match[str]) -> bool:
+    return not match["token"].isdecimal() and not is_placeholder(match["token"])
+
+
+SHAPES: tuple[Shape, ...] = (
+    _shape(
+        "a private key",
+        "-----begin",
+        r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)",
+    ),
+    # A run without its dots is consumed, too, so that it is not read again from each `eyJ` in it.
+    _shape("a JWT", "eyj", r"(?P<head>eyJ[\w-]*+)(?P<rest>\.[\w-]++\.[\w-]*+(?:\.[\w-]++){0,2}+)?+", _is_jwt),
+    _shape("an AWS key", "akia asia", r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    _shape(
+        "a GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_", r"gh[pousr]_[A-Za-z0-9]{30,}+|github_pat_\w{22,}+"
+    ),
+    _shape("a Dutiful token", "dtf_", r"dtf_[\w-]{16,}+"),
+    _shape("a GitLab token", "glpat- glrt- gldt-", r"gl(?:pat|rt|dt)-[\w-]{20,}+"),
+    _shape("a Slack token", "xox xapp-", r"(?:xox[abdeoprs]|xapp)-[A-Za-z0-9-]{10,}+"),
+    _shape("a Slack webhook", "hooks.slack.com", r"(?P<before>hooks\.slack\.com/services/)[\w/]{20,}+"),
+    _shape("a Stripe key", "k_live_ k_test_", r"(?<![A-Za-z0-9])[sr]k_(?:live|test)_[A-Za-z0-9]{10,}+"),
+    _shape("a webhook secret", "whsec_", r"whsec_[\w+/=-]{16,}+"),
+    _shape("a Google key", "aiza ya29. gocspx-", r"AIza[\w-]{35}|ya29\.[\w-]{20,}+|GOCSPX-[\w-]{20,}+"),
+    _shape("a SendGrid key", "sg.", r"(?<![A-Za-z0-9])SG\.[\w-]{16,}+\.[\w-]{16,}+"),
+    _shape(
+        "an API key",
+        "npm_ pypi- hf_ dop_v1_ shpat_ age-secret-key-",
+        r"(?<![A-Za-z0-9])(?:npm_[A-Za-z0-9]{36}|pypi-[\w-]{40,}+"
+        r"|hf_[A-Za-z0-9]{30,}+|dop_v1_[a-f0-9]{64}|shpat_[a-fA-F0-9]{32}|AGE-SECRET-KEY-1[A-Z0-9]{50,}+)",
+    ),
+    _shape("an API key", "sk-", r"(?<![A-Za-z0-9])sk-[\w-]{20,}+", _is_random),
+    _shape("a bearer token", "bearer", r"(?i)(?P<before>\bbearer[ \t]{1,4})(?P<token>[\w.~+/-]{8,}+=*+)", _is_bearer),
+    _shape("a password", "basic", r"(?i)(?P<before>\bbasic[ \t]{1,4})(?P<token>[A-Za-z0-9+/]{6,}+=*+)", _is_basic),
+    _shape(
+        "a URL with a password",
+        "://",
+        # A URL allows no slash in a password, but people write it; what precedes it then is no port.
+        r"(?P<before>://[^\s/@:\"'<>]*+:)(?P<password>(?!\d{1,5}/)(?:[^\s/@\"'<>]*+/){0,3}[^\s/\"'<>]+)(?P<after>@)",
+        lambda match: not is_placeholder(match["password"]),
+    ),
+    _shape(
+        "a URL with a token",
+        "://",
+        r"(?P<before>://)(?P<token>[\w-]{20,}+)(?P<after>@)",
+        lambda match: any(c.isdigit() for c in match["token"]),
+    ),
+    _shape(
+        "a password",
+        "-u --user",
+        r"(?P<before>(?<!\S)(?:-u|--user)[ \t=]{1,3}[^\s:\"']{1,64}:)(?P<token>[^\s\"']++)",
+        _is_login,
+    ),
+)
+
+_ANY_MARK = re.compile("|".join(re.escape(mark) for shape in SHAPES for mark in shape.marks))
+
+
+# --- card numbers
+
+# The numbers' lengths, and their first digits from … to.
+_ISSUERS = (
+    ((14,), ((300, 305), (36, 36), (38, 39))),
+    ((15,), ((34, 34), (37, 37))),
+    ((16,), ((51, 55), (2221, 2720))),
+    ((16, 19), ((4, 4), (6011, 6011), (644, 659))),
+    ((16, 17, 18, 19), ((3528, 3589), (62, 62))),
+)
+# In one piece or in the groups printed on cards; not part of a word, a fraction, a telephone number or a longer number.
+_CARD_NUMBER = re.compile(
+    r"(?<![\w.+])(?:(?P<bare>\d{14,19})|\d{4}(?P<a>[ .-])\d{4}(?P=a)\d{4}(?P=a)\d{4}(?:(?P=a)\d{3})?"
+    r"|\d{4}(?P<b>[ .-])\d{6}(?P=b)\d{4,5})(?!\w|\.\d)",
+    re.ASCII,
+)
+_CARD_WORD = re.compile(
+    r"(?<![a-z])(?:credit|debit|gift)?[ _-]?cards?(?![a-z])|cardn|visa|amex|american express|(?<![a-z])(?:cc|pan|pay"
+    r"|paid|payment|charged?)(?![a-z])",
+    re.IGNORECASE,
+)
+_NEARBY = 60  # characters
+_COMMON_LENGTHS = (15, 16)
+
+
+class Card(NamedTuple):
+    start: int
+    end: int
+    sure: bool  # not another number that only happens to look like one
+
+
+def find_cards(text: str, *, named: bool = False) -> Iterator[Card]:
+    """What may be card numbers; `named` says that the text is known to be about one.
+
+    One number in a hundred passes a card's checks, so one without groups is sure only if a word nearby speaks of cards.
+    """
+    for match in _CARD_NUMBER.finditer(text):
+        digits = match[0].translate(_SEPARATORS)
+        if not _is_issued(digits):
+            continue
+        start, end = match.span()
+        about_cards = named or _CARD_WORD.search(text, max(0, start - _NEARBY), end + _NEARBY) is not None
+        if about_cards or match["bare"] is None or len(digits) in _COMMON_LENGTHS:
+            yield Card(start, end, about_cards or match["bare"] is None)
+
+
+def _is_issued(digits: str) -> bool:
+    """Whether an issuer gives out such numbers, and the check digit is right."""
+    ranges = (one for lengths, some in _ISSUERS if len(digits) in lengths for one in some)
+    if not any(low <= int(digits[: len(str(low))]) <= high for low, high in ranges):
+        return False
+    doubled = (int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits)))
+    return sum(value - 9 if value > 9 else value for value in doubled) % 10 == 0
+
+
+_SEPARATORS = str.maketrans("", "", " .-")

@@ -1,0 +1,124 @@
+"""What a field's name says about its value: a password, a token, a mail's body, or nothing of the kind."""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Collection
+
+PASSWORD = "a password"
+TOKEN = "a token"
+SECRET = "a secret"
+KEY = "a secret key"
+HEADER = "credentials of a request"
+MAIL = "the body of a mail"
+CONTENT = "the content of a document"
+CREDENTIALS = frozenset({PASSWORD, TOKEN, SECRET, KEY, HEADER})
+
+# How a name ends, separators left out; a name's last words decide, as in `connection_token`.
+_ENDINGS = {
+    PASSWORD: "password passwd passwort kennwort pwd pw passphrase passcode passwordhash otp cvv cvc cardpin userpin",
+    TOKEN: "token jwt accesstoken refreshtoken authtoken sessiontoken bearertoken idtoken resettoken csrftoken "
+    "apitoken bottoken devicetoken githubpat",
+    SECRET: "secret credential creds clientsecret sharedsecret appsecret webhooksecret",
+    KEY: "apikey accesskey secretkey privatekey signingkey encryptionkey decryptionkey masterkey sharedkey authkey "
+    "hmackey sshkey stripekey accountkey",
+    HEADER: "authorization authorisation cookie setcookie basicauth httpauth authheader authorizationheader "
+    "cookieheader",
+    MAIL: "mailbody emailbody messagebody msgbody htmlbody textbody plainbody rawbody mimebody letterbody smsbody "
+    "mailtext emailtext mailhtml emailhtml rawmail rawemail rawmime rawmessage mailraw emailraw messageraw mailcontent "
+    "emailcontent messagecontent eml",
+    CONTENT: "documentcontent doccontent filecontent attachmentcontent pagecontent pdfcontent rawcontent htmlcontent "
+    "textcontent blobcontent uploadcontent contentbytes documentbody documenttext documentbytes documentdata "
+    "filebytes filedata filetext attachmentbytes attachmentdata ocrtext",
+}
+_MEANINGS = {ending: meaning for meaning, endings in _ENDINGS.items() for ending in endings.split()}
+# Only as the whole name: there are governing bodies and tables of contents.
+_WHOLE = {"body": MAIL, "bodies": MAIL, "content": CONTENT, "contents": CONTENT, "pass": PASSWORD}
+# `imap_pass`, but not `boarding_pass`.
+_SERVICES = (
+    "admin app db database ftp http imap ldap login mail mongo mqtt mysql pg pop postgres proxy rabbit redis root sftp "
+    "smtp ssh user vpn wifi"
+)
+_MEANINGS |= {f"{service}pass": PASSWORD for service in _SERVICES.split()}
+_MEANINGS |= {
+    f"{noun}{form}": CONTENT
+    for noun in ["document", "doc", "file", "pdf", "attachment", "image", "scan", "upload"]
+    for form in ("base64", "b64")
+}
+# Positions in a list, consents and payment orders have such names, too.
+_HARMLESS = frozenset(
+    f"{before}{what}"
+    for befores, what in (
+        ("page nextpage prevpage sync nextsync delta continuation continue resume cursor next skip scroll", "token"),
+        ("prior pre payment credit", "authorization"),
+    )
+    for before in befores.split()
+)
+_CARDS = frozenset(
+    ("card", "cards", "cardno", "cardnumber", "cardnum", "creditcard", "debitcard", "cc", "ccnumber", "ccnum", "pan")
+)
+_INNER = ("password", "passwd", "passphrase")  # also inside one word: userpassword
+# These name the value's form, and do not change its meaning.
+_FORMS = re.compile(
+    r"\d+|value|text|raw|string|str|plain|plaintext|encrypted|enc|b|base|bytes|pem|data|html|markdown|new|old|current"
+    r"|confirm|confirmation|again|v|prod|production|staging|stage|dev|live|test|sandbox|backup"
+)
+# A name that begins with these is a flag or a number.
+_ABOUT = re.compile(r"has|is|needs|include|includes|with|without|requires|max|min|num|number|total|count|used")
+_CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_PART = re.compile(r"[^\W\d_]+|\d+")
+_LONGEST = 200  # longer than any field's name
+
+
+def words(name: str) -> tuple[str, ...]:
+    """The words of a name: `apiKey`, `API-Key` and `api_key` have the same."""
+    return _words(name[-_LONGEST:])
+
+
+def meaning(name: str) -> str | None:
+    """What a value of this name would be, if payloads must not contain it; None for all others."""
+    return _meaning(words(name))
+
+
+def ends_with(name: str, endings: Collection[tuple[str, ...]]) -> bool:
+    """Whether the name's last words are those of one of `endings`, each as `words` returns it."""
+    parts = words(name)
+    return any(parts[-len(ending) :] == ending for ending in endings)
+
+
+def is_card_field(name: str) -> bool:
+    """Whether a number under this name would be a payment card's."""
+    return not _CARDS.isdisjoint(words(name))
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(name: str) -> tuple[str, ...]:
+    plain = name if name.isascii() else unicodedata.normalize("NFKC", name)
+    return tuple(part.lower() for part in _PART.findall(_CASE_CHANGE.sub("_", plain)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _meaning(parts: tuple[str, ...]) -> str | None:
+    if not parts or _ABOUT.fullmatch(parts[0]):
+        return None
+    while True:
+        found = _ending(parts) or (_WHOLE.get(parts[0]) if len(parts) == 1 else None)
+        if found or len(parts) == 1 or not _FORMS.fullmatch(parts[-1]):
+            return found
+        parts = parts[:-1]
+
+
+def _ending(parts: tuple[str, ...]) -> str | None:
+    if not _HARMLESS.isdisjoint(("".join(parts[-2:]), "".join(parts[-3:]))):
+        return None
+    joined = ""
+    for part in reversed(parts[-3:]):
+        joined = part + joined
+        found = _MEANINGS.get(joined) or _MEANINGS.get(_singular(joined))
+        if found:
+            return found
+    return PASSWORD if _singular(parts[-1]).endswith(_INNER) else None
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word.endswith("s") else word

@@ -1,0 +1,1 @@
+"""When a failed attempt is tried again, and what class of error it was."""

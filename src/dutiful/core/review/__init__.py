@@ -1,0 +1,1 @@
+"""Dead letters under review, and the audit trail, as values."""

@@ -1,0 +1,1 @@
+"""Payload rules as values."""

@@ -1,0 +1,1 @@
+"""Webhook messages and endpoints as values."""

@@ -1,0 +1,1 @@
+"""What an app declares besides its jobs: schedules, breakers, webhooks, alerts, profiles."""

@@ -1,0 +1,179 @@
+"""Makes stores, deliveries and workers from settings: the only file that knows the concrete classes."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from dutiful.client.client import Client
+from dutiful.core.errors import UsageError
+from dutiful.declare.alert import check_names
+from dutiful.delivery.base import Delivery
+from dutiful.delivery.in_process import InProcessDelivery
+from dutiful.registry import Registry
+from dutiful.settings import Settings
+from dutiful.store import Store
+
+if TYPE_CHECKING:
+    from dutiful.maintenance.retention import Retention
+    from dutiful.maintenance.service import Service
+    from dutiful.maintenance.webhooks.http import WebhookHttp
+    from dutiful.observe.tracing import Tracer
+    from dutiful.worker.worker import Worker
+
+opening = logging.getLogger("dutiful.startup")
+alerting = logging.getLogger("dutiful.alerts")
+
+
+def make_store(settings: Settings) -> Store:
+    try:
+        scheme = urlsplit(settings.database_url).scheme
+    except ValueError as error:
+        raise UsageError(f"database_url is no address ({error}): in a password, [ is written as %5B") from None
+    match scheme:
+        case "sqlite" | "":
+            from dutiful.stores.sqlite import SqliteStore
+
+            return SqliteStore(
+                _sqlite_path(settings.database_url), driver=cast(Literal["apsw", "sqlite3"], settings.sqlite_driver)
+            )
+        case "postgresql" | "postgres":
+            try:
+                from dutiful.stores.postgres import PostgresStore
+            except ImportError as error:
+                raise UsageError(f"Postgres needs an extra ({error}): pip install 'dutiful[postgres]'") from error
+            return PostgresStore(
+                settings.database_url,
+                schema=settings.schema,
+                direct_dsn=settings.direct_url,
+                pool_size=settings.pool_size,
+                notify_within=settings.notify_in_transaction,
+            )
+        case _:
+            raise UsageError(
+                f"database_url has the scheme {scheme!r}; use sqlite:///jobs.db or postgresql://user@host/database"
+            )
+
+
+def make_delivery(settings: Settings, store: Store) -> Delivery:
+    from dutiful.stores.sqlite import SqliteStore
+
+    if isinstance(store, SqliteStore):
+        return InProcessDelivery(store.data_version)
+    from dutiful.delivery.postgres import PostgresDelivery
+    from dutiful.stores.postgres import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    direct = settings.direct_url is not None or not store.pooled
+    return PostgresDelivery(settings.schema, store.notify, store.connect_direct if direct else None)
+
+
+def make_tracer(settings: Settings) -> "Tracer | None":
+    if not settings.tracing:
+        return None
+    try:
+        from dutiful.observe.tracing import Tracer
+    except ImportError as error:
+        raise UsageError(f"setting tracing needs an extra ({error}): pip install 'dutiful[otel]'") from error
+    return Tracer()
+
+
+def make_worker(
+    app: Registry, client: Client, *, services: bool = True, worker_id: UUID | None = None, embedded: bool = False
+) -> "Worker":
+    """A worker on an open client; `await worker.run()` until `worker.stop()`.
+
+    If it is `embedded`, its process outlives it, and so do handlers that could not be stopped.
+    """
+    # Imported here, because a process that only enqueues needs none of it.
+    from dutiful.maintenance.alerts import AlertChecker
+    from dutiful.maintenance.gates import Gates
+    from dutiful.maintenance.promoter import Promoter
+    from dutiful.maintenance.rescuer import Rescuer
+    from dutiful.maintenance.reviewer import Reviewer
+    from dutiful.maintenance.rollup import Rollup
+    from dutiful.maintenance.runner import MaintenanceRunner
+    from dutiful.maintenance.scheduler import Scheduler
+    from dutiful.maintenance.sealer import Sealer
+    from dutiful.maintenance.webhooks.sender import WebhookSender
+    from dutiful.observe.measure import measure
+    from dutiful.worker.config import WorkerConfig, select_kinds
+    from dutiful.worker.counters import AttemptCounters
+    from dutiful.worker.worker import Worker
+
+    store, settings, notify = client.store, app.settings, client.delivery.notify_watchers
+    store.check_worker()
+    opening.debug("retry policies of %d kinds", len(app.kinds))
+    counters = AttemptCounters() if settings.metrics else None
+    rescuer = Rescuer(store, app.kinds, on_rescue=None if counters is None else counters.rescued)
+    fast: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id, client.tracer)]
+    declared = [spec.record for spec in app.webhooks.values()]
+    sender = WebhookSender(
+        store.webhooks, declared, lambda: _make_http(settings), app.webhook_secrets, settings.webhook_timeout, notify
+    )
+    reviewer = Reviewer(store.dead_letters, app.kinds, client.delivery.hint, client.tracer)
+    slow: list[Service] = [make_retention(app, client), sender, reviewer, Sealer(store.audit), Rollup(store.metrics)]
+    check_names(settings.alerts_off, app.alerts)
+    rules = app.alert_rules()
+    if unmeasured := ", ".join(name for name, rule in rules.items() if rule.unmeasured):
+        alerting.warning(
+            "setting metrics is off: this worker does not count its attempts, so these alerts do not see them: %s",
+            unmeasured,
+        )
+    slow.append(AlertChecker(store.alerts, rules, lambda now: measure(store, now=now), settings.alert_interval))
+    runner = MaintenanceRunner(
+        store, fast, slow, client.delivery, app.schedule_records, rescuer, sender, app.payload_rules()
+    )
+    config = WorkerConfig(
+        worker_id=worker_id or app.new_id(),
+        store=store,
+        delivery=client.delivery,
+        settings=settings,
+        kinds=select_kinds(app.kinds, settings.kinds),
+        resources=app.resources,
+        breakers=app.breaker_policies(),
+        breaker_kinds=app.breaker_kinds(),
+        maintenance=runner if services else None,
+        counters=counters,
+        tracer=client.tracer,
+        make_store=(lambda: make_store(settings)) if embedded else None,
+    )
+    worker = Worker(config)
+    opening.debug("worker made")
+    opening.debug("webhooks: %s", ", ".join(app.webhooks) or "none but jobs' own")
+    return worker
+
+
+def make_retention(app: Registry, client: Client) -> "Retention":
+    from dutiful.maintenance.retention import Retention
+
+    return Retention(
+        client.store,
+        app.settings.retention,
+        app.settings.stale_after,
+        on_stale=app.stale_callbacks,
+        on_delete=app.delete_callbacks,
+        notify=client.delivery.notify_watchers,
+    )
+
+
+def _make_http(settings: Settings) -> "WebhookHttp":
+    try:
+        from dutiful.maintenance.webhooks.http import WebhookHttp
+    except ImportError as error:
+        raise UsageError(f"webhooks need an extra ({error}): pip install 'dutiful[webhooks]'") from error
+    from dutiful.maintenance.webhooks.address_guard import AddressGuard
+
+    return WebhookHttp(AddressGuard(settings.webhook_networks), settings.webhook_timeout.total_seconds())
+
+
+def _sqlite_path(url: str) -> Path:
+    """sqlite:///relative.db, sqlite:////absolute.db, or a bare path."""
+    parts = urlsplit(url)
+    if parts.scheme == "":
+        return Path(url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc or not path:
+        raise UsageError(f"database_url {url!r}: write sqlite:///relative.db or sqlite:////absolute/path.db")
+    return Path(path)
