@@ -1,4 +1,4 @@
-"""The working side: lanes claim, attempts run, the settler settles, the keeper keeps leases alive."""
+"""The worker: lanes claim jobs, the executor runs them, the settler stores outcomes, a thread renews leases."""
 
 from dutiful.worker.worker import Worker
 

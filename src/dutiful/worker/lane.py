@@ -1,32 +1,31 @@
-"""A lane: its slots, and the loop that keeps them fed."""
+"""Lanes: each fetches claims ahead into a buffer, and runs them in its slots; the poller wakes them."""
 
 import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
+from uuid import UUID
 
-from dutiful.core.error_info import describe
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed, Outcome, Released
-from dutiful.core.transitions import State
-from dutiful.settings import LaneSettings
-from dutiful.worker.attempt import Attempts
-from dutiful.worker.claimer import Claimer
-from dutiful.worker.lease import Leases
-from dutiful.worker.lines import Lines
-from dutiful.worker.pile import Span
-from dutiful.worker.plan import Plan
+from dutiful.core.retry.error_info import describe
+from dutiful.core.states import State
+from dutiful.delivery.base import QueueLevels
+from dutiful.settings import ANY, LaneSettings
+from dutiful.worker.config import WorkerConfig
+from dutiful.worker.counters import Timing
+from dutiful.worker.executor.attempt import Executor
+from dutiful.worker.fetcher import FetchCursors, Fetcher, Suspects
+from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
-from dutiful.worker.slot import Slot, Stop
-from dutiful.worker.slots import Slots
-from dutiful.worker.suspects import Suspects
+from dutiful.worker.slots import Slot, Slots, StopReason
 
 log = logging.getLogger("dutiful.worker")
-# A no-op job never waits, so a slot lets the loop turn now and then.
-TURN = 32
-STALE = 1.0
-# Work for at least this long is claimed at a time, for a claim's own cost is spread over what it brings.
+YIELD_EVERY = 32  # jobs; a no-op job never waits, so a slot lets the loop turn now and then
+STALE_AFTER = 1.0
+# Work for at least this long is claimed at a time, because the cost of a claim is spread over what it brings.
 WORTH = 0.02
 SAMPLE = 0.005
 LEAST_BACKLOG = 100  # outcomes that wait to be stored, beyond which nothing is claimed; twice a batch, if that is more
@@ -36,40 +35,40 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 class Lane:
     def __init__(
         self,
-        plan: Plan,
+        config: WorkerConfig,
         settings: LaneSettings,
-        lines: Lines,
+        cursors: FetchCursors,
         leases: Leases,
         suspects: Suspects,
-        attempts: Attempts,
+        executor: Executor,
         settler: Settler,
         slots: Slots,
     ) -> None:
-        """`slots` are those of the whole worker, which this lane adds its own to."""
+        """Adds its slots to `slots`, which are those of the whole worker."""
         self.name = settings.name
         self.settings = settings
-        self.slots = slots.make(settings.name, settings.slots)
-        self.claimer = Claimer(plan, settings, lines, leases, suspects, self.wake)
-        self._kinds = plan.kinds
+        self.slots = slots.add(settings.name, settings.slots)
+        self.fetcher = Fetcher(config, settings, cursors, leases, suspects, self.wake)
+        self._kinds = config.kinds
         self._leases = leases
         self._suspects = suspects
-        self._attempts = attempts
+        self._executor = executor
         self._settler = settler
         self._all_slots = slots
-        self._lease_seconds = plan.settings.lease.total_seconds()
-        self._batch = plan.settings.batch
+        self._lease_seconds = config.settings.lease.total_seconds()
+        self._batch = config.settings.batch
         self._backlog = max(2 * self._batch, LEAST_BACKLOG)
         self._buffer: deque[Claim] = deque()
         self._buffered_at = 0.0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()  # of slots that wait for a claim
         self._wake = asyncio.Event()
-        self._look = True  # whether a claim may find something
+        self._may_find = True  # whether a fetch may find something
         self._open = True
         self._reconcile = False
-        self._low = 0  # with so few in the buffer, it is time to claim
-        self._taken = 0
+        self._low = 0  # with so few in the buffer, it is time to fetch
+        self.taken = 0  # by its slots so far
         self._measured = (0, time.monotonic())
-        self.pace = 0.0  # jobs taken from the buffer a second, while there are any
+        self.rate = 0.0  # jobs taken from the buffer a second, while there are any
         self.round_trip = 0.005
 
     @property
@@ -77,82 +76,79 @@ class Lane:
         return sum(1 for slot in self.slots if slot.claim is not None)
 
     @property
-    def running(self) -> list[str]:
-        """The jobs in its slots, for whoever waits until it is empty."""
-        return [str(slot.claim.job_id) for slot in self.slots if slot.claim is not None]
+    def running(self) -> tuple[UUID, ...]:
+        """The jobs in its slots."""
+        return tuple(slot.claim.job_id for slot in self.slots if slot.claim is not None)
 
     @property
-    def ahead(self) -> int:
-        """How many it has claimed that no slot has taken up yet."""
+    def buffered(self) -> int:
+        """How many claims no slot has taken up yet."""
         return len(self._buffer)
 
-    @property
-    def taken(self) -> int:
-        """How many jobs its slots have taken up so far."""
-        return self._taken
-
     def serves(self, queue: str) -> bool:
-        return "*" in self.settings.queues or queue in self.settings.queues
+        return ANY in self.settings.queues or queue in self.settings.queues
 
     def wake(self) -> None:
-        """There may be something to claim."""
-        self._look = True
+        """Fetches again, because there may be something to claim."""
+        self._may_find = True
         self._wake.set()
 
     def close(self) -> None:
-        """Claim no more, give back what is not started, and let idle slots see it."""
+        """Claims no more, releases what is not started, and lets idle slots end."""
         self._open = False
         self._wake.set()
         while self._buffer:
             self._settler.settle(self._buffer.popleft(), Released())
-        while self._waiting:
+        while self._idle:
             self._wake_slot()
 
-    # --- feeding
+    # --- fetching
 
-    async def feed(self) -> None:
-        """Claim as many as slots will free up within a round trip, never more than `batch` at once or ahead."""
+    async def run_fetcher(self) -> None:
+        """Claims as many as slots will free up within a round trip, never more than `batch` at once or ahead."""
         pause = FIRST_RETRY
         while self._open:
             self._measure()
-            want, free = self._wanted()
-            if not self._look or want <= 0:
+            want, free = self._demand()
+            if not self._may_find or want <= 0:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
             now = time.monotonic()
-            self._look = False
+            self._may_find = False
             try:
-                if self._reconcile:
-                    await self._give_back_unknown()
-                claims = await self.claimer.claim(want, free)
+                if self._reconcile:  # the store may have made claims for us whose answer was lost
+                    for held in await self.fetcher.unknown_claims():
+                        self._settler.release_unknown(held)
+                    self._reconcile = False
+                claims = await self.fetcher.fetch(want, free)
                 pause = FIRST_RETRY
             except DutifulError as error:
                 log.warning("lane %s could not claim: %s", self.name, error)
-                self._look = self._reconcile = True
+                self._may_find = self._reconcile = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_RETRY)
                 continue
             self.round_trip = 0.8 * self.round_trip + 0.2 * (time.monotonic() - now)
             if claims:
-                self._look = True  # a short batch does not mean that there is no more
+                self._may_find = True  # a short batch does not mean that there is no more
                 self._receive(claims)
 
     def _measure(self) -> None:
-        """Up at once and down slowly: the pauses between batches are no reason to claim less."""
+        """Raises the rate at once and lowers it slowly: pauses between batches are no reason to claim less."""
         taken, at = self._measured
         now = time.monotonic()
         if now - at >= SAMPLE:
-            pace = (self._taken - taken) / (now - at)
-            self.pace = pace if pace > self.pace else 0.9 * self.pace + 0.1 * pace
-            self._measured = (self._taken, now)
+            rate = (self.taken - taken) / (now - at)
+            self.rate = rate if rate > self.rate else 0.9 * self.rate + 0.1 * rate
+            self._measured = (self.taken, now)
 
-    def _wanted(self) -> tuple[int, int]:
-        """How many jobs to ask for, and how many slots stand idle."""
-        free = len(self._waiting)
+    def _demand(self) -> tuple[int, int]:
+        """How many jobs to claim, and how many slots are idle."""
+        free = len(self._idle)
         if self._settler.pending > self._backlog:
             return 0, free
-        ahead = min(self._batch, int(self.pace * max(2 * self.round_trip, WORTH)))
+        ahead = min(self._batch, int(self.rate * max(2 * self.round_trip, WORTH)))
         # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
         self._low = ahead // 2
         want = min(self._batch, free + ahead - len(self._buffer))
@@ -165,34 +161,28 @@ class Lane:
             return
         for claim in claims:
             if claim.crashes:
-                # Lost with its worker, which may be this one: nobody else would tell the handler that still runs.
-                self._all_slots.tell(claim.job_id, Stop.LOST)
+                # Lost with its worker, which may be this one: then its first handler still runs here, and has to stop.
+                self._all_slots.stop_job(claim.job_id, StopReason.LOST)
                 self._buffer.appendleft(claim)
             else:
                 self._buffer.append(claim)
         self._buffered_at = time.monotonic()
-        for _ in range(min(len(self._waiting), len(self._buffer))):
+        for _ in range(min(len(self._idle), len(self._buffer))):
             self._wake_slot()
 
     def _wake_slot(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
+        while self._idle:
+            waiter = self._idle.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return
 
-    def give_back_stale(self) -> None:
-        """What was claimed ahead and could not be started soon is better off with somebody else."""
-        if self._buffer and time.monotonic() - self._buffered_at > STALE:
-            self.pace = 0.0
+    def release_stale(self) -> None:
+        """Releases claims that could not be started soon, so that another worker can run them."""
+        if self._buffer and time.monotonic() - self._buffered_at > STALE_AFTER:
+            self.rate = 0.0
             while self._buffer:
-                self._hand_over(self._buffer.popleft(), Released())
-
-    async def _give_back_unknown(self) -> None:
-        """A claim whose answer was lost holds jobs that nobody here knows of."""
-        for lapsed in await self.claimer.unknown():
-            self._settler.give_back(lapsed)
-        self._reconcile = False
+                self._settle(self._buffer.popleft(), Released())
 
     # --- running
 
@@ -208,47 +198,89 @@ class Lane:
                 await self._wait_for_claim(slot)
                 continue
             claim = self._buffer.popleft()
-            self._taken += 1
+            self.taken += 1
             if len(self._buffer) <= self._low:
                 self._wake.set()
-            claimed = self._leases.good_since(claim.claim_id, time.monotonic(), self._lease_seconds)
-            if claimed is None:
+            claimed_at = self._leases.valid_since(claim.claim_id, time.monotonic(), self._lease_seconds)
+            if claimed_at is None:
                 # Stopped or starved past its lease, this process would run what another one already runs.
-                self._hand_over(claim, Released())
+                self._settle(claim, Released())
                 continue
             try:
-                outcome = await self._attempts.run(claim, self._kinds[claim.kind], slot)
+                outcome = await self._executor.run(claim, self._kinds[claim.kind], slot)
             except Exception as error:
-                # A fault of ours, and the end of this worker; this job was there, so it may not go unspent.
+                # A fault of Dutiful, and the end of this worker; the attempt is spent, lest the job end every worker.
                 if not slot.abandoned:
-                    self._hand_over(claim, Failed(describe(error), type(error)), slot.span(claimed))
+                    self._settle(claim, Failed(describe(error), type(error)), slot.timing(claimed_at))
                 raise
             if slot.abandoned:
                 return
-            self._hand_over(claim, outcome, slot.span(claimed))
+            self._settle(claim, outcome, slot.timing(claimed_at))
             if slot.closing:
-                return  # told so while its last word was stored, which must not cost the outcome
+                return  # asked to while the last progress was stored, which must not cost the outcome
             count += 1
-            if count % TURN == 0 or task.cancelling():
-                with slot.unmoved():
+            if count % YIELD_EVERY == 0 or task.cancelling():
+                with slot.absorb_cancellation():
                     await asyncio.sleep(0)
 
-    def _hand_over(self, claim: Claim, outcome: Outcome | State, span: Span | None = None) -> None:
+    def _settle(self, claim: Claim, outcome: Outcome | State, timing: Timing | None = None) -> None:
         if claim.crashes:
-            self._forget_suspect(claim)
-        self._settler.settle(claim, outcome, span)
-
-    def _forget_suspect(self, claim: Claim) -> None:
-        self._suspects.forget(claim)
-        self.wake()  # there may be more of them
+            self._suspects.release(claim)
+            self.wake()  # there may be more of them
+        self._settler.settle(claim, outcome, timing)
 
     async def _wait_for_claim(self, slot: Slot) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._idle.append(waiter)
         self._wake.set()
         try:
-            with slot.unmoved():
+            with slot.absorb_cancellation():
                 await waiter
         finally:
             if not waiter.done():
                 waiter.cancel()
+
+
+class Poller:
+    """Finds queues with work: receives hints, polls in case one was lost, and wakes the lanes that serve them."""
+
+    def __init__(self, config: WorkerConfig, cursors: FetchCursors, lanes: Sequence[Lane]) -> None:
+        self._config = config
+        self._kinds = list(config.kinds)
+        self._cursors = cursors
+        self._lanes = lanes
+
+    async def listen(self) -> None:
+        async for levels in self._config.delivery.listen():
+            if levels:
+                self._cursors.add(levels)
+                self._wake({queue for queue, _ in levels})
+            else:
+                await self.peek()
+
+    async def poll(self) -> None:
+        """Finds jobs whose hint was lost; takes at most a twentieth of a connection's time."""
+        while True:
+            began = time.monotonic()
+            await self.peek()
+            self._cursors.forget_idle()
+            longest = self._config.settings.poll.total_seconds()
+            if not self._config.delivery.healthy:
+                longest = min(longest, 1.0)
+            await asyncio.sleep(max(longest, 20 * (time.monotonic() - began)))
+
+    async def peek(self) -> None:
+        found = await self._config.store.claims.peek(self._kinds)
+        self._cursors.lower(found)
+        self._wake({level.queue for level in found})
+
+    def on_jobs_moved(self, levels: QueueLevels) -> None:
+        """Wakes all lanes, because maintenance moved jobs into these queues."""
+        self._cursors.add(levels)
+        for lane in self._lanes:
+            lane.wake()
+
+    def _wake(self, queues: set[str]) -> None:
+        for lane in self._lanes:
+            if any(lane.serves(queue) for queue in queues):
+                lane.wake()

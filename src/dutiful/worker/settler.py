@@ -3,285 +3,133 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dutiful.core import ids
 from dutiful.core.duration import brief
-from dutiful.core.error_class import ErrorClass
-from dutiful.core.error_info import class_of, made
 from dutiful.core.errors import DataRefused, DutifulError
-from dutiful.core.job import Claim, Lapsed
+from dutiful.core.job import Claim, HeldClaim
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
-from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide_surely
-from dutiful.core.transitions import State
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.error_info import class_of, make_error
+from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide_or_fail
+from dutiful.core.states import State
+from dutiful.delivery.base import EVERYWHERE, Delivery
 from dutiful.kind import Kind
-from dutiful.observe.logs import about
-from dutiful.worker.lease import Leases
-from dutiful.worker.pile import NONE, Ended, Pile, Span
-from dutiful.worker.tallies import Tallies
-from dutiful.working import Completion, Refusal, Verdict, Work
+from dutiful.maintenance.runner import MaintenanceRunner
+from dutiful.observe.logs import job_fields
+from dutiful.store.claims import ClaimStore, Completion, Refusal, RefusalReason
+from dutiful.worker.counters import NO_TIMING, AttemptCounters, Completed, Timing
+from dutiful.worker.leases import Leases
+
+if TYPE_CHECKING:
+    from dutiful.observe.tracing import Tracer
 
 log = logging.getLogger("dutiful.worker")
+BATCH = 1_000
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
-AGAIN = 1.0  # how often to look whether what is locked is free
+# The fields of a claim that HeldClaim lacks; a release uses none of them.
+UNKNOWN: dict[str, Any] = dict.fromkeys(("parent_id", "subject", "options"))
+UNKNOWN |= {"seq": 0, "queue": "", "payload": "{}", "priority": 0, "max_attempts": 1}
+RETRY_LOCKED = 1.0  # seconds between two tries to settle claims whose lease is locked
 
 
+@dataclass(slots=True)
+class SettleBatch:
+    """Outcomes to be stored: completions, which are most of them, and other changes."""
+
+    done: list[Completed] = field(default_factory=list)
+    changes: list[tuple[Claim, Change]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.done) + len(self.changes)
+
+    @property
+    def claims(self) -> set[int]:
+        return {claim.claim_id for claim, _, _ in self.done} | {claim.claim_id for claim, _ in self.changes}
+
+    def take(self) -> "SettleBatch":
+        """Removes and returns the next batch."""
+        taken = SettleBatch(self.done[:BATCH], self.changes[:BATCH])
+        self.done, self.changes = self.done[BATCH:], self.changes[BATCH:]
+        return taken
+
+    def put_back(self, taken: "SettleBatch") -> None:
+        self.done, self.changes = taken.done + self.done, taken.changes + self.changes
+
+
+@dataclass(eq=False)
 class Settler:
-    def __init__(
-        self,
-        work: Work,
-        kinds: Mapping[str, Kind[Any, Any]],
-        leases: Leases,
-        uniform: Uniform,
-        settled: Callable[[Claim, Change], None] | None = None,
-        ended: Callable[[bool], None] | None = None,
-        tallies: Tallies | None = None,
-        span_of: Callable[[Claim], Mapping[str, str]] | None = None,
-    ) -> None:
-        """`ended` hears that jobs are final now, and whether one of them names a webhook; `span_of` says which span
-        an attempt had that failed."""
-        self._work = work
-        self._kinds = kinds
-        self._leases = leases
-        self._uniform = uniform
-        self._settled = settled or (lambda claim, change: None)
-        self._ended = ended or (lambda webhook: None)
-        self._tallies = tallies
-        self._span_of = span_of or (lambda claim: {})
-        self._waiting = Pile()
-        self._under_way = Pile()
-        # Somebody's open transaction holds their leases: tried again now and then, and never waited for.
-        self._aside = Pile()
-        self._again_at = 0.0
-        self._trying_again = False
-        self._skip_locked = False  # since the last try failed, perhaps because of such a lease
+    claims: ClaimStore
+    kinds: Mapping[str, Kind[Any, Any]]
+    leases: Leases
+    uniform: Uniform
+    counters: AttemptCounters | None = None
+    delivery: Delivery | None = None
+    maintenance: MaintenanceRunner | None = None
+    tracer: "Tracer | None" = None
+
+    def __post_init__(self) -> None:
+        self._waiting = SettleBatch()
+        self._under_way = SettleBatch()
+        self._locked = SettleBatch()  # a user's open transaction holds their leases: tried again, never waited for
+        self._retry_locked_at = 0.0
+        self._retrying_locked = False
+        self._skip_locked = False  # because the last try failed, perhaps by such a lease
         self._pause = FIRST_RETRY
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
-        self.count = 0
+        self.settled_count = 0
 
     @property
     def pending(self) -> int:
-        """How many wait for their turn."""
-        return len(self._waiting) + len(self._aside)
+        """How many outcomes wait for a round trip."""
+        return len(self._waiting) + len(self._locked)
 
     @property
     def unsettled(self) -> set[int]:
-        """The claims whose outcomes were handed over and are not known to be stored."""
-        return self._waiting.claims | self._under_way.claims | self._aside.claims
+        """The claims whose outcomes are not known to be stored."""
+        return self._waiting.claims | self._under_way.claims | self._locked.claims
 
-    def settle(self, claim: Claim, outcome: Outcome | State, span: Span | None = None) -> None:
-        """Hand over an outcome; it is written soon, and again until the store has answered.
+    def settle(self, claim: Claim, outcome: Outcome | State, timing: Timing | None = None) -> None:
+        """Queues an outcome; writing it is retried until the store answers.
 
-        A state: the handler's own transaction has written it. Without a span it was not an attempt.
+        A State: the handler's transaction has stored it, only leases and counters follow. No timing: no handler ran.
         """
         if type(outcome) is Done:
             done = Completion(claim.job_id, claim.claim_id, outcome.result, _names_webhook(claim))
-            self._waiting.done.append((claim, done, span or NONE))
+            self._waiting.done.append((claim, done, timing or NO_TIMING))
         elif isinstance(outcome, State):
-            self._leases.drop([claim.claim_id])
-            if self._tallies is not None:
-                self._tallies.stored(outcome, claim, span or NONE)
+            self.leases.drop([claim.claim_id])
+            if self.counters is not None:
+                self.counters.settled_by_handler(outcome, claim, timing or NO_TIMING)
             return
         else:
-            self._note(claim, span)
+            self._note_ended(claim, timing)
             self._waiting.changes.append((claim, self._decide(claim, outcome)))
         self._wake.set()
 
-    def give_back(self, held: Lapsed) -> None:
-        """Return a claim that this worker holds without knowing its job."""
-        claim = Claim(
-            job_id=held.job_id,
-            claim_id=held.claim_id,
-            attempt=held.attempt,
-            crashes=held.crashes,
-            seq=0,
-            kind=held.kind,
-            queue="",
-            payload="{}",
-            priority=0,
-            max_attempts=1,
-            tenant=held.tenant,
-            correlation_id=held.correlation_id,
-            parent_id=None,
-            subject=None,
-            options=None,
-        )
+    def release_unknown(self, held: HeldClaim) -> None:
+        """Releases a claim that this worker holds without knowing its job."""
+        claim = msgspec.convert({**UNKNOWN, **msgspec.structs.asdict(held)}, Claim)
         self.settle(claim, Released())
 
-    def give_back_rest(self) -> None:
-        """Return every claim in this worker's hands whose outcome was not handed over."""
-        handed_over = self.unsettled
-        for claim, _ in self._leases.snapshot():
-            if claim.claim_id not in handed_over:
+    def release_rest(self) -> None:
+        """Releases every claim of this worker that has no outcome yet."""
+        settling = self.unsettled
+        for claim, _ in self.leases.snapshot():
+            if claim.claim_id not in settling:
                 self.settle(claim, Released())
 
-    def _decide(self, claim: Claim, outcome: Outcome) -> Change:
-        kind = self._kinds.get(claim.kind)
-        policy = kind.policy if kind else Policy()
-        return decide_surely(claim, outcome, policy, claim.max_attempts, self._uniform)
-
-    async def run(self) -> None:
-        while not (self._closing and not self.pending):
-            await self._called()
-            self._idle.clear()
-            while self._waiting:
-                await self._settle_some(self._waiting)
-            if self._aside and time.monotonic() >= self._again_at:
-                self._skip_locked = self._trying_again = True
-                await self._settle_some(self._aside)
-                self._trying_again = False
-            if not self.pending:
-                self._idle.set()
-
-    async def _called(self) -> None:
-        if self._aside:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), AGAIN)
-        else:
-            await self._wake.wait()
-        self._wake.clear()
-
-    async def _settle_some(self, pile: Pile) -> None:
-        batch = self._under_way = pile.take()
-        try:
-            if batch.done:
-                await self._complete(batch.done)
-                batch.done = []
-            if batch.changes:
-                await self._apply(batch.changes)
-            self._under_way = Pile()
-            self._pause, self._skip_locked = FIRST_RETRY, False
-        except DutifulError as error:
-            # Kept and tried again: nothing that a handler has done is forgotten while we live.
-            pile.put_back(batch)
-            self._under_way = Pile()
-            self._skip_locked = True
-            log.warning("outcomes wait to be settled: %s", error)
-            await asyncio.sleep(self._pause)
-            self._pause = min(self._pause * 2, LONGEST_RETRY)
-
-    async def _complete(self, done: Sequence[Ended]) -> None:
-        try:
-            refused = await self._work.complete([one for _, one, _ in done], skip_locked=self._skip_locked)
-        except DataRefused as error:
-            if len(done) > 1:
-                middle = len(done) // 2
-                await self._complete(done[:middle])
-                await self._complete(done[middle:])
-                return
-            await self._refused_result(done[0], error)
-            return
-        if refused and (locked := _of(refused, Verdict.LOCKED)):
-            self._put_aside(Pile([one for one in done if one[0].claim_id in locked]))
-            done = [one for one in done if one[0].claim_id not in locked]
-        self.count += len(done)
-        self._leases.drop([claim.claim_id for claim, _, _ in done])
-        self._ended(any(one.webhook for _, one, _ in done))
-        if self._tallies is not None:
-            lost = _of(refused, Verdict.LOST)
-            self._tallies.completed([one for one in done if one[0].claim_id not in lost] if lost else done)
-            # The next batch goes out first, so that they are counted while the store is at work.
-            asyncio.get_running_loop().call_soon(self._tallies.count)
-        if refused:
-            _report(refused, [claim for claim, _, _ in done])
-
-    async def _refused_result(self, ended: Ended, error: DataRefused) -> None:
-        """The database would not take this result: the attempt has failed, its neighbours have not."""
-        claim, _, span = ended
-        if self._leases.claim(claim.claim_id) is not None:
-            message = f"the job's result could not be stored: {error}"
-            info = made("ResultRefused", message, ErrorClass.NON_RETRYABLE)
-            self._note(claim, span)
-            await self._apply([(claim, self._decide(claim, Failed(info, final=True)))])
-
-    async def _apply(self, changes: Sequence[tuple[Claim, Change]]) -> None:
-        try:
-            refused = await self._work.settle([change for _, change in changes], skip_locked=self._skip_locked)
-        except DataRefused:
-            if len(changes) > 1:
-                middle = len(changes) // 2
-                await self._apply(changes[:middle])
-                await self._apply(changes[middle:])
-                return
-            claim, change = changes[0]
-            error_class = class_of(change.errors[0]) if change.errors else None
-            message = "the job failed, and its error could not be stored"
-            info = made("ErrorRefused", message, error_class or ErrorClass.RETRYABLE)
-            storable = msgspec.structs.replace(change, result=None, errors=(info,))
-            refused = await self._work.settle([storable], skip_locked=self._skip_locked)
-        if locked := _of(refused, Verdict.LOCKED):
-            self._put_aside(Pile(changes=[(claim, change) for claim, change in changes if claim.claim_id in locked]))
-            changes = [(claim, change) for claim, change in changes if claim.claim_id not in locked]
-        self.count += len(changes)
-        asked = _of(refused, Verdict.CANCEL_REQUESTED)
-        self._leases.drop([claim.claim_id for claim, _ in changes if claim.claim_id not in asked])
-        for claim, change in changes:
-            if claim.claim_id not in asked:
-                self._tell_of(claim, change)
-                self._settled(claim, change)
-                if change.to.final:
-                    self._ended(_names_webhook(claim))
-        self._count([one for one in changes if one[0].claim_id not in asked], refused)
-        _report(refused, [claim for claim, _ in changes])
-        if asked:
-            # It was to live on, but somebody cancelled it meanwhile.
-            again = [
-                (claim, self._decide(claim, Cancelled("cancelled"))) for claim, _ in changes if claim.claim_id in asked
-            ]
-            await self._apply(again)
-
-    def _note(self, claim: Claim, span: Span | None) -> None:
-        if self._tallies is not None and span is not None:
-            self._tallies.ended(claim, span)
-
-    def _count(self, changes: Sequence[tuple[Claim, Change]], refused: Sequence[Refusal]) -> None:
-        if self._tallies is None:
-            return
-        lost, repeated = _of(refused, Verdict.LOST), _of(refused, Verdict.REPEATED)
-        for claim, change in changes:
-            # That an attempt was lost, whoever took its claim away has said before.
-            if claim.claim_id in lost or (change.outcome == "lost" and claim.claim_id in repeated):
-                self._tallies.refused(claim)
-            else:
-                self._tallies.settled(claim, change)
-
-    def _tell_of(self, claim: Claim, change: Change) -> None:
-        """A failed attempt is worth a line: nobody looks at the database before they know that something is wrong."""
-        if change.outcome not in ("failed", "timed_out"):
-            return
-        span = self._span_of(claim)  # which has ended, so no line would name it by itself
-        error = change.errors[0] if change.errors else {}
-        if change.to is State.FAILED:
-            fate = "it is a dead letter now"
-        else:
-            fate = f"it is tried again in {brief(change.delay or ZERO)}"
-        log.warning(
-            "job %s (%s) failed at attempt %d of %d: %s: %s; %s",
-            ids.public(claim.job_id),
-            claim.kind,
-            claim.attempt,
-            claim.max_attempts,
-            error.get("type"),
-            str(error.get("message"))[:500],
-            fate,
-            extra={**about(claim), **span},
-        )
-
-    def _put_aside(self, locked: Pile) -> None:
-        if not self._trying_again:
-            log.warning("%d outcomes wait for transactions that hold their leases; the others do not", len(locked))
-        self._aside.put_back(locked)
-        self._again_at = time.monotonic() + AGAIN
-
     async def flush(self) -> None:
-        """Wait until everything handed over has been settled."""
+        """Waits until every outcome has been settled."""
         if self.pending:
             self._wake.set()
             self._idle.clear()
@@ -291,19 +139,182 @@ class Settler:
         self._closing = True
         self._wake.set()
 
+    async def run(self) -> None:
+        while not (self._closing and not self.pending):
+            await self._wait_for_outcomes()
+            self._idle.clear()
+            while self._waiting:
+                await self._write_batch(self._waiting)
+            if self._locked and time.monotonic() >= self._retry_locked_at:
+                self._skip_locked = self._retrying_locked = True
+                await self._write_batch(self._locked)
+                self._retrying_locked = False
+            if not self.pending:
+                self._idle.set()
 
-def _of(refused: Sequence[Refusal], verdict: Verdict) -> set[int]:
-    return {refusal.claim_id for refusal in refused if refusal.verdict is verdict}
+    async def _wait_for_outcomes(self) -> None:
+        if self._locked:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), RETRY_LOCKED)
+        else:
+            await self._wake.wait()
+        self._wake.clear()
+
+    async def _write_batch(self, source: SettleBatch) -> None:
+        batch = self._under_way = source.take()
+        try:
+            if batch.done:
+                await self._complete(batch.done)
+                batch.done = []
+            if batch.changes:
+                await self._apply(batch.changes)
+            self._under_way = SettleBatch()
+            self._pause, self._skip_locked = FIRST_RETRY, False
+        except DutifulError as error:
+            # Kept and tried again: no outcome is dropped while this worker lives.
+            source.put_back(batch)
+            self._under_way = SettleBatch()
+            self._skip_locked = True
+            log.warning("outcomes wait to be settled: %s", error)
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, LONGEST_RETRY)
+
+    async def _complete(self, done: Sequence[Completed]) -> None:
+        try:
+            refused = await self.claims.complete([one for _, one, _ in done], skip_locked=self._skip_locked)
+        except DataRefused as error:
+            if len(done) > 1:
+                middle = len(done) // 2
+                await self._complete(done[:middle])
+                await self._complete(done[middle:])
+                return
+            await self._fail_refused_result(done[0], error)
+            return
+        if refused and (locked := _of(refused, RefusalReason.LOCKED)):
+            self._set_aside(SettleBatch([one for one in done if one[0].claim_id in locked]))
+            done = [one for one in done if one[0].claim_id not in locked]
+        self.settled_count += len(done)
+        self.leases.drop([claim.claim_id for claim, _, _ in done])
+        self._on_final(any(one.webhook for _, one, _ in done))
+        if self.counters is not None:
+            lost = _of(refused, RefusalReason.LOST)
+            self.counters.completed([one for one in done if one[0].claim_id not in lost] if lost else done)
+            # The next batch goes out first, so that they are counted while the store is at work.
+            asyncio.get_running_loop().call_soon(self.counters.count)
+        if refused:
+            _log_lost(refused, [claim for claim, _, _ in done])
+
+    async def _fail_refused_result(self, completed: Completed, error: DataRefused) -> None:
+        """Fails the one attempt whose result the database did not accept."""
+        claim, _, timing = completed
+        if self.leases.claim(claim.claim_id) is not None:
+            message = f"the job's result could not be stored: {error}"
+            info = make_error("ResultRefused", message, ErrorClass.NON_RETRYABLE)
+            self._note_ended(claim, timing)
+            await self._apply([(claim, self._decide(claim, Failed(info, final=True)))])
+
+    async def _apply(self, changes: Sequence[tuple[Claim, Change]]) -> None:
+        try:
+            refused = await self.claims.settle([change for _, change in changes], skip_locked=self._skip_locked)
+        except DataRefused:
+            if len(changes) > 1:
+                middle = len(changes) // 2
+                await self._apply(changes[:middle])
+                await self._apply(changes[middle:])
+                return
+            claim, change = changes[0]
+            error_class = class_of(change.errors[0]) if change.errors else None
+            message = "the job failed, and its error could not be stored"
+            info = make_error("ErrorRefused", message, error_class or ErrorClass.RETRYABLE)
+            storable = msgspec.structs.replace(change, result=None, errors=(info,))
+            refused = await self.claims.settle([storable], skip_locked=self._skip_locked)
+        if locked := _of(refused, RefusalReason.LOCKED):
+            self._set_aside(SettleBatch(changes=[one for one in changes if one[0].claim_id in locked]))
+            changes = [one for one in changes if one[0].claim_id not in locked]
+        self.settled_count += len(changes)
+        cancelled = _of(refused, RefusalReason.CANCEL_REQUESTED)
+        stored = [one for one in changes if one[0].claim_id not in cancelled]
+        self.leases.drop([claim.claim_id for claim, _ in stored])
+        for claim, change in stored:
+            self._log_failure(claim, change)
+            self._on_settled(claim, change)
+        self._count(stored, refused)
+        _log_lost(refused, [claim for claim, _ in changes])
+        if cancelled:
+            # They were to live on, but a cancellation was requested meanwhile.
+            again = [claim for claim, _ in changes if claim.claim_id in cancelled]
+            await self._apply([(claim, self._decide(claim, Cancelled("cancelled"))) for claim in again])
+
+    def _decide(self, claim: Claim, outcome: Outcome) -> Change:
+        kind = self.kinds.get(claim.kind)
+        policy = kind.policy if kind else Policy()
+        return decide_or_fail(claim, outcome, policy, claim.max_attempts, self.uniform)
+
+    def _set_aside(self, locked: SettleBatch) -> None:
+        if not self._retrying_locked:
+            log.warning("%d outcomes wait for transactions that hold their leases; the others do not", len(locked))
+        self._locked.put_back(locked)
+        self._retry_locked_at = time.monotonic() + RETRY_LOCKED
+
+    def _note_ended(self, claim: Claim, timing: Timing | None) -> None:
+        if self.counters is not None and timing is not None:
+            self.counters.attempt_ended(claim, timing)
+
+    def _count(self, changes: Sequence[tuple[Claim, Change]], refused: Sequence[Refusal]) -> None:
+        if self.counters is None:
+            return
+        lost, repeated = _of(refused, RefusalReason.LOST), _of(refused, RefusalReason.REPEATED)
+        for claim, change in changes:
+            # A lost attempt was counted when its claim was taken away.
+            if claim.claim_id in lost or (change.outcome == "lost" and claim.claim_id in repeated):
+                self.counters.refused(claim)
+            else:
+                self.counters.settled(claim, change)
+
+    def _log_failure(self, claim: Claim, change: Change) -> None:
+        if change.outcome not in ("failed", "timed_out"):
+            return
+        # The span has ended, so the log record does not get it by itself.
+        span = {} if self.tracer is None else self.tracer.span_of(claim)
+        error = change.errors[0] if change.errors else {}
+        again = f"it is tried again in {brief(change.delay or ZERO)}"
+        log.warning(
+            "job %s (%s) failed at attempt %d of %d: %s: %s; %s",
+            *(ids.public(claim.job_id), claim.kind, claim.attempt, claim.max_attempts),
+            *(error.get("type"), str(error.get("message"))[:500]),
+            "it is a dead letter now" if change.to is State.FAILED else again,
+            extra={**job_fields(claim), **span},
+        )
+
+    def _on_settled(self, claim: Claim, change: Change) -> None:
+        """Hints other workers at the job, and maintenance at when it is due."""
+        if change.to is State.READY and self.delivery is not None:
+            # Another worker may have a free slot for it. A job that keeps its seq is below their floors, where only a
+            # peek finds it.
+            hinted = claim.queue and not change.keep_seq
+            self.delivery.hint(frozenset({(claim.queue, claim.priority)}) if hinted else EVERYWHERE)
+        if self.maintenance is not None and change.to is State.SCHEDULED and change.delay is not None:
+            self.maintenance.job_scheduled(change.delay)
+        if change.to.final:
+            self._on_final(_names_webhook(claim))
+
+    def _on_final(self, webhook: bool) -> None:
+        if self.maintenance is not None:
+            self.maintenance.jobs_ended(webhook)
+
+
+def _of(refused: Sequence[Refusal], reason: RefusalReason) -> set[int]:
+    return {refusal.claim_id for refusal in refused if refusal.reason is reason}
 
 
 def _names_webhook(claim: Claim) -> bool:
     return claim.options is not None and '"webhook"' in claim.options
 
 
-def _report(refused: Sequence[Refusal], claims: Sequence[Claim]) -> None:
+def _log_lost(refused: Sequence[Refusal], claims: Sequence[Claim]) -> None:
     known = {claim.claim_id: claim for claim in claims}
     for refusal in refused:
-        if refusal.verdict is Verdict.LOST:
+        if refusal.reason is RefusalReason.LOST:
             job, claim = ids.public(refusal.job_id), known.get(refusal.claim_id)
-            fields = {"job": job} if claim is None else about(claim)
+            fields = {"job": job} if claim is None else job_fields(claim)
             log.warning("job %s: its claim was lost, so this outcome is discarded", job, extra=fields)

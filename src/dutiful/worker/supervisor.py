@@ -1,4 +1,4 @@
-"""Keeps N worker processes running: restarts what dies, and takes back its jobs at once."""
+"""Keeps N worker processes running: restarts those that die, and has their jobs rescued at once."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import uuid_utils.compat
@@ -14,11 +15,11 @@ import uuid_utils.compat
 log = logging.getLogger("dutiful.supervisor")
 WORKER_ID = "DUTIFUL_WORKER_ID"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-LIVED_WELL = 10.0
+STABLE_AFTER = 10.0  # seconds; a worker that ran longer is restarted without a growing pause
 
 
 class Supervisor:
-    """`reclaim` is told the id of each worker that died other than by its own will."""
+    """Calls `reclaim` with the id of each worker that was killed or ended by itself."""
 
     def __init__(self, command: Sequence[str], count: int, reclaim: Callable[[UUID], Awaitable[None]]) -> None:
         self._command = command
@@ -30,14 +31,14 @@ class Supervisor:
         self._codes: list[int] = []
 
     async def run(self) -> int:
-        """Until a signal says stop; 0 if every child ended well then."""
+        """Runs until a signal stops it; returns 0 if every child ended with exit code 0."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTTIN):
             loop.add_signal_handler(number, self._on_signal, number)
-        await asyncio.gather(*(self._keep(n) for n in range(self._count)))
+        await asyncio.gather(*(self._keep_running(n) for n in range(self._count)))
         return max((abs(code) for code in self._codes), default=0) and 1
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             worker_id, began = uuid_utils.compat.uuid7(), time.monotonic()
@@ -54,21 +55,19 @@ class Supervisor:
             if self._stopping.is_set():
                 self._codes.append(code)
                 if code < 0:
-                    await self._take_back(worker_id)
+                    await self._reclaim_jobs(worker_id)
                 return
             log.warning("worker %d (process %d) ended with %s; it is started again", number, child.pid, _cause(code))
-            await self._take_back(worker_id)
-            pause = FIRST_PAUSE if time.monotonic() - began > LIVED_WELL else min(pause * 2, LONGEST_PAUSE)
-            try:
+            await self._reclaim_jobs(worker_id)
+            pause = FIRST_PAUSE if time.monotonic() - began > STABLE_AFTER else min(pause * 2, LONGEST_PAUSE)
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
-            except TimeoutError:
-                continue
 
-    async def _take_back(self, worker_id: UUID) -> None:
+    async def _reclaim_jobs(self, worker_id: UUID) -> None:
         try:
             await self._reclaim(worker_id)
-        except Exception as error:  # the leases end by themselves
-            log.warning("the jobs of worker %s could not be taken back now: %s", worker_id, error)
+        except Exception as error:  # then they are rescued when their leases end
+            log.warning("the jobs of worker %s could not be rescued now: %s", worker_id, error)
 
     def _on_signal(self, number: int) -> None:
         if number != signal.SIGTTIN:
@@ -84,5 +83,5 @@ def _cause(code: int) -> str:
 
 
 def child_command(arguments: Sequence[str]) -> list[str]:
-    """How a child is started: the same program, one process."""
+    """The command of a child: the same program with one process."""
     return [sys.executable, "-m", "dutiful.cli", *arguments]

@@ -1,126 +1,215 @@
-"""The life of a worker: open, start, work, drain, leave."""
+"""The life of a worker: assemble, start, run, drain, sign off."""
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, closing
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
+from dutiful.core.duration import brief
+from dutiful.core.errors import DutifulError, ShutdownTimeout
+from dutiful.core.outcome import Released
 from dutiful.observe.logs import WORKER
-from dutiful.worker.breakers import boundless
+from dutiful.worker.assembly import WorkerParts, assemble
+from dutiful.worker.config import WorkerConfig
+from dutiful.worker.counters import Timing
 from dutiful.worker.lane import Lane
-from dutiful.worker.loops import cancel, forever
-from dutiful.worker.opening import Parts, open_parts
-from dutiful.worker.plan import Plan
-from dutiful.worker.shutdown import LAST_WORDS, Shutdown
+from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slots
 
 log = logging.getLogger("dutiful.worker")
-opening = logging.getLogger("dutiful.opening")  # each step of a start, in its order
+opening = logging.getLogger("dutiful.startup")  # each step of a start, in its order
+TICK = 0.1
+CLEANUP_SECONDS = 5.0  # how long interrupted handlers may take to clean up
+Tasks = list["asyncio.Task[None]"]
 
 
 class Worker:
-    def __init__(self, plan: Plan) -> None:
-        self.id = plan.worker_id
-        self._plan = plan
-        self._duties = plan.duties
+    def __init__(self, config: WorkerConfig) -> None:
+        self.id = config.worker_id
+        self._config = config
+        self._maintenance = config.maintenance
         self._slots = Slots()
-        self._shutdown = Shutdown(plan.settings.grace)
+        self._grace = config.settings.grace
+        self._cleanup = CLEANUP_SECONDS
+        self._stopping = asyncio.Event()
+        self._aborting = asyncio.Event()
         self.lanes: list[Lane] = []
         self.started = asyncio.Event()
 
     def stop(self, grace: timedelta | None = None) -> None:
-        """Claim no more, finish what runs within the grace period (of the settings, unless given), then end."""
-        self._shutdown.stop(grace)
+        """Claims no more, finishes running jobs within the grace period (of the settings, unless given), then ends."""
+        self._grace = self._grace if grace is None else grace
+        self._stopping.set()
 
-    def abort(self, patience: float = LAST_WORDS) -> None:
-        """Interrupt what runs, let it clean up for `patience` seconds, give it back, and end."""
-        self._shutdown.abort(patience)
+    def abort(self, cleanup: float = CLEANUP_SECONDS) -> None:
+        """Interrupts running jobs, gives handlers `cleanup` seconds, releases the jobs, and ends."""
+        self._cleanup = cleanup
+        self._stopping.set()
+        self._aborting.set()
 
     def cancel(self, job_id: UUID) -> None:
-        """The store has been asked to cancel this job: if it runs here, it is told at once."""
+        """Stops this job at once if it runs here, because its cancellation is stored."""
         self._slots.cancel(job_id)
 
     async def run(self) -> None:
-        """Work until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored."""
+        """Works until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored."""
         async with AsyncExitStack() as stack:
-            # For the logs: of all that we do from here on, in whatever task or thread.
+            # Log records of every task and thread started from here on name this worker.
             stack.callback(WORKER.reset, WORKER.set(str(self.id)))
-            parts = self._parts = await open_parts(stack, self._plan, self._slots)
+            parts = self._parts = await assemble(stack, self._config, self._slots)
             self.lanes = parts.lanes
             try:
                 await self._start(parts)
-                with closing(parts.keeper):
+                with closing(parts.renewal):
                     await self._work(parts)
             finally:
-                await parts.presence.leave()
+                await parts.heartbeat.sign_off()
 
-    async def _start(self, parts: Parts) -> None:
-        plan = self._plan
-        await parts.presence.beat()
-        await parts.accord.greet()
-        # By every worker, be it one that never leads: what a breaker bars it gives back, and while nobody knows
-        # that the kind has to wait, it would claim that again at once.
-        await parts.declaration.make()
-        for name in boundless(plan.kinds.values()):
-            log.warning(
-                "kind %s declares a breaker and no timeout: if one of its jobs hangs as a probe, the breaker "
-                "stays half-open, and others wait for it without end; give it one, as in timeout='5m'",
-                name,
-            )
-        if self._duties is not None:
-            await self._duties.recover()
+    async def _start(self, parts: WorkerParts) -> None:
+        await parts.heartbeat.beat()
+        await parts.mode_check.check_at_start()
+        # By every worker, also one that never leads: it releases jobs that a breaker rejects, and would claim them
+        # again at once while the store does not know that their kind has to wait.
+        await parts.declaration.declare()
+        if self._maintenance is not None:
+            await self._maintenance.prepare()
             opening.debug("recovered")
-        await parts.lookout.peek()  # before the first claim, for it is to go by priority
-        parts.keeper.start()
+        await parts.poller.peek()  # before the first claim, which is to go by priority
+        parts.renewal.start()
 
-    async def _work(self, parts: Parts) -> None:
-        lanes, settler, lookout = parts.lanes, parts.settler, parts.lookout
+    async def _work(self, parts: WorkerParts) -> None:
+        lanes, settler, poller = parts.lanes, parts.settler, parts.poller
         settling = asyncio.create_task(settler.run(), name="dutiful settler")
-        serving = [asyncio.create_task(forever(self._serve))] if self._duties is not None else []
-        opening.debug("services: %s", ", ".join(self._duties.names) if self._duties is not None else "none")
+        services = [asyncio.create_task(_run_forever(self._services))] if self._maintenance is not None else []
+        opening.debug("services: %s", ", ".join(self._maintenance.names) if self._maintenance is not None else "none")
         slots = [asyncio.create_task(lane.run_slot(slot)) for lane in lanes for slot in lane.slots]
         opening.debug("first claim")
-        feeding = [asyncio.create_task(lane.feed(), name=f"dutiful lane {lane.name}") for lane in lanes]
-        beside = (lookout.hear, lookout.poll, parts.presence.heartbeat)
-        loops = [asyncio.create_task(forever(loop)) for loop in beside]
-        loops.append(asyncio.create_task(parts.timer.run()))
+        fetching = [asyncio.create_task(lane.run_fetcher(), name=f"dutiful lane {lane.name}") for lane in lanes]
+        background = (poller.listen, poller.poll, parts.heartbeat.heartbeat)
+        loops = [asyncio.create_task(_run_forever(loop)) for loop in background]
+        loops.append(asyncio.create_task(self._tick(parts)))
         self.started.set()
-        stopping = asyncio.create_task(self._shutdown.asked())
+        stopping: asyncio.Task[Any] = asyncio.create_task(self._stopping.wait())
+        interrupted = unsettled = 0
         try:
-            # A slot or lane that ends by itself is a bug: better to end loudly than to idle quietly.
-            done, _ = await asyncio.wait([stopping, settling, *slots, *feeding], return_when=asyncio.FIRST_COMPLETED)
+            # A slot or lane that ends by itself is a bug: end with its error rather than idle.
+            done, _ = await asyncio.wait([stopping, settling, *slots, *fetching], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 task.result()
             for lane in lanes:
                 lane.close()
             parts.declaration.withdraw()
-            # Others lead from here on; and nothing is retained or fired by somebody who is about to go.
-            await cancel(serving)
-            await self._shutdown.drain(self._slots, slots, feeding, settler)
+            # Another worker leads from here on, so that a worker that is about to end fires and retains nothing.
+            await _cancel_all(services)
+            interrupted = await self._drain(settler, slots, fetching)
         except BaseException:
-            # Nobody else is to blame for what went wrong here: back in line, no attempt spent. What was handed over,
-            # such as the job whose slot has ended, spends its attempt.
-            settler.give_back_rest()
+            # Jobs without an outcome are not at fault, so they spend no attempt; the one whose slot has ended has one.
+            settler.release_rest()
             raise
         finally:
             self._slots.close()
-            await cancel([stopping, *slots, *feeding, *loops, *serving])
+            await _cancel_all([stopping, *slots, *fetching, *loops, *services])
             try:
-                await self._shutdown.settle_rest(settler, settling)
+                unsettled = await _settle_rest(settler, settling)
             finally:
-                self._plan.delivery.news()
-                await self._close_duties()
-        self._shutdown.check()
+                self._config.delivery.notify_watchers()
+                if self._maintenance is not None:
+                    # A webhook post under way may take its full timeout, unless the worker is aborted.
+                    usual = self._config.settings.webhook_timeout.total_seconds()
+                    await self._maintenance.close(self._cleanup if self._aborting.is_set() else usual)
+        if problems := self._problems(interrupted, unsettled):
+            raise ShutdownTimeout("; ".join(problems))
 
-    async def _serve(self) -> None:
-        assert self._duties is not None
-        await self._duties.run(self.id, self._parts.lookout.moved)
+    async def _tick(self, parts: WorkerParts) -> None:
+        """One timer for all slots and buffers, instead of one each."""
+        seen = 0
+        while True:
+            await asyncio.sleep(TICK)
+            moved = parts.settler.settled_count + sum(lane.taken for lane in parts.lanes)
+            if moved != seen:
+                seen = moved
+                self._config.delivery.notify_watchers()
+            for lane in parts.lanes:
+                lane.release_stale()
+            parts.heartbeat.sample_busy()
+            self._slots.stop_overdue()
 
-    async def _close_duties(self) -> None:
-        if self._duties is not None:
-            # A post under way may take as long as a post may; unless somebody is in a hurry.
-            await self._duties.close(self._shutdown.patience(self._plan.settings.webhook_timeout.total_seconds()))
+    async def _services(self) -> None:
+        assert self._maintenance is not None
+        await self._maintenance.run(self.id, self._parts.poller.on_jobs_moved)
+
+    async def _drain(self, settler: Settler, running: Tasks, fetching: Tasks) -> int:
+        """Lets running jobs finish; returns how many took longer than the grace period, and were interrupted."""
+        all_ended = asyncio.create_task(asyncio.wait(running))
+        aborting = asyncio.create_task(self._aborting.wait())
+        both: list[asyncio.Task[Any]] = [all_ended, aborting]
+        await asyncio.wait(both, timeout=self._grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+        aborting.cancel()
+        interrupted = self._slots.stop_all()
+        if interrupted:
+            await asyncio.wait([all_ended], timeout=self._cleanup)
+        all_ended.cancel()
+        for slot in interrupted:
+            if slot.claim is not None:  # its handler has not stopped; another worker gets the job all the same
+                slot.abandoned = True
+                settler.settle(slot.claim, slot.settled or Released(), Timing(0.0, slot.elapsed.total_seconds()))
+        # A claim under way is waited for: cancelled, it would hold jobs that no worker knows of.
+        await asyncio.wait(fetching, timeout=CLEANUP_SECONDS)
+        return len(interrupted)
+
+    def _problems(self, interrupted: int, unsettled: int) -> list[str]:
+        problems = []
+        if interrupted:
+            when = "at once, as asked" if self._aborting.is_set() else f"after the grace of {brief(self._grace)}"
+            fate = "" if unsettled else ", and released"  # a release that could not be stored has not happened
+            problems.append(f"{_count(interrupted, 'job was', 'jobs were')} interrupted {when}{fate}")
+        if unsettled:
+            outcomes = _count(unsettled, "outcome", "outcomes")
+            problems.append(f"{outcomes} could not be stored: the jobs are run again when their leases end")
+        return problems
+
+
+async def _settle_rest(settler: Settler, settling: "asyncio.Task[None]") -> int:
+    """Waits until the settler has stored all outcomes; returns how many it could not."""
+    settler.close()
+    try:
+        await asyncio.wait_for(settling, CLEANUP_SECONDS)
+    except TimeoutError:
+        outcomes = _count(len(settler.unsettled), "outcome", "outcomes")
+        log.warning("%s could not be stored in time: the jobs are run again when their leases end", outcomes)
+        return len(settler.unsettled)
+    return 0
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+async def _run_forever(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a loop, and starts it again after an error, which is logged."""
+    pause = 0.1
+    while True:
+        began = time.monotonic()
+        try:
+            await loop()
+        except DutifulError as error:
+            log.warning("%s: %s", loop.__name__.strip("_"), error)
+        except Exception:
+            log.exception("%s met an error and goes on", loop.__name__.strip("_"))
+        pause = 0.1 if time.monotonic() - began > 5 else min(pause * 2, 2.0)
+        await asyncio.sleep(pause)
+
+
+async def _cancel_all(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    """Cancels tasks and waits, but not for ever, because a task may catch its cancellation."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=2)
 
 
 __all__ = ["Worker"]

@@ -1,0 +1,81 @@
+"""Daemon threads, for which a process does not wait when it ends, unlike those of a ThreadPoolExecutor."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any
+
+Task = tuple["Future[Any]", Callable[[], Any]]
+
+
+class DaemonPool:
+    """Up to `size` threads, started when they are needed; further tasks are queued."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._queue: SimpleQueue[Task | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._spare = 0  # idle threads less queued tasks
+        self._closed = False
+
+    def submit(self, function: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"the threads of {self._name} are closed")
+            self._queue.put((future, function))
+            self._spare -= 1
+            if self._spare < 0 and self._threads < self._size:
+                self._spare += 1
+                self._threads += 1
+                threading.Thread(target=self._run, name=f"{self._name} {self._threads}", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Cancels queued tasks; a running one goes on, and its thread ends with it."""
+        with self._lock:
+            self._closed = True
+            while True:
+                try:
+                    task = self._queue.get_nowait()
+                except Empty:
+                    break
+                if task is not None:
+                    task[0].cancel()
+            for _ in range(self._threads):
+                self._queue.put(None)
+
+    def _run(self) -> None:
+        while True:
+            task = self._queue.get()
+            if task is None:
+                return
+            _run_task(*task)
+            del task  # an idle thread must keep nothing alive
+            with self._lock:
+                self._spare += 1
+
+
+def _run_task(future: "Future[Any]", function: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except StopIteration as error:
+        # An awaited future cannot carry it; a coroutine turns it into a RuntimeError too.
+        stopped = RuntimeError("it raised StopIteration")
+        stopped.__cause__ = error
+        future.set_exception(stopped)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def raise_in_thread(thread: int, error: type[Exception] | None) -> None:
+    """Raises in the thread at its next Python instruction; None takes back an error that it has not met yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))

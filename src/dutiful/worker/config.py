@@ -1,0 +1,48 @@
+"""The configuration of one worker, made by the factory."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from dutiful.core.breaker.state import BreakerPolicy
+from dutiful.core.errors import UnknownKind
+from dutiful.core.settle import Uniform
+from dutiful.delivery.base import Delivery
+from dutiful.kind import Kind
+from dutiful.maintenance.runner import MaintenanceRunner
+from dutiful.settings import Settings
+from dutiful.store import Store
+from dutiful.worker.counters import AttemptCounters
+
+if TYPE_CHECKING:
+    from dutiful.observe.tracing import Tracer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """Shared by all parts of a worker; none of them changes it."""
+
+    worker_id: UUID
+    store: Store
+    delivery: Delivery
+    settings: Settings
+    kinds: Mapping[str, Kind[Any, Any]]  # those that this worker runs
+    resources: Mapping[str, Callable[[], Any]]
+    breakers: Mapping[str, BreakerPolicy]
+    breaker_kinds: Mapping[str, str | None]  # of every kind, also of those not run here
+    uniform: Uniform = random.uniform
+    maintenance: MaintenanceRunner | None = None
+    counters: AttemptCounters | None = None
+    tracer: "Tracer | None" = None
+    # Opens a store for handlers that outlive the worker; None: the process ends with the worker, and so do they.
+    make_store: Callable[[], Store] | None = None
+
+
+def select_kinds(kinds: Mapping[str, Kind[Any, Any]], names: tuple[str, ...]) -> dict[str, Kind[Any, Any]]:
+    """The kinds of these names, or all where none is named."""
+    unknown = sorted(set(names) - set(kinds))
+    if unknown:
+        raise UnknownKind(f"there is no kind {unknown[0]!r}; this app has: {', '.join(sorted(kinds)) or 'none yet'}")
+    return {name: kind for name, kind in kinds.items() if not names or name in names}

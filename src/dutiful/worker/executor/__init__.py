@@ -1,0 +1,1 @@
+"""Runs one attempt: the handler, its context, its progress, and what came of it."""

@@ -1,0 +1,164 @@
+"""Claims jobs for one lane, from where earlier claims ended, and tracks which pauses its claims have respected."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
+
+from dutiful.core.job import Claim, HeldClaim
+from dutiful.settings import ANY, LaneSettings
+from dutiful.store.claims import ClaimRequest, QueueLevel
+from dutiful.store.control import Pause
+from dutiful.worker.config import WorkerConfig
+from dutiful.worker.leases import Leases
+
+# A row may commit after one with a higher seq was claimed; this many are looked at again with every claim.
+MARGIN = 1_000
+FORGET_AFTER = 60.0
+
+
+class FetchCursors:
+    """Keeps a floor for each queue at each priority, which spares claims from scanning dead index entries.
+
+    Jobs below a floor are found by a peek.
+    """
+
+    def __init__(self) -> None:
+        self._floors: dict[tuple[str, int], int] = {}
+        self._used: dict[tuple[str, int], float] = {}
+        self._turn = 0
+
+    def add(self, levels: Iterable[tuple[str, int]]) -> None:
+        """Notes that there may be jobs at these queues and priorities."""
+        now = time.monotonic()
+        for level in levels:
+            self._floors.setdefault(level, 0)
+            self._used[level] = now
+
+    def lower(self, levels: Iterable[QueueLevel]) -> None:
+        """Lowers floors to what a peek has found: jobs below them committed late or were released."""
+        now = time.monotonic()
+        for level in levels:
+            key = (level.queue, level.priority)
+            self._floors[key] = min(self._floors.get(key, level.seq - 1), level.seq - 1)
+            self._used[key] = now
+
+    def advance(self, claims: Sequence[Claim]) -> None:
+        """Raises floors to the last job claimed at each level; `claims` are in the order of their levels."""
+        now = time.monotonic()
+        for key, last in {(claim.queue, claim.priority): claim.seq for claim in claims}.items():
+            self._floors[key] = max(self._floors.get(key, 0), last - MARGIN)
+            self._used[key] = now
+
+    def levels(self, queues: tuple[str, ...]) -> list[QueueLevel]:
+        """The levels of these queues, best priority first; queues of one priority take turns to be first."""
+        everything = ANY in queues
+        keys = [key for key in self._floors if everything or key[0] in queues]
+        self._turn += 1
+        names = sorted({queue for queue, _ in keys})
+        shift = self._turn % len(names) if names else 0
+        rank = {name: (n - shift) % len(names) for n, name in enumerate(names)}
+        keys.sort(key=lambda key: (key[1], rank[key[0]]))
+        return [QueueLevel(queue, priority, self._floors[queue, priority]) for queue, priority in keys]
+
+    def forget_idle(self) -> None:
+        """Drops idle levels, because each costs a look with every claim; a hint or a peek brings them back."""
+        limit = time.monotonic() - FORGET_AFTER
+        for key in [key for key, used in self._used.items() if used < limit]:
+            del self._floors[key], self._used[key]
+
+
+class Suspects:
+    """Admits one suspect at a time: a job that ran when a worker died, and may be the cause.
+
+    Two at once would share the blame for a second death.
+    """
+
+    def __init__(self) -> None:
+        self._reserved = False  # one is being claimed, or is here
+        self._job_id: UUID | None = None
+        self._denied: set[Callable[[], None]] = set()
+
+    def reserve(self, wake: Callable[[], None]) -> bool:
+        """Whether a lane may claim a suspect now; if not, `wake` is called once it may."""
+        if self._reserved:
+            self._denied.add(wake)
+            return False
+        self._reserved = True
+        return True
+
+    def assign(self, claims: Sequence[Claim]) -> None:
+        """Keeps the reservation for the suspect among the claims, or ends it if there is none."""
+        self._job_id = next((claim.job_id for claim in claims if claim.crashes), None)
+        if self._job_id is None:
+            self._end()
+
+    def release(self, claim: Claim) -> None:
+        if claim.job_id == self._job_id:
+            self._end()
+
+    def _end(self) -> None:
+        self._reserved, self._job_id = False, None
+        denied, self._denied = self._denied, set()
+        for wake in denied:
+            wake()
+
+
+class Fetcher:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        lane: LaneSettings,
+        cursors: FetchCursors,
+        leases: Leases,
+        suspects: Suspects,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` is called when a suspect may be claimed that could not be before."""
+        self._store = config.store
+        self._worker_id = config.worker_id
+        self._kinds = list(config.kinds)
+        self._settings = config.settings
+        self._lane = lane
+        self._cursors = cursors
+        self._leases = leases
+        self._suspects = suspects
+        self._wake = wake
+        self._fetching = False
+        self._fetches = 0  # including the one under way
+        self._noticed: dict[str, int] = {}  # by a pause's mark: the fetches that may have begun before it was known
+
+    async def fetch(self, want: int, free: int) -> list[Claim]:
+        """Claims up to `want` jobs, and a suspect besides if there is a free slot to run it at once."""
+        levels = self._cursors.levels(self._lane.queues)
+        if not levels:
+            return []
+        suspect = free > 0 and self._suspects.reserve(self._wake)
+        lease, tenants = self._settings.lease, self._settings.claim_tenants
+        request = ClaimRequest(
+            self._worker_id, self._lane.name, levels, self._kinds, want, lease, int(suspect), tenants
+        )
+        claims: list[Claim] = []
+        try:
+            self._fetching = True
+            self._fetches += 1
+            with self._leases.claiming():
+                claims = await self._store.claims.claim(request)
+                self._leases.add(claims)
+        finally:
+            self._fetching = False
+            if suspect:
+                self._suspects.assign(claims)
+        if claims:
+            self._cursors.advance(claims)
+        return claims
+
+    async def unknown_claims(self) -> list[HeldClaim]:
+        """Claims that the store says this worker holds, and whose answer never arrived."""
+        held = await self._store.claims.held_by(self._worker_id)
+        await self._leases.wait_for_claims()  # those that another lane is fetching just now
+        return [claim for claim in held if self._leases.claim(claim.claim_id) is None]
+
+    def pauses_seen(self, pauses: Sequence[Pause]) -> tuple[str, ...]:
+        """Notes what is paused; returns the marks of those that no fetch still under way can have missed."""
+        self._noticed = {pause.mark: self._noticed.get(pause.mark, self._fetches) for pause in pauses}
+        return tuple(mark for mark, fetches in self._noticed.items() if fetches < self._fetches or not self._fetching)

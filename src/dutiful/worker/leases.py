@@ -1,0 +1,182 @@
+"""Renews leases from a thread of its own, which also ends the process if a handler blocks the event loop."""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from dutiful.core import ids
+from dutiful.core.errors import DutifulError
+from dutiful.core.job import Claim, Token
+from dutiful.store.claims import LeaseRenewer
+from dutiful.worker.config import WorkerConfig
+from dutiful.worker.slots import CurrentSlot, Slots
+
+log = logging.getLogger("dutiful.worker")
+EXIT_STUCK = 70  # the exit code of a worker whose event loop was held by a job past its timeout
+CHECK_EVERY = 1.0
+
+
+class ClaimBatch:
+    """Claims that were made together, so that they are renewed together."""
+
+    __slots__ = ("claimed", "renewed")
+
+    def __init__(self) -> None:
+        self.claimed = self.renewed = time.monotonic()
+
+
+HeldLease = tuple[Claim, ClaimBatch]
+
+
+class Leases:
+    """Every claim that this worker holds: in a buffer, running, or about to be settled.
+
+    By their own ids, not their jobs', because a job that was lost may be claimed again while its first handler still
+    runs. The event loop adds and drops, the renewal thread reads.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, HeldLease] = {}
+        self._underway: set[asyncio.Future[None]] = set()
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Surrounds a claim: until its answer has been added, it may hold jobs that are not known here."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._underway.add(answer)
+        try:
+            yield
+        finally:
+            self._underway.discard(answer)
+            answer.set_result(None)
+
+    async def wait_for_claims(self) -> None:
+        """Waits for the claims that are under way."""
+        if self._underway:
+            await asyncio.wait(list(self._underway))
+
+    def add(self, claims: Iterable[Claim]) -> None:
+        batch = ClaimBatch()
+        self._held.update({claim.claim_id: (claim, batch) for claim in claims})
+
+    def drop(self, claim_ids: Iterable[int]) -> None:
+        pop = self._held.pop
+        for claim_id in claim_ids:
+            pop(claim_id, None)
+
+    def claim(self, claim_id: int) -> Claim | None:
+        held = self._held.get(claim_id)
+        return held[0] if held else None
+
+    def valid_since(self, claim_id: int, now: float, lease: float) -> float | None:
+        """When a claim was made; None if it is known to be lost, or was not renewed for the length of its lease."""
+        held = self._held.get(claim_id)
+        return held[1].claimed if held is not None and now - held[1].renewed < lease else None
+
+    def snapshot(self) -> list[HeldLease]:
+        return list(self._held.values())  # one step of the interpreter, so that no lock is needed
+
+
+class LeaseRenewalThread:
+    """Renews leases of running jobs every third of their length."""
+
+    def __init__(self, config: WorkerConfig, leases: Leases, slots: Slots, current: CurrentSlot) -> None:
+        self._leases = leases
+        self._slots = slots
+        self._current = current
+        self._open_renewer = config.store.claims.renewer
+        self._lease = config.settings.lease
+        self._grace = config.settings.watchdog.total_seconds()
+        self._stop = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._answered_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="dutiful leases", daemon=True)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        renewer: LeaseRenewer | None = None
+        # Not half: a renewal that fails or finds a row locked still has a second chance in time.
+        third = self._lease.total_seconds() / 3
+        every = min(CHECK_EVERY, third / 2)
+        while not self._stop.wait(every):
+            try:
+                self._check_event_loop(renewer)
+                now = time.monotonic()
+                held = [h for h in self._leases.snapshot() if now - h[1].renewed >= min(CHECK_EVERY, third)]
+                if not held:
+                    continue
+                renewer = renewer or self._open_renewer()
+                self._renew(renewer, held, third)
+            except DutifulError as error:
+                log.warning("leases could not be renewed: %s", error)
+            except Exception:
+                log.exception("the lease renewal met an error and goes on")
+        if renewer is not None:
+            renewer.close()
+
+    def _renew(self, renewer: LeaseRenewer, held: list[HeldLease], third: float) -> None:
+        now = time.monotonic()
+        due = [h for h in held if now - h[1].renewed >= third]
+        young = [h for h in held if now - h[1].renewed < third]
+        renewal = renewer.renew([_token(h) for h in due], self._lease)
+        for _, batch in due:
+            batch.renewed = now
+        found = renewer.check([_token(h) for h in young])
+        lost = renewal.lost | found.lost
+        for claim, _ in held if lost else ():
+            if claim.claim_id in lost:
+                self._call(self._lose, claim)
+        for job_id in renewal.cancel | found.cancel:
+            self._call(self._slots.cancel, job_id)
+
+    def _lose(self, claim: Claim) -> None:
+        """Stops a job whose claim is lost; one that is only buffered will never start here."""
+        if not self._slots.lose(claim):
+            self._leases.drop([claim.claim_id])
+
+    def _check_event_loop(self, renewer: LeaseRenewer | None) -> None:
+        """Ends the process if a job holds the event loop past its timeout and grace: nothing else can stop it."""
+        self._call(self._answer)
+        silent = time.monotonic() - self._answered_at
+        slot = self._current.slot
+        if silent < 2 * CHECK_EVERY or slot is None:
+            return
+        deadline, claim, kind = slot.deadline, slot.claim, slot.kind
+        if deadline is None or claim is None or kind is None or time.monotonic() < deadline + self._grace:
+            return
+        sys.stderr.write(
+            f"dutiful: job {ids.public(claim.job_id)} ({kind.name}) holds the event loop past its timeout of "
+            f"{slot.timeout}; this worker ends itself. Use `await`, or a plain function, which runs in a thread.\n"
+        )
+        faulthandler.dump_traceback(all_threads=True)
+        sys.stderr.flush()
+        try:
+            # The other jobs are not at fault, so they are released without spending an attempt.
+            others = [_token(h) for h in self._leases.snapshot() if h[0].job_id != claim.job_id]
+            (renewer or self._open_renewer()).release(others)
+        finally:
+            os._exit(EXIT_STUCK)
+
+    def _answer(self) -> None:
+        self._answered_at = time.monotonic()
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+def _token(held: HeldLease) -> Token:
+    return Token(held[0].job_id, held[0].claim_id)

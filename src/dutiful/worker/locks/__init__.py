@@ -1,0 +1,1 @@
+"""Named locks of handlers."""
