@@ -1,1 +1,1 @@
-"""How the fleet fares, for those who look at it from outside."""
+"""Logs, metrics and traces."""

@@ -1,4 +1,4 @@
-"""Log lines that say which job they are about, and that nobody can forge."""
+"""Log lines that name their job, and that no message can forge."""
 
 import json
 import logging
@@ -8,73 +8,66 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
 
-from dutiful.context import CURRENT
+from dutiful.context import CURRENT, Context
 from dutiful.core import ids
-from dutiful.core.error_info import message_of
-from dutiful.core.job import Claim, JobRecord, Lapsed
-from dutiful.core.sensitive import redact
+from dutiful.core.job import Claim, HeldClaim, JobRecord
+from dutiful.core.redaction.redact import redact
+from dutiful.core.retry.error_info import message_of
 
 FIELDS = ("job", "kind", "attempt", "tenant", "correlation_id", "worker")
-_SHOWN = ("job", "kind", "attempt", "tenant", "correlation_id")  # in text, where the worker is a matter of the place
+_SHOWN = ("job", "kind", "attempt", "tenant", "correlation_id")  # in text; the worker is known from the process
 SPAN = ("trace_id", "span_id")  # of OpenTelemetry, where tracing is on
-# What is not of the caller's making; the last is uvicorn's, the message once more with colours.
+# Not given by the caller; the last is uvicorn's, the message with colours.
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 _NOT_EXTRA = {*_STANDARD, *FIELDS, *SPAN}
 _NO_JSON = (TypeError, ValueError, RecursionError)
 _INDENT = "    "
-# What is kept comes first: a backslash of the text's own, and both halves of a pair.
+# The first group is kept: an escaped backslash, and whole surrogate pairs.
 _REFUSED = re.compile(r"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..|\\u0000")
 
 WORKER: ContextVar[str | None] = ContextVar("dutiful_worker", default=None)
-"""The worker whose code is running, by its id."""
+"""The id of the worker whose code is running."""
 
-ABOUT: ContextVar[Mapping[str, Any] | None] = ContextVar("dutiful_about", default=None)
-"""The fields of the job that runs where there is no context: in a process of its handler's own."""
+PROCESS_JOB: ContextVar[Mapping[str, Any] | None] = ContextVar("dutiful_about", default=None)
+"""The fields of the running job where there is no context: in a child process that runs a handler."""
 
 
-def about(job: Claim | Lapsed | JobRecord) -> dict[str, Any]:
+def job_fields(job: Claim | HeldClaim | JobRecord) -> dict[str, Any]:
     """The fields of a line about a job that is not running here: `log.warning(…, extra=about(claim))`."""
-    job_id, correlation = (job.id, job.correlation_id) if isinstance(job, JobRecord) else (job.job_id, job.correlation)
-    return {
-        "job": ids.public(job_id),
-        "kind": job.kind,
-        "attempt": job.attempt,
-        "tenant": job.tenant,
-        "correlation_id": correlation,
-    }
+    if isinstance(job, JobRecord):
+        return _fields(ids.public(job.id), job.correlation_id, job)
+    return _fields(ids.public(job.job_id), job.correlation, job)
 
 
-def running() -> Mapping[str, Any]:
-    """The fields of the job whose handler runs here and now; none if there is none."""
+def _fields(public_id: str, correlation: str, job: Claim | HeldClaim | JobRecord | Context) -> dict[str, Any]:
+    return dict(zip(_SHOWN, (public_id, job.kind, job.attempt, job.tenant, correlation), strict=True))
+
+
+def running_job_fields() -> Mapping[str, Any]:
+    """The log fields of the job whose handler is running; empty if there is none."""
     context = CURRENT.get()
     if context is None:
-        return ABOUT.get() or {}
-    return {
-        "job": context.public_id,
-        "kind": context.kind,
-        "attempt": context.attempt,
-        "tenant": context.tenant,
-        "correlation_id": context.correlation_id,
-    }
+        return PROCESS_JOB.get() or {}
+    return _fields(context.public_id, context.correlation_id, context)
 
 
 _current_span: Callable[[], Mapping[str, str]] = dict
 
 
-def follow(current_span: Callable[[], Mapping[str, str]]) -> None:
-    """Tracing is on in this process: from now on its lines name the span that is current, with the fields of SPAN."""
+def set_span_reader(current_span: Callable[[], Mapping[str, str]]) -> None:
+    """Adds the ids of the current span to all log lines of this process."""
     global _current_span
     _current_span = current_span
 
 
 class JobFields(logging.Filter):
-    """Gives every record the fields above, None where there is nothing to say; for a handler, not for a logger.
+    """Gives every record the fields above, None where unknown; for a handler, not for a logger.
 
-    Those of the running job win over what a caller gives as `extra`: whoever looks for a job finds all its lines.
+    Those of the running job win over `extra` of a caller, so that a search for a job finds all its lines.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        fields, job = vars(record), running()
+        fields, job = vars(record), running_job_fields()
         fields.update(job)
         fields.update(_current_span())
         worker = job.get("worker") or WORKER.get()
@@ -86,19 +79,21 @@ class JobFields(logging.Filter):
 
 
 class TextLines(logging.Formatter):
-    """One line a record; what follows it, such as a traceback, is indented, so that no message passes for a line."""
+    """One line a record; a traceback after it is indented, so that no message passes for a log line."""
 
     def format(self, record: logging.LogRecord) -> str:
         head = f"{self.formatTime(record)} {record.levelname} {record.name} {_message(record)}"
-        # All of them, also where the message names the job: what it says of itself may be somebody's invention.
+        # All of them, even if the message names the job, because a message may be forged.
         fields = {name: value for name in _SHOWN if (value := getattr(record, name, None)) is not None}
-        told = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
-        more = [line for text in _more(self, record) for line in text.splitlines()]
-        return "\n".join([_one_line(f"{head} [{told}]" if told else head), *(_INDENT + _one_line(one) for one in more)])
+        shown = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+        more = [line for text in _traces(self, record) for line in text.splitlines()]
+        return "\n".join(
+            [_one_line(f"{head} [{shown}]" if shown else head), *(_INDENT + _one_line(one) for one in more)]
+        )
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record, in ASCII: there is no way to break the line, and every reader of JSON takes it."""
+    """One JSON object a record, in ASCII, so that no value can break the line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -120,7 +115,7 @@ class JsonLines(logging.Formatter):
             line["extra"] = extra
         try:
             return _readable(json.dumps(line, default=_text, allow_nan=False))
-        except _NO_JSON:  # whatever callers put there, the line is not lost
+        except _NO_JSON:  # no value of a caller may lose the line
             if extra:
                 line["extra"] = {_text(name): _shown(value) for name, value in extra.items()}
             return _readable(json.dumps({name: _shown(value) for name, value in line.items()}, default=_text))
@@ -129,15 +124,15 @@ class JsonLines(logging.Formatter):
 FORMATTERS: Mapping[str, type[logging.Formatter]] = {"text": TextLines, "json": JsonLines}
 
 
-class Shape(NamedTuple):
-    """How a process of ours logs, so that its children do the same."""
+class LogConfig(NamedTuple):
+    """How a process logs, so that its children do the same."""
 
     level: int
     format: str
 
 
-class _Output(logging.StreamHandler[TextIO]):
-    """What we ourselves put on the root logger: lines on stderr."""
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """The handler that `configure` adds to the root logger."""
 
     def __init__(self, format: str) -> None:
         super().__init__()
@@ -145,40 +140,37 @@ class _Output(logging.StreamHandler[TextIO]):
         self.reformat(format)
 
     def reformat(self, format: str) -> None:
-        self.shape = format
+        self.format_name = format
         self.setFormatter(FORMATTERS[format]())
 
 
 def configure(level: int, format: str) -> None:
-    """Log to stderr; if the process has a configuration of its own already, that is left alone."""
+    """Logs to stderr, unless the process has configured logging already."""
     root = logging.getLogger()
     if not root.handlers:
-        root.addHandler(_Output(format))
+        root.addHandler(StderrHandler(format))
         root.setLevel(level)
-        logging.captureWarnings(True)  # Python would write them between our lines, in a shape of its own
+        logging.captureWarnings(True)  # otherwise Python writes them between our lines, in another format
 
 
 def reformat(format: str) -> None:
-    """Another format for what `configure` has set up, if that still stands."""
+    """Changes the format of what `configure` has set up, if that is still in place."""
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, _Output):
+        if isinstance(handler, StderrHandler):
             handler.reformat(format)
 
 
-def shape() -> Shape | None:
-    """What `configure` has set up here; None if it was not asked, or somebody else has taken over."""
+def current_config() -> LogConfig | None:
+    """Returns what `configure` has set up; None if logging is configured otherwise."""
     root = logging.getLogger()
-    own = next((handler for handler in root.handlers if isinstance(handler, _Output)), None)
-    return None if own is None else Shape(root.level, own.shape)
+    own = next((handler for handler in root.handlers if isinstance(handler, StderrHandler)), None)
+    return None if own is None else LogConfig(root.level, own.format_name)
 
 
-def _more(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    told = []
-    if record.exc_info and record.exc_info[1] is not None:
-        told.append(_clean(record, formatter.formatException(record.exc_info)))
-    if record.stack_info:
-        told.append(formatter.formatStack(record.stack_info))
-    return told
+def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    error = record.exc_info if record.exc_info and record.exc_info[1] is not None else None
+    traces = [_clean(record, formatter.formatException(error))] if error else []
+    return [*traces, formatter.formatStack(record.stack_info)] if record.stack_info else traces
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -190,31 +182,31 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _clean(record: logging.LogRecord, text: str) -> str:
-    """Without secrets, if the line is ours: it may quote what others have told us."""
+    """Redacts secrets from lines of Dutiful, which may quote errors of others."""
     return redact(text) if str(record.name).startswith("dutiful.") else text
 
 
-def _word(value: object) -> str:
+def _quoted(value: object) -> str:
     text = _text(value)
     return text if text and not any(c.isspace() or c in '"[]=' for c in text) else json.dumps(text)
 
 
 def _one_line(text: str) -> str:
-    """A terminal obeys control characters, and a line break would begin a line that nobody logged."""
+    """Escapes control characters, which a terminal obeys, and line breaks, which would forge a line."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _readable(line: str) -> str:
-    """Python writes half of a surrogate pair, and NUL, as any other character; readers and databases refuse them."""
+    """Replaces lone surrogates and NUL, which Python writes, but many readers and databases refuse."""
     if "\\ud" not in line and "\\u0000" not in line:
         return line
     return _REFUSED.sub(lambda found: found[1] or r"\ufffd", line)
 
 
 def _shown(value: object) -> object:
-    """As it is, if JSON knows it, or else as text."""
+    """Returns the value if it can be written as JSON, else its text."""
     try:
         json.dumps(value, default=_text, allow_nan=False)
     except _NO_JSON:

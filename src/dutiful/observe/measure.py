@@ -1,4 +1,4 @@
-"""Every metric of the catalogue, from a bounded number of looks at the store; what it costs does not grow with jobs."""
+"""Measures every metric of the catalogue with a bounded number of queries, whose cost does not grow with jobs."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -6,149 +6,145 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from dutiful.acting import EVERY_LANE, Pause, PauseScope
-from dutiful.breaking import BreakerRecord
-from dutiful.core.breaker import bars
-from dutiful.core.estimate import Doubt, summed
-from dutiful.core.metric import METRICS, WINDOW_MINUTES, Sample
-from dutiful.core.sketch import Sketch, merged, quantiles
-from dutiful.core.transitions import State
-from dutiful.duties import WorkerRecord
-from dutiful.measuring import LETTERS, Depth, Signs, Tally
-from dutiful.settings import ANY
+from dutiful.core.breaker.state import blocks
+from dutiful.core.metrics.catalogue import METRICS, WINDOW_MINUTES, Sample
+from dutiful.core.metrics.estimate import Bounds, sum_bounds
+from dutiful.core.metrics.sketch import Sketch, merged, quantiles
+from dutiful.core.states import State
 from dutiful.store import Store
+from dutiful.store.breakers import BreakerRecord
+from dutiful.store.control import EVERY_LANE, Pause, PauseScope
+from dutiful.store.metrics import LETTERS, AttemptStats, Depth, Gauges
+from dutiful.store.workers import WorkerRecord
 
 WINDOW = timedelta(minutes=WINDOW_MINUTES)
 STUCK = timedelta(hours=1)
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-DEPTHS = {
-    State.READY: "pending",
-    State.SCHEDULED: "scheduled",
-    State.BLOCKED: "blocked",
-    State.RUNNING: "running",
-}
+DEPTHS = {State.READY: "pending", State.SCHEDULED: "scheduled", State.BLOCKED: "blocked", State.RUNNING: "running"}
 FAILURES = frozenset({"failed", "retried"})
-# A job that was snoozed, released or lost says nothing of how its kind fares: its attempt was handed back.
+# Snoozed, released and lost attempts do not count: they are given back, and say nothing about the kind.
 ENDS = FAILURES | {"completed", "completed_with_errors", "cancelled"}
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What there was at one moment."""
+class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the fleet at one moment."""
 
     at: datetime
     depths: Sequence[Depth]
-    tallies: Sequence[Tally]  # of the last minutes
+    attempts: Sequence[AttemptStats]  # of the last minutes
     workers: Sequence[WorkerRecord]
     breakers: Sequence[BreakerRecord]
-    signs: Signs
+    gauges: Gauges
     pauses: Sequence[Pause]
 
 
-async def look(
+async def take_snapshot(
     store: Store,
     *,
     since: timedelta = WINDOW,
-    tallies: Sequence[Tally] | None = None,
+    attempts: Sequence[AttemptStats] | None = None,
     now: datetime | None = None,
-) -> Look:
-    """One after the other: the connections are for those who work. `tallies`: of those who have read them already."""
-    return Look(
+) -> FleetSnapshot:
+    """Queries one after the other, to leave connections to workers; `attempts` are given by callers that have them."""
+    return FleetSnapshot(
         at=now or datetime.now(UTC),
-        depths=await store.depths(),
-        tallies=await store.tallied(since, now=now) if tallies is None else tallies,
-        workers=await store.workers(),
-        breakers=await store.breakers(now=now),
-        signs=await store.signs(STUCK, now=now),
-        pauses=await store.pauses(),
+        depths=await store.metrics.depths(),
+        attempts=await store.metrics.recent(since, now=now) if attempts is None else attempts,
+        workers=await store.workers.all(),
+        breakers=await store.breakers.all(now=now),
+        gauges=await store.metrics.gauges(STUCK, now=now),
+        pauses=await store.control.pauses(),
     )
 
 
 async def measure(store: Store, *, since: timedelta = WINDOW, now: datetime | None = None) -> list[Sample]:
-    """All that METRICS names; rates and quantiles are over the time `since`."""
-    return samples(await look(store, since=since, now=now))
+    """Measures all METRICS; rates and quantiles cover the time `since`."""
+    return samples(await take_snapshot(store, since=since, now=now))
 
 
-def samples(seen: Look) -> list[Sample]:
-    """In the order of the catalogue, and by labels."""
-    held = _held(seen)
-    found = [*_depths(seen.depths, held), *_waits(seen, held), *_kinds(seen.tallies), *_lanes(seen.workers)]
+def samples(fleet: FleetSnapshot) -> list[Sample]:
+    """Returns samples in the order of the catalogue, then of labels."""
+    paused = _paused_queues(fleet)
+    found = [*_depths(fleet.depths, paused), *_waits(fleet, paused), *_kinds(fleet.attempts), *_lanes(fleet.workers)]
     found += [
         Sample(
             "breaker_open",
-            float(bars(one.breaker, one.waiting, one.probing, seen.at)),
+            float(blocks(one.breaker, one.waiting, one.probing, fleet.at)),
             {"breaker": one.breaker.name},
         )
-        for one in seen.breakers
+        for one in fleet.breakers
     ]
-    letters = seen.signs.dead_letters
-    found.append(Sample("dead_letters", letters, doubt=Doubt(letters, math.inf) if letters >= LETTERS else None))
-    found.append(Sample("stuck", seen.signs.stuck))
-    found.append(Sample("workers", sum(worker.alive for worker in seen.workers)))
+    letters = fleet.gauges.dead_letters
+    found.append(Sample("dead_letters", letters, bounds=Bounds(letters, math.inf) if letters >= LETTERS else None))
+    found.append(Sample("stuck", fleet.gauges.stuck))
+    found.append(Sample("workers", sum(worker.alive for worker in fleet.workers)))
     found += [
-        Sample("paused_seconds", _age(pause.since, seen.at), {"scope": pause.scope.value, "name": pause.name})
-        for pause in seen.pauses
+        Sample("paused_seconds", _age(pause.since, fleet.at), {"scope": pause.scope.value, "name": pause.name})
+        for pause in fleet.pauses
     ]
-    order = {name: place for place, name in enumerate(METRICS)}
+    order = {name: index for index, name in enumerate(METRICS)}
     return sorted(found, key=lambda sample: (order[sample.metric], sorted(sample.labels.items())))
 
 
-def _held(seen: Look) -> frozenset[str]:
-    """The queues whose jobs stand in line and are claimed by nobody, for people have paused them, or every lane that
-    takes from them. Jobs of a kind that is paused have left the line."""
-    paused = {(pause.scope, pause.name) for pause in seen.pauses}
-    queues = {depth.queue for depth in seen.depths} | set(seen.signs.due_since)
+def _paused_queues(fleet: FleetSnapshot) -> frozenset[str]:
+    """Queues whose ready jobs no worker claims, because the queue or every lane that serves it is paused.
+
+    Jobs of a paused kind are blocked, so they are not among the ready ones.
+    """
+    paused = {(pause.scope, pause.name) for pause in fleet.pauses}
+    queues = {depth.queue for depth in fleet.depths} | set(fleet.gauges.due_since)
     if (PauseScope.LANE, EVERY_LANE) in paused:
         return frozenset(queues)
-    lanes = [(name, lane["queues"]) for worker in seen.workers if worker.alive for name, lane in worker.lanes.items()]
+    lanes = [(name, lane) for worker in fleet.workers if worker.alive for name, lane in worker.lanes.items()]
 
-    def held(queue: str) -> bool:
-        serving = [name for name, queues in lanes if queue in queues or ANY in queues]
+    def is_paused(queue: str) -> bool:
+        serving = [name for name, lane in lanes if lane.serves(queue)]
         stopped = [name for name in serving if (PauseScope.LANE, name) in paused]
         return (PauseScope.QUEUE, queue) in paused or (bool(serving) and stopped == serving)
 
-    return frozenset(filter(held, queues))
+    return frozenset(filter(is_paused, queues))
 
 
-def _depths(depths: Iterable[Depth], held: Collection[str]) -> Iterator[Sample]:
-    places: dict[str, dict[tuple[str, str], list[Depth]]] = {metric: {} for metric in DEPTHS.values()}
+def _depths(depths: Iterable[Depth], paused: Collection[str]) -> Iterator[Sample]:
+    by_metric: dict[str, dict[tuple[str, str], list[Depth]]] = {metric: {} for metric in DEPTHS.values()}
     for one in depths:
-        metric = "blocked" if one.state is State.READY and one.queue in held else DEPTHS[one.state]
-        places[metric].setdefault((one.queue, one.kind), []).append(one)
-    for metric, sorts in places.items():
-        for (queue, kind), some in sorts.items():
-            yield Sample(metric, _count(some), {"queue": queue, "kind": kind}, doubt=_doubt(some))
-    waiting = [one for some in places["pending"].values() for one in some]
-    doubt = _doubt(waiting)
-    # All lines were looked at, so that of all together none is overlooked.
-    yield Sample("pending_total", _count(waiting), doubt=doubt and Doubt(doubt.low, doubt.high))
+        metric = "blocked" if one.state is State.READY and one.queue in paused else DEPTHS[one.state]
+        by_metric[metric].setdefault((one.queue, one.kind), []).append(one)
+    for metric, by_kind in by_metric.items():
+        for (queue, kind), some in by_kind.items():
+            yield Sample(metric, _count(some), {"queue": queue, "kind": kind}, bounds=_bounds(some))
+    waiting = [one for some in by_metric["pending"].values() for one in some]
+    bounds = _bounds(waiting)
+    # All queues were read, so that of all together none is unseen.
+    yield Sample("pending_total", _count(waiting), bounds=bounds and Bounds(bounds.low, bounds.high))
 
 
 def _count(depths: Iterable[Depth]) -> int:
     return sum(one.count for one in depths)
 
 
-def _doubt(depths: Sequence[Depth]) -> Doubt | None:
-    doubts = [one.doubt for one in depths if one.doubt]
-    if not doubts:
+def _bounds(depths: Sequence[Depth]) -> Bounds | None:
+    all_bounds = [one.bounds for one in depths if one.bounds]
+    if not all_bounds:
         return None
-    unseen, everywhere = max(one.unseen for one in doubts), any(one.everywhere for one in doubts)
-    return summed([(one.count, one.doubt) for one in depths], unseen, everywhere=everywhere)
+    unseen, everywhere = max(one.unseen for one in all_bounds), any(one.everywhere for one in all_bounds)
+    return sum_bounds([(one.count, one.bounds) for one in depths], unseen, everywhere=everywhere)
 
 
-def _waits(seen: Look, held: Collection[str]) -> Iterator[Sample]:
-    for queue, since in seen.signs.due_since.items():
-        if queue not in held:
-            yield Sample("oldest_pending_seconds", _age(since, seen.at), {"queue": queue})
+def _waits(fleet: FleetSnapshot, paused: Collection[str]) -> Iterator[Sample]:
+    for queue, since in fleet.gauges.due_since.items():
+        if queue not in paused:
+            yield Sample("oldest_pending_seconds", _age(since, fleet.at), {"queue": queue})
 
 
 def _age(since: datetime, now: datetime) -> float:
     return max(0.0, (now - since).total_seconds())
 
 
-def _kinds(tallies: Iterable[Tally]) -> Iterator[Sample]:
-    by_kind: dict[str, list[Tally]] = {}
-    for tally in tallies:
-        by_kind.setdefault(tally.kind, []).append(tally)
+def _kinds(attempts: Iterable[AttemptStats]) -> Iterator[Sample]:
+    by_kind: dict[str, list[AttemptStats]] = {}
+    for one in attempts:
+        by_kind.setdefault(one.kind, []).append(one)
     for kind, some in by_kind.items():
         labels = {"kind": kind}
         ended = _sum(some, lambda outcome: outcome in ENDS)
@@ -162,13 +158,13 @@ def _kinds(tallies: Iterable[Tally]) -> Iterator[Sample]:
         yield Sample("payload_most_bytes", max(one.payload_most for one in some), labels)
 
 
-def _sum(tallies: Iterable[Tally], counts: Callable[[str], bool]) -> int:
-    return sum(one.count for one in tallies if counts(one.outcome))
+def _sum(attempts: Iterable[AttemptStats], counts: Callable[[str], bool]) -> int:
+    return sum(one.count for one in attempts if counts(one.outcome))
 
 
 def _quantiles(what: str, sketch: Sketch, labels: dict[str, str]) -> Iterator[Sample]:
     count = sum(sketch.values())
-    for name, value in zip(SHARES, quantiles(sketch, list(SHARES.values())), strict=False):  # of nothing there is none
+    for name, value in zip(SHARES, quantiles(sketch, list(SHARES.values())), strict=False):  # an empty sketch has none
         yield Sample(f"{what}_{name}_seconds", value, labels, count=count)
 
 
@@ -177,8 +173,8 @@ def _lanes(workers: Iterable[WorkerRecord]) -> Iterator[Sample]:
     used: dict[str, float] = {}
     for worker in workers:
         for name, lane in worker.lanes.items() if worker.alive else ():
-            share = lane.get("utilisation", lane.get("busy", 0) / lane["slots"])
-            slots[name] = slots.get(name, 0) + lane["slots"]
-            used[name] = used.get(name, 0.0) + share * lane["slots"]
+            share = lane.busy / lane.slots if lane.utilisation is None else lane.utilisation
+            slots[name] = slots.get(name, 0) + lane.slots
+            used[name] = used.get(name, 0.0) + share * lane.slots
     for name in slots:
         yield Sample("lane_utilisation", used[name] / slots[name], {"lane": name})

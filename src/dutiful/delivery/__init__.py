@@ -1,0 +1,1 @@
+"""Deliveries: ways to pass on hints that there is work."""

@@ -1,0 +1,222 @@
+"""Hints through LISTEN/NOTIFY: debounced, sent after the commit, received on a connection of their own."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import Context
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from dutiful.delivery.base import EVERYWHERE, LocalSubscribers, QueueLevels, next_hint
+
+log = logging.getLogger("dutiful.delivery")
+# NOTIFY takes a database-wide lock at commit, so it is sent at most this often; the rest goes with the next.
+HINT_INTERVAL = 0.01
+EVENT_INTERVAL = 0.1
+PAYLOAD_LIMIT = 7_900
+# A new watcher sends this to workers, so that they notify it from now on and not only after their next heartbeat.
+WATCHING = "watching"
+FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
+# A connection that a firewall dropped gives no sign, so it is probed this often.
+PROBE_INTERVAL = 60.0
+
+
+class PostgresDelivery:
+    """`send` notifies a channel on the store's own connections; `connect` opens one that can LISTEN.
+
+    LISTEN does not work through a transaction pooler: then `connect` is None, workers poll and watchers poll each
+    second. Workers listen on `channel`. Watchers listen on it, too, because it announces new jobs, and on a second
+    channel for all other changes.
+    """
+
+    def __init__(
+        self, channel: str, send: Callable[[str, str], Awaitable[None]], connect: Callable[[], Awaitable[Any]] | None
+    ) -> None:
+        self._channel = channel
+        self._event_channel = f"{channel}_jobs"
+        self._name = uuid4().hex  # marks our own notifications, of which our watchers already know
+        self._send = send
+        self._local = LocalSubscribers()
+        self._remote_watchers = False
+        self._pending: set[tuple[str, int]] = set()
+        self._pending_everywhere = False
+        self._sent_at = 0.0
+        self._sending: asyncio.Task[None] | None = None
+        self._sending_event: asyncio.Task[None] | None = None
+        both = (self._channel, self._event_channel)
+        self._hints = connect and Listener(connect, both[:1], self._on_hint, lambda: self._local.hint(EVERYWHERE))
+        self._events = connect and Listener(connect, both, self._on_event, self._local.wake_watchers)
+
+    @property
+    def healthy(self) -> bool:
+        return self._hints is not None and self._hints.healthy
+
+    def hint_in_commit(self) -> bool:
+        """True at most once in HINT_INTERVAL."""
+        now = time.monotonic()
+        if self._sending is not None or now - self._sent_at < HINT_INTERVAL:
+            return False
+        self._sent_at = now
+        return True
+
+    def hint(self, levels: QueueLevels, *, sent: bool = False) -> None:
+        self._local.hint(levels)
+        if sent:
+            return
+        self._pending |= levels
+        self._pending_everywhere = self._pending_everywhere or not levels
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send_pending(), name="dutiful notify", context=Context())
+
+    async def _send_pending(self) -> None:
+        try:
+            while self._pending or self._pending_everywhere:
+                await asyncio.sleep(max(0.0, self._sent_at + HINT_INTERVAL - time.monotonic()))
+                levels, self._pending = self._pending, set()
+                payload = "[]" if self._pending_everywhere else msgspec.json.encode(sorted(levels)).decode()
+                self._pending_everywhere, self._sent_at = False, time.monotonic()
+                await self._send(self._channel, payload if len(payload) < PAYLOAD_LIMIT else "[]")
+        except Exception as error:  # a hint may be lost: workers poll
+            log.debug("hint not sent: %s", error)
+        finally:
+            self._sending = None
+
+    async def listen(self) -> AsyncIterator[QueueLevels]:
+        hints: asyncio.Queue[QueueLevels] = asyncio.Queue()
+        self._local.listeners.add(hints)
+        if self.healthy:
+            hints.put_nowait(EVERYWHERE)  # earlier hints did not reach this listener
+        if self._hints is not None:
+            self._hints.start()
+        try:
+            while True:
+                yield await next_hint(hints)
+        finally:
+            self._local.listeners.discard(hints)
+            if not self._local.listeners and self._hints is not None:
+                self._hints.stop()
+
+    def _on_hint(self, _channel: str, payload: str) -> None:
+        if payload == WATCHING:
+            self._remote_watchers = True
+            return
+        try:
+            levels = frozenset((str(q), int(p)) for q, p in msgspec.json.decode(payload))
+        except (msgspec.DecodeError, TypeError, ValueError):
+            levels = EVERYWHERE  # a NOTIFY by a user's own SQL is a hint, too
+        self._local.hint(levels)
+
+    # --- watchers
+
+    def notify_watchers(self) -> None:
+        self._local.wake_watchers()
+        if (self._remote_watchers or self._local.watchers) and self._sending_event is None:
+            self._sending_event = asyncio.create_task(self._send_event(), name="dutiful event", context=Context())
+
+    def set_remote_watchers(self, present: bool) -> None:
+        self._remote_watchers = present
+
+    async def watch(self) -> AsyncIterator[None]:
+        changed = asyncio.Event()
+        self._local.watchers.add(changed)
+        if self._events is not None:
+            self._events.start()
+        try:
+            await self._try_send(self._channel, WATCHING)
+            while True:
+                await changed.wait()
+                changed.clear()
+                yield
+        finally:
+            self._local.watchers.discard(changed)
+            if not self._local.watchers and self._events is not None:
+                self._events.stop()
+
+    async def _send_event(self) -> None:
+        """Sends one notification for all changes of the next moment; a change while it is sent starts another."""
+        await asyncio.sleep(EVENT_INTERVAL)
+        self._sending_event = None
+        await self._try_send(self._event_channel, self._name)
+
+    async def _try_send(self, channel: str, payload: str) -> None:
+        try:
+            await self._send(channel, payload)
+        except Exception as error:  # it may be lost: watchers poll once a second
+            log.debug("event notification not sent: %s", error)
+
+    def _on_event(self, _channel: str, payload: str) -> None:
+        if payload not in (self._name, WATCHING):
+            self._local.wake_watchers()
+
+    async def close(self) -> None:
+        stopped = [listener.stop() for listener in (self._hints, self._events) if listener is not None]
+        if self._sending_event is not None:
+            self._sending_event.cancel()
+        tasks = [task for task in (self._sending, self._sending_event, *stopped) if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+
+class Listener:
+    """Passes channel and payload to `on_notify`; calls `on_connect` after every gap, the first included."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Any]],
+        channels: Sequence[str],
+        on_notify: Callable[[str, str], None],
+        on_connect: Callable[[], None],
+    ) -> None:
+        self._connect = connect
+        self._channels = channels
+        self._on_notify = on_notify
+        self._on_connect = on_connect
+        self._task: asyncio.Task[None] | None = None
+        self.healthy = False
+
+    def start(self) -> None:
+        """Does nothing if it has been started already."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._listen(), name="dutiful listen")
+
+    def stop(self) -> "asyncio.Task[None] | None":
+        """Returns the cancelled task, for callers that wait for its end."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        return task
+
+    async def _listen(self) -> None:
+        pause = FIRST_RETRY
+        while True:
+            connection = None
+            try:
+                connection = await self._connect()
+                gone = asyncio.Event()
+                connection.add_termination_listener(lambda _, gone=gone: gone.set())
+                for channel in self._channels:
+                    await connection.add_listener(channel, self._received)
+                self.healthy = True
+                pause = FIRST_RETRY
+                self._on_connect()
+                while not gone.is_set():
+                    try:
+                        await asyncio.wait_for(gone.wait(), PROBE_INTERVAL)
+                    except TimeoutError:
+                        await connection.execute("select 1", timeout=10)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                log.debug("listener: %s", error)
+            finally:
+                self.healthy = False
+                if connection is not None:
+                    connection.terminate()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_RETRY)
+
+    def _received(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
+        self._on_notify(channel, payload)

@@ -1,0 +1,143 @@
+"""One subscriber's stream: a bounded buffer that neither blocks the watcher nor grows without end."""
+
+import asyncio
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+from dutiful.core.errors import StreamOverflow
+from dutiful.core.events import Event, EventType
+from dutiful.events.history import History
+from dutiful.events.items import Gap, Item, Subscription
+
+BUFFER = 256
+
+
+class EventStream:
+    """`async for item in stream` yields snapshots first, then every event since, once each.
+
+    It ends when the app is closed or all its jobs are deleted; a reader that is too slow gets what was buffered and
+    then StreamOverflow.
+    """
+
+    def __init__(self, subscription: Subscription, limit: int = BUFFER) -> None:
+        self.subscription = subscription
+        self.since: datetime | None = None  # of the last item read: no item still to come happened earlier
+        self._limit = limit
+        self._first: deque[tuple[Item, datetime | None]] = deque()
+        self._history: History | None = None
+        self._live_from: datetime | None = None
+        self._from_history: set[tuple[UUID, str]] = set()
+        self._buffer: OrderedDict[tuple[UUID, str], tuple[Item, datetime | None]] = OrderedDict()
+        self._changed = asyncio.Event()
+        self._ended = False
+        self.dropped = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        while (item := self._next_available()) is None:
+            if self._history is not None:
+                await self._read_history(self._history)
+            elif self.dropped:
+                raise StreamOverflow(
+                    f"more than {self._limit} events waited to be read, so the rest were dropped: subscribe again, "
+                    "look up what was missed, and read without long pauses"
+                )
+            elif self._ended:
+                raise StopAsyncIteration
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+        return item
+
+    async def several(self, most: int) -> list[Item]:
+        """Waits for one item; returns it with up to `most` - 1 more that are available by then."""
+        items = [await anext(self)]
+        while len(items) < most and (item := self._next_available()) is not None:
+            items.append(item)
+        return items
+
+    def _next_available(self) -> Item | None:
+        if self._first:
+            item, self.since = self._first.popleft()
+            return item
+        while self._buffer and self._history is None:  # history comes first
+            _, (item, self.since) = self._buffer.popitem(last=False)
+            if not (isinstance(item, Event) and (item.job_id, item.key) in self._from_history):
+                return item
+        return None
+
+    async def _read_history(self, history: History) -> None:
+        since = history.cutoff
+        page = await history.page()
+        if page is None:
+            self._history = None
+            return
+        for event in page:
+            if self.subscription.wants(event):
+                self._first.append((event, since))
+                if self._live_from is None or event.at >= self._live_from:
+                    self._from_history.add((event.job_id, event.key))  # it may be in the buffer, too
+
+    # --- for the watcher
+
+    def begin(self, items: Sequence[Item]) -> None:
+        """Puts these before all others; they do not count towards the limit."""
+        self._first.extend((item, None) for item in items)
+
+    def read_history_first(self, history: History, live_from: datetime) -> None:
+        """Puts history before live events, none of which happened before `live_from`."""
+        self._history, self._live_from = history, live_from
+
+    def offer(self, events: Iterable[Event], since: datetime | None) -> int:
+        """Buffers the events that it wants and returns how many; only the last progress report of a job is kept.
+
+        The events of one poll are buffered whole if there is room for any of them.
+        """
+        full, taken = len(self._buffer) >= self._limit, 0
+        for event in events:
+            if self.subscription.wants(event):
+                mark = "" if event.type is EventType.PROGRESS else event.key
+                self._put((event.job_id, mark), event, since, full=full)
+                taken += 1
+        return taken
+
+    def add_gap(self, gap: Gap) -> None:
+        self._put((UUID(int=0), ""), gap, gap.until, full=len(self._buffer) >= self._limit)
+
+    def _put(self, key: tuple[UUID, str], item: Item, since: datetime | None, *, full: bool) -> None:
+        if full and key not in self._buffer:
+            self.dropped = True
+        if not self.dropped:
+            self._buffer.pop(key, None)  # so that its replacement stands behind what happened in between
+            self._buffer[key] = (item, since)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Ends the stream after what is buffered."""
+        self._ended = True
+        self._changed.set()
+
+
+class EventIndex:
+    """Indexes the events of one poll, so that a stream of one tenant or correlation need not filter all of them."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+        self._by_tenant: defaultdict[str | None, list[Event]] = defaultdict(list)
+        self._by_correlation: defaultdict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            self._by_tenant[event.tenant].append(event)
+            self._by_correlation[event.correlation_id].append(event)
+
+    def candidates(self, subscription: Subscription) -> Sequence[Event]:
+        """Returns a superset of the events that the subscription wants."""
+        if subscription.correlation_id is not None:
+            return self._by_correlation.get(subscription.correlation_id, ())
+        if subscription.tenant is not None:
+            return self._by_tenant.get(subscription.tenant, ())
+        return self._events

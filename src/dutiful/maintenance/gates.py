@@ -1,0 +1,47 @@
+"""Blocks ready jobs of paused kinds and unblocks jobs whose gate is open, once a second."""
+
+import time
+from collections import deque
+
+from dutiful.delivery.base import EVERYWHERE, QueueLevels
+from dutiful.store import Store
+from dutiful.store.leadership import Survey
+
+BATCH = 1_000
+TICK_TIME = 1.0  # seconds, so that other services get their turn
+SMALL_RELEASES, PER_SECONDS = 3, 1.0  # so many ticks in so many seconds may release less than a full batch
+
+
+class Gates:
+    name = "gates"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sweep_not_before = 0.0
+        self._small: deque[float] = deque(maxlen=SMALL_RELEASES)
+
+    async def tick(self, survey: Survey) -> QueueLevels | None:
+        if not survey.blocked:
+            return None
+        began = now = time.monotonic()
+        if len(self._small) == SMALL_RELEASES and began - self._small[0] < PER_SECONDS:
+            # Probes are released one by one, and others after them as long as none has called the service: if no slot
+            # is free, that would make all of them ready, and have all workers claim from the start of their queues.
+            return None
+        # A sweep for late jobs of a paused kind walks along its queues. A long one is not repeated soon, but jobs that
+        # may run must not wait for it.
+        sweeping = now >= self._sweep_not_before
+        release = self._store.promotion.sweep if sweeping else self._store.promotion.admit_probes
+        released, full = False, True
+        while full and now < began + TICK_TIME:
+            asked = now
+            promotion = await release(BATCH)
+            now = time.monotonic()
+            released = released or bool(promotion.levels)
+            full = promotion.moved >= BATCH
+            if sweeping and promotion.moved == 0:
+                self._sweep_not_before = now + 20 * (now - asked)
+        if released and not full:
+            self._small.append(now)
+        # They return to their old positions, below the floors of workers: only a claim from the start finds them.
+        return EVERYWHERE if released else None

@@ -1,0 +1,164 @@
+"""Makes a new job of a dead letter, with a unique key of its own."""
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.errors import PayloadInvalid
+from dutiful.core.job import NewJob, OnConflict, Unique
+from dutiful.core.json import check_whole
+from dutiful.core.rules.rules import Rules
+from dutiful.kind import Kind
+from dutiful.payload.validator import UNBOUNDED, Checked, problems
+from dutiful.store.dead_letters import DeadLetter
+
+KEY_LIMIT = 500
+NO_RULES = Rules(limit=UNBOUNDED)  # the app's own limit has been checked by then
+_EARLIER = re.compile(r"(?:_retry_\d+\.\d{3})+$", re.ASCII)
+_MILLISECOND = timedelta(milliseconds=1)
+
+Kinds = Mapping[str, Kind[Any, Any]]
+
+
+def new_job(
+    letter: DeadLetter,
+    *,
+    id: UUID,
+    by: str,
+    at: datetime,
+    kinds: Kinds,
+    payload: Any = None,
+    taken: Collection[str] = (),
+) -> NewJob:
+    """Returns the job that replaces `letter`; `payload` replaces its own, `taken` are unique keys already given.
+
+    Raises PayloadInvalid for a dead letter that cannot become a job.
+    """
+    asked, kind = letter.job, kinds.get(letter.kind)
+    if "priority" not in asked:
+        raise PayloadInvalid("what was kept of the job cannot be read by Python, so it cannot be sent again", "job")
+    options = dict(asked.get("options") or {})
+    body = letter.payload if payload is None else payload
+    unique = None
+    if letter.unique_key is not None:
+        key = retry_key(letter.unique_key, at, taken)
+        unique = _unique(kind, key)
+        options["unique"] = key
+        body = _rekeyed(body, kind, options, key)
+    checked = _checked(letter, body, kind, edited=payload is not None)
+    if checked is not None:
+        if payload is not None:
+            body = msgspec.json.decode(checked.text)
+        if unique is None and checked.unique is not None:
+            # It failed before its kind had rules; they apply now.
+            unique = msgspec.structs.replace(checked.unique, on_conflict=OnConflict.REJECT)
+            options["unique"] = unique.key
+    return NewJob(
+        id=id,
+        kind=letter.kind,
+        queue=letter.queue,
+        payload=json_text(body) or "{}",
+        priority=asked["priority"],
+        max_attempts=letter.max_attempts,
+        tenant=letter.tenant,
+        correlation_id=letter.correlation_id,
+        parent_id=_uuid(asked.get("parent_id")),
+        retry_of=letter.id,
+        subject=json_text(asked.get("subject")),
+        created_by=by,
+        options=json_text(options or None),
+        unique=unique,
+    )
+
+
+def retry_key(key: str, at: datetime, taken: Collection[str] = ()) -> str:
+    """Returns the old key with the time, to the millisecond; a later time if that key is taken."""
+    while (new := _timed(key, at)) in taken:
+        at += _MILLISECOND
+    return new
+
+
+def _timed(key: str, at: datetime) -> str:
+    suffix = f"_retry_{at.timestamp():.3f}"
+    if len(key) + len(suffix) > KEY_LIMIT:
+        # After many retries the key keeps its beginning and its last time only.
+        key = _EARLIER.sub("", key)[: KEY_LIMIT - len(suffix)]
+    return key + suffix
+
+
+def changed_fields(old: Any, new: Any, path: str = "payload") -> list[str]:
+    """Returns the paths where two payloads differ, never the values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = [*old, *(name for name in new if name not in old)]
+        return [
+            found
+            for name in names
+            for found in (
+                changed_fields(old[name], new[name], f"{path}.{name}")
+                if name in old and name in new
+                else [f"{path}.{name}"]
+            )
+        ]
+    return [] if type(old) is type(new) and old == new else [path]
+
+
+def json_text(value: Any) -> str | None:
+    return None if value is None else check_whole(msgspec.json.encode(value).decode(), "job")
+
+
+def _unique(kind: Kind[Any, Any] | None, key: str) -> Unique:
+    """As the kind declares it, except for conflicts: two dead letters never share a job."""
+    held = Unique(key)
+    if kind is not None and kind.rules is not None and kind.rules.unique_field is not None:
+        held = kind.rules.unique_for(key)
+    elif kind is not None and kind._defaults.unique is not None:
+        held = kind._defaults.unique
+    return msgspec.structs.replace(held, key=key, on_conflict=OnConflict.REJECT)
+
+
+def _rekeyed(payload: Any, kind: Kind[Any, Any] | None, options: Mapping[str, Any], key: str) -> Any:
+    """Puts the new key where the old one came from; a payload of an older version may not have that field."""
+    field = kind.rules.unique_field if kind is not None and kind.rules is not None else options.get("unique_field")
+    return {**payload, field: key} if isinstance(payload, Mapping) and field in payload else payload
+
+
+def _checked(letter: DeadLetter, payload: Any, kind: Kind[Any, Any] | None, *, edited: bool) -> Checked | None:
+    """Checks the payload as an enqueue would; None for an unchanged payload of a kind without rules."""
+    if not edited and (kind is None or kind.rules is None):
+        return None
+    if not isinstance(payload, Mapping):
+        raise PayloadInvalid('the payload must be an object, like {"n": 1}', "payload")
+    if kind is None:
+        raise PayloadInvalid(
+            f"the kind {letter.kind} is not known here, so another payload for it cannot be checked: give the app that "
+            "has it, as in --app jobs:app",
+            "payload",
+        )
+    checked = kind.check(payload)
+    if edited and kind.rules is None:
+        _check_nothing_sensitive(letter, payload)
+    fixed = [("tenant", checked.tenant, letter.tenant)]
+    if edited:
+        fixed.append(("correlation_id", checked.correlation_id, letter.correlation_id))
+    for name, given, own in fixed:
+        if given is not None and given != own:
+            field = (kind.rules and getattr(kind.rules, name)) or name
+            raise PayloadInvalid(
+                f"{letter.kind}: {field} is another {name} than that of the job that failed; leave it as it was", field
+            )
+    return checked
+
+
+def _check_nothing_sensitive(letter: DeadLetter, payload: Mapping[str, Any]) -> None:
+    """Refuses sensitive fields that an operator adds to a payload of a kind without rules."""
+    known = {error.field for error in problems(NO_RULES, letter.payload)}
+    if found := [e for e in problems(NO_RULES, payload) if e.field not in known]:
+        raise PayloadInvalid(f"{letter.kind}: {'; '.join(map(str, found))}", found[0].field, found)
+
+
+def _uuid(value: Any) -> UUID | None:
+    return UUID(value) if isinstance(value, str) else value

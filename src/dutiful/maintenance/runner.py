@@ -1,0 +1,172 @@
+"""Runs the maintenance services while this process leads; one cheap survey a second says what is due."""
+
+import asyncio
+import contextlib
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from dutiful.core.errors import DutifulError
+from dutiful.delivery.base import Delivery, QueueLevels
+from dutiful.maintenance.rescuer import Rescuer
+from dutiful.maintenance.service import Closable, Service
+from dutiful.maintenance.webhooks.sender import WebhookSender
+from dutiful.payload.sql_rules import PayloadRule
+from dutiful.store import Store
+from dutiful.store.leadership import Survey
+from dutiful.store.schedules import ScheduleRecord
+
+log = logging.getLogger("dutiful.maintenance")
+LEADER_TTL = timedelta(seconds=8)
+LEADER_POLL = 1.0
+FOLLOWER_POLL = 2.5
+MIN_PAUSE = 0.01
+TICK_TIMEOUT = 15.0
+REPEAT_LOG = 60.0  # before the same error of a service is logged again
+
+
+class MaintenanceRunner:
+    """Ticks `services` one after the other, and `slow` ones in tasks of their own, so that none waits for them."""
+
+    def __init__(
+        self,
+        store: Store,
+        services: Sequence[Service],
+        slow: Sequence[Service],
+        delivery: Delivery,
+        schedules: Callable[[datetime], Sequence[ScheduleRecord]],
+        rescuer: Rescuer,
+        webhooks: WebhookSender,
+        rules: Mapping[str, PayloadRule | None],
+    ) -> None:
+        self._store = store
+        self._services = services
+        self._slow = slow
+        self._delivery = delivery
+        self._schedules = schedules
+        self._rescuer = rescuer
+        self._webhooks = webhooks
+        self._rules = rules
+        self._tasks: dict[str, asyncio.Task[QueueLevels | None]] = {}
+        self._logged: dict[str, tuple[str, float]] = {}  # by service: its last error, and when
+        self._wake = asyncio.Event()
+        self._next_due: float | None = None  # when a job of this worker is due, on the monotonic clock
+        self.leading = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(service.name for service in (*self._services, *self._slow))
+
+    async def prepare(self) -> None:
+        """Before the first claim: stores what the code declares, and rescues jobs of workers known to be dead."""
+        await self._webhooks.declare()
+        await self._store.jobs.put_payload_rules(self._rules)
+        await self._rescuer.rescue_orphans()
+
+    async def close(self, timeout: float) -> None:
+        """After run() has ended: waits for what services have in flight."""
+        for service in (*self._services, *self._slow):
+            if isinstance(service, Closable):
+                try:
+                    await service.close(timeout)
+                except Exception:
+                    log.exception("%s could not be closed", service.name)
+
+    async def run(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> None:
+        """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
+        try:
+            await self._store.schedules.put(self._schedules(datetime.now(UTC)))
+            while True:
+                await self._sleep(await self.run_once(worker_id, on_ready))
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self._resign(worker_id)
+
+    async def _resign(self, worker_id: UUID) -> None:
+        """Lets another process lead at once, while this one still finishes its running jobs."""
+        self.leading = False
+        with contextlib.suppress(DutifulError, TimeoutError):  # then its term expires
+            await asyncio.wait_for(self._store.leadership.resign(worker_id), 1)
+
+    async def run_once(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> float:
+        """Surveys, ticks the services if this process leads, and returns how long nothing is due."""
+        due = self._next_due is not None and self._next_due <= time.monotonic()
+        if due:
+            self._next_due = None
+        survey = await self._store.leadership.survey(worker_id, LEADER_TTL)
+        self.leading = survey.leading
+        if not survey.leading:
+            if due:
+                # Any worker may promote: the leader may not know yet that a job of this worker is due.
+                self._hint(on_ready, (await self._store.promotion.promote(1_000)).levels or None)
+            await self._tick(self._webhooks, survey)
+            return FOLLOWER_POLL
+        busy = False
+        for service in self._services:
+            levels = await self._tick(service, survey, TICK_TIMEOUT)
+            busy = busy or levels is not None
+            self._hint(on_ready, levels)
+        for service in self._slow:
+            running = self._tasks.get(service.name)
+            if running is None or running.done():
+                self._tasks[service.name] = asyncio.create_task(self._tick(service, survey))
+        if busy:
+            return MIN_PAUSE  # what was due is done; survey at once for more
+        known = (survey.next_run_at, survey.next_fire_at, survey.next_post_at)
+        times = [t for t in known if t is not None and t > survey.now]
+        soonest = min((t - survey.now).total_seconds() for t in times) if times else LEADER_POLL
+        return min(LEADER_POLL, max(MIN_PAUSE, soonest))
+
+    async def _tick(self, service: Service, survey: Survey, timeout: float | None = None) -> QueueLevels | None:
+        """A service that hangs or fails must not keep the others from running."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await service.tick(survey)
+        except TimeoutError:
+            log.warning(
+                "%s took longer than %.0f s and was interrupted; it goes on at its next turn", service.name, timeout
+            )
+        except Exception as error:
+            self._log_error(service.name, error)
+        return None
+
+    def _log_error(self, name: str, error: Exception) -> None:
+        """Logs the same error once a minute, because it may come at every tick until it is mended."""
+        text, now = "".join(traceback.format_exception_only(error)), time.monotonic()
+        last, at = self._logged.get(name, ("", 0.0))
+        if text == last and now - at < REPEAT_LOG:
+            return
+        self._logged[name] = text, now
+        if isinstance(error, DutifulError):
+            log.warning("%s: %s", name, error)
+        else:
+            log.error("%s failed and goes on", name, exc_info=error)
+
+    def _hint(self, on_ready: Callable[[QueueLevels], None], levels: QueueLevels | None) -> None:
+        if levels is not None:
+            on_ready(levels)
+            self._delivery.hint(levels)
+
+    async def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := min(end, self._next_due or end) - time.monotonic()) > 0:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left)
+
+    def job_scheduled(self, delay: timedelta) -> None:
+        """A job of this worker comes due after `delay`."""
+        due = time.monotonic() + delay.total_seconds()
+        if self._next_due is None or due < self._next_due:
+            self._next_due = due
+            self._wake.set()
+
+    def jobs_ended(self, webhook: bool) -> None:
+        """Jobs of this worker have ended; `webhook`: one of them names a webhook of its own."""
+        if self.leading and (webhook or self._webhooks.wants_jobs):
+            self._webhooks.wake()
