@@ -1,15 +1,15 @@
-"""The command line, `dutiful`: one file a group of verbs.
+"""The command line, `dutiful`: one file a group of commands.
 
 Exit codes:
   0    done
-  1    it did not work out: no such job, a failed job awaited with --wait, findings of `doctor`, an unexpected error
-  2    asked in the wrong way: a bad option, payload, id or setting, an unknown kind, an app that cannot be imported
-  3    it cannot be told: `audit verify --expect` names a seal that retention has deleted, or `alerts --firing` finds
-       that nothing fires, but nobody watches
+  1    failed: no such job, a failed job awaited with --wait, findings of `doctor`, an unexpected error
+  2    wrong usage: a bad option, payload, id or setting, an unknown kind, an app that cannot be imported
+  3    unknown: `audit verify --expect` names a seal that retention has deleted, or `alerts --firing` finds that nothing
+       fires, but no worker evaluates the rules
   69   the database is unavailable, not migrated, or newer than this release
-  74   the answer cannot be written: the disk that stdout goes to is full
+  74   the output cannot be written: the disk that stdout goes to is full
   130  interrupted from the keyboard
-Errors are one line on stderr; what a command found out is on stdout.
+Errors are one line on stderr; results are on stdout.
 """
 
 import errno
@@ -29,30 +29,30 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a mark instead
+            stream.reconfigure(errors="replace")  # for a terminal that cannot show a character
     try:
         code = _run(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read our output has seen enough, as in `| head`
-        _write_no_more()
-        return FAILURE  # as typer does where it notices first
+    except BrokenPipeError:  # the reader of our output has closed it, as `| head` does
+        _discard_output()
+        return FAILURE  # as typer does if it notices first
     except OSError as error:
-        # Files have names; what has none is a stream, and the only one that we write answers to is stdout.
+        # An error without a file name is of a stream, and the only one written to is stdout.
         if error.errno not in NOT_WRITTEN or error.filename is not None:
             raise
-        _write_no_more()
+        _discard_output()
         return _refuse(
-            f"the answer cannot be written ({error.strerror}); what was asked may be done: see before you ask again",
+            f"the output cannot be written ({error.strerror}); what was asked may be done: check before you repeat it",
             NO_OUTPUT,
         )
 
 
 def _run(args: Sequence[str]) -> int:
-    from dutiful.cli.commands import build
+    from dutiful.cli.registry import build
 
     chosen, rest = _hoisted(args)
-    verb = next((word for word in rest if not word.startswith("-")), None)
+    verb = next((arg for arg in rest if not arg.startswith("-")), None)
     try:
         code = build(verb)(args=chosen + rest, prog_name="dutiful", standalone_mode=False)
         return code if isinstance(code, int) else OK
@@ -61,15 +61,15 @@ def _run(args: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        # Typer may or may not bring a click of its own, so its usage errors are known by what they can do.
-        told = getattr(error, "format_message", None)
-        if told is None:
+        # Typer may bundle its own click, so usage errors are recognised by their method instead of their class.
+        message = getattr(error, "format_message", None)
+        if message is None:
             raise
-        return _refuse(_reworded(told()), getattr(error, "exit_code", USAGE))
+        return _refuse(_reworded(message()), getattr(error, "exit_code", USAGE))
 
 
-def _write_no_more() -> None:
-    """What waits to be written goes nowhere: the interpreter would try again as it ends, and complain."""
+def _discard_output() -> None:
+    """Discards buffered output, which the interpreter would try to write again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -84,30 +84,30 @@ def exit_code(error: DutifulError) -> int:
 
 
 def _reworded(message: str) -> str:
-    """Without the words of the library that reads options for what it has read."""
+    """Removes the phrases of the validation library."""
     return message.replace("': Value error, ", "': ").replace("': Input should", "': it should")
 
 
 def _refuse(message: str, code: int) -> int:
     if message:
-        from dutiful.cli.output import plain
+        from dutiful.cli.output.printing import plain
 
         print(f"dutiful: {plain(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 
 def _hoisted(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options that choose app and database may stand anywhere; typer wants them before the verb."""
+    """Moves the options for app and database to the front: typer expects them before the command."""
     first: list[str] = []
     rest: list[str] = []
-    words = iter(args)
-    for word in words:
-        if word == "--":  # what follows is nobody's option
-            return first, [*rest, word, *words]
-        if word in ANYWHERE:
-            first += [word, *itertools.islice(words, 1)]
-        elif word.startswith(tuple(f"{name}=" for name in ANYWHERE)):
-            first.append(word)
+    remaining = iter(args)
+    for arg in remaining:
+        if arg == "--":  # no options follow
+            return first, [*rest, arg, *remaining]
+        if arg in ANYWHERE:
+            first += [arg, *itertools.islice(remaining, 1)]
+        elif arg.startswith(tuple(f"{name}=" for name in ANYWHERE)):
+            first.append(arg)
         else:
-            rest.append(word)
+            rest.append(arg)
     return first, rest

@@ -1,4 +1,4 @@
-"""The kinds that `dutiful demo` runs: small, and each of another sort."""
+"""The kinds that `dutiful demo` runs, one of each sort."""
 
 import asyncio
 import random
@@ -11,20 +11,20 @@ app = Dutiful(retention="never")
 
 @app.job(queue="fast")
 async def greet(name: str) -> str:
-    """Fast: done in no time."""
+    """Fast, in a lane of its own."""
     return f"Hello, {name}!"
 
 
 @app.job
 async def crawl(page: int) -> int:
-    """Slow: waits for something, as most work does."""
+    """Slow, because it waits for input and output."""
     await asyncio.sleep(random.uniform(0.4, 1.2))
     return page * 100
 
 
 @app.job(retry=Retry(max_attempts=4, backoff=Fixed("700ms")))
 async def unsteady(ctx: Context, number: int) -> str:
-    """Fails at first, and is tried again."""
+    """Fails at first, and is retried."""
     if ctx.attempt < 1 + number % 3:
         raise ConnectionError(f"the far end hung up (attempt {ctx.attempt})")
     return f"worked at attempt {ctx.attempt}"
@@ -32,13 +32,13 @@ async def unsteady(ctx: Context, number: int) -> str:
 
 @app.job(retry=Retry(max_attempts=2, backoff=Fixed("300ms")))
 async def hopeless(order: int) -> None:
-    """Fails for good, and becomes a dead letter."""
+    """Fails permanently, and becomes a dead letter."""
     raise ValueError(f"order {order} has no address")
 
 
 @app.job
 async def remind(note: str) -> str:
-    """Scheduled: waits for its time."""
+    """Scheduled for later."""
     return note
 
 

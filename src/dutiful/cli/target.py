@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import typer
 
 from dutiful.app import Dutiful
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core.errors import UsageError
 from dutiful.core.principal import Origin, Principal
 from dutiful.operator import Operator, os_user
@@ -26,13 +26,13 @@ SQLITE = "sqlite:///"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What --app and --database-url say; the environment and the settings file fill in the rest."""
+    """--app and --database-url; the environment and the settings file provide the rest."""
 
     app_name: str | None = None
     database_url: str | None = None
 
     def app(self, name: str | None = None) -> Dutiful:
-        """The user's app, with its kinds; `name` wins over --app, and that over the environment and the file."""
+        """The user's app; `name` wins over --app, and --app over the environment and the file."""
         chosen = name or self.app_name or named_app()
         if not chosen:
             raise UsageError(
@@ -49,9 +49,9 @@ class Target:
         return self.app_name is None and (self.database_url is not None or not named_app())
 
     def any_app(self) -> Dutiful:
-        """The user's app if one is named, or else a bare one: enough to read, and to act on jobs that exist."""
+        """The user's app if one is named, otherwise an app without kinds, which is enough for existing jobs."""
         if self.bare:
-            # Without a profile, for that may be one that only the user's app knows; none says where jobs are kept.
+            # Without a profile, because only the user's app may know it, and no profile sets the database.
             return Dutiful(self.database_url, profile="")
         return self.app()
 
@@ -61,7 +61,7 @@ def target(ctx: typer.Context) -> Target:
 
 
 def run(ctx: typer.Context, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-    """Do `work` with an open client on the chosen database, which has to be there already."""
+    """Runs `work` with an open client on the chosen database, which has to exist."""
     return _open(target(ctx).any_app(), work)
 
 
@@ -72,9 +72,9 @@ def operate(
     *,
     makes_file: bool = False,
 ) -> T:
-    """Do `work` as the user of this process; with a `tenant`, nothing of another one exists.
+    """Runs `work` as the user of this process, limited to a `tenant` if one is given.
 
-    `makes_file`: a fresh folder may begin with it, so a SQLite file that is missing is made, and so are our tables.
+    `makes_file` creates a missing SQLite file, because the command may be the first one in a new folder.
     """
     app = target(ctx).any_app()
     user, rules, policies = this_user(tenant), app.alert_rules(), app.breaker_policies()
@@ -82,14 +82,13 @@ def operate(
 
 
 def this_user(tenant: str | None = None) -> Principal:
-    """Whoever runs the command."""
     return Principal(name=os_user(), tenant=tenant, origin=Origin.CLI)
 
 
 def _open(app: Dutiful, work: Callable[[Client], Coroutine[Any, Any, T]], makes_file: bool = False) -> T:
     async def session() -> T:
         if not makes_file:
-            await app.make_store().check_made()  # to look at jobs must not make a database where a typo points to
+            await app.make_store().check_made()  # a mistyped path must not create a database
         async with app.opened() as client:
             return await work(client)
 
@@ -97,12 +96,12 @@ def _open(app: Dutiful, work: Callable[[Client], Coroutine[Any, Any, T]], makes_
 
 
 def sqlite_file(store: Store) -> Path | None:
-    """The file of a store that keeps its jobs in one."""
+    """The file of a SQLite store, None of another."""
     return Path(store.url.removeprefix(SQLITE)) if store.url.startswith(SQLITE) else None
 
 
 def _imported(name: str) -> Dutiful:
-    """What `module:name` means, the module also from the current directory; UsageError tells why it is not there."""
+    """The app `module:name`; the module may be in the current directory."""
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
         raise UsageError(f"app {name!r}: name the module, not its file, as in myproject.jobs:app")

@@ -1,81 +1,83 @@
-"""Circuit breakers, as people look at them, close them and open them."""
+"""Circuit breakers: their state, and closing and opening them by hand."""
 
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from dutiful.breaking import BreakerRecord
-from dutiful.core.breaker import Breaker, BreakerPolicy
+from dutiful.core.breaker.state import Breaker, BreakerPolicy
 from dutiful.core.errors import UsageError
-from dutiful.core.payload import check_name
+from dutiful.core.json import check_name
 from dutiful.core.principal import Origin
-from dutiful.operator.door import Door
+from dutiful.operator.actor import OperatorPart
+from dutiful.store.breakers import BreakerRecord
 
 
-class Breakers(Door):
-    async def breakers(self) -> list[BreakerRecord]:
-        """All that the code declares, or that have counted a failure or were forced, by name."""
-        self._check_fleetwide("the list of breakers")
-        return await self._store.breakers()
+class Breakers(OperatorPart):
+    async def all(self) -> list[BreakerRecord]:
+        """All breakers that code declares, that have counted a failure or that were opened by hand, by name."""
+        self._actor.check_fleetwide("the list of breakers")
+        return await self._store.breakers.all()
 
-    async def reset_breaker(self, name: str, reason: str | None = None) -> Breaker | None:
-        """Close it now and forget its failures; None if there is none of that name.
+    async def reset(self, name: str, reason: str | None = None) -> Breaker | None:
+        """Closes it now and clears its failures; None if there is none of that name.
 
-        Jobs of its kinds go on at once, those that it refused inside their handlers within about a second.
+        Jobs of its kinds continue at once, those that it refused inside their handlers within about a second.
         """
         before = await self._breaker(name)
-        async with self._act(
+        async with self._actor.audited(
             "breaker.reset",
             name,
             reason,
             before=before,
             fleetwide=True,
             check=lambda: check_name(name, "breaker"),
-        ) as act:
-            breaker = await self._store.reset_breaker(name)
-            act.done, act.after = breaker is not None, None if breaker is None else _state(breaker)
+        ) as action:
+            breaker = await self._store.breakers.reset(name)
+            action.done, action.after = breaker is not None, None if breaker is None else _state(breaker)
         return breaker
 
-    async def open_breaker(
+    async def open(
         self, name: str, open_for: timedelta | None = None, reason: str | None = None, *, new: bool = False
     ) -> Breaker:
-        """Open it now, for that long or as long as its policy says, which is that of the app, if the app declares it.
+        """Opens it now, for `open_for` or as long as its policy says, which is that of the app if the app declares it.
 
-        Only with `new` one that no app declares and nobody has used so far: mostly that is a slip of the pen.
+        An unknown name is mostly a typing error, so it needs `new`.
         """
 
         async def possible() -> None:
             check_name(name, "breaker")
             if open_for is not None:
                 BreakerPolicy(open_for=open_for)
-            known = {one.breaker.name for one in await self._store.breakers()} | set(self._breaker_policies)
+            known = {one.breaker.name for one in await self._store.breakers.all()} | set(self._actor.breaker_policies)
             if not new and name not in known:
-                how = "--new" if self.principal.origin is Origin.CLI else "`new`"
+                how = "--new" if self._actor.principal.origin is Origin.CLI else "`new`"
                 raise UsageError(
-                    f"there is no breaker {name!r}: no app declares it, and nobody has used it; there are: "
-                    f"{', '.join(sorted(known)) or 'none'}. Check its spelling, or say that it is new: {how}"
+                    f"there is no breaker {name!r}: no app declares it, and it was never used; there are: "
+                    f"{', '.join(sorted(known)) or 'none'}. Check the spelling, or create it with {how}"
                 )
 
         before = await self._breaker(name)
-        async with self._act("breaker.open", name, reason, before=before, fleetwide=True, check=possible) as act:
-            breaker = await self._store.force_breaker(name, open_for, self._breaker_policies.get(name))
-            act.after = _state(breaker)
+        async with self._actor.audited(
+            "breaker.open", name, reason, before=before, fleetwide=True, check=possible
+        ) as action:
+            breaker = await self._store.breakers.force(name, open_for, self._actor.breaker_policies.get(name))
+            action.after = _state(breaker)
         return breaker
 
     async def _breaker(self, name: str) -> dict[str, Any] | None:
-        """As it is before an act; nothing for a principal who may not look."""
-        if self.tenant is not None:
+        """Its state before an action; None for a principal who may not see it."""
+        if self._actor.tenant is not None:
             return None
-        return next((_state(one.breaker) for one in await self._store.breakers() if one.breaker.name == name), None)
+        return next((_state(one.breaker) for one in await self._store.breakers.all() if one.breaker.name == name), None)
 
 
 def facts(record: BreakerRecord) -> dict[str, Any]:
-    """A breaker and its policy side by side, for programs."""
-    told = msgspec.structs.asdict(record.breaker)
-    policy: BreakerPolicy = told.pop("policy")
+    """A breaker and its policy in one flat record."""
+    breaker = msgspec.structs.asdict(record.breaker)
+    policy: BreakerPolicy = breaker.pop("policy")
     return {
-        **told,
+        **breaker,
         "failures_allowed": policy.failures,
         "open_seconds": policy.open_for.total_seconds(),
         "probes": policy.probes,

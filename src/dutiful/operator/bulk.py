@@ -1,4 +1,4 @@
-"""One act on many dead letters: looked at first, then begun, then taken step by step."""
+"""Bulk runs, which apply one decision to many dead letters: preview, start, step, stop."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,22 +7,22 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
-from dutiful import bulk
 from dutiful.core import ids
-from dutiful.core.audit import AuditOutcome
 from dutiful.core.errors import BulkRunNotFound, IllegalTransition, UsageError
 from dutiful.core.principal import Role
-from dutiful.core.review import ReviewAct, from_states
+from dutiful.core.review.audit import AuditOutcome
+from dutiful.core.review.state import ReviewAct, from_states
+from dutiful.maintenance import bulk_step
+from dutiful.operator.actor import Actor, OperatorPart, recordable
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.operator.door import recordable
-from dutiful.reviewing import BulkRun, BulkState, DeadLetter, DeadLetterFilter, DeadLetterGroup
+from dutiful.store.dead_letters import BulkRun, BulkState, DeadLetter, DeadLetterFilter, DeadLetterGroup
 
 SAMPLE = 10
-INSTANT = timedelta(microseconds=1)  # the smallest that databases know
+INSTANT = timedelta(microseconds=1)  # the resolution of databases
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bulk run would meet now: how many, the newest of them, and the largest groups of errors."""
+    """What a bulk run would find now: how many, the newest, and the largest groups of errors."""
 
     act: ReviewAct
     count: int
@@ -30,21 +30,25 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[DeadLetterGroup]
 
 
-class Bulk(DeadLetters):
+class Bulk(OperatorPart):
+    def __init__(self, actor: Actor, dead_letters: DeadLetters) -> None:
+        super().__init__(actor)
+        self._dead_letters = dead_letters
+
     async def preview(self, act: ReviewAct, filter: DeadLetterFilter) -> Preview:
         wanted = self._for_act(act, filter)
         return Preview(
             act=act,
-            count=await self._store.dead_letter_count(wanted),
-            sample=await self._store.dead_letters(wanted, limit=SAMPLE),
-            groups=await self._store.dead_letter_groups(wanted, SAMPLE),
+            count=await self._store.dead_letters.count(wanted),
+            sample=await self._store.dead_letters.search(wanted, limit=SAMPLE),
+            groups=await self._store.dead_letters.groups(wanted, SAMPLE),
         )
 
-    async def start_bulk(self, act: ReviewAct, filter: DeadLetterFilter, reason: str | None = None) -> BulkRun:
-        """Begin a run, which the services of any worker take to its end, or whoever calls step_bulk."""
-        now, who = datetime.now(UTC), self.principal
+    async def start(self, act: ReviewAct, filter: DeadLetterFilter, reason: str | None = None) -> BulkRun:
+        """Starts a run; workers' services, or callers of `step`, take it to its end."""
+        now, who = datetime.now(UTC), self._actor.principal
         run_id = uuid_utils.compat.uuid7()
-        async with self._act(
+        async with self._actor.audited(
             "dead_letter.bulk",
             ids.public(run_id),
             reason,
@@ -52,11 +56,11 @@ class Bulk(DeadLetters):
             before={"act": act},
             act=run_id,
             check=lambda: self._for_act(act, filter),
-        ) as acting:
+        ) as action:
             wanted = self._for_act(act, filter)
-            # Nothing that dies from now on, be it what this run itself has made. By the time of the newest, for the
-            # clock of the database may go before or after ours.
-            newest = await self._store.dead_letters(wanted, limit=1)
+            # Nothing that dies from now on, including jobs that this run makes. Taken from the newest dead letter,
+            # because the clock of the database may differ from ours.
+            newest = await self._store.dead_letters.search(wanted, limit=1)
             until = newest[0].died_at + INSTANT if newest else now if wanted.until is None else min(wanted.until, now)
             wanted = msgspec.structs.replace(wanted, until=until)
             run = BulkRun(
@@ -68,61 +72,63 @@ class Bulk(DeadLetters):
                 origin=who.origin,
                 reason=None if reason is None else recordable(reason),
                 created_at=now,
-                total=await self._store.dead_letter_count(wanted),
+                total=await self._store.dead_letters.count(wanted),
             )
-            # That it has begun; its last step records that it has ended.
-            await self._store.start_bulk(run, acting.ended(AuditOutcome.SUCCEEDED, _begun(run)))
-            acting.recorded = True
+            # Records the start; the last step records the end.
+            await self._store.dead_letters.start_bulk(run, action.ended(AuditOutcome.SUCCEEDED, _begun(run)))
+            action.recorded = True
         return run
 
-    async def bulk_run(self, run_id: UUID) -> BulkRun:
+    async def get(self, run_id: UUID) -> BulkRun:
         return _there(await self._run(run_id), run_id)
 
-    async def bulk_runs(self, *, running: bool = False, limit: int = 50) -> list[BulkRun]:
+    async def all(self, *, running: bool = False, limit: int = 50) -> list[BulkRun]:
         """The newest first; `running`: only those, the oldest first."""
-        return await self._store.bulk_runs(running=running, tenant=self.tenant, limit=limit)
+        return await self._store.dead_letters.bulk_runs(running=running, tenant=self._actor.tenant, limit=limit)
 
-    async def stop_bulk(self, run_id: UUID, reason: str | None = None) -> BulkRun:
-        """Take no more steps of it; what is done stays done."""
+    async def stop(self, run_id: UUID, reason: str | None = None) -> BulkRun:
+        """Ends the run early; what it has done stays done."""
         found = await self._run(run_id)
-        async with self._act(
+        async with self._actor.audited(
             "dead_letter.bulk_stop",
             ids.public(run_id),
             reason,
             tenant=None if found is None else found.filter.tenant,
             before=None if found is None else {"state": found.state},
             check=lambda: _stoppable(found, run_id),
-        ) as act:
-            if not await self._store.stop_bulk(run_id):
+        ) as action:
+            if not await self._store.dead_letters.stop_bulk(run_id):
                 _stoppable(await self._run(run_id), run_id)
-            run = await self.bulk_run(run_id)
-            act.after = {"state": run.state, "done": run.done, "skipped": run.skipped}
+            run = await self.get(run_id)
+            action.after = {"state": run.state, "done": run.done, "skipped": run.skipped}
         return run
 
-    async def step_bulk(self, run_id: UUID) -> BulkRun:
-        """Take it one page further, with or without others who do so too; says how it stands then."""
-        self._check_role("to step a bulk run", Role.MANAGER)
-        run = await self.bulk_run(run_id)
-        after, lines = await bulk.step(self._store, run, self._kinds, producer=self._client.tracer)
+    async def step(self, run_id: UUID) -> BulkRun:
+        """Takes the run one page further, also while others do; returns its state."""
+        self._actor.check_role("to step a bulk run", Role.MANAGER)
+        run = await self.get(run_id)
+        after, lines = await bulk_step.step(
+            self._store.dead_letters, run, self._actor.kinds, producer=self._client.tracer
+        )
         if lines:
             self._client.delivery.hint(lines)
-            self._client.delivery.news()
+            self._client.delivery.notify_watchers()
         return _there(after, run_id)
 
     async def _run(self, run_id: UUID) -> BulkRun | None:
-        run = await self._store.bulk_run(run_id)
-        return run if run is not None and self._ours(run.filter.tenant) else None
+        run = await self._store.dead_letters.bulk_run(run_id)
+        return run if run is not None and self._actor.owns(run.filter.tenant) else None
 
     def _for_act(self, act: ReviewAct, filter: DeadLetterFilter) -> DeadLetterFilter:
-        """Of those asked for, the ones that the act is allowed on."""
+        """The filter, limited to the states in which the act is allowed."""
         allowed = from_states(act)
         asked = set(filter.status) or allowed
         if not asked & allowed:
             raise UsageError(
-                f"status {', '.join(sorted(asked))}: none of them may be told to {act}; leave it out, or name one of: "
+                f"status {', '.join(sorted(asked))}: {act} is allowed on none of them; leave it out, or name one of: "
                 f"{', '.join(sorted(allowed))}"
             )
-        return self._within(msgspec.structs.replace(filter, status=sorted(asked & allowed)))
+        return self._dead_letters.within(msgspec.structs.replace(filter, status=sorted(asked & allowed)))
 
 
 def _begun(run: BulkRun) -> dict[str, Any]:

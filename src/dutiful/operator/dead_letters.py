@@ -1,4 +1,4 @@
-"""Dead letters, as a principal reviews them."""
+"""Dead letters: searching and reviewing them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -9,27 +9,27 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
-from dutiful.client import lines
+from dutiful.client.batch_inserter import queue_levels
 from dutiful.core import ids
-from dutiful.core.audit import AuditOutcome
 from dutiful.core.errors import DeadLetterNotFound, IllegalTransition, PayloadInvalid, UniqueConflict
 from dutiful.core.job import NewJob
-from dutiful.core.review import OPEN, ReviewAct, check
-from dutiful.operator.door import Act, Door, recordable
-from dutiful.production import producing
-from dutiful.reprocessing import changed_fields, new_job
-from dutiful.reviewing import (
+from dutiful.core.review.audit import AuditOutcome
+from dutiful.core.review.state import OPEN, ReviewAct, check
+from dutiful.maintenance.requeue import changed_fields, new_job
+from dutiful.observe.producer import producing
+from dutiful.operator.actor import AuditedAction, OperatorPart, recordable
+from dutiful.store.dead_letters import (
     DeadLetter,
     DeadLetterCounts,
     DeadLetterFilter,
     DeadLetterGroup,
-    Place,
+    LetterCursor,
     Review,
     Reviewed,
 )
 
-NAMED = 100  # changed fields of a payload that go on record
-TRIES = 5  # a key is made of the time in milliseconds, and somebody else may have taken this one
+NAMED = 100  # changed fields of a payload in an audit event
+TRIES = 5  # a key contains the time in milliseconds, so another reprocess may have taken it
 
 
 class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,63 +38,63 @@ class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
     new_unique_key: str | None
 
 
-class DeadLetters(Door):
+class DeadLetters(OperatorPart):
     # --- reads
 
-    async def dead_letter(self, job_id: UUID) -> DeadLetter:
-        return _there(await self._letter(job_id), job_id)
+    async def get(self, job_id: UUID) -> DeadLetter:
+        return _there(await self.by_job(job_id), job_id)
 
-    async def dead_letters(
-        self, filter: DeadLetterFilter, *, after: Place | None = None, limit: int = 50
+    async def search(
+        self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50
     ) -> list[DeadLetter]:
-        """The newest first, beyond `after`."""
-        return await self._store.dead_letters(self._within(filter), after=after, limit=limit)
+        """Dead letters after the cursor `after`, the newest first."""
+        return await self._store.dead_letters.search(self.within(filter), after=after, limit=limit)
 
-    async def dead_letter_count(self, filter: DeadLetterFilter) -> int:
-        return await self._store.dead_letter_count(self._within(filter))
+    async def count(self, filter: DeadLetterFilter) -> int:
+        return await self._store.dead_letters.count(self.within(filter))
 
-    async def dead_letter_counts(self, filter: DeadLetterFilter) -> DeadLetterCounts:
-        return await self._store.dead_letter_counts(self._within(filter))
+    async def counts(self, filter: DeadLetterFilter) -> DeadLetterCounts:
+        return await self._store.dead_letters.counts(self.within(filter))
 
-    async def dead_letter_groups(self, filter: DeadLetterFilter, limit: int = 50) -> list[DeadLetterGroup]:
-        """Those whose errors are alike, the largest group first."""
-        return await self._store.dead_letter_groups(self._within(filter), limit)
+    async def groups(self, filter: DeadLetterFilter, limit: int = 50) -> list[DeadLetterGroup]:
+        """Groups of similar errors, the largest first."""
+        return await self._store.dead_letters.groups(self.within(filter), limit)
 
     # --- acts
 
     async def acknowledge(self, job_id: UUID, notes: str | None = None) -> DeadLetter:
-        """Somebody has seen it, and has not decided yet."""
+        """Marks it as seen and not decided yet."""
         return await self._decide(ReviewAct.ACKNOWLEDGE, job_id, notes)
 
     async def resolve(self, job_id: UUID, notes: str | None = None) -> DeadLetter:
-        """It has been mended by hand."""
+        """Marks it as fixed by hand."""
         return await self._decide(ReviewAct.RESOLVE, job_id, notes)
 
     async def discard(self, job_id: UUID, notes: str | None = None) -> DeadLetter:
-        """It will not be run again."""
+        """Decides that it is not run again."""
         return await self._decide(ReviewAct.DISCARD, job_id, notes)
 
     async def reprocess(
         self, job_id: UUID, notes: str | None = None, payload: Mapping[str, Any] | None = None
     ) -> Reprocessed:
-        """Run it again as a new job, which is the same but for its key, and for its `payload` if one is given."""
-        letter = await self._letter(job_id)
-        async with self._reviewing(ReviewAct.REPROCESS, job_id, letter, notes, payload) as act:
-            job = await self._reprocess(_there(letter, job_id), notes, payload, act)
-        self._client.delivery.hint(lines([job]))
-        self._client.delivery.news()
+        """Runs it again as a new job with a key of its own, and with `payload` if one is given."""
+        letter = await self.by_job(job_id)
+        async with self._reviewing(ReviewAct.REPROCESS, job_id, letter, notes, payload) as action:
+            job = await self._reprocess(_there(letter, job_id), notes, payload, action)
+        self._client.delivery.hint(queue_levels([job]))
+        self._client.delivery.notify_watchers()
         return Reprocessed(
             dead_letter_id=job_id, new_job_id=job.id, new_unique_key=job.unique.key if job.unique else None
         )
 
     # --- how
 
-    async def _letter(self, job_id: UUID) -> DeadLetter | None:
-        letter = await self._store.dead_letter(job_id)
-        return letter if letter is not None and self._ours(letter.tenant) else None
+    async def by_job(self, job_id: UUID) -> DeadLetter | None:
+        letter = await self._store.dead_letters.find(job_id)
+        return letter if letter is not None and self._actor.owns(letter.tenant) else None
 
-    def _within(self, filter: DeadLetterFilter) -> DeadLetterFilter:
-        return msgspec.structs.replace(filter, tenant=self.scope(filter.tenant))
+    def within(self, filter: DeadLetterFilter) -> DeadLetterFilter:
+        return msgspec.structs.replace(filter, tenant=self._actor.scope(filter.tenant))
 
     def _reviewing(
         self,
@@ -103,14 +103,14 @@ class DeadLetters(Door):
         letter: DeadLetter | None,
         notes: str | None,
         payload: Mapping[str, Any] | None = None,
-    ) -> AbstractAsyncContextManager[Act]:
+    ) -> AbstractAsyncContextManager[AuditedAction]:
         def possible() -> None:
             found = _there(letter, job_id)
             check(found.status, act, _name(job_id))
             if act is ReviewAct.REPROCESS:
                 self._new_job(found, payload)
 
-        return self._act(
+        return self._actor.audited(
             f"dead_letter.{act}",
             ids.public(job_id),
             notes,
@@ -120,19 +120,19 @@ class DeadLetters(Door):
         )
 
     async def _decide(self, decision: ReviewAct, job_id: UUID, notes: str | None) -> DeadLetter:
-        letter = await self._letter(job_id)
-        async with self._reviewing(decision, job_id, letter, notes) as act:
+        letter = await self.by_job(job_id)
+        async with self._reviewing(decision, job_id, letter, notes) as action:
             status = check(_there(letter, job_id).status, decision, _name(job_id))
-            notes = _there(letter, job_id).notes_for(self.principal.name, notes)
-            reviewed = await self._review(decision, job_id, notes, act, {"status": status})
+            notes = _there(letter, job_id).notes_for(self._actor.principal.name, notes)
+            reviewed = await self._review(decision, job_id, notes, action, {"status": status})
             _check_applied(reviewed, decision)
-        return await self.dead_letter(job_id)
+        return await self.get(job_id)
 
     async def _reprocess(
-        self, letter: DeadLetter, notes: str | None, payload: Mapping[str, Any] | None, act: Act
+        self, letter: DeadLetter, notes: str | None, payload: Mapping[str, Any] | None, action: AuditedAction
     ) -> NewJob:
         taken: list[str] = []
-        notes = letter.notes_for(self.principal.name, notes)
+        notes = letter.notes_for(self._actor.principal.name, notes)
         for _ in range(TRIES):
             job = self._new_job(letter, payload, taken)
             after: dict[str, Any] = {"status": "reprocessing", "new_job": ids.public(job.id)}
@@ -140,7 +140,7 @@ class DeadLetters(Door):
                 after["changed"] = sorted(changed_fields(letter.payload, msgspec.json.decode(job.payload)))[:NAMED]
             with producing(self._client.tracer, [job]) as production:
                 (traced,) = production.jobs
-                reviewed = await self._review(ReviewAct.REPROCESS, letter.id, notes, act, after, traced)
+                reviewed = await self._review(ReviewAct.REPROCESS, letter.id, notes, action, after, traced)
                 production.void = not reviewed.applied
             if reviewed.applied or job.unique is None or reviewed.status not in OPEN:
                 _check_applied(reviewed, ReviewAct.REPROCESS)
@@ -155,9 +155,9 @@ class DeadLetters(Door):
         return new_job(
             letter,
             id=uuid_utils.compat.uuid7(),
-            by=self.principal.name,
+            by=self._actor.principal.name,
             at=datetime.now(UTC),
-            kinds=self._kinds,
+            kinds=self._actor.kinds,
             payload=payload,
             taken=taken,
         )
@@ -167,21 +167,21 @@ class DeadLetters(Door):
         decision: ReviewAct,
         job_id: UUID,
         notes: str | None,
-        act: Act,
+        action: AuditedAction,
         after: Mapping[str, Any],
         job: NewJob | None = None,
     ) -> Reviewed:
-        """With its event, so that there is no act without one and no event without its act."""
+        """Stores the decision and its audit event in one transaction."""
         review = Review(
             id=job_id,
             act=decision,
-            by=self.principal.name,
+            by=self._actor.principal.name,
             notes=None if notes is None else recordable(notes),
             job=job,
-            event=act.ended(AuditOutcome.SUCCEEDED, after),
+            event=action.ended(AuditOutcome.SUCCEEDED, after),
         )
-        (reviewed,) = await self._store.review([review])
-        act.recorded = reviewed.applied
+        (reviewed,) = await self._store.dead_letters.review([review])
+        action.recorded = reviewed.applied
         return reviewed
 
 
@@ -194,7 +194,7 @@ def _there(letter: DeadLetter | None, job_id: UUID) -> DeadLetter:
 
 
 def _check_applied(reviewed: Reviewed, decision: ReviewAct) -> None:
-    """Somebody else was faster, if it was not applied: say where it stands now."""
+    """Raises if the review was not applied, because another one was faster."""
     if reviewed.applied:
         return
     if reviewed.status is None:
@@ -202,8 +202,8 @@ def _check_applied(reviewed: Reviewed, decision: ReviewAct) -> None:
     else:
         check(reviewed.status, decision, _name(reviewed.id))
     raise IllegalTransition(
-        f"{_name(reviewed.id)} was left as it is: somebody else acted on it meanwhile, or another job holds the unique "
-        "key that it would have; look at it again"
+        f"{_name(reviewed.id)} was not changed: another review was faster, or another job holds the unique key that "
+        "it would get; look at it again"
     )
 
 

@@ -1,25 +1,27 @@
-"""How far a drain is: one look at what is paused, what runs, and what workers say of themselves."""
+"""How far a drain is: what still runs of what is paused, and which workers have not confirmed the pause."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from dutiful.acting import EVERY_LANE, Pause, PauseScope
 from dutiful.core import ids
+from dutiful.core.duration import brief
+from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord
-from dutiful.core.transitions import State
-from dutiful.duties import Process, WorkerRecord
-from dutiful.explanation import Fleet
-from dutiful.operator.failing import BY_HAND
-from dutiful.operator.silence import Silent, is_silent, may_go_on, silent
-from dutiful.settings import ANY
+from dutiful.core.states import State
+from dutiful.operator.explain import FleetState
+from dutiful.operator.jobs import FAILED_BY_HAND
+from dutiful.store.control import EVERY_LANE, Pause, PauseScope
+from dutiful.store.workers import LaneRecord, Process, WorkerRecord
+
+SILENCE = timedelta(hours=1)
+"""How long a drain waits for a silent worker whose process cannot be seen; later than that, it counts as ended."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """What is to be drained."""
+class DrainTarget(msgspec.Struct, frozen=True):
+    """A kind, queue or lane to drain."""
 
     scope: PauseScope
     name: str
@@ -28,133 +30,141 @@ class Part(msgspec.Struct, frozen=True):
         return f"{self.scope} {self.name}"
 
 
-EVERYTHING = Part(PauseScope.LANE, EVERY_LANE)
+EVERYTHING = DrainTarget(PauseScope.LANE, EVERY_LANE)
 
 
-class Holdup(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that a drain waits for; `remedy` is what a person can do, should it take too long."""
+class Blocker(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job that a drain waits for; `remedy` is what a person can do if it takes too long."""
 
     job_id: UUID
     kind: str
     queue: str
     started_at: datetime | None
     worker: str
-    alive: bool  # whether that worker has given a sign of life lately
+    alive: bool
+    remedy: str
+
+
+class SilentWorker(msgspec.Struct, frozen=True):
+    """A worker that sends no heartbeats and has not signed off: its process may have ended, or continue at any time."""
+
+    worker: str
+    since: datetime
+    process: Process
     remedy: str
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a drain is; when it is `safe`, nothing runs, and nothing will until somebody resumes it.
+    """How far a drain is; when it is `safe`, nothing runs, and nothing will until a resume."""
 
-    `not_paused` is what was to be drained and can start, because somebody has resumed it. `unheard` are workers that
-    have not said since the pause what they run; they do so at each heartbeat. `silent` are those that do not any more,
-    and may go on all the same; `gone` are those of them that a person knows to have ended.
-    """
-
-    parts: list[Part]  # what was to be drained
-    begun: list[Part] = []  # of these, what this drain has paused; the rest was paused before
+    targets: list[DrainTarget]
+    newly_paused: list[DrainTarget] = []  # the targets that were not paused before this drain
     pauses: list[Pause]
     running: int
-    holdups: list[Holdup]  # those that have run for longest first
-    unheard: list[str] = []
-    silent: list[Silent] = []
-    gone: list[str] = []
-    unknown: list[Part] = []  # queues that any lane "*" would serve, and that nobody has named: misspelt, perhaps
-    not_paused: list[str] = []
+    blockers: list[Blocker]  # the longest running first
+    unconfirmed: list[str] = []  # workers that have sent no heartbeat since they know of the pause
+    silent: list[SilentWorker] = []
+    gone: list[str] = []  # silent workers that a person knows to have ended
+    unknown: list[DrainTarget] = []  # queues that only a lane "*" serves and no job names: misspelt, perhaps
+    not_paused: list[str] = []  # targets that were resumed meanwhile
     safe: bool = False
 
     @property
-    def hopeless(self) -> bool:
-        """Whether it will not be safe, however long one waits."""
-        return bool(self.not_paused) or not self.parts
+    def stalled(self) -> bool:
+        """Whether it can never become safe."""
+        return bool(self.not_paused) or not self.targets
 
 
-class Adrift(msgspec.Struct, frozen=True):
-    """A job that a worker said it runs, and of which it holds no claim: that has ended, or was taken away."""
+class UnclaimedRun(msgspec.Struct, frozen=True):
+    """A job that a worker reports as running without holding its claim: that has ended, or was taken away."""
 
     worker: WorkerRecord
     lane: str
     job_id: UUID
 
 
-class Look:
-    """One look at the fleet: which of the jobs that run are of what is drained."""
+class DrainSnapshot:
+    """Pauses, running jobs and workers at one moment, and what of them concerns the targets."""
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        targets: Sequence[DrainTarget],
         pauses: list[Pause],
         running: Sequence[JobRecord],
         workers: Sequence[WorkerRecord],
         now: datetime,
         gone: Collection[str] = (),
     ) -> None:
-        held = Fleet.of([], pauses)
-        found = {part: held.paused(part.scope, part.name) for part in parts}
-        self.paused = {part: pause for part, pause in found.items() if pause is not None}
-        self.not_paused = [str(part) for part, pause in found.items() if pause is None]
+        state = FleetState.of([], pauses)
+        found = {target: state.paused(target.scope, target.name) for target in targets}
+        self.paused = {target: pause for target, pause in found.items() if pause is not None}
+        self.not_paused = [str(target) for target, pause in found.items() if pause is None]
         self._workers = {worker.id: worker for worker in workers}
-        self._there = [worker for worker in workers if may_go_on(worker, workers, gone, now)]
+        self._present = [worker for worker in workers if may_run(worker, workers, gone, now)]
         self._now = now
         self._everything = EVERYTHING in found
-        self._kinds = {part.name for part in parts if part.scope is PauseScope.KIND}
-        self._queues = {part.name for part in parts if part.scope is PauseScope.QUEUE}
-        self._lanes = {part.name for part in parts if part.scope is PauseScope.LANE}
+        self._kinds = {target.name for target in targets if target.scope is PauseScope.KIND}
+        self._queues = {target.name for target in targets if target.scope is PauseScope.QUEUE}
+        self._lanes = {target.name for target in targets if target.scope is PauseScope.LANE}
         self._claims = {(job.worker_id, job.id) for job in running}
-        self.held = sorted(filter(self._counts, running), key=lambda job: job.started_at or job.created_at)
+        self.claimed = sorted(filter(self._counts, running), key=lambda job: job.started_at or job.created_at)
 
     def _counts(self, job: JobRecord) -> bool:
         if self._everything or job.kind in self._kinds or job.queue in self._queues:
             return True
         worker = None if job.worker_id is None else self._workers.get(job.worker_id)
         if worker is None:
-            return bool(self._lanes)  # whose lane it was, nobody knows any more
+            return bool(self._lanes)  # its lane is unknown
         lanes = [lane for name, lane in worker.lanes.items() if name in self._lanes]
         if worker.alive:
-            return any(str(job.id) in lane.get("jobs", ()) for lane in lanes)
-        return any(_serves(lane, job.queue) for lane in lanes)
+            return any(job.id in lane.jobs for lane in lanes)
+        return any(lane.serves(job.queue) for lane in lanes)
 
-    def adrift(self) -> Iterator[Adrift]:
-        """Those of any kind: what they are of is not known here."""
-        for worker, name, lane in self._lanes_there():
-            for job_id in map(UUID, lane.get("jobs", ())):
+    def unclaimed(self) -> Iterator[UnclaimedRun]:
+        """Of any kind and queue, because workers report only ids."""
+        for worker, name, lane in self._present_lanes():
+            for job_id in lane.jobs:
                 if (worker.id, job_id) not in self._claims:
-                    yield Adrift(worker, name, job_id)
+                    yield UnclaimedRun(worker, name, job_id)
 
-    def concerns(self, adrift: Adrift, job: JobRecord) -> bool:
-        return self._drains(adrift.lane) or job.kind in self._kinds or job.queue in self._queues
+    def concerns(self, run: UnclaimedRun, job: JobRecord) -> bool:
+        return self._drains(run.lane) or job.kind in self._kinds or job.queue in self._queues
 
-    def ahead(self) -> int:
-        """What lanes have claimed and not begun; a second later they have begun it or given it back."""
+    def prefetched(self) -> int:
+        """Claims that lanes have not started; within a second they start or release them."""
         if self._everything:
-            return 0  # counted as what runs
-        return sum(lane.get("ahead", 0) for _, name, lane in self._lanes_there() if self._drains(name))
+            return 0  # counted as running
+        return sum(lane.buffered for _, name, lane in self._present_lanes() if self._drains(name))
 
-    def unheard(self) -> set[UUID]:
-        """Workers that might run some of it, and have said nothing of themselves since they know that it is paused.
+    def unconfirmed_ids(self) -> set[UUID]:
+        """Workers that serve a target and whose heartbeats do not show its pause yet.
 
-        Only so does a job count that one has begun, and that was taken from it before it could say so; or one that it
-        is about to get, by a claim that was under way when the pause came.
+        Such a worker may run a job that was taken from it before it could report it, or get one by a claim that was in
+        flight when the pause came.
         """
         return {
             worker.id
-            for worker, name, lane in self._lanes_there()
-            for part, pause in self.paused.items()
-            if _may_run(worker, name, lane, part) and not _has_heard(lane, pause)
+            for worker, name, lane in self._present_lanes()
+            for target, pause in self.paused.items()
+            if _may_take(worker, name, lane, target) and pause.mark not in lane.pauses_seen
         }
 
-    def heedless(self, worker_ids: Collection[UUID]) -> tuple[list[str], list[Silent]]:
-        """Those of them that are yet to be heard from, and those that are silent."""
-        found = [worker for worker in self._there if worker.id in worker_ids]
-        unheard = sorted(worker.name for worker in found if not is_silent(worker))
-        return unheard, [silent(worker, self._now) for worker in found if is_silent(worker)]
+    def by_silence(self, worker_ids: Collection[UUID]) -> tuple[list[str], list[SilentWorker]]:
+        """The names of the workers that send heartbeats, and those that do not."""
+        found = [worker for worker in self._present if worker.id in worker_ids]
+        unconfirmed = sorted(worker.name for worker in found if not is_silent(worker))
+        return unconfirmed, [
+            SilentWorker(worker.name, worker.seen_at, worker.process, _silent_remedy(worker, self._now))
+            for worker in found
+            if is_silent(worker)
+        ]
 
-    def settled(self, settled: timedelta) -> bool:
-        return all(self._now - pause.since >= settled for pause in self.paused.values())
+    def paused_for(self, span: timedelta) -> bool:
+        return all(self._now - pause.since >= span for pause in self.paused.values())
 
-    def holdup(self, job: JobRecord) -> Holdup:
+    def blocker(self, job: JobRecord) -> Blocker:
         worker = None if job.worker_id is None else self._workers.get(job.worker_id)
-        return Holdup(
+        return Blocker(
             job_id=job.id,
             kind=job.kind,
             queue=job.queue,
@@ -164,59 +174,89 @@ class Look:
             remedy=_remedy(job, worker),
         )
 
-    def _lanes_there(self) -> list[tuple[WorkerRecord, str, Mapping[str, Any]]]:
-        return [(worker, name, lane) for worker in self._there for name, lane in worker.lanes.items()]
+    def _present_lanes(self) -> list[tuple[WorkerRecord, str, LaneRecord]]:
+        return [(worker, name, lane) for worker in self._present for name, lane in worker.lanes.items()]
 
     def _drains(self, lane: str) -> bool:
         return self._everything or lane in self._lanes
 
 
-def runs_on(adrift: Adrift, job: JobRecord) -> Holdup:
-    """Of a job that is adrift and has not ended."""
-    return Holdup(
+def unclaimed_blocker(run: UnclaimedRun, job: JobRecord) -> Blocker:
+    remedy = (
+        "was taken from its worker, which was silent and may still run it: make sure that its process has ended"
+        if is_silent(run.worker)
+        else "runs on without a claim, so its result is refused: let it end, or stop its worker"
+    )
+    return Blocker(
         job_id=job.id,
         kind=job.kind,
         queue=job.queue,
         started_at=None,
-        worker=adrift.worker.name,
-        alive=adrift.worker.alive,
-        remedy=_remedy_adrift(adrift.worker),
+        worker=run.worker.name,
+        alive=run.worker.alive,
+        remedy=remedy,
     )
 
 
-def only_unheard(adrift: Adrift, job: JobRecord | None) -> bool:
-    """Whether it seems to have come to its end by itself since its worker was last heard."""
+def has_ended(run: UnclaimedRun, job: JobRecord | None) -> bool:
+    """Whether it seems to have ended by itself since its worker's last heartbeat."""
     if job is None:
         return True
-    by_hand = any(error.get("type") == BY_HAND for error in job.errors or ())
-    return not by_hand and job.finished_at is not None and job.finished_at >= adrift.worker.seen_at
+    by_hand = any(error.get("type") == FAILED_BY_HAND for error in job.errors or ())
+    return not by_hand and job.finished_at is not None and job.finished_at >= run.worker.seen_at
 
 
-def is_held(adrift: Adrift, job: JobRecord | None) -> bool:
-    """Whether it has been claimed since what runs was looked up."""
-    return job is not None and job.state is State.RUNNING and job.worker_id == adrift.worker.id
+def is_claimed(run: UnclaimedRun, job: JobRecord | None) -> bool:
+    """Whether it was claimed after the running jobs were read."""
+    return job is not None and job.state is State.RUNNING and job.worker_id == run.worker.id
 
 
-def _has_heard(lane: Mapping[str, Any], pause: Pause) -> bool:
-    return pause.mark in lane.get("heard", ())
+def is_silent(worker: WorkerRecord) -> bool:
+    return not worker.alive or worker.process is Process.STOPPED
 
 
-def _may_run(worker: WorkerRecord, name: str, lane: Mapping[str, Any], part: Part) -> bool:
-    match part.scope:
+def may_run(worker: WorkerRecord, workers: Sequence[WorkerRecord], gone: Collection[str], now: datetime) -> bool:
+    """Whether its process may exist; `gone` are those of which a person says that they have ended."""
+    if worker.process is Process.ENDED:
+        return False
+    if worker.alive or _is_seen(worker):
+        return True
+    if worker.name in gone:
+        return False
+    # Two processes have the same host and pid only if the first has ended.
+    replaced = any(other.name == worker.name and other.started_at > worker.seen_at for other in workers)
+    return not replaced and now - worker.seen_at < SILENCE
+
+
+def check_gone(names: Sequence[str], workers: Sequence[WorkerRecord]) -> None:
+    """Refuses names of workers that are unknown or still there."""
+    for name in names:
+        found = [worker for worker in workers if worker.name == name]
+        if not found:
+            unseen = [one for one in workers if not (one.alive or _is_seen(one) or one.process is Process.ENDED)]
+            known = ", ".join(one.name for one in unseen) or "none"
+            raise UsageError(f"there is no worker {name!r}; silent workers whose process cannot be seen here: {known}")
+        if any(map(_is_seen, found)):
+            raise UsageError(f"worker {name!r} is not gone: its process is there; end it first")
+        if any(worker.alive and worker.process is not Process.ENDED for worker in found):
+            raise UsageError(f"worker {name!r} is not gone: it sent a heartbeat lately; stop it first")
+
+
+def _is_seen(worker: WorkerRecord) -> bool:
+    return worker.process in (Process.RUNS, Process.STOPPED)
+
+
+def _may_take(worker: WorkerRecord, name: str, lane: LaneRecord, target: DrainTarget) -> bool:
+    match target.scope:
         case PauseScope.KIND:
-            return part.name in worker.kinds
+            return target.name in worker.kinds
         case PauseScope.QUEUE:
-            return _serves(lane, part.name)
+            return lane.serves(target.name)
         case PauseScope.LANE:
-            return part.name in (name, EVERY_LANE)
+            return target.name in (name, EVERY_LANE)
 
 
-def _serves(lane: Mapping[str, Any], queue: str) -> bool:
-    queues: Collection[str] = lane["queues"]
-    return queue in queues or ANY in queues
-
-
-# A ladder, the same wherever a job holds something up: let it end, cancel it, fail it, stop its worker.
+# The remedies escalate: let the job end, cancel it, fail it, stop its worker.
 
 
 def _remedy(job: JobRecord, worker: WorkerRecord | None) -> str:
@@ -228,15 +268,19 @@ def _remedy(job: JobRecord, worker: WorkerRecord | None) -> str:
             f"dutiful jobs release {public}"
         )
     if worker.process is Process.STOPPED:
-        return (
-            f"its worker's process is stopped: kill -CONT {worker.pid} lets it go on, kill -KILL {worker.pid} ends it"
-        )
+        return f"its worker's process is stopped: kill -CONT {worker.pid} continues it, kill -KILL {worker.pid} ends it"
     if job.cancel_requested_at is not None:
         return f"was asked to stop and has not: dutiful jobs fail {public}; if its handler runs on: stop its worker"
-    return f"let it end, or: dutiful jobs cancel {public}; if it does not heed that: dutiful jobs fail {public}"
+    return f"let it end, or: dutiful jobs cancel {public}; if it does not stop: dutiful jobs fail {public}"
 
 
-def _remedy_adrift(worker: WorkerRecord) -> str:
-    if is_silent(worker):
-        return "was taken from its worker, which was silent, and may run on there: be sure that its process has ended"
-    return "runs on without a claim, so what it returns is refused: let it end, or stop its worker"
+def _silent_remedy(worker: WorkerRecord, now: datetime) -> str:
+    since = f"{worker.name} has sent no heartbeat for {brief(now - worker.seen_at)}"
+    if worker.process is Process.STOPPED:
+        return (
+            f"{since} because its process is stopped: continue it (kill -CONT {worker.pid}), or end it "
+            f"(kill -KILL {worker.pid})"
+        )
+    if worker.process is Process.RUNS:
+        return f"{since}, but its process is there: see what it does (kill -TTIN {worker.pid}), or end it"
+    return f"{since} and has not signed off: make sure that its process has ended, then drain with --gone {worker.name}"

@@ -1,91 +1,112 @@
-"""Jobs, as a principal looks at them and acts on them."""
+"""Jobs: searching, explaining, enqueueing, cancelling, retrying, failing and deleting them."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import assert_never
+from typing import Any, assert_never
 from uuid import UUID
 
 import msgspec
 import uuid_utils.compat
 
-from dutiful.acting import CancelResult
 from dutiful.core import ids
-from dutiful.core.endpoint import origin
-from dutiful.core.errors import IllegalTransition, JobNotFound
-from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, Unique
-from dutiful.core.review import BY_HAND, OPEN, ReviewState
-from dutiful.core.transitions import State
-from dutiful.explanation import Explanation, Fleet, finished, gate, in_line, later, running, unserved
+from dutiful.core.duration import brief, duration
+from dutiful.core.errors import DutifulError, IllegalTransition, JobNotFound, NotAllowed, UnknownKind
+from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, Unique, job_not_found
+from dutiful.core.outcome import Failed
+from dutiful.core.principal import Role, check_tenant
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.error_info import make_error
+from dutiful.core.review.state import BY_HAND, OPEN, ReviewState
+from dutiful.core.settle import Change, Policy, decide_or_fail
+from dutiful.core.states import State, Transition, check
+from dutiful.core.webhooks.endpoint import origin
+from dutiful.kind import Kind
+from dutiful.maintenance.requeue import json_text
+from dutiful.operator.actor import Actor, AuditedAction, OperatorPart, log, recordable
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.operator.door import Act, recordable
-from dutiful.outbox import WebhookPost
-from dutiful.reading import JobFilter, JobPage, QueueRecord, Stats
-from dutiful.reprocessing import json_text
-from dutiful.reviewing import DeadLetter
+from dutiful.operator.explain import Explanation, FleetState, finished, gate, in_line, later, running, unserved
+from dutiful.operator.queues import Queues
+from dutiful.options import Options, read_options
+from dutiful.store.control import CancelResult
+from dutiful.store.dead_letters import DeadLetter
+from dutiful.store.metrics import AttemptStats, outcome_of
+from dutiful.store.queries import JobFilter, JobPage
+from dutiful.store.webhooks import WebhookPost
 
-COUNTED = 200  # ready jobs of a queue up to which those ahead are counted one by one
+COUNTED = 200  # in a queue with more ready jobs, those ahead are estimated
+FAILED_BY_HAND = "FailedByHand"  # the type of the error
+TRIES = 20  # to fail a job that changes its state meanwhile
+STEP = 1_000
 
 
 class Retried(msgspec.Struct, frozen=True):
-    """The job that will run now: a new one (`made`), or one that waited and is due now."""
+    """The job that will run now: a new one (`made`), or the same one, due now."""
 
     job_id: UUID
     state: State
     made: bool
 
 
-class Jobs(DeadLetters):
+class Enqueued(msgspec.Struct, frozen=True):
+    """The new job, or the one that already holds its unique key (not `made`)."""
+
+    job_id: UUID
+    made: bool
+
+
+class Jobs(OperatorPart):
+    def __init__(self, actor: Actor, dead_letters: DeadLetters, queues: Queues) -> None:
+        super().__init__(actor)
+        self._dead_letters = dead_letters
+        self._queues = queues
+
     # --- reads
 
-    async def job(self, job_id: UUID) -> JobRecord:
-        return _there(await self._found(job_id), job_id)
+    async def get(self, job_id: UUID) -> JobRecord:
+        return _there(await self.find(job_id), job_id)
 
-    async def jobs(self, filter: JobFilter) -> JobPage:
-        return await self._store.jobs(msgspec.structs.replace(filter, tenant=self.scope(filter.tenant)))
+    async def search(self, filter: JobFilter) -> JobPage:
+        return await self._store.queries.jobs(msgspec.structs.replace(filter, tenant=self._actor.scope(filter.tenant)))
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
-        await self.job(job_id)
-        return await self._store.attempts(job_id)
+        await self.get(job_id)
+        return await self._store.queries.attempts(job_id)
 
     async def phases(self, job_id: UUID) -> list[PhaseRecord]:
-        await self.job(job_id)
-        return await self._store.phases(job_id)
+        await self.get(job_id)
+        return await self._store.progress.phases(job_id)
 
-    async def needs(self, job_id: UUID) -> list[JobRecord]:
+    async def dependencies(self, job_id: UUID) -> list[JobRecord]:
         """The jobs that it depends on."""
-        await self.job(job_id)
-        return [need for need in await self._store.dependencies(job_id) if self._ours(need.tenant)]
+        await self.get(job_id)
+        return [need for need in await self._store.queries.dependencies(job_id) if self._actor.owns(need.tenant)]
 
-    async def posts_of(self, job_id: UUID) -> list[WebhookPost]:
+    async def posts(self, job_id: UUID) -> list[WebhookPost]:
         """The messages to webhooks about it."""
-        await self.job(job_id)
-        posts = await self._store.posts(job_id=job_id)
-        return posts if self.tenant is None else [_without_address(post) for post in posts]
-
-    async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
-        return await self._store.queues(tenant=self.scope(tenant))
-
-    async def stats(self, since: timedelta, tenant: str | None = None) -> Stats:
-        return await self._store.stats(since, tenant=self.scope(tenant))
+        await self.get(job_id)
+        posts = await self._store.webhooks.posts(job_id=job_id)
+        return posts if self._actor.tenant is None else [_without_address(post) for post in posts]
 
     async def explain(self, job_id: UUID) -> Explanation:
-        """Why it is not running, or what it is doing."""
-        record, now = await self.job(job_id), datetime.now(UTC)
+        """Why the job is in its state, and what a person can do about it."""
+        record, now = await self.get(job_id), datetime.now(UTC)
         match record.state:
             case State.RUNNING:
                 return running(record, now)
             case State.SCHEDULED if record.run_at is not None and record.run_at > now:
-                return later(record, record.run_at, await self._store.attempts(job_id), now)
+                return later(record, record.run_at, await self._store.queries.attempts(job_id), now)
             case State.SCHEDULED | State.READY | State.BLOCKED:
-                house = self.tenant is None
-                fleet = Fleet.of(
-                    await self._store.workers(),
-                    await self._store.pauses(),
-                    house=house,
-                    breakers=await self._client.store.breakers(),  # nobody's; a tenant hears no more than that it waits
+                fleet = FleetState.of(
+                    await self._store.workers.all(),
+                    await self._store.control.pauses(),
+                    fleetwide=self._actor.tenant is None,
+                    # Not through the store of a tenant, which hides them; a tenant learns only that its job waits.
+                    breakers=await self._client.store.breakers.all(),
                 )
-                needs = await self.needs(job_id) if record.gate == "dependency" else []
+                needs = await self.dependencies(job_id) if record.gate == "dependency" else []
                 if record.state is State.BLOCKED and (held := gate(record, needs, fleet, now)):
                     return held
                 if found := unserved(record, fleet, now):
@@ -98,80 +119,82 @@ class Jobs(DeadLetters):
                 assert_never(record.state)
 
     async def _ahead(self, record: JobRecord) -> tuple[int, bool]:
-        """How many start before it, by priority and age; with False, only how many more its queue has.
+        """How many jobs start before it, by priority and age; with False, how many others its queue has.
 
-        Of the principal's own, if they have a tenant: how busy others are is not theirs to know.
+        Counts only the tenant's own jobs for a principal with a tenant.
         """
-        ready = next((q.ready for q in await self.queues() if q.queue == record.queue), 0)
+        ready = next((q.ready for q in await self._queues.all() if q.queue == record.queue), 0)
         if ready > COUNTED:
             return ready - 1, False
-        waiting = await self.jobs(JobFilter(state=State.READY, queue=record.queue, limit=COUNTED))
+        waiting = await self.search(JobFilter(state=State.READY, queue=record.queue, limit=COUNTED))
         return sum((job.priority, job.id) < (record.priority, record.id) for job in waiting), True
 
-    # --- acts
+    # --- actions
 
     async def cancel(self, job_id: UUID, reason: str | None = None) -> CancelResult:
-        """Cancel it if it waits, ask it to stop if it runs."""
-        found = await self._found(job_id)
-        async with self._acting("job.cancel", job_id, found, reason) as act:
-            result = await self._client.cancel(job_id, recordable(reason or f"cancelled by {self.principal.name}"))
-            act.after = {"state": result.state, "changed": result.changed, "requested": result.requested}
-            act.done = result.changed or result.requested
+        """Cancels a waiting job, asks a running one to stop."""
+        found = await self.find(job_id)
+        async with self.audited("job.cancel", job_id, found, reason) as action:
+            result = await self._client.cancel(
+                job_id, recordable(reason or f"cancelled by {self._actor.principal.name}")
+            )
+            action.after = {"state": result.state, "changed": result.changed, "requested": result.requested}
+            action.done = result.changed or result.requested
         return result
 
     async def retry(self, job_id: UUID, reason: str | None = None) -> Retried:
-        """Run a finished job again as a new one; make one due that is scheduled, or that a breaker refused.
+        """Runs a finished job again as a new one; makes a job due that is scheduled, or that a breaker refused.
 
-        Any other is left alone. One that failed for good is reprocessed, so that its dead letter knows of the new one.
+        Refuses any other. A dead letter is reprocessed, so that it refers to the new job.
         """
         letter = await self._letter_by_now(job_id)
         if letter is not None and letter.status in OPEN:
-            new = (await self.reprocess(job_id, reason)).new_job_id
-            return Retried(new, (await self.job(new)).state, made=True)
-        found = await self._found(job_id)
-        async with self._acting("job.retry", job_id, found, reason, lambda _: _check_undecided(letter)) as act:
+            new = (await self._dead_letters.reprocess(job_id, reason)).new_job_id
+            return Retried(new, (await self.get(new)).state, made=True)
+        found = await self.find(job_id)
+        async with self.audited("job.retry", job_id, found, reason, lambda _: _check_undecided(letter)) as action:
             retried = await self._standing_for(letter) or await self._retry(_there(found, job_id))
-            act.after = {"job": ids.public(retried.job_id), "state": retried.state, "made": retried.made}
+            action.after = {"job": ids.public(retried.job_id), "state": retried.state, "made": retried.made}
         return retried
 
     async def _letter_by_now(self, job_id: UUID) -> DeadLetter | None:
-        """With the end of its new job, which the services may not have seen yet: it may be open again."""
-        letter = await self._letter(job_id)
+        """The dead letter, reopened if its new job has failed and the services have not noticed yet."""
+        letter = await self._dead_letters.by_job(job_id)
         if letter is None or letter.status is not ReviewState.REPROCESSING:
             return letter
-        resolved = await self._store.resolve_reprocessed(1, new_job_id=letter.new_job_id)
-        return await self._letter(job_id) if resolved else letter
+        resolved = await self._store.dead_letters.resolve_reprocessed(1, new_job_id=letter.new_job_id)
+        return await self._dead_letters.by_job(job_id) if resolved else letter
 
     async def _standing_for(self, letter: DeadLetter | None) -> Retried | None:
-        """The job that was made of it already; never another one beside that, for it may be open again then."""
+        """The live job that was made of it already, beside which there must not be another one."""
         if letter is None or letter.status is not ReviewState.REPROCESSING or letter.new_job_id is None:
             return None
-        new = await self._found(letter.new_job_id)
+        new = await self.find(letter.new_job_id)
         if new is None or new.state.final:
             raise IllegalTransition(
-                f"job {ids.public(letter.new_job_id)}, which stands for {ids.public(letter.id)}, has just ended; look "
-                "at it, and try again"
+                f"job {ids.public(letter.new_job_id)}, made from {ids.public(letter.id)}, has just ended; look at it, "
+                "and try again"
             )
         return Retried(new.id, new.state, made=False)
 
-    async def _found(self, job_id: UUID) -> JobRecord | None:
-        record = await self._store.find(job_id)
-        return record if record is not None and self._ours(record.tenant) else None
+    async def find(self, job_id: UUID) -> JobRecord | None:
+        record = await self._store.queries.job(job_id)
+        return record if record is not None and self._actor.owns(record.tenant) else None
 
-    def _acting(
+    def audited(
         self,
         action: str,
         job_id: UUID,
         record: JobRecord | None,
         reason: str | None,
         check: Callable[[JobRecord], object] = lambda _: None,
-    ) -> AbstractAsyncContextManager[Act]:
-        """`check` raises if it cannot be done to the job as it was found."""
+    ) -> AbstractAsyncContextManager[AuditedAction]:
+        """Audits an action on a job; `check` raises if its state does not allow the action."""
 
         def possible() -> None:
             check(_there(record, job_id))
 
-        return self._act(
+        return self._actor.audited(
             action,
             ids.public(job_id),
             reason,
@@ -183,9 +206,9 @@ class Jobs(DeadLetters):
     async def _retry(self, record: JobRecord) -> Retried:
         match record.state:
             case State.SCHEDULED:
-                return await self._expedite(record)
+                return await self._run_now(record)
             case State.BLOCKED if record.gate == "breaker":
-                return await self._expedite(record)
+                return await self._run_now(record)
             case State.COMPLETED | State.COMPLETED_WITH_ERRORS | State.FAILED | State.CANCELLED:
                 return await self._again(record)
             case State.READY | State.BLOCKED | State.RUNNING:
@@ -194,15 +217,15 @@ class Jobs(DeadLetters):
             case _:
                 assert_never(record.state)
 
-    async def _expedite(self, record: JobRecord) -> Retried:
-        state = await self._store.expedite(record.id)
+    async def _run_now(self, record: JobRecord) -> Retried:
+        state = await self._store.control.run_now(record.id)
         if state is None:
             raise JobNotFound(f"there is no job {ids.public(record.id)} any more")
         self._client.delivery.hint(frozenset({(record.queue, record.priority)}))
         return Retried(record.id, state, made=False)
 
     async def _again(self, record: JobRecord) -> Retried:
-        # Two people, or one double click, must not run it twice at the same time; its own key is still the old job's.
+        # A double click must not run it twice at the same time; its own key may still be held by the old job.
         unique = Unique(f"retry of {record.id}")
         kept = {name: value for name, value in (record.options or {}).items() if name != "unique_field"}
         job = NewJob(
@@ -217,17 +240,142 @@ class Jobs(DeadLetters):
             parent_id=record.parent_id,
             retry_of=record.id,
             subject=json_text(record.subject),
-            created_by=self.principal.name,
+            created_by=self._actor.principal.name,
             options=json_text({**kept, "unique": unique.key}),
             unique=unique,
         )
         inserted = await self._client.submit(job)
         made = inserted.insertion is Insertion.MADE
-        return Retried(inserted.job_id, (await self.job(inserted.job_id)).state, made)
+        return Retried(inserted.job_id, (await self.get(inserted.job_id)).state, made)
+
+    async def enqueue(
+        self, kind: str, payload: Mapping[str, Any], reason: str | None = None, **options: Any
+    ) -> Enqueued:
+        """Enqueues a job of a kind that this process knows, for the principal's own tenant if there is one."""
+        prepared: list[NewJob] = []
+
+        async def prepare() -> None:
+            prepared.append(await self._prepared(kind, payload, options))
+
+        asked = options.get("tenant")
+        async with self._actor.audited("job.enqueue", kind, reason, tenant=asked, check=prepare) as action:
+            inserted = await self._client.submit(prepared[0])
+            made = inserted.insertion in (Insertion.MADE, Insertion.REPLACED)
+            action.after = {"job": ids.public(inserted.job_id), "made": made}
+        return Enqueued(inserted.job_id, made)
+
+    async def _prepared(self, name: str, payload: Mapping[str, Any], given: dict[str, Any]) -> NewJob:
+        kind = self._known(name)
+        options: Options = read_options(kind._defaults, {**given, "created_by": self._actor.principal.name})
+        for needed in options.depends_on:
+            if await self.find(needed) is None:
+                raise JobNotFound(f"depends_on: there is no job {ids.public(needed)}")
+        tenant = self._actor.scope(options.tenant)
+        job = kind.prepare(replace(options, tenant=None if tenant is None else check_tenant(tenant)), payload)
+        if not self._actor.owns(job.tenant):
+            raise NotAllowed(
+                f"{self._actor.principal.name} acts for the tenant {self._actor.tenant}: the payload names another one"
+            )
+        return job
+
+    def _known(self, name: str) -> Kind[Any, Any]:
+        if name not in self._actor.kinds:
+            there = ", ".join(sorted(self._actor.kinds)) or "none"
+            raise UnknownKind(f"there is no kind {name!r:.80} here; there are: {there:.1000}")
+        return self._actor.kinds[name]
+
+    async def fail(self, job_id: UUID, reason: str | None = None, *, retry: bool = False) -> State:
+        """Makes it a dead letter; with `retry`, only ends the running attempt, and its kind's policy decides the rest.
+
+        Its worker finds the claim gone, and stops it. Returns the job's new state.
+        """
+        found = await self.find(job_id)
+        async with self.audited("job.fail", job_id, found, reason, lambda job: _check_failable(job, retry)) as action:
+            state = await self._fail(job_id, self._error(action.asked.act, reason, retry), retry)
+            action.after = {"state": state, "retry": retry}
+        self._client.delivery.notify_watchers()
+        return state
+
+    def _error(self, act: UUID, reason: str | None, retry: bool) -> dict[str, Any]:
+        """With the id of the audited act, which distinguishes it from another failure for the same reason."""
+        why = f": {recordable(reason)}" if reason else ", who gave no reason"
+        error_class = ErrorClass.RETRYABLE if retry else ErrorClass.NON_RETRYABLE
+        return {
+            **make_error(FAILED_BY_HAND, f"failed by {self._actor.principal.name}{why}", error_class),
+            "act": str(act),
+        }
+
+    async def _fail(self, job_id: UUID, error: dict[str, Any], retry: bool) -> State:
+        for attempt in range(TRIES):
+            record = await self.get(job_id)
+            if attempt and await self._has(record, error):
+                return record.state  # an earlier try succeeded, and its answer was lost
+            _check_failable(record, retry)
+            if record.state is State.RUNNING:
+                if state := await self._end_attempt(record, error, retry):
+                    return state
+            elif await self._store.control.fail(job_id, error):
+                return State.FAILED
+        raise IllegalTransition(f"job {ids.public(job_id)} changes its state faster than it can be failed; try again")
+
+    async def _has(self, record: JobRecord, error: dict[str, Any]) -> bool:
+        before = [attempt.error for attempt in await self._store.queries.attempts(record.id)]
+        return error in [*before, *(record.errors or ())]
+
+    async def _end_attempt(self, record: JobRecord, error: dict[str, Any], retry: bool) -> State | None:
+        """The job's new state; None if the attempt has ended meanwhile."""
+        held = await self._store.claims.held(record.id)
+        if held is None:
+            return None
+        kind = self._actor.kinds.get(record.kind)
+        policy = kind.policy if kind else Policy()
+        outcome = Failed(error, final=not retry)
+        change = decide_or_fail(held, outcome, policy, record.max_attempts, random.uniform)
+        if await self._store.claims.settle([change]):
+            return None
+        await self.count_attempt(record.kind, change)
+        if change.to is State.READY:
+            self._client.delivery.hint(frozenset({(record.queue, record.priority)}))
+        return change.to
+
+    async def count_attempt(self, kind: str, change: Change) -> None:
+        """Counts an attempt that a person has ended, without its duration; its worker does not count it."""
+        one = AttemptStats(kind=kind, outcome=outcome_of(change), count=1)
+        try:
+            # Not through the store of a tenant, because metrics are of the whole fleet.
+            await self._client.store.metrics.add(uuid_utils.compat.uuid7(), 1, [one])
+        except DutifulError as error:
+            log.warning("an attempt at a job of kind %s was ended by hand, but could not be counted: %s", kind, error)
+
+    async def delete_finished(self, older_than: timedelta, reason: str | None = None) -> int:
+        """Deletes jobs that ended longer ago than this, in small steps, as retention does; returns how many.
+
+        Keeps open dead letters, webhook posts that wait, and jobs that others depend on; closed dead letters, ended
+        posts and bulk runs of the same age go with them. The next worker calls
+        `on_delete` and sends the events.
+        """
+        async with self._actor.audited(
+            "job.delete_finished",
+            brief(older_than),
+            reason,
+            role=Role.ADMIN,
+            fleetwide=True,
+            check=lambda: duration(older_than, "older_than"),
+        ) as action:
+            deleted, cursor, more = 0, None, True
+            while more:
+                # The notices stay unsent: only a worker has the callbacks.
+                batch = await self._store.retention.delete_announced(
+                    older_than, STEP, cursor, stale_only=False, notified=False
+                )
+                deleted, cursor = deleted + len(batch.jobs), batch.cursor
+                more = cursor is not None
+            action.after = {"deleted": deleted}
+        return deleted
 
 
 def _without_address(post: WebhookPost) -> WebhookPost:
-    """For a tenant: the house's own endpoints may have a secret in their path, and errors may repeat it."""
+    """For a tenant: the URL of a fleet-wide webhook may contain a secret, and errors may repeat it."""
     if post.webhook is None:
         return post
     where = origin(post.url)
@@ -235,14 +383,14 @@ def _without_address(post: WebhookPost) -> WebhookPost:
 
 
 def _there(record: JobRecord | None, job_id: UUID) -> JobRecord:
-    """The same words for another tenant's: whoever asks must not learn that it is there."""
+    """The same message for another tenant's job, so that its existence stays hidden."""
     if record is None:
-        raise JobNotFound(f"there is no job {ids.public(job_id)}: it never was, or retention has removed it")
+        raise job_not_found(job_id)
     return record
 
 
 def _check_undecided(letter: DeadLetter | None) -> None:
-    """Whoever has closed it had a reason; a retry by somebody else must not go round that."""
+    """Refuses a retry that would override a decision made in review."""
     if letter is None:
         return
     by_hand = letter.status is ReviewState.RESOLVED and letter.resolution == BY_HAND
@@ -250,5 +398,18 @@ def _check_undecided(letter: DeadLetter | None) -> None:
         why = f": {letter.notes}" if letter.notes else ""
         raise IllegalTransition(
             f"the dead letter of job {ids.public(letter.id)} was {letter.status}{' by hand' if by_hand else ''} by "
-            f"{letter.reviewed_by}{why}; so it is not run again: if it has to be, enqueue a new job"
+            f"{letter.reviewed_by}{why}; so it is not run again; if it has to be, enqueue a new job"
+        )
+
+
+def _check_failable(job: JobRecord, retry: bool) -> None:
+    check(job.state, Transition.FAIL, State.FAILED)
+    if retry and job.state is not State.RUNNING:
+        raise IllegalTransition(
+            f"job {ids.public(job.id)} is {job.state}, so no attempt is running: wait for the next one, or fail it "
+            "without a retry"
+        )
+    if retry and job.cancel_requested_at is not None:
+        raise IllegalTransition(
+            f"job {ids.public(job.id)} was asked to stop, so it is not retried; fail it without a retry"
         )

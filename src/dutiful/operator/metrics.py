@@ -1,25 +1,27 @@
-"""What the fleet measures of itself. Closed to a tenant's principal, for it is about all of them."""
+"""Metrics of the whole fleet. Closed to a tenant's principal."""
 
 import asyncio
 from datetime import timedelta
 
 import msgspec
 
-from dutiful.core.metric import Sample
-from dutiful.measuring import Tally
-from dutiful.observe.measure import WINDOW, Look, look, measure
-from dutiful.operator.door import Door
+from dutiful.core.metrics.catalogue import Sample
+from dutiful.observe.measure import WINDOW, FleetSnapshot, measure, take_snapshot
+from dutiful.operator.actor import OperatorPart
+from dutiful.store.metrics import AttemptStats
 
 
-class Metrics(Door):
-    async def metrics(self, since: timedelta = WINDOW) -> list[Sample]:
-        """Every metric; rates and quantiles are over the time `since`."""
-        self._check_fleetwide("metrics")
+class Metrics(OperatorPart):
+    async def samples(self, since: timedelta = WINDOW) -> list[Sample]:
+        """All metrics; rates and quantiles cover the time `since`."""
+        self._actor.check_fleetwide("metrics")
         return await measure(self._store, since=since)
 
-    async def counted(self) -> tuple[Look, list[Tally]]:
-        """What there is now, and all that was ever counted: for those who make metrics of their own from it."""
-        self._check_fleetwide("metrics")
-        # Both at once: while the database looks at the jobs, we add up what workers have counted.
-        (lately, ever), seen = await asyncio.gather(self._store.counted(WINDOW), look(self._store, tallies=()))
-        return msgspec.structs.replace(seen, tallies=lately), ever
+    async def counted(self) -> tuple[FleetSnapshot, list[AttemptStats]]:
+        """The present state and all totals, from which callers compute their own metrics."""
+        self._actor.check_fleetwide("metrics")
+        # Concurrently: totals are added up while the database counts jobs.
+        (lately, ever), seen = await asyncio.gather(
+            self._store.metrics.counted(WINDOW), take_snapshot(self._store, attempts=())
+        )
+        return msgspec.structs.replace(seen, attempts=lately), ever

@@ -1,21 +1,67 @@
-"""All that one principal may look at and do."""
+"""The operations of a principal, by subject."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from dutiful.client.client import Client
+from dutiful.core.breaker.state import BreakerPolicy
+from dutiful.core.metrics.alert import AlertRule
+from dutiful.core.principal import Principal
+from dutiful.kind import Kind
+from dutiful.operator.actor import Actor
 from dutiful.operator.alerts import Alerts
+from dutiful.operator.audit import Audit
 from dutiful.operator.breakers import Breakers
 from dutiful.operator.bulk import Bulk
-from dutiful.operator.deleting import Deleting
-from dutiful.operator.draining import Draining
-from dutiful.operator.enqueueing import Enqueueing
+from dutiful.operator.dead_letters import DeadLetters
+from dutiful.operator.fleet import Fleet
+from dutiful.operator.jobs import Jobs
 from dutiful.operator.metrics import Metrics
-from dutiful.operator.releasing import Releasing
+from dutiful.operator.queues import Queues
+from dutiful.operator.schedules import Schedules
+from dutiful.operator.stuck import StuckJobs
+from dutiful.operator.tenants import Tenants
 from dutiful.operator.tokens import Tokens
-from dutiful.operator.tracing import Tracing
-from dutiful.operator.trail import Trail
+from dutiful.operator.trace import Trace
+from dutiful.operator.webhooks import Webhooks
 
 
-class Operator(Enqueueing, Releasing, Bulk, Deleting, Draining, Breakers, Metrics, Tokens, Tracing, Trail, Alerts):
-    """The reads and acts of one `principal`; by default the user of this process.
+class Operator:
+    """What one `principal` can look at and do, by subject; by default the user of this process.
 
-    With a tenant, nothing of another one exists for them. Every act leaves an event when it is asked for and one when
-    it has ended, whichever way.
+    A principal with a tenant sees nothing of other tenants. Every action is audited when it is requested and when it
+    has ended.
     """
+
+    def __init__(
+        self,
+        client: Client,
+        principal: Principal | str | None = None,
+        kinds: Mapping[str, Kind[Any, Any]] | None = None,
+        alert_rules: Mapping[str, AlertRule] | None = None,
+        breaker_policies: Mapping[str, BreakerPolicy] | None = None,
+    ) -> None:
+        self.actor = actor = Actor(client, principal, kinds, alert_rules, breaker_policies)
+        self.queues = Queues(actor)
+        self.dead_letters = DeadLetters(actor)
+        self.bulk = Bulk(actor, self.dead_letters)
+        self.jobs = Jobs(actor, self.dead_letters, self.queues)
+        self.stuck = StuckJobs(actor, self.jobs)
+        self.trace = Trace(actor, self.jobs)
+        self.fleet = Fleet(actor)
+        self.schedules = Schedules(actor)
+        self.webhooks = Webhooks(actor)
+        self.breakers = Breakers(actor)
+        self.metrics = Metrics(actor)
+        self.alerts = Alerts(actor)
+        self.tokens = Tokens(actor)
+        self.tenants = Tenants(actor)
+        self.audit = Audit(actor)
+
+    @property
+    def principal(self) -> Principal:
+        return self.actor.principal
+
+    @property
+    def tenant(self) -> str | None:
+        return self.actor.tenant

@@ -1,4 +1,4 @@
-"""Tokens of the admin API: made, listed and revoked by an administrator of the whole house."""
+"""Tokens of the admin API. Only for an administrator without a tenant."""
 
 import secrets
 from datetime import UTC, datetime, timedelta
@@ -6,26 +6,25 @@ from uuid import UUID
 
 import uuid_utils.compat
 
-from dutiful.access import ApiToken, hash_of
 from dutiful.core import ids
 from dutiful.core.errors import MalformedId, PayloadInvalid
-from dutiful.core.payload import check_name
-from dutiful.core.principal import Role
-from dutiful.core.sensitive import redact
-from dutiful.core.tenant import check_tenant
-from dutiful.operator.door import Door
+from dutiful.core.json import check_name
+from dutiful.core.principal import Role, check_tenant
+from dutiful.core.redaction.redact import redact
+from dutiful.operator.actor import OperatorPart
+from dutiful.store.tokens import ApiToken, hash_of
 
 PREFIX = "dtf_"  # so that scanners of code and logs recognise one that got lost
 SECRET_BYTES = 32
 
 
-class Tokens(Door):
-    async def tokens(self) -> list[ApiToken]:
-        self._check_role("the list of tokens", Role.ADMIN)
-        self._check_fleetwide("the list of tokens")
-        return await self._store.tokens()
+class Tokens(OperatorPart):
+    async def all(self) -> list[ApiToken]:
+        self._actor.check_role("the list of tokens", Role.ADMIN)
+        self._actor.check_fleetwide("the list of tokens")
+        return await self._store.tokens.all()
 
-    async def create_token(
+    async def create(
         self,
         name: str,
         role: Role,
@@ -33,7 +32,7 @@ class Tokens(Door):
         expires: timedelta | datetime | None = None,
         reason: str | None = None,
     ) -> tuple[ApiToken, str]:
-        """A new token and its secret, which is told here and now only: a hash of it is all that is stored."""
+        """Creates a token and returns it with its secret, of which only a hash is stored."""
         now = datetime.now(UTC)
         token = ApiToken(
             id=uuid_utils.compat.uuid7(),
@@ -41,10 +40,10 @@ class Tokens(Door):
             role=role,
             tenant=tenant,
             created_at=now,
-            created_by=self.principal.name,
+            created_by=self._actor.principal.name,
             expires_at=now + expires if isinstance(expires, timedelta) else expires,
         )
-        async with self._act(
+        async with self._actor.audited(
             "token.create",
             name,
             reason,
@@ -52,32 +51,34 @@ class Tokens(Door):
             tenant=tenant,
             fleetwide=True,
             check=lambda: _check(token),
-        ) as act:
+        ) as action:
             secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-            await self._store.put_token(token, hash_of(secret))
-            act.after = {"token": ids.public(token.id), "role": role, "expires_at": token.expires_at}
+            await self._store.tokens.put(token, hash_of(secret))
+            action.after = {"token": ids.public(token.id), "role": role, "expires_at": token.expires_at}
         return token, secret
 
-    async def find_token(self, text: str) -> ApiToken | None:
-        """By its id, in either spelling, or its secret, which whoever lost it may have at hand; it is not repeated."""
-        tokens = await self.tokens()
+    async def find(self, text: str) -> ApiToken | None:
+        """Finds a token by its id, in either spelling, or by its secret, which errors do not repeat."""
+        tokens = await self.all()
         if text.startswith(PREFIX):
-            found = await self._store.token_of(hash_of(text))
+            found = await self._store.tokens.find(hash_of(text))
             return None if found is None else next((token for token in tokens if token.id == found.id), None)
         try:
             wanted = ids.parse_any(text)
         except MalformedId:
             raise PayloadInvalid(
-                "this is neither a token's id nor its secret: copy the whole of it; `dutiful token list` shows the ids",
+                "this is neither a token's id nor its secret: copy all of it; `dutiful tokens list` shows the ids",
                 "token_id",
             ) from None
         return next((token for token in tokens if token.id == wanted), None)
 
-    async def revoke_token(self, token_id: UUID, reason: str | None = None) -> bool:
+    async def revoke(self, token_id: UUID, reason: str | None = None) -> bool:
         """False if there is none, or it was revoked before."""
-        async with self._act("token.revoke", ids.public(token_id), reason, role=Role.ADMIN, fleetwide=True) as act:
-            changed = act.done = await self._store.revoke_token(token_id)
-            act.after = {"changed": changed}
+        async with self._actor.audited(
+            "token.revoke", ids.public(token_id), reason, role=Role.ADMIN, fleetwide=True
+        ) as action:
+            changed = action.done = await self._store.tokens.revoke(token_id)
+            action.after = {"changed": changed}
         return changed
 
 

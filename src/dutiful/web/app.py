@@ -1,4 +1,4 @@
-"""The admin API as an application of its own, or as a part of yours."""
+"""The admin API, as an application or as a router to include in one."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -15,46 +15,39 @@ from starlette.routing import compile_path
 
 from dutiful.app import Dutiful
 from dutiful.core.errors import UsageError
+from dutiful.web.admission import Admission
 from dutiful.web.api.alerts import alerts
 from dutiful.web.api.audit import audit, chain
 from dutiful.web.api.breakers import breakers
-from dutiful.web.api.bulk import bulk
-from dutiful.web.api.dlq import dlq
-from dutiful.web.api.draining import draining
-from dutiful.web.api.enqueue import enqueueing
+from dutiful.web.api.dead_letters import bulk, dead_letters
 from dutiful.web.api.events import events
-from dutiful.web.api.fleet import fleet, queues
+from dutiful.web.api.fleet import fleet
 from dutiful.web.api.health import health
-from dutiful.web.api.jobs import jobs
-from dutiful.web.api.queue import queue
+from dutiful.web.api.jobs import jobs, stuck, trace
+from dutiful.web.api.metrics import metrics
+from dutiful.web.api.queues import queue, queues
 from dutiful.web.api.schedules import schedules
 from dutiful.web.api.status import EventsResponse, status
-from dutiful.web.api.stuck import stuck
 from dutiful.web.api.tokens import tokens
-from dutiful.web.api.trace import tracing
 from dutiful.web.api.webhooks import webhooks
 from dutiful.web.auth import Authenticate, Authentication
-from dutiful.web.gates import Gates
 from dutiful.web.limits import read_networks
-from dutiful.web.metrics import metrics
-from dutiful.web.operations import Operation, every
+from dutiful.web.operations import Operation, flatten
 from dutiful.web.problems import Problem, of_error
 
 PREFIX = "/api/jobs"
-# In this order they are tried: `/dlq/bulk/` before `/dlq/{dlq_id}/`, `/jobs/stuck/` before `/jobs/{job_id}/`.
-OPERATIONS = every(
+# Matched in this order: `/dlq/bulk/` before `/dlq/{dlq_id}/`, `/jobs/stuck/` before `/jobs/{job_id}/`.
+OPERATIONS = flatten(
     [
         queue,
         queues,
         bulk,
-        dlq,
-        enqueueing,
+        dead_letters,
         stuck,
         jobs,
-        tracing,
+        trace,
         events,
         fleet,
-        draining,
         alerts,
         breakers,
         schedules,
@@ -80,13 +73,13 @@ def router(
 ) -> APIRouter:
     """All operations, to be included in your own FastAPI application.
 
-    `authenticate(request)` returns a Principal for those whom your application knows, and None for others; they may
-    still have a token. With `public_status`, whoever knows a job's id may see how it fares. Addresses are read from
-    X-Forwarded-For only as far as `trusted_proxies` have written it. Users of your application may act from its own
-    pages, and from those of `allowed_origins`, as in https://admin.example.com.
+    `authenticate(request)` returns a Principal for users of your application, and None for others, who may still have
+    a token. With `public_status`, a job's status needs nothing but its id. X-Forwarded-For is read only as far as
+    `trusted_proxies` have written it. Users of your application may act from its own pages, and from those of
+    `allowed_origins`, as in https://admin.example.com.
     """
     check_prefix(prefix)
-    gates = Gates(
+    admission = Admission(
         app,
         Authentication(authenticate),
         trusted_proxies=read_networks(trusted_proxies),
@@ -95,13 +88,13 @@ def router(
     )
     made = APIRouter(
         prefix=prefix,
-        route_class=_route_class(gates),
+        route_class=_route_class(admission),
         dependencies=[Security(HTTPBearer(auto_error=False, scheme_name="token"))],
     )
     for operation in OPERATIONS:
         _add(made, operation, prefix)
-    if prefix:  # all else below it, which would be answered in other ways by each host
-        made.add_route(f"{prefix}/{{rest:path}}", _nothing, METHODS, include_in_schema=False)
+    if prefix:  # otherwise each host would answer unknown paths in its own way
+        made.add_route(f"{prefix}/{{rest:path}}", _unmatched, METHODS, include_in_schema=False)
     return made
 
 
@@ -111,22 +104,22 @@ def check_prefix(prefix: str) -> None:
 
 
 def create_app(app: Dutiful, *, open_metrics: bool = False, **options: Any) -> FastAPI:
-    """The operations, the health checks and /metrics as one application; `options` are those of router().
+    """The operations, health checks and /metrics as one application; `options` are those of router().
 
-    `open_metrics`: whoever can reach /metrics may read it, without a token.
+    `open_metrics`: /metrics needs no token.
     """
     prefix = options.get("prefix", PREFIX)
     check_prefix(prefix)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        # The database need not be there yet: /readyz says when it is.
+        # The database may be unavailable at first; /readyz shows when it is ready.
         yield
         await app.close()
 
     api = FastAPI(
         title="Dutiful",
-        summary="Durable background jobs: look at them, act on them, review those that failed for good.",
+        summary="Durable background jobs: show them, act on them, review dead letters.",
         version=_version(),
         lifespan=life,
         docs_url=None,
@@ -134,7 +127,7 @@ def create_app(app: Dutiful, *, open_metrics: bool = False, **options: Any) -> F
         openapi_url=f"{prefix}/openapi.json",
         redirect_slashes=False,
     )
-    api.include_router(health(app))  # first, for with an empty prefix their names could be a job's id
+    api.include_router(health(app))  # first, because with an empty prefix its paths would match a job's id
     shared = {name: options[name] for name in ("authenticate", "trusted_proxies") if name in options}
     api.include_router(metrics(app, _version(), open_metrics=open_metrics, **shared))
     api.include_router(router(app, **options))
@@ -143,7 +136,7 @@ def create_app(app: Dutiful, *, open_metrics: bool = False, **options: Any) -> F
 
 
 def _add(router: APIRouter, operation: Operation, prefix: str) -> None:
-    # A host may include us twice, each with a prefix of its own.
+    # A host may include the router twice, with different prefixes.
     place = "" if prefix == PREFIX else "_".join(re.findall(r"\w+", prefix)) + "_"
     other = operation.path.rstrip("/") if operation.path.endswith("/") else f"{operation.path}/"
     for path in (operation.path, other):
@@ -160,35 +153,35 @@ def _add(router: APIRouter, operation: Operation, prefix: str) -> None:
         )
 
 
-def _route_class(gates: Gates) -> type[APIRoute]:
+def _route_class(admission: Admission) -> type[APIRoute]:
     by_endpoint = {operation.endpoint: operation for operation in OPERATIONS}
 
-    class GatedRoute(APIRoute):
+    class OperationRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
             operation = by_endpoint[self.endpoint]
 
             async def answer(request: Request) -> Response:
-                return await gates.answer(operation, handle, request)
+                return await admission.answer(operation, handle, request)
 
             return answer
 
-    return GatedRoute
+    return OperationRoute
 
 
-async def _nothing(request: Request) -> Response:
-    """What answers below the prefix where no operation does."""
+async def _unmatched(request: Request) -> Response:
+    """Answers paths below the prefix that match no operation."""
     path = "/" + request.path_params["rest"].rstrip("/")
     known = {method for pattern, method in PATTERNS if pattern.match(path)}
     if not known:
-        return Problem(404, "there is nothing at this address").response(request)
+        return Problem(404, "there is nothing at this path").response(request)
     allow = ", ".join(sorted(known))
-    return Problem(405, f"this address knows only: {allow}", headers={"allow": allow}).response(request)
+    return Problem(405, f"this path allows only: {allow}", headers={"allow": allow}).response(request)
 
 
 async def _elsewhere(request: Request, error: Exception) -> Response:
-    """What no operation answers: an address that there is not, a method that it does not know."""
-    return (of_error(error) or Problem(500, "something went wrong here")).response(request)
+    """Answers paths outside the prefix that match no route."""
+    return (of_error(error) or Problem(500, "internal error")).response(request)
 
 
 def _version() -> str:

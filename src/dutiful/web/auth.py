@@ -1,4 +1,4 @@
-"""Who asks: one with a token of ours, or one whom the host's own authentication knows."""
+"""Authentication: by the host application, or by a token."""
 
 import asyncio
 import logging
@@ -15,19 +15,17 @@ from uuid import UUID
 import msgspec
 from starlette.requests import Request
 
-from dutiful.access import Access, hash_of
 from dutiful.core.errors import DutifulError, UsageError
-from dutiful.core.payload import check_name
-from dutiful.core.principal import Origin, Principal, Role
-from dutiful.core.tenant import check_tenant
-from dutiful.guarding import Guarding
+from dutiful.core.json import check_name
+from dutiful.core.principal import Origin, Principal, Role, check_tenant
 from dutiful.store import Store
+from dutiful.store.tokens import TokenStore, hash_of
 from dutiful.web.problems import Problem
 
 Authenticate = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
 CHALLENGE = 'Bearer realm="dutiful"'
 TOUCH = 60.0
-RELEARN = 1.0  # seconds at least in between, for strangers could make us ask without end
+REFRESH = 1.0  # seconds at least in between, because requests without a valid token trigger it
 MOST_TOUCHED = 10_000
 _BEARER = re.compile(r"bearer +([\w.~+/=-]{1,200})", re.ASCII | re.IGNORECASE)
 log = logging.getLogger("dutiful.web")
@@ -35,30 +33,30 @@ log = logging.getLogger("dutiful.web")
 
 class Caller(NamedTuple):
     principal: Principal
-    by_token: bool  # which no browser sends by itself; what the host knows them by, it may
+    by_token: bool  # otherwise by the host, whose cookies a browser sends with any request
 
 
 class Authentication:
-    """The host's word first, if it has one; then the token.
+    """Asks the host's authentication first, then looks for a token.
 
-    A token is found by its hash, so that how long it takes tells nothing of how near a guess was.
+    A token is found by its hash, so that the time it takes reveals nothing about the secret.
     """
 
     def __init__(self, authenticate: Authenticate | None = None) -> None:
         self._authenticate = authenticate
-        self._learnt = -RELEARN
+        self._refreshed_at = -REFRESH
         self._touched: OrderedDict[UUID, float] = OrderedDict()
         self._touching: set[asyncio.Task[None]] = set()
 
     async def caller(self, request: Request, store: Store, address: str) -> Caller | None:
-        """None if it is nobody that we know."""
-        by_host = await self._known_to_host(request)
+        """None without valid credentials."""
+        by_host = await self._from_host(request)
         known = by_host or await self._bearer(request, store)
         if known is None:
             return None
         return Caller(msgspec.structs.replace(known, origin=Origin.API, address=address), by_token=by_host is None)
 
-    async def _known_to_host(self, request: Request) -> Principal | None:
+    async def _from_host(self, request: Request) -> Principal | None:
         if self._authenticate is None:
             return None
         answer = self._authenticate(request)
@@ -70,25 +68,25 @@ class Authentication:
         if found is None:
             return None
         hashed = hash_of(found[1])
-        token = await store.token_of(hashed)
-        if token is None and await self._relearnt(store):
-            token = await store.token_of(hashed)
+        token = await store.tokens.find(hashed)
+        if token is None and await self._refreshed(store):
+            token = await store.tokens.find(hashed)
         if token is None or not token.valid(datetime.now(UTC)):
             return None
-        self._touch(token.id, store)
+        self._touch(token.id, store.tokens)
         return Principal(name=token.name, role=token.role, tenant=token.tenant)
 
-    async def _relearnt(self, store: Store) -> bool:
-        """Where tenants were switched on meanwhile, a store that does not know it yet sees no tokens at all."""
+    async def _refreshed(self, store: Store) -> bool:
+        """Refreshes the tenants' state: a store that does not know yet that they are on finds no tokens."""
         now = time.monotonic()
-        if not isinstance(store, Guarding) or now - self._learnt < RELEARN:
+        if store.tenants is None or now - self._refreshed_at < REFRESH:
             return False
-        self._learnt = now
-        await store.relearn_tenants()
+        self._refreshed_at = now
+        await store.tenants.refresh()
         return True
 
-    def _touch(self, token_id: UUID, access: Access) -> None:
-        """That it was used is written once a minute, and nobody waits for it."""
+    def _touch(self, token_id: UUID, tokens: TokenStore) -> None:
+        """Writes that a token was used, at most once a minute and in the background."""
         now = time.monotonic()
         if now - self._touched.get(token_id, -TOUCH) < TOUCH:
             return
@@ -96,20 +94,20 @@ class Authentication:
         self._touched.move_to_end(token_id)
         while len(self._touched) > MOST_TOUCHED:
             self._touched.popitem(last=False)
-        task = asyncio.create_task(_touch(access, token_id))
-        self._touching.add(task)  # the loop alone would not keep it alive
+        task = asyncio.create_task(_touch(tokens, token_id))
+        self._touching.add(task)  # the event loop keeps only a weak reference
         task.add_done_callback(self._touching.discard)
 
 
-async def _touch(access: Access, token_id: UUID) -> None:
+async def _touch(tokens: TokenStore, token_id: UUID) -> None:
     try:
-        await access.touch_tokens([token_id])
+        await tokens.touch([token_id])
     except DutifulError as error:
-        log.warning("that a token was used could not be written: %s", error)
+        log.warning("the last use of a token could not be written: %s", error)
 
 
 def read_principal(given: Any) -> Principal:
-    """What the host says of its user, as we go by it; what cannot be gone by is a mistake of the host's code."""
+    """Validates the principal that the host returned; TypeError if it is invalid, because that is a bug of the host."""
     if not isinstance(given, Principal):
         raise TypeError(f"authenticate returned {type(given).__name__}: it must return a Principal or None")
     try:
@@ -124,19 +122,20 @@ def read_principal(given: Any) -> Principal:
         if tenant is not None:
             check_tenant(check_name(tenant, "tenant"))
     except UsageError as error:
-        raise TypeError(f"authenticate returned a Principal that cannot be gone by: {error}") from None
+        raise TypeError(f"authenticate returned a Principal that is invalid: {error}") from None
     return msgspec.structs.replace(given, role=role, tenant=tenant)
 
 
 def check_same_site(request: Request, allowed: Collection[str] = ()) -> None:
-    """A browser sends the host's cookies, or its password, along whichever page made it ask: only pages of the host
-    itself, or of the origins it allows, may act."""
+    """Refuses requests from pages of other sites, with which a browser sends the host's cookies, too."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if origin is not None and origin in allowed:
         return
     same = site in ("same-origin", "none") if site else origin is None or _host(origin) == request.headers.get("host")
     if not same:
-        raise Problem(403, "this was asked by a page of another site; act from a page of this one, or with a token")
+        raise Problem(
+            403, "this request came from a page of another site; send it from a page of this site, or with a token"
+        )
 
 
 def _host(origin: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The ASGI application that answers with a stream of events."""
+"""The ASGI application that sends a stream of events."""
 
 import asyncio
 import logging
@@ -15,25 +15,25 @@ import msgspec
 from dutiful.app import Dutiful
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError, JobNotFound, StoreUnavailable, UsageError
-from dutiful.watcher import Wanted
+from dutiful.events import Subscription
 from dutiful.web.sse import HEADERS, PING, event_stream
 
 log = logging.getLogger("dutiful.web")
-# How long a client may take to receive one piece before it counts as gone.
+# How long a client may take to receive one piece before it counts as disconnected.
 PATIENCE = 30.0
 NAMES = ("job", "kind", "queue", "tenant", "correlation_id", "type", "since")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
-Allow = Callable[[Message], "Wanted | Awaitable[Wanted | None] | None"]
+Allow = Callable[[Message], "Subscription | Awaitable[Subscription | None] | None"]
 
 
 class EventsEndpoint:
     """For one path: `GET …?job=ID`, or `?kind=…&queue=…&type=…&since=…`; all but `since` may be repeated.
 
-    Who may see what is yours to decide: `allow(scope)` returns a Wanted that narrows what was asked for, or None to
-    refuse. Use it as a route, `api.routes.append(Route("/events", EventsEndpoint(app)))`, or serve it alone.
+    `allow(scope)` decides who may see what: it returns a Subscription that narrows the request, or None to refuse it.
+    Use it as a route, `api.routes.append(Route("/events", EventsEndpoint(app)))`, or serve it alone.
     """
 
     def __init__(self, app: Dutiful, *, allow: Allow | None = None, ping: float = PING) -> None:
@@ -51,7 +51,7 @@ class EventsEndpoint:
                 raise UsageError(f"events are sent over http, not over {kind}")
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Served alone, it opens and closes the app."""
+        """Opens and closes the app, when it is served alone."""
         while True:
             match (await receive())["type"]:
                 case "lifespan.startup":
@@ -66,7 +66,7 @@ class EventsEndpoint:
         if scope["method"] != "GET":
             await _refuse(send, HTTPStatus.METHOD_NOT_ALLOWED, "ask with GET", {"allow": "GET"})
             return
-        allowed = self._allow(scope) if self._allow is not None else Wanted()
+        allowed = self._allow(scope) if self._allow is not None else Subscription()
         limit = await allowed if isawaitable(allowed) else allowed
         if limit is None:
             await _refuse(send, HTTPStatus.FORBIDDEN, "you may not see these events")
@@ -83,11 +83,11 @@ class EventsEndpoint:
         else:
             await send_stream(first, chunks, _encoded(HEADERS), receive, send)
 
-    def _chunks(self, scope: Message, limit: Wanted) -> AsyncGenerator[bytes, None]:
+    def _chunks(self, scope: Message, limit: Subscription) -> AsyncGenerator[bytes, None]:
         asked = _asked(scope.get("query_string", b""))
         headers = dict(scope.get("headers", ()))
         jobs = frozenset(ids.parse_any(text) for text in asked["job"]) if "job" in asked else None
-        wanted = Wanted.read(
+        wanted = Subscription.read(
             jobs,
             asked.get("kind"),
             asked.get("queue"),
@@ -114,13 +114,13 @@ class EventsEndpoint:
 async def send_stream(
     first: bytes, chunks: AsyncGenerator[bytes, None], headers: Headers, receive: Receive, send: Send
 ) -> None:
-    """A whole response, whose first piece is known, until it ends or the client has gone."""
+    """Sends a whole response, whose first piece is known, until it ends or the client disconnects."""
     async with aclosing(chunks):
-        await _until_gone(receive, _send_all(first, chunks, headers, send))
+        await _until_disconnected(receive, _send_all(first, chunks, headers, send))
 
 
 async def _send_all(first: bytes, chunks: AsyncGenerator[bytes, None], headers: Headers, send: Send) -> None:
-    """A client that takes too long ends the response, as does an error; the client comes back."""
+    """Ends the response if the client is too slow; the client reconnects."""
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         piece: bytes | None = first
@@ -133,7 +133,7 @@ async def _send_all(first: bytes, chunks: AsyncGenerator[bytes, None], headers: 
 
 
 async def _next_piece(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
-    """None when there are no more, or will be none because of an error: nobody but us would ever hear of it."""
+    """None at the end, also after an error, which is logged because the response has begun."""
     try:
         return await anext(chunks, None)
     except DutifulError as error:
@@ -148,9 +148,9 @@ async def _send_piece(send: Send, piece: bytes) -> None:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-async def _until_gone(receive: Receive, sending: Coroutine[Any, Any, None]) -> None:
-    """Send until all is sent or the client has gone, whichever comes first."""
-    tasks = [asyncio.create_task(sending), asyncio.create_task(_gone(receive))]
+async def _until_disconnected(receive: Receive, sending: Coroutine[Any, Any, None]) -> None:
+    """Sends until all is sent or the client disconnects."""
+    tasks = [asyncio.create_task(sending), asyncio.create_task(_disconnected(receive))]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -159,15 +159,15 @@ async def _until_gone(receive: Receive, sending: Coroutine[Any, Any, None]) -> N
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _refuse(send: Send, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
     body = msgspec.json.encode({"type": "about:blank", "title": status.phrase, "status": status, "detail": detail})
-    told = {"content-type": "application/problem+json", "content-length": str(len(body)), **(headers or {})}
-    await send({"type": "http.response.start", "status": status, "headers": _encoded(told)})
+    fields = {"content-type": "application/problem+json", "content-length": str(len(body)), **(headers or {})}
+    await send({"type": "http.response.start", "status": status, "headers": _encoded(fields)})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -176,7 +176,7 @@ def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def _asked(query: bytes) -> dict[str, list[str]]:
-    """What is asked for by name; a blank or misspelt one must not pass for a wish to see everything."""
+    """The query's parameters; a blank or misspelt one is refused, because it would select everything."""
     try:
         asked = parse_qs(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What one client may cost: failed log-ins and open streams by address, and the size of a body."""
+"""Limits per client: failed logins and open streams by address, and the size of a body."""
 
 import asyncio
 import time
@@ -8,8 +8,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
-from dutiful.core.endpoint import Network
 from dutiful.core.errors import UsageError
+from dutiful.core.webhooks.endpoint import Network
 from dutiful.web.problems import Problem
 
 BURST, PER_SECOND = 20, 0.5
@@ -20,9 +20,9 @@ STREAMS = 100
 
 
 class Failures:
-    """Failed log-ins by address: a bucket each, that fills as they fail and leaks with time.
+    """Failed logins by address, each a leaky bucket.
 
-    Bounded: beyond `most` addresses, the one that failed longest ago is forgotten.
+    Beyond `most` addresses, the one that failed longest ago is dropped.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Failures:
         return len(self._levels)
 
     def wait(self, address: str) -> float:
-        """For how many seconds its failures are not even looked at; 0 if they are."""
+        """For how many seconds the address is refused; 0 if it is not."""
         return max(0.0, (self._level(address) + 1 - self._burst) / self._per_second)
 
     def add(self, address: str) -> None:
@@ -58,7 +58,7 @@ class Failures:
 
 
 class Streams:
-    """Open streams by address, each of which costs memory for as long as it is open."""
+    """Open streams by address, because each one costs memory."""
 
     def __init__(self, most: int = STREAMS) -> None:
         self._most = most
@@ -87,7 +87,7 @@ def read_networks(trusted: Sequence[str]) -> tuple[Network, ...]:
 
 
 def address_of(request: HTTPConnection, trusted: tuple[Network, ...]) -> str:
-    """Whom a request comes from; what X-Forwarded-For says counts only as far as trusted proxies have written it."""
+    """The client's address; X-Forwarded-For counts only as far as trusted proxies have written it."""
     address = request.client.host if request.client is not None else "unknown"
     hops = [hop.strip() for line in request.headers.getlist("x-forwarded-for") for hop in line.split(",")]
     while hops and _in(address, trusted):
@@ -98,7 +98,7 @@ def address_of(request: HTTPConnection, trusted: tuple[Network, ...]) -> str:
 
 
 def bucket_of(address: str) -> str:
-    """An IPv6 client has a whole /64 to itself, so that is what counts as one."""
+    """The key of limits: an address, or the /64 network of an IPv6 client, which has all of it."""
     parsed = _parsed(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed, 64), strict=False))
@@ -106,7 +106,7 @@ def bucket_of(address: str) -> str:
 
 
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """A server that listens on IPv6 sees clients on IPv4 as ::ffff:1.2.3.4, which is 1.2.3.4."""
+    """The address; ::ffff:1.2.3.4, as which an IPv6 server sees IPv4 clients, is 1.2.3.4."""
     try:
         parsed = ip_address(text)
     except ValueError:
@@ -120,9 +120,9 @@ def _in(address: str, networks: tuple[Network, ...]) -> bool:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """All of it, or Problem 413 as soon as it is known to be more than `limit` bytes; 408 if it takes too long."""
-    told = request.headers.get("content-length", "")
-    if told.isascii() and told.isdigit() and int(told[:20]) > limit:
+    """The whole body; Problem 413 as soon as it exceeds `limit` bytes, 408 if it takes too long."""
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise _too_large(limit)
     body = bytearray()
     try:
@@ -136,7 +136,7 @@ async def read_body(request: Request, limit: int) -> bytes:
             408, f"the body did not come within {BODY_TIME:g} seconds", headers={"connection": "close"}
         ) from None
     except ClientDisconnect:
-        raise Problem(400, "the body ended before its end") from None
+        raise Problem(400, "the body is incomplete") from None
     return bytes(body)
 
 

@@ -1,4 +1,4 @@
-"""What went wrong, as every endpoint tells it: problem details (RFC 9457)."""
+"""Errors as problem details (RFC 9457)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ from dutiful.core.errors import (
     UniqueConflict,
     UsageError,
 )
-from dutiful.core.sensitive import redact
+from dutiful.core.redaction.redact import redact
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST = 2_000
-WHOLE = "request"  # the field of what is wrong with no field alone
-# What holds of every answer: it is for whoever asked, now, and it is what it says it is.
+WHOLE = "request"  # the field of an error that concerns no single field
+# Of every response: it must not be cached, and its media type must not be guessed.
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 SCHEMA: dict[str, Any] = {
@@ -44,7 +44,7 @@ SCHEMA: dict[str, Any] = {
         "status": {"type": "integer", "example": 422},
         "detail": {"type": "string", "example": "limit: it should be less than or equal to 200"},
         "instance": {"type": "string", "example": "/api/jobs/admin/dlq/"},
-        "job_id": {"type": "string", "description": "Of a job that holds the unique key, with 409."},
+        "job_id": {"type": "string", "description": "The job that holds the unique key, with 409."},
         "errors": {
             "type": "array",
             "description": "What is wrong with each field, with 422.",
@@ -64,7 +64,7 @@ class FieldProblem(msgspec.Struct, frozen=True):
 
 
 class Problem(Exception):
-    """An answer that is not the one asked for; `detail` says what to do about it."""
+    """An error response; `detail` says what to do about it."""
 
     def __init__(
         self,
@@ -82,22 +82,22 @@ class Problem(Exception):
         self.more = dict(more or {})
 
     def response(self, request: Request) -> Response:
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "type": "about:blank",
             "title": _title(self.status),
             "status": self.status,
             "detail": self.detail,
-            "instance": redact(request.url.path),  # somebody may have pasted a secret into it
+            "instance": redact(request.url.path),  # a secret may have been pasted into it
             **self.more,
         }
         if self.errors:
-            told["errors"] = self.errors
-        body = msgspec.json.encode(told)
+            content["errors"] = self.errors
+        body = msgspec.json.encode(content)
         return Response(body, self.status, media_type=MEDIA_TYPE, headers={**HEADERS, **self.headers})
 
 
 def _title(status: int) -> str:
-    """Also of one that no standard knows: a host may have its own."""
+    """The standard title; a host may use statuses without one."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
@@ -110,7 +110,7 @@ def field_problem(field: str, problem: str, status: int = 422) -> Problem:
 
 
 def of_error(error: Exception) -> Problem | None:
-    """The problem that an error of ours, or of the framework, is; None if nobody expected it."""
+    """The problem of a known error, ours or the framework's; None if it is unexpected."""
     match error:
         case Problem():
             return error
@@ -125,31 +125,31 @@ def of_error(error: Exception) -> Problem | None:
 
 
 def _of_ours(error: DutifulError) -> Problem:
-    told = str(error)
+    message = str(error)
     match error:
         case JobNotFound() | DeadLetterNotFound() | BulkRunNotFound() | PostNotFound():
-            return Problem(404, told)
+            return Problem(404, message)
         case NotAllowed():
-            return Problem(403, told)
+            return Problem(403, message)
         case UniqueConflict():
-            return Problem(409, told, more={"job_id": ids.public(error.existing)})
+            return Problem(409, message, more={"job_id": ids.public(error.existing)})
         case IllegalTransition():
-            return Problem(409, told)
+            return Problem(409, message)
         case UsageError():
-            return Problem(422, told, _fields(error))
+            return Problem(422, message, _fields(error))
         case DataRefused():
-            refusal = "the database refuses this input; mend it, for it would refuse it again"
+            refusal = "the database refuses this input; change it before you try again"
             return Problem(422, refusal, [FieldProblem(WHOLE, refusal)])
         case StoreUnavailable():
             return Problem(503, "the database does not answer; try again", headers={"retry-after": "2"})
         case SchemaMismatch():
             return Problem(503, "the database is not migrated to this release", headers={"retry-after": "30"})
         case _:
-            return Problem(409, told)
+            return Problem(409, message)
 
 
 def _fields(error: UsageError) -> list[FieldProblem]:
-    """What is wrong with each field, if the error knows; otherwise with the whole."""
+    """The problems by field, if the error knows them."""
     listed = getattr(error, "errors", None)
     if listed:
         return [FieldProblem(str(one.field), str(one.problem)) for one in listed]
@@ -158,20 +158,20 @@ def _fields(error: UsageError) -> list[FieldProblem]:
 
 
 def _invalid(error: RequestValidationError) -> Problem:
-    """Which fields are wrong and how; what they held is not repeated, for it may be a secret."""
+    """The invalid fields; their values are not repeated, because they may be secrets."""
     found = [FieldProblem(_path(one["loc"]), _sentence(one)) for one in error.errors()]
     return Problem(422, "; ".join(f"{one.field}: {one.problem}" for one in found[:10]), found[:50])
 
 
 def _path(where: Sequence[Any]) -> str:
-    """`("body", "filter", "since")` as a person would say it."""
+    """`("body", "filter", "since")` as `filter.since`."""
     return ".".join(str(part) for part in where[1:]) or str(where[0])
 
 
-def _sentence(told: Mapping[str, Any]) -> str:
-    """In our words: those of the library that reads requests begin with what it calls the field."""
-    message = str(told["msg"]).removeprefix("Value error, ")
-    if told["type"] == "missing":
+def _sentence(detail: Mapping[str, Any]) -> str:
+    """Rephrases a message of the validation library."""
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "missing":
         return "it is missing"
     return f"it {should[1]}" if (should := _SHOULD.match(message)) else message
 
@@ -182,9 +182,9 @@ _SHOULD = re.compile(r"[A-Z]\w* (should .*)", re.DOTALL)
 def _http_detail(error: HTTPException) -> str:
     match error.status_code:
         case 404:
-            return "there is nothing at this address"
+            return "there is nothing at this path"
         case 405:
-            return "this address does not know that method"
+            return "this path does not allow that method"
         case 400:
             return "the body cannot be read as JSON"
         case _:
@@ -192,7 +192,7 @@ def _http_detail(error: HTTPException) -> str:
 
 
 def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How an endpoint's problems stand in its OpenAPI description."""
+    """The OpenAPI description of an endpoint's problems."""
     return {
         status: {
             "description": HTTPStatus(status).phrase,
@@ -204,9 +204,9 @@ def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _DETAILS = {
     400: "the body is not JSON: JSON is malformed: trailing characters (byte 5)",
-    401: "give a valid token, as in Authorization: Bearer dtf_…; `dutiful token create` makes one",
+    401: "give a valid token, as in Authorization: Bearer dtf_…; `dutiful tokens create` makes one",
     403: "this needs the role manager or higher",
-    404: "there is no job 01JCPZ5-…: it never was, or retention has removed it",
+    404: "there is no job 01JCPZ5-…: it never existed, or retention has deleted it",
     408: "the body did not come within 10 seconds",
     409: "dead letter 01JCPZ5-… is discarded, so it cannot be reprocessed",
     413: "the body has more than 1,310,720 bytes; send less",
@@ -218,8 +218,8 @@ _DETAILS = {
 
 
 def _example(status: int) -> dict[str, Any]:
-    told = {"type": "about:blank", "title": _title(status), "status": status, "detail": _DETAILS[status]}
-    told["instance"] = "/api/jobs/admin/dlq/"
+    example = {"type": "about:blank", "title": _title(status), "status": status, "detail": _DETAILS[status]}
+    example["instance"] = "/api/jobs/admin/dlq/"
     if status == 422:
-        told["errors"] = [{"field": "limit", "problem": "it should be less than or equal to 200"}]
-    return told
+        example["errors"] = [{"field": "limit", "problem": "it should be less than or equal to 200"}]
+    return example

@@ -1,4 +1,4 @@
-"""The process that serves the API: it starts before its database if need be, and stops in order."""
+"""Serves the API with uvicorn; it can start before its database, and shuts down gracefully."""
 
 import asyncio
 import errno
@@ -13,7 +13,7 @@ import uvicorn
 
 from dutiful.app import Dutiful
 from dutiful.core.errors import DutifulError, UsageError
-from dutiful.core.sensitive import redact
+from dutiful.core.redaction.redact import redact
 from dutiful.web.app import create_app
 
 log = logging.getLogger("dutiful.web")
@@ -28,7 +28,7 @@ async def serve(app: Dutiful, host: str, port: int, **options: Any) -> None:
         host=host,
         port=port,
         log_config=None,
-        proxy_headers=False,  # who is trusted with addresses, create_app is told
+        proxy_headers=False,  # create_app gets the trusted proxies
         server_header=False,
         timeout_graceful_shutdown=GRACE,
     )
@@ -43,7 +43,7 @@ async def serve(app: Dutiful, host: str, port: int, **options: Any) -> None:
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Sockets at every address that `host` stands for, before anything else is begun: uvicorn would find out last."""
+    """Binds every address of `host` before anything else starts; uvicorn would fail only at the end."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
@@ -58,7 +58,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
                 for one in sockets:
                     one.close()
                 raise _refused(host, port, error) from error
-            absent = error  # localhost may stand for ::1 where IPv6 is off: the others will do
+            absent = error  # localhost may include ::1 where IPv6 is off: the other addresses are enough
     if not sockets and absent is not None:
         raise _refused(host, port, absent) from absent
     return sockets
@@ -79,15 +79,17 @@ def _bound(one: socket.socket, address: Any) -> socket.socket:
 def _refused(host: str, port: int, error: OSError) -> DutifulError:
     match error.errno:
         case errno.EADDRINUSE:
-            return DutifulError(f"port {port} at {host} is taken: end what listens there, or give another --port")
+            return DutifulError(
+                f"port {port} on {host} is in use: stop the process that listens there, or give another --port"
+            )
         case errno.EACCES:
-            return UsageError(f"this user may not listen at port {port}: give another --port, 1024 or above")
+            return UsageError(f"this user may not listen on port {port}: give another --port, 1024 or above")
         case _:
             return UsageError(f"--host {host}: this machine cannot listen there ({error.strerror})")
 
 
 class _NoSecrets(logging.Filter):
-    """Somebody may paste a token into an address, and addresses are logged."""
+    """Redacts tokens that were pasted into a path, because paths are logged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -102,21 +104,21 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are heeded by us: uvicorn would end the process by the very signal that it has heeded."""
+        """Signals are handled by `serve`, because uvicorn would raise them again at the end."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if sockets and self.started:
-            self._log_started_message(sockets)  # uvicorn leaves that to whoever made them
+            self._log_started_message(sockets)  # uvicorn does not log sockets that it did not make
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # It waits for requests to end, and a stream of events would not.
+        # It waits for requests to end, but a stream of events does not end by itself.
         await asyncio.gather(super().shutdown(sockets), self._end_streams())
 
     async def _end_streams(self) -> None:
-        """Their readers come back, to whoever serves then."""
+        """Ends streams of events; their readers reconnect to another server."""
         try:
             await (await self._app.client()).watcher.close()
         except DutifulError as error:
-            log.warning("the streams of events could not be ended in order: %s", error)
+            log.warning("the streams of events could not be ended: %s", error)

@@ -1,4 +1,4 @@
-"""What goes over the wire: the types of fields that many operations share."""
+"""Request and response fields that many operations share."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from dutiful.core import ids
 from dutiful.core.duration import duration
 from dutiful.core.errors import MalformedId, PayloadInvalid, UsageError
-from dutiful.core.payload import REPLACED, encode
+from dutiful.core.json import REPLACED, encode
 
 EXAMPLE_ID = ids.public(UUID("0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"))
 MOST = 200
@@ -35,20 +35,20 @@ UNKNOWN_FIELD = "unknown_field"
 
 
 class Shape(BaseModel):
-    """Something we tell; read from whatever has such attributes."""
+    """A part of a response; read from objects with such attributes."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
 class Ask(BaseModel):
-    """Something we are told; a field that we do not know is a mistake of whoever sent it."""
+    """A part of a request; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="wrap")
     @classmethod
     def _name_the_fields(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """The library that reads it says only that a field is not known; whoever sent it asks which are."""
+        """Adds the known fields to the library's message about an unknown one."""
         try:
             return read(given)
         except ValidationError as error:
@@ -57,21 +57,21 @@ class Ask(BaseModel):
             raise ValidationError.from_exception_data(cls.__name__, problems) from None
 
 
-def _problem(told: ErrorDetails, known: str) -> InitErrorDetails:
-    match told["type"]:
+def _problem(detail: ErrorDetails, known: str) -> InitErrorDetails:
+    match detail["type"]:
         case "extra_forbidden":
             kind: str | PydanticCustomError = PydanticCustomError(
                 UNKNOWN_FIELD, "there is no such field; there are: {known}", {"known": known}
             )
-        case _ if told["type"] == UNKNOWN_FIELD:  # of a part, which has named its own
-            kind = PydanticCustomError(UNKNOWN_FIELD, "{told}", {"told": told["msg"]})
+        case _ if detail["type"] == UNKNOWN_FIELD:  # of a nested part, which has named its own
+            kind = PydanticCustomError(UNKNOWN_FIELD, "{message}", {"message": detail["msg"]})
         case known_type:
             kind = known_type
-    return InitErrorDetails(type=kind, loc=told["loc"], input=told["input"], ctx=told.get("ctx", {}))
+    return InitErrorDetails(type=kind, loc=detail["loc"], input=detail["input"], ctx=detail.get("ctx", {}))
 
 
 def _storable(text: str) -> str:
-    """A database cannot keep a NUL, and nobody can read a lone surrogate."""
+    """Refuses what databases cannot store: NUL and lone surrogates."""
     if "\0" in text:
         raise ValueError("it has a NUL character in it; remove it")
     if text.encode("utf-8", "replace").decode() != text:
@@ -112,13 +112,13 @@ def _json_object(text: str) -> str:
         raise ValueError('it should be a JSON object, as in {"order": 7}') from None
     try:
         encode(found, what="object", limit=MOST_JSON)
-    except PayloadInvalid as error:  # one database would refuse it, and another find nothing
+    except PayloadInvalid as error:  # one database would refuse it, another would find nothing
         raise ValueError(str(error)) from None
     return text
 
 
 def _origin(url: str) -> str:
-    """Where messages go; the rest of an address may be a secret, as those of chats are."""
+    """Scheme and host of a webhook; the rest may be a secret, as in the URLs of chat services."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
@@ -127,7 +127,7 @@ def _origin(url: str) -> str:
 _RECEIVER_SCHEMA = {
     "type": "string",
     "examples": ["https://shop.example.com"],
-    "description": "Scheme and host; the rest is not told, for it may be a secret.",
+    "description": "Scheme and host; the rest is hidden, because it may be a secret.",
 }
 _ID_SCHEMA = {"type": "string", "examples": [EXAMPLE_ID], "description": "A job's public id."}
 
@@ -139,24 +139,24 @@ JsonObject = Annotated[
 Length = Annotated[str, StringConstraints(max_length=40), AfterValidator(_length)]  # of time, as in 1h30m
 Receiver = Annotated[str, AfterValidator(_origin), WithJsonSchema(_RECEIVER_SCHEMA)]
 Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
-# One may be given without brackets.
+# A single one needs no brackets.
 Texts = Annotated[list[Text], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 Limit = Annotated[int, Field(ge=1, le=MOST)]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-# In either spelling; and where strangers ask, only in the public one.
+# In either spelling; ExactJobId, for the public status, only in the public one.
 JobId = Annotated[UUID, BeforeValidator(_job_id(ids.parse_any)), WithJsonSchema(_ID_SCHEMA)]
 ExactJobId = Annotated[UUID, BeforeValidator(_job_id(ids.parse)), WithJsonSchema(_ID_SCHEMA)]
 PublicId = Annotated[UUID, PlainSerializer(ids.public, return_type=str), WithJsonSchema(_ID_SCHEMA)]
 
 
 class Notes(Ask):
-    """Why; it is kept with the act."""
+    """Why; kept in the audit trail."""
 
     notes: LongText | None = Field(default=None, examples=["Fixed validation issue in source data, safe to reprocess"])
 
 
 class Reason(Ask):
-    """Why; it is kept with the act."""
+    """Why; kept in the audit trail."""
 
     reason: LongText | None = Field(default=None, examples=["the mail server is down"])
 
@@ -166,5 +166,5 @@ class Removed(Shape):
     removed: bool
 
 
-# An act may come without a body.
+# An action needs no body.
 NO_NOTES, NO_REASON = Notes(), Reason()

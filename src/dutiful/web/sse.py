@@ -1,29 +1,78 @@
-"""Server-sent events: how jobs fare, as a browser's EventSource reads it."""
+"""Server-sent events of jobs, as a browser's EventSource reads them."""
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from dutiful.app import Dutiful, JobRefs
 from dutiful.core.errors import StreamOverflow
-from dutiful.core.event import Event
-from dutiful.watcher import EventStream
-from dutiful.watcher.items import Item
-from dutiful.watcher.plain import plain
-from dutiful.web.bookmark import Bookmark
+from dutiful.core.events import Event
+from dutiful.events import EventStream
+from dutiful.events.items import Item, item_json
 
 PING = 15.0
-PIECE, PIECE_BYTES = 50, 64 * 1024  # how much is sent as one
+PIECE, PIECE_BYTES = 50, 64 * 1024  # how much is sent at once
 RETRY = b"retry: 2000\n\n"
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-store",
     "x-accel-buffering": "no",  # nginx would hold events back until its buffer is full
 }
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# A time, the microseconds from there to the last event that was read, and the marks of the events in between.
+_FORM = re.compile(r"(\d{1,17})-(\d{1,17})-([\w~.]*)", re.ASCII)
+# Beyond this, a reader of a busy stream gets some events twice, which their keys show.
+MOST = 64
+
+
+class Bookmark:
+    """The position of a reader: a time before which all was read, and what was read since."""
+
+    def __init__(self, since: datetime, read: dict[str, datetime] | None = None) -> None:
+        self.since = since
+        self._read = read or {}
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Bookmark | None":
+        """None if it is not a bookmark: then the reader begins anew."""
+        found = _FORM.fullmatch(text or "")
+        if found is None:
+            return None
+        since = _EPOCH + int(found[1]) * _MICROSECOND
+        latest = since + int(found[2]) * _MICROSECOND
+        return cls(since, {mark: latest for mark in found[3].split(".") if mark})
+
+    def has(self, event: Event) -> bool:
+        return _mark(event) in self._read
+
+    def move(self, since: datetime, event: Event) -> None:
+        """Marks the event as read; no later event happened before `since`."""
+        if since > self.since:
+            self.since = since
+            self._read = {mark: at for mark, at in self._read.items() if at >= since}
+        self._read[_mark(event)] = event.at
+        while len(self._read) > MOST:
+            del self._read[next(iter(self._read))]
+
+    def __str__(self) -> str:
+        latest = max([self.since, *self._read.values()])
+        numbers = [(self.since - _EPOCH) // _MICROSECOND, (latest - self.since) // _MICROSECOND]
+        return "-".join([*map(str, numbers), ".".join(self._read)])
+
+
+def _mark(event: Event) -> str:
+    digest = hashlib.blake2b(event.job_id.bytes + event.key.encode(), digest_size=6).digest()
+    return base64.urlsafe_b64encode(digest).decode().replace("-", "~")
 
 
 async def event_stream(
@@ -36,10 +85,10 @@ async def event_stream(
     encoded: "Encoded | None" = None,
     **filters: Any,
 ) -> AsyncGenerator[bytes, None]:
-    """The body of a response, piece by piece, for what `app.events` takes; its errors come before the first piece.
+    """The body of a response, piece by piece, with the filters of `app.events`; errors come before the first piece.
 
-    It ends if its reader is too slow. One that comes back with the last id it has seen misses nothing: of given jobs
-    the snapshot tells, otherwise the events since then.
+    It ends if its reader is too slow. A reader that reconnects with the last id that it has read misses nothing: it
+    gets snapshots of given jobs, otherwise the events since then.
     """
     bookmark = Bookmark.parse(last_event_id) if job is None else None
     async with app.events(job, since=bookmark.since if bookmark else since, **filters) as stream:
@@ -60,13 +109,13 @@ async def event_stream(
                 bookmark = bookmark or Bookmark(stream.since)
             for piece in _pieces(items, stream, bookmark, encoded or ENCODED):
                 yield piece
-                await asyncio.sleep(0)  # a socket that takes everything at once must not keep others from their turn
+                await asyncio.sleep(0)  # a socket that takes everything at once must not starve others
 
 
 def _pieces(
     items: Sequence[Item], stream: EventStream, bookmark: Bookmark | None, encoded: "Encoded"
 ) -> Iterator[bytes]:
-    """Their frames, without what the reader had before; each has its id, for the reader may be cut anywhere."""
+    """Frames that the reader has not had yet; each has an id, because the connection may end anywhere."""
     piece = bytearray()
     for item in items:
         if isinstance(item, Event) and bookmark is not None and stream.since is not None:
@@ -83,11 +132,11 @@ def _pieces(
 
 
 class Encoded:
-    """Frames as they are sent, each made once however many streams it goes to; the last few megabytes of them."""
+    """A cache of the last few megabytes of frames, so that one is encoded once for all streams."""
 
     def __init__(
         self,
-        shown: Callable[[Item], dict[str, Any]] = plain,
+        shown: Callable[[Item], dict[str, Any]] = item_json,
         limit: int = 4 * 1024 * 1024,
         largest: int = 16 * 1024,
     ) -> None:
@@ -95,7 +144,9 @@ class Encoded:
         self._limit = limit
         self._largest = largest
         self._size = 0
-        self._frames: OrderedDict[int, tuple[Item, bytes]] = OrderedDict()  # the item keeps its id
+        self._frames: OrderedDict[int, tuple[Item, bytes]] = (
+            OrderedDict()
+        )  # holds the item, so that its id stays unique
 
     def frame(self, item: Item) -> bytes:
         known = self._frames.get(id(item))

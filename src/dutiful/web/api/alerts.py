@@ -1,13 +1,14 @@
-"""Alerts over HTTP: what fires, since when, and where to read on."""
+"""Alerts over HTTP."""
 
 from datetime import datetime
 from typing import Literal
 
+import msgspec
 from pydantic import Field
 
-from dutiful.core.alert import AlertState
+from dutiful.core.metrics.alert import AlertState
 from dutiful.operator.alerts import AlertRecord
-from dutiful.web.gates import TheOperator
+from dutiful.web.admission import OperatorDep
 from dutiful.web.operations import Operations
 from dutiful.web.shapes import Shape
 
@@ -23,7 +24,7 @@ class AlertItem(Shape):
     fired_at: datetime | None
     cleared_at: datetime | None
     summary: str = Field(examples=["More than 10 % of a kind's attempts fail"])
-    metric: str | None = Field(examples=["error_rate"], description="None if this server's app has no such rule.")
+    metric: str | None = Field(examples=["error_rate"], description="null if this server's app has no such rule.")
     above: float | None = Field(examples=[0.1])
     below: float | None = Field(examples=[None])
     clear: float | None = Field(examples=[0.05])
@@ -31,36 +32,24 @@ class AlertItem(Shape):
 
 
 class AlertItems(Shape):
-    watched: datetime | Literal[False] = Field(description="When a worker last looked; false if none watches now.")
+    watched: datetime | Literal[False] = Field(
+        description="When a worker last evaluated the rules; false if none does now."
+    )
     firing: int = Field(examples=[1])
     alerts: list[AlertItem]
 
 
 @alerts.read("/")
-async def list_alerts(operator: TheOperator) -> AlertItems:
-    """List the alerts that fire, those that are about to, and those that are over."""
-    items = [_item(record) for record in await operator.alerts()]
+async def list_alerts(operator: OperatorDep) -> AlertItems:
+    """List firing, pending and cleared alerts."""
+    items = [_item(record) for record in await operator.alerts.all()]
     return AlertItems(
-        watched=await operator.alerts_watched() or False,
+        watched=await operator.alerts.last_check() or False,
         firing=sum(item.state is AlertState.FIRING for item in items),
         alerts=items,
     )
 
 
 def _item(record: AlertRecord) -> AlertItem:
-    alert, rule = record.alert, record.rule
-    return AlertItem(
-        rule=alert.rule,
-        series=alert.series,
-        state=alert.state,
-        value=alert.value,
-        since=alert.since,
-        fired_at=alert.fired_at,
-        cleared_at=alert.cleared_at,
-        summary=alert.summary,
-        metric=None if rule is None else rule.metric,
-        above=None if rule is None else rule.above,
-        below=None if rule is None else rule.below,
-        clear=None if rule is None else rule.clear,
-        runbook=None if rule is None else rule.runbook,
-    )
+    rule = {name: getattr(record.rule, name, None) for name in ("metric", "above", "below", "clear", "runbook")}
+    return AlertItem.model_validate({**msgspec.structs.asdict(record.alert), **rule})

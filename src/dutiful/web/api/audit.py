@@ -1,4 +1,4 @@
-"""The audit trail over HTTP: who did what, when and why, and whether the trail is whole."""
+"""The audit trail over HTTP: who did what, when and why, and whether the trail is intact."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -7,12 +7,12 @@ from uuid import UUID
 from fastapi import Query
 from pydantic import Field
 
-from dutiful.auditing import AuditFilter
-from dutiful.core.audit import AuditOutcome, Seal
 from dutiful.core.principal import Origin, Role
-from dutiful.operator.trail import MOST_UNSEALED
-from dutiful.web import cursor
-from dutiful.web.gates import TheOperator
+from dutiful.core.review.audit import AuditOutcome, Seal
+from dutiful.operator.audit import MOST_UNSEALED
+from dutiful.store.audit import AuditFilter
+from dutiful.web import listing
+from dutiful.web.admission import OperatorDep
 from dutiful.web.operations import Operations
 from dutiful.web.problems import field_problem
 from dutiful.web.shapes import Ask, Cursor, Limit, Moment, Shape, Text
@@ -31,7 +31,7 @@ class AuditQuery(Ask):
     act: UUID | None = None
     since: Moment | None = None
     until: Moment | None = None
-    cursor: Cursor | None = Field(default=None, description="next_cursor of the page before.")
+    cursor: Cursor | None = Field(default=None, description="next_cursor of the previous page.")
     limit: Limit = 50
 
 
@@ -61,13 +61,13 @@ class VerifyQuery(Ask):
     expected: str | None = Field(
         default=None,
         pattern=r"^[0-9]{1,18}:[0-9a-f]{64}$",
-        description="head_seq:head_hash of an earlier answer, which is to be in the chain still.",
+        description="head_seq:head_hash of an earlier answer, which has to be in the chain still.",
         examples=["4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
     )
 
 
 class AuditBreak(Shape):
-    seq: int | None = Field(description="null: something that is not in the chain.")
+    seq: int | None = Field(description="null: an event that is not in the chain.")
     event_id: UUID | None
     problem: str
 
@@ -82,18 +82,18 @@ class AuditVerified(Shape):
     oldest_unsealed_at: datetime | None
     broken: AuditBreak | None
     expected_gone: bool = Field(
-        description="The expected seal is older than what retention has left: nobody can tell.", examples=[False]
+        description="Retention has deleted the expected seal, so it cannot be checked.", examples=[False]
     )
 
 
 @audit.read("/")
-async def list_audit(operator: TheOperator, query: Annotated[AuditQuery, Query()]) -> AuditPage:
+async def list_audit(operator: OperatorDep, query: Annotated[AuditQuery, Query()]) -> AuditPage:
     """List what people did, the newest first."""
     try:
-        before = None if query.cursor is None else cursor.read_id(LIST, query.cursor)
-    except cursor.BadCursor as error:
+        before = None if query.cursor is None else listing.read_id(LIST, query.cursor)
+    except listing.BadCursor as error:
         raise field_problem("cursor", str(error)) from None
-    found = await operator.audit_events(
+    found = await operator.audit.search(
         AuditFilter(
             principal=query.principal,
             action=query.action,
@@ -110,18 +110,18 @@ async def list_audit(operator: TheOperator, query: Annotated[AuditQuery, Query()
     page = found[: query.limit]
     return AuditPage(
         events=[AuditItem.model_validate(event) for event in page],
-        next_cursor=cursor.of_id(LIST, page[-1].id) if len(found) > query.limit else None,
+        next_cursor=listing.of_id(LIST, page[-1].id) if len(found) > query.limit else None,
     )
 
 
 @chain.read("/verify/")
-async def verify_audit(operator: TheOperator, query: Annotated[VerifyQuery, Query()]) -> AuditVerified:
-    """Compute every seal of the trail again, and tell the first that does not hold.
+async def verify_audit(operator: OperatorDep, query: Annotated[VerifyQuery, Query()]) -> AuditVerified:
+    """Recompute every seal of the trail, and show the first that is broken.
 
-    A trail that is too long for one answer is given up with 503; `dutiful audit verify` takes the time that it needs.
+    With a trail that is too long for one request, the answer is 503; `dutiful audit verify` has no time limit.
     """
     seq, _, digest = (query.expected or "").partition(":")
-    found = await operator.verify_audit(Seal(seq=int(seq), event_id=UUID(int=0), hash=digest) if seq else None)
+    found = await operator.audit.verify(Seal(seq=int(seq), event_id=UUID(int=0), hash=digest) if seq else None)
     return AuditVerified(
         whole=found.broken is None,
         checked=found.checked,

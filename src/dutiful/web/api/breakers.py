@@ -1,14 +1,14 @@
-"""Circuit breakers over HTTP: how they stand, and people's word on that."""
+"""Circuit breakers over HTTP."""
 
 from datetime import datetime
 
 from pydantic import Field
 
-from dutiful.breaking import BreakerRecord
-from dutiful.core.breaker import Breaker, BreakerState
+from dutiful.core.breaker.state import Breaker, BreakerState
 from dutiful.core.duration import duration
 from dutiful.operator.breakers import facts
-from dutiful.web.gates import TheOperator
+from dutiful.store.breakers import BreakerRecord
+from dutiful.web.admission import OperatorDep
 from dutiful.web.operations import Operations
 from dutiful.web.problems import Problem
 from dutiful.web.shapes import NO_REASON, Length, Reason, Shape, Text
@@ -20,9 +20,9 @@ class BreakerItem(Shape):
     name: str = Field(examples=["email-service"])
     state: BreakerState
     failures: int = Field(description="In a row, while it is closed; when it is open, those that opened it.")
-    failures_allowed: int = Field(description="So many open it.")
-    successes: int = Field(description="Of probes, since it is half-open.")
-    probes: int = Field(description="How many may probe at once, and have to go well.")
+    failures_allowed: int = Field(description="This many open it.")
+    successes: int = Field(description="Successful probes since it is half-open.")
+    probes: int = Field(description="How many may probe at once, and have to succeed.")
     probing: int
     open_seconds: float = Field(description="For how long it opens.")
     trips: int
@@ -46,37 +46,37 @@ class BreakerAnswer(Shape):
 
 class OpenAsk(Reason):
     open_for: Length | None = Field(
-        default=None, examples=["10m"], description="For how long; as its policy says, if it is left out."
+        default=None, examples=["10m"], description="For how long; by default as its policy says."
     )
-    new: bool = Field(default=False, description="Also one that no app declares and nobody has used so far.")
+    new: bool = Field(default=False, description="Also one that no app declares and that was never used.")
 
 
 NO_OPEN_ASK = OpenAsk()
 
 
 @breakers.read("/")
-async def list_breakers(operator: TheOperator) -> Breakers:
-    """List the breakers: their state, what they have counted, and who waits for them."""
-    return Breakers(breakers=[_item(one) for one in await operator.breakers()])
+async def list_breakers(operator: OperatorDep) -> Breakers:
+    """List the breakers: their state, their counts, and how many jobs wait for them."""
+    return Breakers(breakers=[_item(one) for one in await operator.breakers.all()])
 
 
 @breakers.act("/{name:path}/reset/", "breaker.reset", target="name")
-async def reset_breaker(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> BreakerAnswer:
-    """Close a breaker now and forget its failures: calls pass again, and jobs of its kinds that wait go on.
+async def reset_breaker(operator: OperatorDep, name: Text, ask: Reason = NO_REASON) -> BreakerAnswer:
+    """Close a breaker now and clear its failures: calls pass again, and waiting jobs of its kinds continue.
 
-    Jobs that it refused inside their handlers ask again within about a second.
+    Jobs that it refused inside their handlers continue within about a second.
     """
-    breaker = await operator.reset_breaker(name, ask.reason)
+    breaker = await operator.breakers.reset(name, ask.reason)
     if breaker is None:
         raise Problem(404, f"there is no breaker {name!r}")
     return _answer(breaker)
 
 
 @breakers.act("/{name:path}/open/", "breaker.open", target="name")
-async def open_breaker(operator: TheOperator, name: Text, ask: OpenAsk = NO_OPEN_ASK) -> BreakerAnswer:
-    """Open a breaker now: no more calls, until its time is over and a probe goes well."""
+async def open_breaker(operator: OperatorDep, name: Text, ask: OpenAsk = NO_OPEN_ASK) -> BreakerAnswer:
+    """Open a breaker now: no calls until its time is over and a probe succeeds."""
     open_for = None if ask.open_for is None else duration(ask.open_for)
-    return _answer(await operator.open_breaker(name, open_for, ask.reason, new=ask.new))
+    return _answer(await operator.breakers.open(name, open_for, ask.reason, new=ask.new))
 
 
 def _item(record: BreakerRecord) -> BreakerItem:

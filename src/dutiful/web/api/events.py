@@ -1,4 +1,4 @@
-"""Events of many jobs over HTTP, for those who run them."""
+"""Events of many jobs over HTTP, for operators."""
 
 from typing import Annotated, Any, assert_never
 
@@ -7,12 +7,11 @@ from pydantic import Field
 from starlette.requests import Request
 
 from dutiful.core import ids
-from dutiful.core.event import Event, EventType
+from dutiful.core.events import Event, EventType
 from dutiful.core.job import JobRecord
-from dutiful.watcher.items import Gap, Item, Snapshot
-from dutiful.watcher.plain import plain
-from dutiful.web.api.status import EventsResponse, begun
-from dutiful.web.gates import TheApp, TheOperator
+from dutiful.events.items import Gap, Item, Snapshot, item_json
+from dutiful.web.admission import AppDep, OperatorDep
+from dutiful.web.api.status import EventsResponse, events_response
 from dutiful.web.operations import Operations
 from dutiful.web.shapes import Ask, JobId, Moment, Text
 from dutiful.web.sse import Encoded, event_stream
@@ -22,7 +21,7 @@ events = Operations("Events", "/admin/events")
 
 
 class EventsQuery(Ask):
-    """Which events: those that fit all that is given."""
+    """Selects events that match all given fields."""
 
     job: list[JobId] = Field(default=[], max_length=MOST)
     kind: list[Text] = Field(default=[], max_length=MOST)
@@ -35,12 +34,12 @@ class EventsQuery(Ask):
 
 @events.read("/", stream=True)
 async def follow_events(
-    operator: TheOperator,
-    app: TheApp,
+    operator: OperatorDep,
+    app: AppDep,
     request: Request,
     query: Annotated[EventsQuery, Query()],
     last_event_id: Annotated[
-        str | None, Header(description="The last id that was read: a browser sends it by itself when it comes back.")
+        str | None, Header(description="The last id that was read; a browser sends it when it reconnects.")
     ] = None,
 ) -> EventsResponse:
     """Follow what happens to jobs as server-sent events."""
@@ -52,31 +51,31 @@ async def follow_events(
         kinds=query.kind or None,
         queues=query.queue or None,
         types=query.type or None,
-        tenant=operator.scope(query.tenant),
+        tenant=operator.actor.scope(query.tenant),
         correlation_id=query.correlation_id,
         encoded=ENCODED,
     )
-    return await begun(stream, request)
+    return await events_response(stream, request)
 
 
 def _shown(item: Item) -> dict[str, Any]:
     """With public ids only, as everywhere in this API."""
-    told = plain(item)
-    public_id = told.pop("public_id", None)
+    fields = item_json(item)
+    public_id = fields.pop("public_id", None)
     match item:
         case Event():
-            return {**told, "job_id": public_id}
+            return {**fields, "job_id": public_id}
         case Snapshot():
-            return {**told, "job": _with_public_ids(item.job, told["job"])}
+            return {**fields, "job": _with_public_ids(item.job, fields["job"])}
         case Gap():
-            return told
+            return fields
         case _:
             assert_never(item)
 
 
-def _with_public_ids(job: JobRecord, told: dict[str, Any]) -> dict[str, Any]:
+def _with_public_ids(job: JobRecord, fields: dict[str, Any]) -> dict[str, Any]:
     named = {"id": job.id, "parent_id": job.parent_id, "retry_of": job.retry_of}
-    kept = {name: value for name, value in told.items() if name != "public_id"}
+    kept = {name: value for name, value in fields.items() if name != "public_id"}
     return {**kept, **{name: None if one is None else ids.public(one) for name, one in named.items()}}
 
 

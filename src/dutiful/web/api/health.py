@@ -1,4 +1,4 @@
-"""Whether this process lives, and whether it can work."""
+"""Health checks: /livez and /readyz."""
 
 import asyncio
 
@@ -7,7 +7,6 @@ from pydantic import Field
 
 from dutiful.app import Dutiful
 from dutiful.core.errors import DutifulError, StoreUnavailable
-from dutiful.guarding import Guarding
 from dutiful.web.problems import Problem, declared, of_error
 from dutiful.web.shapes import Shape
 
@@ -19,7 +18,7 @@ class Health(Shape):
 
 
 def health(app: Dutiful) -> APIRouter:
-    """Open to everybody, and silent about everything else."""
+    """Needs no token, and reveals nothing else."""
     router = APIRouter(tags=["Health"])
 
     @router.head("/livez", include_in_schema=False)
@@ -35,9 +34,9 @@ def health(app: Dutiful) -> APIRouter:
         try:
             async with asyncio.timeout(PATIENCE):
                 store = (await app.client()).store
-                if isinstance(store, Guarding):
-                    await store.relearn_tenants()  # somebody may have switched them on or off
-                await store.pauses()
+                if store.tenants is not None:
+                    await store.tenants.refresh()  # they may have been switched on or off
+                await store.control.pauses()
         except (DutifulError, TimeoutError) as error:
             problem = of_error(error if isinstance(error, DutifulError) else StoreUnavailable())
             return (problem or Problem(503, "the database does not answer")).response(request)

@@ -1,4 +1,4 @@
-"""Jobs as the admin API tells of them, in the words that its users have for them."""
+"""Jobs in requests and responses, with the field names of existing clients."""
 
 from datetime import datetime
 from typing import Any
@@ -8,18 +8,18 @@ import msgspec
 from pydantic import Field
 
 from dutiful.app import Dutiful
-from dutiful.core.error_class import ErrorClass
 from dutiful.core.job import JobRecord
 from dutiful.core.pipeline import PhaseState
-from dutiful.core.transitions import State
-from dutiful.outbox import PostState
-from dutiful.reading import JobFilter
-from dutiful.web.catalog import category_of, kinds_of
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.states import State
+from dutiful.store.queries import JobFilter
+from dutiful.store.webhooks import PostState
+from dutiful.web.listing import category_of, kinds_of
 from dutiful.web.shapes import Ask, Cursor, JsonObject, Limit, Moment, PublicId, Reason, Receiver, Shape, Text, Texts
 
 
 class QueueQuery(Ask):
-    """Which jobs: those that fit all that is given."""
+    """Selects jobs that match all given fields."""
 
     status: list[State] = Field(default=[], max_length=len(State))
     category: Text | None = None
@@ -28,15 +28,16 @@ class QueueQuery(Ask):
     correlation_id: Text | None = None
     tenant: Text | None = None
     subject: JsonObject | None = Field(
-        default=None, description="Jobs whose subject has all these fields.", examples=['{"order": 7}']
+        default=None, description="Jobs whose subject contains these fields.", examples=['{"order": 7}']
     )
     error_class: ErrorClass | None = Field(
-        default=None, description="Jobs whose last error is of this class: at their end, or before the next attempt."
+        default=None,
+        description="Jobs whose last error is of this class: the final one, or that of the previous attempt.",
     )
-    text: Text | None = Field(default=None, description="Looked for in payload, subject and errors, whatever its case.")
-    since: Moment | None = Field(default=None, description="Asked for then or later.")
-    until: Moment | None = Field(default=None, description="Asked for before.")
-    cursor: Cursor | None = Field(default=None, description="next_cursor of the page before.")
+    text: Text | None = Field(default=None, description="Searched for in payload, subject and errors, ignoring case.")
+    since: Moment | None = Field(default=None, description="Enqueued then or later.")
+    until: Moment | None = Field(default=None, description="Enqueued before.")
+    cursor: Cursor | None = Field(default=None, description="next_cursor of the previous page.")
     limit: Limit = 50
 
     def read(self, app: Dutiful, before: UUID | None) -> JobFilter:
@@ -68,7 +69,7 @@ class JobItem(Shape):
     correlation_id: str
     attempt_count: int
     max_attempts: int
-    error_class: str | None = Field(description="Of its end; of one that has not ended, of the attempt before.")
+    error_class: str | None = Field(description="Of the final error; before that, of the previous attempt.")
     error_message: str | None
     created_at: datetime
     scheduled_at: datetime | None
@@ -77,9 +78,9 @@ class JobItem(Shape):
 
 
 class Window(Shape):
-    """How far this page has looked: not every filter has an index, so a page may end before it is full."""
+    """The time that this page covers: filters without an index may end a page before it is full."""
 
-    since: datetime | None = Field(description="None: to the very beginning.")
+    since: datetime | None = Field(description="null: from the beginning.")
     until: datetime | None
 
 
@@ -125,7 +126,7 @@ class Need(Shape):
 
 
 class Why(Shape):
-    """Why it stands where it stands: `sentence` completes "It …"."""
+    """Why it is in its state: `sentence` completes "It …"."""
 
     code: str
     sentence: str
@@ -134,7 +135,7 @@ class Why(Shape):
 
 class Post(Shape):
     id: UUID
-    job_id: PublicId | None = Field(description="None if it is about an alert.")
+    job_id: PublicId | None = Field(description="null if it is about an alert.")
     webhook: str | None
     url: Receiver
     event: str
@@ -161,7 +162,7 @@ class JobDetail(JobItem):
     errors: list[dict[str, Any]]
     progress: Progress | None
     why: Why
-    attempts: list[Attempt] = Field(description="Those before the running or the final one.")
+    attempts: list[Attempt] = Field(description="Those before the running or final one.")
     phases: list[Phase]
     depends_on: list[Need]
     webhooks: list[Post]
@@ -171,13 +172,15 @@ class CancelAnswer(Shape):
     job_id: PublicId
     status: State
     changed: bool
-    requested: bool = Field(description="It runs, and was asked to stop.")
+    requested: bool = Field(description="It is running, and was asked to stop.")
 
 
 class FailAsk(Reason):
-    """Why, and whether another attempt may follow."""
+    """The reason, and whether another attempt may follow."""
 
-    retry: bool = Field(default=False, description="Fail only the attempt that runs; its kind's policy goes on.")
+    retry: bool = Field(
+        default=False, description="Fail only the running attempt; the kind's retry policy decides what follows."
+    )
 
 
 NO_RETRY = FailAsk()
@@ -185,7 +188,7 @@ NO_RETRY = FailAsk()
 
 class FailAnswer(Shape):
     job_id: PublicId
-    status: State = Field(description="failed: it is a dead letter now; anything else: another attempt follows.")
+    status: State = Field(description="failed: it is now a dead letter; otherwise another attempt follows.")
 
 
 class RetryAnswer(Shape):

@@ -1,44 +1,223 @@
-"""One job over HTTP: everything about it, and the acts of a person on it."""
+"""Jobs over HTTP: enqueue one, show it, and act on it."""
 
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Query
+from pydantic import Field
+
+from dutiful.core.correlation_tree import Relation
+from dutiful.core.duration import duration
+from dutiful.core.errors import IllegalTransition, JobNotFound
+from dutiful.core.job import OnConflict, Scope, Unique
+from dutiful.core.states import State
+from dutiful.web.admission import AppDep, OperatorDep
 from dutiful.web.api import job_shapes as shapes
-from dutiful.web.gates import TheApp, TheOperator
 from dutiful.web.operations import Operations
-from dutiful.web.shapes import NO_REASON, JobId, Reason
+from dutiful.web.shapes import NO_REASON, Ask, JobId, Length, LongText, Moment, PublicId, Reason, Shape, Text
 
+LONGEST = 10 * 365 * 24 * 3600
 jobs = Operations("Jobs", "/admin/jobs")
 
 
+class UniqueAsk(Ask):
+    """A key that only one job may hold, and what happens to a second one."""
+
+    key: Text
+    scope: Scope = Unique("").scope
+    on_conflict: OnConflict = Unique("").on_conflict
+    window_seconds: float | None = Field(default=None, gt=0, le=LONGEST)
+    across_kinds: bool = False
+
+    def read(self) -> Unique:
+        window = None if self.window_seconds is None else timedelta(seconds=self.window_seconds)
+        return Unique(self.key, self.scope, self.on_conflict, window, self.across_kinds)
+
+
+class OptionsAsk(Ask):
+    """Options that differ from those of the kind."""
+
+    queue: Text | None = None
+    priority: int | None = Field(default=None, ge=0, le=2_147_483_647, description="Lower runs first.")
+    run_at: Moment | None = None
+    delay_seconds: float | None = Field(default=None, ge=0, le=LONGEST, description="Instead of run_at.")
+    unique: UniqueAsk | None = None
+    tenant: Text | None = None
+    correlation_id: Text | None = None
+    subject: dict[str, Any] | None = Field(default=None, examples=[{"order": 7}])
+    max_attempts: int | None = Field(default=None, ge=1, le=2_147_483_647)
+    depends_on: list[JobId] = Field(default=[], max_length=100)
+
+    def read(self) -> dict[str, Any]:
+        given = {name: value for name, value in self if value is not None and value != []}
+        if self.delay_seconds is not None:
+            given["delay"] = timedelta(seconds=given.pop("delay_seconds"))
+        if self.unique is not None:
+            given["unique"] = self.unique.read()
+        return given
+
+
+class EnqueueAsk(Ask):
+    kind: Text = Field(examples=["email_ingestion_fetch"])
+    payload: dict[str, Any] = Field(default={}, examples=[{"connection_id": 456}])
+    options: OptionsAsk = OptionsAsk()
+    reason: LongText | None = None
+
+
+class EnqueueAnswer(Shape):
+    job_id: PublicId
+    created: bool = Field(description="false: another job holds the key, and is returned instead.")
+
+
+@jobs.act("/", "job.enqueue", status=201)
+async def enqueue_job(operator: OperatorDep, ask: EnqueueAsk) -> EnqueueAnswer:
+    """Enqueue a job, checked like one that code enqueues; 409 names the job that holds its key."""
+    done = await operator.jobs.enqueue(ask.kind, ask.payload, ask.reason, **ask.options.read())
+    return EnqueueAnswer(job_id=done.job_id, created=done.made)
+
+
 @jobs.read("/{job_id}/")
-async def get_job(operator: TheOperator, app: TheApp, job_id: JobId) -> shapes.JobDetail:
-    """Tell everything about one job, and why it stands where it stands."""
-    job = await operator.job(job_id)
-    needs = await operator.needs(job_id)
+async def get_job(operator: OperatorDep, app: AppDep, job_id: JobId) -> shapes.JobDetail:
+    """Show everything about one job, and why it is in its state."""
+    job = await operator.jobs.get(job_id)
+    needs = await operator.jobs.dependencies(job_id)
     return shapes.detail(
         job,
         app,
-        why=shapes.Why.model_validate(await operator.explain(job_id)),
-        attempts=[shapes.Attempt.model_validate(one) for one in await operator.attempts(job_id)],
-        phases=[shapes.Phase.model_validate(one) for one in await operator.phases(job_id)],
+        why=shapes.Why.model_validate(await operator.jobs.explain(job_id)),
+        attempts=[shapes.Attempt.model_validate(one) for one in await operator.jobs.attempts(job_id)],
+        phases=[shapes.Phase.model_validate(one) for one in await operator.jobs.phases(job_id)],
         depends_on=[shapes.Need(job_id=need.id, job_type=need.kind, status=need.state) for need in needs],
-        webhooks=[shapes.Post.model_validate(one) for one in await operator.posts_of(job_id)],
+        webhooks=[shapes.Post.model_validate(one) for one in await operator.jobs.posts(job_id)],
     )
 
 
 @jobs.act("/{job_id}/cancel/", "job.cancel", target="job_id")
-async def cancel_job(operator: TheOperator, job_id: JobId, ask: Reason = NO_REASON) -> shapes.CancelAnswer:
-    """Cancel it if it waits, ask it to stop if it runs."""
-    done = await operator.cancel(job_id, ask.reason)
+async def cancel_job(operator: OperatorDep, job_id: JobId, ask: Reason = NO_REASON) -> shapes.CancelAnswer:
+    """Cancel a waiting job, or ask a running one to stop."""
+    done = await operator.jobs.cancel(job_id, ask.reason)
     return shapes.CancelAnswer(job_id=job_id, status=done.state, changed=done.changed, requested=done.requested)
 
 
 @jobs.act("/{job_id}/fail/", "job.fail", target="job_id")
-async def fail_job(operator: TheOperator, job_id: JobId, ask: shapes.FailAsk = shapes.NO_RETRY) -> shapes.FailAnswer:
-    """Make it a dead letter, whether it waits or runs; with `retry`, only end the attempt that runs as failed."""
-    return shapes.FailAnswer(job_id=job_id, status=await operator.fail(job_id, ask.reason, retry=ask.retry))
+async def fail_job(operator: OperatorDep, job_id: JobId, ask: shapes.FailAsk = shapes.NO_RETRY) -> shapes.FailAnswer:
+    """Make it a dead letter, whether it waits or runs; with `retry`, only fail the running attempt."""
+    return shapes.FailAnswer(job_id=job_id, status=await operator.jobs.fail(job_id, ask.reason, retry=ask.retry))
 
 
 @jobs.act("/{job_id}/retry/", "job.retry", target="job_id")
-async def retry_job(operator: TheOperator, job_id: JobId, ask: Reason = NO_REASON) -> shapes.RetryAnswer:
+async def retry_job(operator: OperatorDep, job_id: JobId, ask: Reason = NO_REASON) -> shapes.RetryAnswer:
     """Run a finished job again as a new one, or make a scheduled one due now."""
-    done = await operator.retry(job_id, ask.reason)
+    done = await operator.jobs.retry(job_id, ask.reason)
     return shapes.RetryAnswer(job_id=done.job_id, status=done.state, made=done.made)
+
+
+stuck = Operations("Jobs", "/admin/jobs")
+
+
+class StuckQuery(Ask):
+    older_than: Length = Field(default="1h", description="Only jobs that have been running for longer than this.")
+    kind: Text | None = None
+
+
+class StuckJob(Shape):
+    job_id: PublicId = Field(validation_alias="id")
+    job_type: str = Field(validation_alias="kind")
+    status: State = Field(validation_alias="state")
+    attempts: int = Field(validation_alias="attempt")
+    created_at: datetime
+    started_at: datetime | None
+    worker_id: UUID | None = Field(examples=["0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"])
+
+
+class StuckJobs(Shape):
+    jobs: list[StuckJob]
+
+
+class ReleaseAsk(Reason):
+    """The reason, and which jobs: those that have been running for longer than this, of one kind or of any."""
+
+    # Required, as on the command line, so that none is released by mistake.
+    older_than: Length = Field(examples=["1h"], json_schema_extra={"pattern": r"^[0-9]+(\.[0-9]+)?(d|h|m|s|ms)"})
+    kind: Text | None = Field(default=None, examples=["email_ingestion_fetch"])
+
+
+class ReleaseAnswer(Shape):
+    job_id: PublicId
+    status: State
+
+
+class ReleasedJobs(Shape):
+    released: list[ReleaseAnswer]
+
+
+@stuck.read("/stuck/")
+async def list_stuck_jobs(operator: OperatorDep, query: Annotated[StuckQuery, Query()]) -> StuckJobs:
+    """List jobs that have been running for long, the longest first."""
+    found = await operator.stuck.search(duration(query.older_than), kind=query.kind)
+    return StuckJobs(jobs=[StuckJob.model_validate(job) for job in found])
+
+
+@stuck.act("/release/", "job.release")
+async def release_jobs(operator: OperatorDep, ask: ReleaseAsk) -> ReleasedJobs:
+    """Make jobs ready again that have been running for long, their attempts not counted."""
+    length = duration(ask.older_than)
+    released = []
+    for job in await operator.stuck.search(length, kind=ask.kind):
+        try:
+            record = await operator.stuck.release(job.id, ask.reason, older_than=length)
+        except (IllegalTransition, JobNotFound):
+            continue  # it has ended meanwhile, or was asked to stop
+        released.append(ReleaseAnswer(job_id=job.id, status=record.state))
+    return ReleasedJobs(released=released)
+
+
+@stuck.act("/{job_id}/release/", "job.release", target="job_id")
+async def release_job(operator: OperatorDep, job_id: JobId, ask: Reason = NO_REASON) -> ReleaseAnswer:
+    """Make a running job ready again, its attempt not counted; a later outcome of its worker is refused."""
+    return ReleaseAnswer(job_id=job_id, status=(await operator.stuck.release(job_id, ask.reason)).state)
+
+
+trace = Operations("Jobs", "/admin/trace")
+
+
+class TraceError(Shape):
+    type: str | None
+    message: str | None
+    error_class: str | None = Field(validation_alias="class")
+
+
+class TraceJob(Shape):
+    job_id: PublicId = Field(validation_alias="id")
+    job_type: str = Field(validation_alias="kind")
+    status: State = Field(validation_alias="state")
+    queue: str
+    tenant: str | None
+    attempt_count: int = Field(validation_alias="attempt")
+    max_attempts: int
+    created_at: datetime
+    created_by: str | None
+    scheduled_at: datetime | None = Field(validation_alias="run_at")
+    started_at: datetime | None
+    finished_at: datetime | None
+    parent_id: PublicId | None
+    retry_of: PublicId | None
+    error: TraceError | None = Field(description="The last one.")
+    under: PublicId | None = Field(description="The job in this answer of which it is a child or a retry.")
+    relation: Relation | None
+    depth: int = Field(description="The number of its ancestors in this answer.")
+
+
+class Trace(Shape):
+    correlation_id: str
+    jobs: list[TraceJob] = Field(description="In the order of their creation.")
+    cut: bool = Field(description="There are more; these are the newest, and their ancestors.")
+
+
+@trace.read("/{correlation_id:path}/")
+async def trace_jobs(operator: OperatorDep, correlation_id: Text) -> Trace:
+    """Show all jobs with a correlation id, or with that of the job whose id is given, as a tree."""
+    tree = await operator.trace.find(correlation_id)
+    jobs = [TraceJob.model_validate(member) for member in tree.members]
+    return Trace(correlation_id=tree.correlation_id, jobs=jobs, cut=tree.cut)

@@ -1,9 +1,9 @@
-"""Schedules over HTTP: what is enqueued again and again, and when."""
+"""Schedules over HTTP."""
 
 from datetime import datetime
 
 from dutiful.operator import Operator
-from dutiful.web.gates import TheOperator
+from dutiful.web.admission import OperatorDep
 from dutiful.web.operations import Operations
 from dutiful.web.problems import Problem
 from dutiful.web.shapes import NO_REASON, PublicId, Reason, Removed, Shape, Text
@@ -33,35 +33,35 @@ class ScheduleAnswer(Shape):
 
 
 @schedules.read("/")
-async def list_schedules(operator: TheOperator) -> Schedules:
+async def list_schedules(operator: OperatorDep) -> Schedules:
     """List the schedules, and when each fires next."""
-    return Schedules(schedules=[Schedule.model_validate(one) for one in await operator.schedules()])
+    return Schedules(schedules=[Schedule.model_validate(one) for one in await operator.schedules.all()])
 
 
 @schedules.act("/{name:path}/enable/", "schedule.enable", target="name")
-async def enable_schedule(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> ScheduleAnswer:
+async def enable_schedule(operator: OperatorDep, name: Text, ask: Reason = NO_REASON) -> ScheduleAnswer:
     """Let a schedule fire again."""
     await _check_known(operator, name)
-    await operator.enable_schedule(name, True, ask.reason)
+    await operator.schedules.enable(name, True, ask.reason)
     return ScheduleAnswer(name=name, enabled=True)
 
 
 @schedules.act("/{name:path}/disable/", "schedule.disable", target="name")
-async def disable_schedule(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> ScheduleAnswer:
-    """Let a schedule not fire any more, until it is enabled."""
+async def disable_schedule(operator: OperatorDep, name: Text, ask: Reason = NO_REASON) -> ScheduleAnswer:
+    """Stop a schedule from firing, until it is enabled."""
     await _check_known(operator, name)
-    await operator.enable_schedule(name, False, ask.reason)
+    await operator.schedules.enable(name, False, ask.reason)
     return ScheduleAnswer(name=name, enabled=False)
 
 
 @schedules.act("/{name:path}/remove/", "schedule.remove", target="name")
-async def remove_schedule(operator: TheOperator, name: Text, ask: Reason = NO_REASON) -> Removed:
-    """Forget a schedule that the code no longer declares."""
+async def remove_schedule(operator: OperatorDep, name: Text, ask: Reason = NO_REASON) -> Removed:
+    """Remove a schedule that the code no longer declares."""
     await _check_known(operator, name)
-    await operator.remove_schedule(name, ask.reason)
+    await operator.schedules.remove(name, ask.reason)
     return Removed(name=name, removed=True)
 
 
 async def _check_known(operator: Operator, name: str) -> None:
-    if name not in (schedule.name for schedule in await operator.schedules()):
+    if name not in (schedule.name for schedule in await operator.schedules.all()):
         raise Problem(404, f"there is no schedule {name!r}")

@@ -1,4 +1,4 @@
-"""A job as its user may see it: how it fares and what came of it, never what it was given or how it is run."""
+"""A job's status for its user: state, progress and result, but not its payload or how it is run."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -11,21 +11,21 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from dutiful.core import ids
-from dutiful.core.event import Event, EventType
+from dutiful.core.events import Event, EventType
 from dutiful.core.job import JobRecord, PhaseRecord
 from dutiful.core.pipeline import PhaseState
 from dutiful.core.principal import Role
-from dutiful.core.transitions import State
-from dutiful.watcher.items import Gap, Item, Snapshot
+from dutiful.core.states import State
+from dutiful.events.items import Gap, Item, Snapshot
+from dutiful.web.admission import AppDep, OperatorDep
 from dutiful.web.endpoint import send_stream
-from dutiful.web.gates import TheApp, TheOperator
 from dutiful.web.operations import Operations
 from dutiful.web.shapes import ExactJobId, PublicId, Shape
 from dutiful.web.sse import HEADERS, PING, Encoded, event_stream
 
-LIFE = 15 * 60.0  # then a stream ends and its reader comes back, perhaps to a server that has less to do
-LOOK = PING - 1.0  # so often whoever reads it is looked at again, for a token may have been revoked
-# What an event tells beyond these is for those who run jobs.
+LIFE = 15 * 60.0  # then a stream ends and its reader reconnects, perhaps to a server with less load
+RECHECK = PING - 1.0  # how often the reader is authenticated again, because a token may have been revoked
+# The data of each event that users may see; the rest is for operators.
 SHOWN: dict[EventType, tuple[str, ...]] = {
     EventType.ENQUEUED: ("run_at",),
     EventType.STARTED: ("attempt",),
@@ -90,35 +90,35 @@ class EventsResponse(StreamingResponse):
 
 
 @status.read("/{job_id}")
-async def get_status(operator: TheOperator, job_id: ExactJobId) -> JobStatus:
-    """Tell how a job fares: where it stands, how far it is, what came of it."""
-    return _status(await operator.job(job_id), await operator.phases(job_id))
+async def get_status(operator: OperatorDep, job_id: ExactJobId) -> JobStatus:
+    """Show a job's state, progress and result."""
+    return _status(await operator.jobs.get(job_id), await operator.jobs.phases(job_id))
 
 
 @status.read("/{job_id}/events", stream=True)
-async def get_status_events(operator: TheOperator, app: TheApp, request: Request, job_id: ExactJobId) -> EventsResponse:
-    """Follow a job as server-sent events: a snapshot first, then what happens, with pings in between."""
-    await operator.job(job_id)
+async def get_status_events(operator: OperatorDep, app: AppDep, request: Request, job_id: ExactJobId) -> EventsResponse:
+    """Follow a job as server-sent events: a snapshot, then events, with pings in between."""
+    await operator.jobs.get(job_id)
     stream = event_stream(app, job_id, types=list(SHOWN), tenant=operator.tenant, encoded=ENCODED)
-    return await begun(stream, request)
+    return await events_response(stream, request)
 
 
-async def begun(stream: AsyncGenerator[bytes, None], request: Request) -> EventsResponse:
-    """The response, when the stream has begun: what is wrong with the question is told before."""
-    return EventsResponse(await anext(stream), _for_a_while(stream, request.state.still), request.state.ended)
+async def events_response(stream: AsyncGenerator[bytes, None], request: Request) -> EventsResponse:
+    """The response of a stream that has begun, so that errors of the request come before it."""
+    return EventsResponse(await anext(stream), _limited(stream, request.state.still_allowed), request.state.ended)
 
 
-async def _for_a_while(
-    stream: AsyncGenerator[bytes, None], still: Callable[[], Awaitable[bool]]
+async def _limited(
+    stream: AsyncGenerator[bytes, None], still_allowed: Callable[[], Awaitable[bool]]
 ) -> AsyncGenerator[bytes, None]:
-    """Whoever has lost the right to see it gets nothing more after the next look; pings make sure that there is one."""
+    """Ends the stream after LIFE, or at the next check after its reader lost access; pings cause checks."""
     clock = asyncio.get_running_loop().time
-    end, look = clock() + LIFE, clock() + LOOK
+    end, recheck = clock() + LIFE, clock() + RECHECK
     async with aclosing(stream):
         async for piece in stream:
-            if clock() > look:
-                look = clock() + LOOK
-                if not await still():
+            if clock() > recheck:
+                recheck = clock() + RECHECK
+                if not await still_allowed():
                     return
             yield piece
             if clock() > end:

@@ -1,4 +1,4 @@
-"""Tokens over HTTP: made, listed and revoked by an administrator."""
+"""Tokens of the admin API over HTTP, for administrators."""
 
 from datetime import datetime
 
@@ -7,7 +7,7 @@ from pydantic import Field
 
 from dutiful.core.errors import PayloadInvalid
 from dutiful.core.principal import Role
-from dutiful.web.gates import TheOperator
+from dutiful.web.admission import OperatorDep
 from dutiful.web.operations import Operations
 from dutiful.web.problems import Problem, field_problem
 from dutiful.web.shapes import NO_REASON, Ask, LongText, Moment, PublicId, Reason, Shape, Text
@@ -32,7 +32,7 @@ class Tokens(Shape):
 
 
 class TokenAsk(Ask):
-    name: Text = Field(description="Who or what uses it: the principal of what is done with it.", examples=["ada"])
+    name: Text = Field(description="Who or what uses it: the principal in the audit trail.", examples=["ada"])
     role: Role
     tenant: Text | None = None
     expires_at: Moment | None = None
@@ -40,34 +40,34 @@ class TokenAsk(Ask):
 
 
 class NewToken(Token):
-    token: str = Field(description="The secret; it is told only now, for just a hash of it is kept.")
+    token: str = Field(description="The secret; it is shown only once, because only a hash of it is stored.")
 
 
 class RevokeAnswer(Shape):
     id: PublicId
-    changed: bool = Field(description="False: it was revoked before.")
+    changed: bool = Field(description="false: it was revoked before.")
 
 
 @tokens.read("/")
-async def list_tokens(operator: TheOperator) -> Tokens:
+async def list_tokens(operator: OperatorDep) -> Tokens:
     """List all tokens, the newest first, without their secrets."""
-    return Tokens(tokens=[Token.model_validate(one) for one in await operator.tokens()])
+    return Tokens(tokens=[Token.model_validate(one) for one in await operator.tokens.all()])
 
 
 @tokens.act("/", "token.create", status=201)
-async def create_token(operator: TheOperator, ask: TokenAsk) -> NewToken:
-    """Make a token; its secret is told here and nowhere else."""
-    made, secret = await operator.create_token(ask.name, ask.role, ask.tenant, ask.expires_at, ask.reason)
+async def create_token(operator: OperatorDep, ask: TokenAsk) -> NewToken:
+    """Create a token; its secret is shown only in this answer."""
+    made, secret = await operator.tokens.create(ask.name, ask.role, ask.tenant, ask.expires_at, ask.reason)
     return NewToken(**msgspec.structs.asdict(made), token=secret)
 
 
 @tokens.act("/{token_id}/revoke/", "token.revoke", target="token_id")
-async def revoke_token(operator: TheOperator, token_id: Text, ask: Reason = NO_REASON) -> RevokeAnswer:
-    """Let a token open no door any more; it may be named by its secret, too."""
+async def revoke_token(operator: OperatorDep, token_id: Text, ask: Reason = NO_REASON) -> RevokeAnswer:
+    """Revoke a token, by its id or its secret."""
     try:
-        token = await operator.find_token(token_id)
+        token = await operator.tokens.find(token_id)
     except PayloadInvalid as error:
         raise field_problem("token_id", str(error)) from None
     if token is None:
         raise Problem(404, "there is no such token")
-    return RevokeAnswer(id=token.id, changed=await operator.revoke_token(token.id, ask.reason))
+    return RevokeAnswer(id=token.id, changed=await operator.tokens.revoke(token.id, ask.reason))

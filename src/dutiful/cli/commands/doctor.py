@@ -1,0 +1,284 @@
+"""`doctor`: checks the database, workers and jobs, and names remedies."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import typer
+
+from dutiful.app import Dutiful
+from dutiful.cli import FAILURE
+from dutiful.cli.options import AsJson
+from dutiful.cli.output.printing import console, now, plain, print_json, show
+from dutiful.cli.target import sqlite_file, target
+from dutiful.client.client import Client
+from dutiful.core import ids
+from dutiful.core.duration import brief
+from dutiful.core.errors import SchemaMismatch, StoreUnavailable
+from dutiful.core.metrics.alert import Alert, AlertRule, AlertState
+from dutiful.core.review.audit import AuditEvent
+from dutiful.core.states import State
+from dutiful.operator.explain import START, FleetState, paused_text, resume_command
+from dutiful.store.dead_letters import BulkRun
+from dutiful.store.queries import JobFilter, QueueRecord
+from dutiful.store.schedules import ScheduleRecord
+from dutiful.store.workers import Process, WorkerRecord
+
+OLD_TRANSACTION = timedelta(minutes=5)
+MANY_DEAD_ROWS = 200_000
+LONG_WAIT = timedelta(minutes=5)
+LATE = timedelta(minutes=1)
+SAMPLE = 200
+
+
+class Level(StrEnum):
+    PROBLEM = "problem"  # something does not work: exit code 1
+    WARNING = "warning"  # something may stop working
+
+
+class Finding(msgspec.Struct, frozen=True):
+    level: Level
+    what: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class Report:
+    url: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.level is not Level.PROBLEM for finding in self.findings)
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command(rich_help_panel="Set up")(doctor)
+
+
+def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Check the database, the workers and the jobs; name each problem with its remedy.
+
+    Exit code 1 means a problem; with warnings only, it is 0.
+    """
+    report = asyncio.run(_examine(target(ctx).any_app()))
+    if as_json:
+        print_json(
+            {"database": report.url, "healthy": report.healthy, "facts": report.facts, "findings": report.findings}
+        )
+    else:
+        _print(report)
+    if not report.healthy:
+        raise typer.Exit(FAILURE)
+
+
+def _print(report: Report) -> None:
+    from rich.text import Text
+
+    show(f"database  {plain(report.url)}")
+    for name, value in report.facts.items():
+        show(f"{name.replace('_', ' ')}  {plain(str(value))}")
+    show("")
+    out = console()
+    for finding in report.findings:
+        style = "bold red" if finding.level is Level.PROBLEM else "yellow"
+        out.print(Text.assemble((finding.level.value, style), f": {plain(finding.what)}"), soft_wrap=True)
+        out.print(f"  → {plain(finding.remedy)}", soft_wrap=True)
+    count = len(report.findings)
+    show("no problems found" if not count else f"{count} finding{'s' * (count != 1)}")
+
+
+async def _examine(app: Dutiful) -> Report:
+    store = app.make_store()
+    report = Report(store.url)
+    try:
+        await store.check_made()
+        async with app.opened() as client:
+            await _check(client, report, app.alert_rules())
+    except SchemaMismatch as error:
+        report.findings.append(Finding(Level.PROBLEM, error.problem, error.remedy))
+    except StoreUnavailable as error:
+        remedy = (
+            "check the address, that the server runs, and the role"
+            if sqlite_file(store) is None
+            else "check the path, the disk, and which processes use the file"
+        )
+        report.findings.append(Finding(Level.PROBLEM, str(error), remedy))
+    return report
+
+
+async def _check(client: Client, report: Report, rules: Mapping[str, AlertRule]) -> None:
+    store = client.store
+    health = await store.queries.health()
+    workers = await store.workers.all()
+    fleet = FleetState.of(workers, await store.control.pauses())
+    queues, moment = await store.queries.queues(), now()
+    report.facts = {name: _fact(value) for name, value in health.items() if name not in ("worries", "problems")}
+    report.facts["workers_alive"] = len(fleet.workers)
+    report.facts["audit_events_kept"] = _fact(await store.audit.retention()) or "forever"
+    report.findings += [
+        *_database(health),
+        *(
+            Finding(Level.PROBLEM, violation, "report it with this line; it is a bug")
+            for violation in await store.queries.check_places()
+        ),
+        *_queues(queues, fleet, moment),
+        *_kinds(await store.queries.jobs(JobFilter(state=State.READY, limit=SAMPLE)), fleet),
+        *_locks(fleet),
+        *_stopped(workers),
+        *_expired(len(await store.claims.expired(SAMPLE, now=moment - LATE))),
+        *_schedules(await store.schedules.all(), moment),
+        *_trail(await store.audit.unsealed(1), fleet, moment),
+        *_bulk(await store.dead_letters.bulk_runs(running=True), fleet),
+        *_alerts(await store.alerts.all(), rules, await store.alerts.last_check(), moment),
+        *(
+            Finding(
+                Level.WARNING,
+                f"{p.scope} {p.name} was {paused_text(p, moment)}",
+                f"`{resume_command(p)}`",
+            )
+            for p in fleet.pauses
+        ),
+    ]
+
+
+def _fact(value: Any) -> Any:
+    return brief(value) if isinstance(value, timedelta) else value
+
+
+def _database(health: dict[str, Any]) -> Iterator[Finding]:
+    for what, remedy in health.get("problems", []):
+        yield Finding(Level.PROBLEM, what, remedy)
+    for worry in health.get("worries", []):
+        what, _, remedy = worry.rpartition(": ")
+        yield Finding(Level.WARNING, what or worry, remedy)
+    oldest = health.get("oldest_transaction")
+    if oldest is not None and oldest > OLD_TRANSACTION:
+        yield Finding(
+            Level.WARNING,
+            f"a transaction has been open for {brief(oldest)}: dead rows cannot be removed, and claims slow down",
+            "find it in pg_stat_activity by xact_start and end it, or set idle_in_transaction_session_timeout",
+        )
+    dead = health.get("dead_rows", 0)
+    if dead > MANY_DEAD_ROWS:
+        yield Finding(
+            Level.WARNING,
+            f"the queue tables hold {dead:,} dead rows, so claims are slower than they could be",
+            "end old transactions, see that autovacuum runs, then `VACUUM` the tables ready and lease",
+        )
+    for name in ("fsync", "synchronous_commit"):
+        if health.get(name) == "off":
+            yield Finding(
+                Level.WARNING,
+                f"{name} is off: jobs that were acknowledged can be lost when the server crashes",
+                f"set {name} = on in postgresql.conf",
+            )
+
+
+def _queues(queues: Iterable[QueueRecord], fleet: FleetState, moment: datetime) -> Iterator[Finding]:
+    for queue in queues:
+        waited = moment - queue.oldest_ready_at if queue.oldest_ready_at else timedelta(0)
+        count = f"queue {queue.queue!r} has {queue.ready:,} ready job(s), the first made {brief(waited)} ago"
+        if not queue.ready or queue.paused:
+            continue
+        if not fleet.workers:
+            yield Finding(Level.PROBLEM, f"{count}, and no worker is alive", START)
+        elif not any(fleet.serving(queue.queue)):
+            yield Finding(
+                Level.PROBLEM, f"{count}, and no live worker serves it", "start a worker with a lane for this queue"
+            )
+        elif waited > LONG_WAIT:
+            yield Finding(Level.WARNING, f"{count}: workers do not keep up", "add slots to its lane, or workers")
+
+
+def _kinds(ready: Iterable[Any], fleet: FleetState) -> Iterator[Finding]:
+    """Kinds that no worker knows, in a sample of the ready jobs."""
+    for queue, kind in sorted({(job.queue, job.kind) for job in ready}):
+        serving = list(fleet.serving(queue))
+        if serving and not any(kind in worker.kinds for worker, _, _ in serving):
+            yield Finding(
+                Level.PROBLEM,
+                f"queue {queue!r} has ready jobs of kind {kind!r}, which no live worker that serves it knows",
+                "deploy the code that has this kind, or cancel the jobs",
+            )
+
+
+def _locks(fleet: FleetState) -> Iterator[Finding]:
+    by_mode = {worker.locks: worker.name for worker in fleet.workers if worker.locks is not None}
+    if len(by_mode) > 1:
+        how = " and ".join(f"as {mode} ({name})" for mode, name in sorted(by_mode.items()))
+        yield Finding(
+            Level.PROBLEM,
+            f"live workers keep named locks {how}: these do not exclude each other, so the later ones do not get locks",
+            "let all workers reach Postgres the same way, or set direct_url for those behind a pooler",
+        )
+
+
+def _stopped(workers: Iterable[WorkerRecord]) -> Iterator[Finding]:
+    for worker in workers:
+        if worker.process is not Process.STOPPED:
+            continue
+        leads = " and leads, so that schedules and due jobs may be late"
+        yield Finding(
+            Level.PROBLEM,
+            f"worker {worker.name} is stopped (by a signal or a debugger){leads if worker.leading else ''}",
+            f"continue it: `kill -CONT {worker.pid}`; or end it: `kill -KILL {worker.pid}`",
+        )
+
+
+def _expired(count: int) -> Iterator[Finding]:
+    if count:
+        what = f"{count} running job(s) lost their worker over {brief(LATE)} ago, and no worker has rescued them"
+        yield Finding(Level.PROBLEM, what, f"workers do that: {START}")
+
+
+def _trail(unsealed: Iterable[AuditEvent], fleet: FleetState, moment: datetime) -> Iterator[Finding]:
+    for oldest in unsealed:
+        waited = moment - oldest.at
+        what = f"audit events have waited for their seal for {brief(waited)}"
+        if fleet.workers and waited > LATE:
+            yield Finding(
+                Level.PROBLEM,
+                f"{what}, though workers are alive",
+                "check their logs for the sealer; if tenants are on, let workers log in as a role of the group "
+                "worker (`dutiful tenants status`), and restart them",
+            )
+        elif waited > LONG_WAIT:
+            yield Finding(
+                Level.WARNING, f"{what}: until then changes to them go undetected", f"workers seal them: {START}"
+            )
+
+
+def _bulk(runs: Iterable[BulkRun], fleet: FleetState) -> Iterator[Finding]:
+    for run in () if fleet.workers else runs:
+        public = ids.public(run.id)
+        what = f"bulk run {public} is at {run.done + run.skipped:,} of {run.total:,}, and no worker is alive"
+        yield Finding(Level.WARNING, f"{what} to continue it", f"{START}, or `dutiful bulk resume {public}`")
+
+
+def _alerts(
+    alerts: Iterable[Alert], rules: Mapping[str, AlertRule], watched: datetime | None, moment: datetime
+) -> Iterator[Finding]:
+    for alert in alerts:
+        if alert.state is not AlertState.FIRING:
+            continue
+        rule, series = rules.get(alert.rule), f" ({alert.series})" if alert.series else ""
+        what = f"alert {alert.rule!r}{series} has fired for {brief(moment - alert.since)}: {alert.summary}"
+        remedy = "see `dutiful alerts`" if rule is None or rule.runbook is None else f"read {rule.runbook}"
+        if watched is None:
+            # The state when a worker last evaluated it.
+            yield Finding(Level.WARNING, f"{what}; no worker evaluates alerts any more", START)
+        else:
+            yield Finding(Level.PROBLEM, what, remedy)
+
+
+def _schedules(schedules: Iterable[ScheduleRecord], moment: datetime) -> Iterator[Finding]:
+    for schedule in schedules:
+        if schedule.enabled and moment - schedule.next_at > LATE:
+            what = f"schedule {schedule.name!r} should have fired {brief(moment - schedule.next_at)} ago"
+            yield Finding(Level.PROBLEM, what, f"workers do that: {START}")

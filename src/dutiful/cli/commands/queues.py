@@ -1,0 +1,71 @@
+"""`queues` and `stats`: counts of jobs by queue and by state."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from dutiful.cli.options import AsJson, Tenant
+from dutiful.cli.output.printing import ago, print_json, print_table, show
+from dutiful.cli.target import operate
+from dutiful.core.duration import brief, duration
+
+
+def register(cli: typer.Typer) -> None:
+    for command in (queues, stats):
+        cli.command(rich_help_panel="Operate")(command)
+
+
+def queues(ctx: typer.Context, tenant: Tenant = None, as_json: AsJson = False) -> None:
+    """List the queues that have jobs, with counts by state."""
+    found = operate(ctx, lambda operator: operator.queues.all(), tenant)
+    if as_json:
+        print_json({"queues": found})
+        return
+    print_table(
+        ("queue", "ready#", "running#", "scheduled#", "blocked#", "oldest ready", "paused"),
+        (
+            (
+                q.queue,
+                *(_about(count, q.estimated) for count in (q.ready, q.running, q.scheduled, q.blocked)),
+                ago(q.oldest_ready_at),
+                "paused" if q.paused else None,
+            )
+            for q in found
+        ),
+        empty="no queue has jobs",
+    )
+
+
+def stats(
+    ctx: typer.Context,
+    since: Annotated[str, typer.Option(metavar="TIME", help="Count jobs that ended within this time.")] = "1h",
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count jobs by state: live ones, and those that ended lately.
+
+    \b
+    Examples:
+      dutiful stats --since 24h
+    """
+    length = duration(since, "--since")
+    found = operate(ctx, lambda operator: operator.queues.stats(length), tenant)
+    if as_json:
+        print_json(msgspec.structs.asdict(found))
+        return
+    rows: list[tuple[Any, ...]] = [("now", state, count) for state, count in found.live.items()]
+    rows += [(f"last {brief(length)}", state, count) for state, count in found.finished.items() if count]
+    print_table(
+        ("when", "state", "jobs#"),
+        ((when, state, _about(count, found.estimated)) for when, state, count in rows),
+        empty="no jobs",
+    )
+    show(f"dead letters {found.dead_letters:,}, workers alive {found.workers:,}")
+    if found.oldest_ready_at is not None:
+        show(f"the oldest ready job was due {ago(found.oldest_ready_at)}")
+
+
+def _about(count: int, estimated: bool) -> int | str:
+    """Marks estimates of many; estimates of few are nearly exact."""
+    return f"~{count:,}" if estimated and count >= 1_000 else count

@@ -1,0 +1,201 @@
+"""`worker`: runs jobs until TERM or INT."""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+import uuid_utils.compat
+
+from dutiful.app import Dutiful
+from dutiful.cli.options import LogFormat, LogLevel, adopt_log_format, set_up_logging
+from dutiful.cli.target import target as chosen
+from dutiful.core.errors import ShutdownTimeout, UsageError
+from dutiful.maintenance.rescuer import Rescuer
+from dutiful.settings import LaneSettings
+from dutiful.worker.counters import AttemptCounters
+from dutiful.worker.supervisor import WORKER_ID, Supervisor, child_command
+from dutiful.worker.worker import Worker
+
+log = logging.getLogger("dutiful.worker")
+
+
+def register(cli: typer.Typer) -> None:
+    cli.command()(worker)
+
+
+def worker(
+    ctx: typer.Context,
+    app_name: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:NAME]", help="The app, as in myapp.jobs:app.", show_default=False)
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="A named set of settings: development, production, or one of your own.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many worker processes to run.")] = 1,
+    fast: Annotated[int | None, typer.Option(min=0, help="Slots of the lane `fast`; 0 leaves it out.")] = None,
+    general: Annotated[int | None, typer.Option(min=0, help="Slots of the lane `general`.")] = None,
+    lane: Annotated[
+        list[str] | None, typer.Option(help='A lane of your own, as in "reports=2:reports,exports"; may be repeated.')
+    ] = None,
+    kinds: Annotated[str | None, typer.Option(help="Only these kinds, separated by commas.")] = None,
+    tenant: Annotated[
+        list[str] | None, typer.Option(help="Only jobs of this tenant; may be repeated.", metavar="TENANT")
+    ] = None,
+    lease: Annotated[str | None, typer.Option(help="How long a claim holds unless renewed, as in 30s.")] = None,
+    grace: Annotated[str | None, typer.Option(help="How long running jobs may take to finish at shutdown.")] = None,
+    poll: Annotated[str | None, typer.Option(help="How often to look for jobs without a hint.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="How many jobs a lane claims at most at once.")] = None,
+    no_services: Annotated[bool, typer.Option("--no-services", help="Only run jobs, never lead.")] = False,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = None,
+) -> None:
+    """Run jobs until TERM or INT; then finish running jobs within the grace period.
+
+    A second INT interrupts running jobs (exit code 1), QUIT ends at once, TTIN prints the stacks of all threads.
+    """
+    set_up_logging(log_level, log_format)
+    app = chosen(ctx).app(app_name)
+    app.configure(profile=profile)
+    app.configure(
+        lanes=_lanes(app, fast, general, lane),
+        kinds=kinds,
+        claim_tenants=tenant or None,
+        lease=lease,
+        grace=grace,
+        poll=poll,
+        batch=batch,
+    )
+    adopt_log_format(app, log_format)
+    if not app.kinds:
+        raise UsageError("the app has no kinds; import the modules that define them where the app is made")
+    _run(_exit_after(_supervise(app, processes) if processes > 1 else _serve(app, services=not no_services)))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+async def _exit_after(work: Coroutine[Any, Any, int]) -> None:
+    code = await work
+    # At once: closing the event loop would wait for handlers and threads that do not stop.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _serve(app: Dutiful, *, services: bool) -> int:
+    given = os.environ.get(WORKER_ID)
+    if given:
+        threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
+    async with app.opened() as client:
+        worker = app.make_worker(client, services=services, worker_id=UUID(given) if given else None)
+        _handle_signals(worker)
+        lanes = ", ".join(f"{lane.name} {lane.slots}" for lane in app.settings.lanes)
+        profile = f"; profile {app.settings.profile}" if app.settings.profile else ""
+        whose = f"; of {', '.join(app.settings.claim_tenants)} only" if app.settings.claim_tenants else ""
+        kinds = len(app.settings.kinds or app.kinds)
+        summary = f"lanes {lanes}; {kinds} {'kind' if kinds == 1 else 'kinds'}{whose}{profile}"
+        log.info("worker %s on %s: %s", os.getpid(), client.store.url, summary)
+        try:
+            await worker.run()
+        except ShutdownTimeout as error:
+            log.warning("%s", error)
+            return 1
+        finally:
+            if client.tracer is not None:
+                await asyncio.to_thread(client.tracer.flush)
+        log.info("worker %s stopped; no job was left running", os.getpid())
+        return 0
+
+
+def _stop_without(supervisor: int) -> None:
+    """Stops this worker when its supervisor was killed; a new supervisor starts its own workers."""
+    while os.getppid() == supervisor:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _handle_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    interrupts = 0
+
+    def interrupt() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            log.info("stopping: running jobs may finish; interrupt again to stop them")
+            worker.stop()
+        else:
+            worker.abort()
+
+    def stop() -> None:
+        log.info("stopping: running jobs may finish")
+        worker.stop()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGQUIT, lambda: worker.abort(cleanup=0.0))
+    # In C, so that it works even while a handler blocks the event loop.
+    faulthandler.register(signal.SIGTTIN, all_threads=True)
+
+
+async def _supervise(app: Dutiful, processes: int) -> int:
+    async with app.opened() as client:  # fails here, once, if the database is unusable
+        client.store.check_worker()
+        counters, supervisor_id = AttemptCounters(), uuid_utils.compat.uuid7()
+        rescuer = Rescuer(client.store, app.kinds, on_rescue=counters.rescued)
+
+        async def reclaim(worker_id: UUID) -> None:
+            held = await client.store.claims.held_by(worker_id)
+            if held:
+                await rescuer.rescue(held)
+                client.delivery.hint(frozenset())
+            await client.store.workers.remove(worker_id)
+            if app.settings.metrics:
+                await counters.flush(client.store.metrics, supervisor_id)
+
+        return await Supervisor(child_command(_single(sys.argv[1:])), processes, reclaim).run()
+
+
+def _single(arguments: list[str]) -> list[str]:
+    """The arguments without --processes."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument == "--processes":
+            skip = True
+        elif not argument.startswith("--processes="):
+            kept.append(argument)
+    return kept
+
+
+def _lanes(
+    app: Dutiful, fast: int | None, general: int | None, own: list[str] | None
+) -> tuple[LaneSettings, ...] | str | None:
+    if own:
+        return ";".join(own)
+    if fast is None and general is None:
+        return None
+    slots = {"fast": fast, "general": general}
+    lanes = (
+        LaneSettings(lane.name, given if (given := slots.get(lane.name)) is not None else lane.slots, lane.queues)
+        for lane in app.settings.lanes
+    )
+    return tuple(lane for lane in lanes if lane.slots > 0)

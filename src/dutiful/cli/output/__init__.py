@@ -1,0 +1,1 @@
+"""Prints results: tables and pages for people, JSON for programs."""

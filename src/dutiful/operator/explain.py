@@ -1,0 +1,257 @@
+"""Explains to people why a job is in its state: why it waits, what it depends on, what they can do."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from dutiful.core import ids
+from dutiful.core.breaker.state import BreakerState
+from dutiful.core.breaker.state import due as is_due
+from dutiful.core.duration import brief
+from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.states import State
+from dutiful.store.breakers import BreakerRecord
+from dutiful.store.control import EVERY_LANE, Pause, PauseScope
+from dutiful.store.workers import LaneRecord, WorkerRecord
+
+CLOSED = BreakerState.CLOSED
+ZERO = timedelta(0)
+START = "start one with `dutiful worker`"
+
+
+class Why(StrEnum):
+    """The reason why a job is in its state."""
+
+    FINISHED = "finished"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    LEASE_EXPIRED = "lease_expired"
+    NOT_DUE = "not_due"
+    RETRY = "retry"
+    SNOOZED = "snoozed"
+    DEPENDENCY = "dependency"
+    KIND_PAUSED = "kind_paused"
+    QUEUE_PAUSED = "queue_paused"
+    LANE_PAUSED = "lane_paused"
+    BREAKER = "breaker"
+    GATED = "gated"
+    NO_WORKER = "no_worker"
+    QUEUE_UNSERVED = "queue_unserved"
+    KIND_UNKNOWN = "kind_unknown"
+    TENANT_UNSERVED = "tenant_unserved"
+    SUSPECT = "suspect"
+    IN_LINE = "in_line"
+    NEXT = "next"
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`sentence` completes "It …"; `remedy` is what a person can do about it, if anything."""
+
+    code: Why
+    sentence: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """The live workers, the pauses and the breakers; only a `fleetwide` principal learns who paused what."""
+
+    workers: tuple[WorkerRecord, ...]
+    pauses: tuple[Pause, ...]
+    fleetwide: bool = True
+    breakers: tuple[BreakerRecord, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        workers: list[WorkerRecord],
+        pauses: list[Pause],
+        *,
+        fleetwide: bool = True,
+        breakers: Sequence[BreakerRecord] = (),
+    ) -> "FleetState":
+        return cls(tuple(w for w in workers if w.alive), tuple(pauses), fleetwide, tuple(breakers))
+
+    def paused(self, scope: PauseScope, name: str) -> Pause | None:
+        """Its pause: its own, or that of all lanes."""
+        names = (name, EVERY_LANE) if scope is PauseScope.LANE else (name,)
+        return next((p for p in self.pauses if p.scope is scope and p.name in names), None)
+
+    def breaker(self, kind: str) -> BreakerRecord | None:
+        """The one that blocks jobs of the kind."""
+        return next((r for r in self.breakers if kind in r.kinds and r.breaker.state is not CLOSED), None)
+
+    def serving(self, queue: str) -> Iterator[tuple[WorkerRecord, str, LaneRecord]]:
+        """The lanes that take jobs from the queue."""
+        for worker in self.workers:
+            for name, lane in worker.lanes.items():
+                if lane.serves(queue):
+                    yield worker, name, lane
+
+    def taking(self, record: JobRecord) -> list[tuple[WorkerRecord, str, LaneRecord]]:
+        """The lanes that take the job: they serve its queue and its tenant, and know its kind."""
+        return [
+            (worker, name, lane)
+            for worker, name, lane in self.serving(record.queue)
+            if record.kind in worker.kinds and (not lane.tenants or record.tenant in lane.tenants)
+        ]
+
+    def slots(self, record: JobRecord) -> tuple[int, int]:
+        """All slots that could run the job, and how many of them are busy."""
+        lanes = [lane for _, _, lane in self.taking(record)]
+        return sum(lane.slots for lane in lanes), sum(lane.busy for lane in lanes)
+
+
+def finished(record: JobRecord, now: datetime) -> Explanation:
+    ended = "" if record.finished_at is None else f" {brief(now - record.finished_at)} ago"
+    done = record.state is State.COMPLETED
+    remedy = None if done else f"`dutiful jobs retry {ids.public(record.id)}` runs it again as a new job"
+    return Explanation(Why.FINISHED, f"has ended as {record.state.replace('_', ' ')}{ended}", remedy)
+
+
+def running(record: JobRecord, now: datetime) -> Explanation:
+    public = ids.public(record.id)
+    if record.expires_at is not None and record.expires_at < now:
+        ago = brief(now - record.expires_at)
+        return Explanation(
+            Why.LEASE_EXPIRED,
+            f"was running, but its worker did not renew its lease, which ended {ago} ago; a live worker will rescue it",
+            f"if no worker is alive, {START}",
+        )
+    since = "" if record.started_at is None else f" for {brief(now - record.started_at)}"
+    attempt = f"(attempt {record.attempt} of {record.max_attempts})"
+    if record.cancel_requested_at is not None:
+        asked = brief(now - record.cancel_requested_at)
+        return Explanation(Why.STOPPING, f"has been running{since} {attempt} and was asked to stop {asked} ago")
+    return Explanation(Why.RUNNING, f"has been running{since} {attempt}", f"`dutiful jobs cancel {public}` stops it")
+
+
+def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], now: datetime) -> Explanation:
+    due = f"{run_at:%Y-%m-%d %H:%M:%S} UTC, in {brief(run_at - now)}"
+    remedy = f"`dutiful jobs retry {ids.public(record.id)}` makes it due now"
+    last = next((a for a in reversed(attempts) if a.outcome != "refused"), None)
+    if last is None:
+        return Explanation(Why.NOT_DUE, f"is not due until {due}", remedy)
+    error = last.error or {}
+    if last.outcome == "snoozed":
+        return Explanation(Why.SNOOZED, f"asked to be run later (snoozed); it is due at {due}", remedy)
+    what = f"{error.get('type', last.outcome)}: {error.get('message', '')}".rstrip(": ").splitlines()
+    tried = f"attempt {record.attempt} of {record.max_attempts}"
+    return Explanation(Why.RETRY, f"waits to be retried after {tried} ended with {what[0]}; it is due at {due}", remedy)
+
+
+def gate(record: JobRecord, needs: list[JobRecord], fleet: FleetState, now: datetime) -> Explanation | None:
+    """What blocks a job; None if nothing does any more, and it only has to be promoted."""
+    if record.gate == "dependency":
+        waiting = [n for n in needs if n.state not in (State.COMPLETED, State.COMPLETED_WITH_ERRORS)]
+        if not waiting:
+            return None
+        named = ", ".join(f"{ids.public(n.id)} ({n.kind}, {n.state})" for n in waiting[:3])
+        more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+        remedy = f"`dutiful jobs show {ids.public(waiting[0].id)}` shows what that one waits for"
+        return Explanation(Why.DEPENDENCY, f"depends on jobs that have not completed: {named}{more}", remedy)
+    if record.gate == "paused":
+        if found := _paused(PauseScope.KIND, record.kind, fleet, now):
+            return found
+        waits_for = fleet.breaker(record.kind)
+        if waits_for is not None and waits_for.breaker.state is BreakerState.HALF_OPEN and not waits_for.probing:
+            # A job that no worker takes is not released as a probe.
+            return unserved(record, fleet, now) or _breaker_open(record.kind, fleet, now)
+        return _breaker_open(record.kind, fleet, now)
+    if record.gate == "breaker":
+        refused_by = next((r for r in fleet.breakers if r.breaker.name == record.gate_key), None)
+        if refused_by is None or refused_by.breaker.state is CLOSED:
+            return None
+        return _waits_for(refused_by, fleet, now, "it calls")
+    return Explanation(Why.GATED, f"is blocked by {record.gate} {record.gate_key or ''}".rstrip())
+
+
+def _paused(scope: PauseScope, name: str, fleet: FleetState, now: datetime) -> Explanation | None:
+    pause = fleet.paused(scope, name)
+    if pause is None:
+        return None
+    code = {"kind": Why.KIND_PAUSED, "queue": Why.QUEUE_PAUSED, "lane": Why.LANE_PAUSED}[scope]
+    every = scope is PauseScope.LANE and pause.name == EVERY_LANE
+    what = "every lane" if every else f"its {scope} {name!r}"
+    if not fleet.fleetwide:
+        return Explanation(code, f"waits because {what} is paused")
+    return Explanation(code, f"waits because {what} was {paused_text(pause, now)}", f"`{resume_command(pause)}`")
+
+
+def _breaker_open(kind: str, fleet: FleetState, now: datetime) -> Explanation | None:
+    waits_for = fleet.breaker(kind)
+    return None if waits_for is None else _waits_for(waits_for, fleet, now, "its kind needs")
+
+
+def _waits_for(waits_for: BreakerRecord, fleet: FleetState, now: datetime, what: str) -> Explanation:
+    if not fleet.fleetwide:
+        return Explanation(Why.BREAKER, f"waits because a service that {what} is failing")
+    breaker = waits_for.breaker
+    if breaker.state is BreakerState.HALF_OPEN and waits_for.probing:
+        state = "which is half-open: other jobs probe whether calls succeed again"
+    elif breaker.state is BreakerState.HALF_OPEN or is_due(breaker, now):
+        state = "which is half-open: waiting jobs are released in turn, to probe whether calls succeed again"
+    else:
+        until = breaker.open_until or now
+        state = f"which is open until {until:%Y-%m-%d %H:%M:%S} UTC, for {brief(max(until - now, ZERO))}"
+    remedy = f"`dutiful breakers reset {breaker.name}`, if the service is back"
+    return Explanation(Why.BREAKER, f"waits for the breaker {breaker.name!r}, {state}", remedy)
+
+
+def unserved(record: JobRecord, fleet: FleetState, now: datetime) -> Explanation | None:
+    """Why no worker takes a due job; None if one can."""
+    queue, kind = record.queue, record.kind
+    if found := _paused(PauseScope.KIND, kind, fleet, now) or _paused(PauseScope.QUEUE, queue, fleet, now):
+        return found
+    if (waits_for := fleet.breaker(kind)) is not None and waits_for.breaker.state is BreakerState.OPEN:
+        return _breaker_open(kind, fleet, now)
+    if not fleet.workers:
+        return Explanation(Why.NO_WORKER, "waits because no worker is alive", START)
+    serving = list(fleet.serving(queue))
+    if not serving:
+        lanes = f"start a worker with a lane for it: `dutiful worker --lane 'more=1:{queue}'`"
+        return Explanation(Why.QUEUE_UNSERVED, f"waits because no live worker serves its queue {queue!r}", lanes)
+    knowing = [(worker, lane) for worker, lane, _ in serving if kind in worker.kinds]
+    if not knowing:
+        remedy = "deploy the code that has this kind to a worker that serves the queue"
+        sentence = f"waits because no live worker that serves its queue {queue!r} knows its kind {kind!r}"
+        return Explanation(Why.KIND_UNKNOWN, sentence, remedy)
+    taking = fleet.taking(record)
+    if not taking:
+        own = "it has none" if record.tenant is None else f"not of its own, {record.tenant!r}"
+        sentence = f"waits because the live workers that could run it take jobs of certain tenants only, and {own}"
+        return Explanation(Why.TENANT_UNSERVED, sentence, "start a worker without --tenant, or with this one")
+    lane = taking[0][1]
+    if all(fleet.paused(PauseScope.LANE, name) for _, name, _ in taking):
+        return _paused(PauseScope.LANE, lane, fleet, now)
+    return None
+
+
+def in_line(record: JobRecord, fleet: FleetState, ahead: int, *, exact: bool) -> Explanation:
+    """Nothing blocks it: how many jobs are ahead; `exact` is False if `ahead` counts the whole queue."""
+    if record.state is not State.READY:
+        return Explanation(Why.NEXT, "is free to run; a worker makes it ready within a second or two")
+    slots, busy = fleet.slots(record)
+    served = f"{busy} of the {slots} slots that serve its queue {record.queue!r} are busy"
+    if record.crashes:
+        sentence = f"was running when a worker died, so it is run alone, as soon as a slot is idle; {served}"
+        return Explanation(Why.SUSPECT, sentence)
+    if not ahead:
+        return Explanation(Why.NEXT, f"is the next of its queue to be taken; {served}")
+    count = f"{'about' if exact else 'up to'} {ahead:,} job{'s are' if ahead > 1 else ' is'} ahead of it"
+    return Explanation(Why.IN_LINE, f"waits for a slot: {count}; {served}", "give its lane more slots, or add workers")
+
+
+def resume_command(pause: Pause) -> str:
+    """Quoted, because `*` means files to a shell."""
+    return f"dutiful resume {pause.scope} {shlex.quote(pause.name)}"
+
+
+def paused_text(pause: Pause, now: datetime) -> str:
+    by = f" by {pause.by}" if pause.by else ""
+    reason = f": {pause.reason}" if pause.reason else ""
+    return f"paused {brief(now - pause.since)} ago{by}{reason}"

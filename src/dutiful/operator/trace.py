@@ -1,0 +1,72 @@
+"""Jobs with the same correlation id, as a tree."""
+
+from uuid import UUID
+
+from dutiful.core import ids
+from dutiful.core.correlation_tree import CorrelationTree, Member
+from dutiful.core.errors import JobNotFound, MalformedId
+from dutiful.core.job import JobRecord
+from dutiful.operator.actor import Actor, OperatorPart
+from dutiful.operator.jobs import Jobs
+from dutiful.store.queries import JobFilter
+
+MOST = 1_000  # jobs of one tree, besides some of their ancestors
+PAGE = 100  # few at a time, because a job may have a large payload
+PAGES = 50  # most jobs with this correlation id may belong to other tenants
+ANCESTORS = 100
+
+
+class Trace(OperatorPart):
+    def __init__(self, actor: Actor, jobs: Jobs) -> None:
+        super().__init__(actor)
+        self._jobs = jobs
+
+    async def find(self, reference: str) -> CorrelationTree:
+        """All jobs with this correlation id, or with that of the job that has this id."""
+        found, cut = await self._related(reference)
+        if not found:
+            job = await self._named(reference)
+            if job is None:
+                raise JobNotFound(
+                    f"no jobs: none has the correlation id {reference!r:.200}, nor this id; retention may have removed "
+                    "them"
+                )
+            reference = job.correlation_id
+            found, cut = await self._related(reference)
+        if cut:
+            await self._climb(found, reference)
+        return CorrelationTree.of(reference, found.values(), cut=cut)
+
+    async def _related(self, correlation_id: str) -> tuple[dict[UUID, Member], bool]:
+        """The newest jobs, and whether there are more."""
+        found: dict[UUID, Member] = {}
+        before: UUID | None = None
+        for _ in range(PAGES):
+            size = min(PAGE, MOST - len(found))
+            page = await self._jobs.search(JobFilter(correlation_id=correlation_id, before=before, limit=size))
+            found |= {job.id: Member.of(job) for job in page}
+            before = page.next
+            if before is None or len(found) >= MOST:
+                break
+        return found, before is not None
+
+    async def _climb(self, found: dict[UUID, Member], correlation_id: str) -> None:
+        """Adds ancestors that were cut off, so that the jobs found form a tree."""
+        asked: set[UUID] = set()
+        missing = _above(found) - found.keys()
+        while missing and len(asked) < ANCESTORS:
+            asked.add(wanted := missing.pop())
+            job = await self._jobs.find(wanted)
+            if job is not None and job.correlation_id == correlation_id:
+                found[job.id] = Member.of(job)
+            missing = _above(found) - found.keys() - asked
+
+    async def _named(self, reference: str) -> JobRecord | None:
+        try:
+            return await self._jobs.find(ids.parse_any(reference))
+        except MalformedId:
+            return None
+
+
+def _above(found: dict[UUID, Member]) -> set[UUID]:
+    return {above for one in found.values() for above in (one.parent_id, one.retry_of) if above is not None}
