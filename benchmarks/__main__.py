@@ -22,7 +22,7 @@ from benchmarks.peer import Peer
 from benchmarks.report import RESULTS, Sample, machine_facts, save, show
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios import SCENARIOS
-from dutiful.testing.servers import PostgresServer
+from servers import PostgresServer
 
 _QUIET_LOAD = 0.5
 
@@ -48,7 +48,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="dutiful-bench-") as directory,
     ):
         bench = Bench(server, Path(directory), sizes)
-        # Before all else, for whoever ends a sitting early ends the server with it.
+        # Before all else, because an early end also ends the server.
         facts = machine_facts(server, peers, sizes, load)
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -70,7 +70,7 @@ Run = tuple[Scenario, int, Peer]
 
 
 def _runs(scenarios: Sequence[Scenario], peers: Sequence[Peer], repeats: int) -> list[Run]:
-    """Interleaved and rotated, so that no system always runs on a warm or a tired machine."""
+    """Interleaved and rotated, so that no system always runs first or last."""
     runs: list[Run] = []
     for scenario in scenarios:
         entrants = [peer for peer in peers if scenario.name in peer.scenarios]
@@ -81,7 +81,7 @@ def _runs(scenarios: Sequence[Scenario], peers: Sequence[Peer], repeats: int) ->
 
 
 async def _run(console: Console, bench: Bench, runs: Sequence[Run], samples: list[Sample], failures: list[str]) -> None:
-    """Adds to `samples` and `failures` as it goes, so that nothing is lost if it is ended early."""
+    """Adds to `samples` and `failures` after each run, so that nothing is lost if it is ended early."""
     for scenario, repeat, peer in runs:
         run = f"{scenario.name} {repeat + 1} {peer.name}"
         start = time.monotonic()

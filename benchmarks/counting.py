@@ -1,7 +1,7 @@
-"""What counts cost beside many jobs: those that wait, and those that have ended. In milliseconds.
+"""The cost of counts beside many waiting and many finished jobs, in milliseconds.
 
-Also where it is hardest: kinds that come in batches, a tenant with some of many jobs, and a backlog that has just been
-worked off, whose rows are dead but still there. And as they are asked for: over HTTP, beside what a fleet has counted.
+Also the hard cases: kinds that come in batches, a tenant with some of many jobs, and a backlog that was just drained,
+whose rows are dead but not yet vacuumed. And over HTTP, beside the counts of a fleet.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from benchmarks.peer import Peer
 from benchmarks.peers.dutiful_peer import make_app
 from benchmarks.scenario import Metric, Scenario
 from benchmarks.serving import PATHS, RUNS, served
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core.job import NewJob
 from dutiful.observe.measure import measure
 from dutiful.store import Store
-from dutiful.working import Ask, Completion, Line
+from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
 
 _SMALL = 1_000
 _BATCH = 5_000
 _HOUR = timedelta(hours=1)
 _TENANT = "tenant_7"
 _CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
-    "stats": lambda store: store.stats(_HOUR),
-    "queues": lambda store: store.queues(),
-    "depths": lambda store: store.depths(),
+    "stats": lambda store: store.queries.stats(_HOUR),
+    "queues": lambda store: store.queries.queues(),
+    "depths": lambda store: store.metrics.depths(),
     "measure": measure,
-    "stats_of_tenant": lambda store: store.stats(_HOUR, tenant=_TENANT),
-    "queues_of_tenant": lambda store: store.queues(tenant=_TENANT),
+    "stats_of_tenant": lambda store: store.queries.stats(_HOUR, tenant=_TENANT),
+    "queues_of_tenant": lambda store: store.queries.queues(tenant=_TENANT),
 }
 
 _HARD = ("batches", "some_of_tenant", "worked_off")
@@ -45,7 +45,7 @@ _HTTP = {
     "http_statistics": "GET statistics",
     "http_queues": "GET queues",
 }
-# In this order: what the first has found dead, the next need not look at again.
+# In this order, because rows that the first has found dead are not read again by the next.
 _FIRST = {
     "first_metrics": "GET metrics, first after that",
     "first_statistics": "GET statistics, then",
@@ -65,7 +65,7 @@ async def counting(bench: Bench, peer: Peer) -> Metrics:
             bench.vacuum(peer, url)
             for name, call in _CALLS.items():
                 metrics[f"{size}_{name}"] = await _milliseconds(client.store, call)
-            waiting = (await client.store.stats(_HOUR)).live["ready"]
+            waiting = (await client.store.queries.stats(_HOUR)).live["ready"]
             metrics[f"{size}_off"] = 100 * abs(waiting - count) / count
             if size == "large":
                 metrics |= await _over_http(bench, peer, url, client)
@@ -78,7 +78,7 @@ async def counting(bench: Bench, peer: Peer) -> Metrics:
 async def _over_http(bench: Bench, peer: Peer, url: str, client: Client) -> Metrics:
     fleet = Fleet(client.store)
     await fleet.live()
-    await fleet.have_counted(bench.sizes.tallied_hours)
+    await fleet.have_counted(bench.sizes.counted_hours)
     bench.analyze(peer, url)
     async with served(url, client) as api:
         metrics = {"http_metrics_folded": await api.median("metrics")}
@@ -96,7 +96,9 @@ async def _in_batches(bench: Bench, peer: Peer) -> Metrics:
         store = client.store
         for _ in range(0, count, _BATCH):
             few = [_job("few") for _ in range(_BATCH // 25)]
-            await store.insert([*few, *(_job("many", None if n % 70 else _TENANT) for n in range(_BATCH - len(few)))])
+            await store.jobs.insert(
+                [*few, *(_job("many", None if n % 70 else _TENANT) for n in range(_BATCH - len(few)))]
+            )
         few_in_all = count // 25
         metrics = {
             "batches_off": await _off(store, few_in_all),
@@ -104,10 +106,12 @@ async def _in_batches(bench: Bench, peer: Peer) -> Metrics:
             "some_of_tenant": await _milliseconds(store, _CALLS["stats_of_tenant"]),
         }
         worker = uuid_utils.compat.uuid7()
-        ask = Ask(worker, "bench", [Line("default", 100)], ("many",), _BATCH, timedelta(minutes=5), suspects=0)
+        ask = ClaimRequest(
+            worker, "bench", [QueueLevel("default", 100)], ("many",), _BATCH, timedelta(minutes=5), suspects=0
+        )
         async with served(url, client) as api:
-            while claims := await store.claim(ask):
-                await store.complete([Completion(claimed.job_id, claimed.claim_id) for claimed in claims])
+            while claims := await store.claims.claim(ask):
+                await store.claims.complete([Completion(claimed.job_id, claimed.claim_id) for claimed in claims])
             for name in PATHS:
                 metrics[f"first_{name}"] = await api.first(name)
         metrics["worked_off"] = await _milliseconds(store, _CALLS["stats"])
@@ -116,9 +120,9 @@ async def _in_batches(bench: Bench, peer: Peer) -> Metrics:
 
 
 async def _off(store: Store, count: int) -> float:
-    """By how many percent those of the few are misjudged, in the mean."""
-    told = [sum(one.count for one in await store.depths() if one.kind == "few") for _ in range(RUNS)]
-    return statistics.mean(100 * abs(one - count) / count for one in told)
+    """The mean error of the estimates of the rare kind, in percent."""
+    estimates = [sum(one.count for one in await store.metrics.depths() if one.kind == "few") for _ in range(RUNS)]
+    return statistics.mean(100 * abs(one - count) / count for one in estimates)
 
 
 def _job(kind: str, tenant: str | None = None) -> NewJob:
@@ -128,7 +132,7 @@ def _job(kind: str, tenant: str | None = None) -> NewJob:
 async def _enqueue(store: Store, count: int) -> None:
     source = jobs()
     for start in range(0, count, _BATCH):
-        await store.insert([next(source) for _ in range(min(_BATCH, count - start))])
+        await store.jobs.insert([next(source) for _ in range(min(_BATCH, count - start))])
 
 
 async def _milliseconds(store: Store, call: Callable[[Store], Awaitable[object]]) -> float:
@@ -143,7 +147,7 @@ async def _milliseconds(store: Store, call: Callable[[Store], Awaitable[object]]
 
 
 def _seconds(sizes: Sizes) -> float:
-    return 50 + sizes.listed_jobs / 6_000 + 2 * sizes.tallied_hours
+    return 50 + sizes.listed_jobs / 6_000 + 2 * sizes.counted_hours
 
 
 COUNTING_SCENARIOS = (

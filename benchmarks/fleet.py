@@ -1,4 +1,4 @@
-"""What a fleet leaves in the database: live workers, and what they have counted, by the path on which workers do it."""
+"""What a fleet leaves in the database: live workers and their counts, written as workers write them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import UUID
 
+import msgspec
 import uuid_utils.compat
 
 from dutiful.core.job import Claim
 from dutiful.core.settle import Change
-from dutiful.core.transitions import State
-from dutiful.duties import WorkerRecord
-from dutiful.measuring import Measuring, Tally
-from dutiful.services.tallier import KEEP, REST
+from dutiful.core.states import State
+from dutiful.maintenance.rollup import INTERVAL, KEEP
 from dutiful.store import Store
-from dutiful.worker.pile import Ended, Span
-from dutiful.worker.tallies import Tallies
-from dutiful.working import Completion
+from dutiful.store.claims import Completion
+from dutiful.store.metrics import AttemptStats, MetricStore
+from dutiful.store.workers import LaneRecord, WorkerRecord
+from dutiful.worker.counters import AttemptCounters, Completed, Timing
 
 WORKERS = 20
 KINDS = tuple(f"kind_{number}" for number in range(50))
-BEAT = timedelta(seconds=10)  # as often a worker hands over what it has counted
-FOLD = timedelta(seconds=REST)  # as often that is folded
+BEAT = timedelta(seconds=10)  # between two reports of a worker
+FOLD = timedelta(seconds=INTERVAL)  # between two folds
 _ATTEMPTS = 8  # at jobs of each kind, in a turn
 _AT_ONCE = 2  # workers whose turn an old minute has
 _FOLD_EVERY = 10  # old minutes
@@ -42,18 +42,18 @@ class Fleet:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._random = random.Random(20)
-        self._crew = [(uuid_utils.compat.uuid7(), Tallies()) for _ in range(WORKERS)]
+        self._crew = [(uuid_utils.compat.uuid7(), AttemptCounters()) for _ in range(WORKERS)]
         self._claims = {kind: [self._claim(kind) for _ in range(_ATTEMPTS)] for kind in KINDS}
 
     async def live(self) -> None:
-        """They say so, for as long as a benchmark may take."""
+        """Send heartbeats that are valid for as long as a benchmark may take."""
         for worker_id, _ in self._crew:
-            await self._store.beat(_record(worker_id), timedelta(hours=1))
+            await self._store.workers.heartbeat(_record(worker_id), timedelta(hours=1))
 
     async def have_counted(self, hours: float) -> None:
         """For so long until now; all of it is folded.
 
-        Of most minutes only some workers tell: folded, it is as many rows, for all workers add to the same.
+        Of most minutes only some workers report: folded, these are as many rows, because all workers add to the same.
         """
         minutes, now = int(hours * 60), datetime.now(UTC)
         for minute in range(minutes):
@@ -65,34 +65,34 @@ class Fleet:
         await self.fold()
 
     async def count_on(self) -> None:
-        """What all of them hand over between one fold and the next: the most that is ever read unfolded."""
+        """The counts of all workers between two folds: the most that is ever read unfolded."""
         now = datetime.now(UTC)
         for turn in range(FOLD // BEAT):
             await self._turn(self._crew, now - FOLD + (turn + 1) * BEAT)
 
     async def fold(self) -> None:
-        while await self._store.fold_tallies(KEEP):
+        while await self._store.metrics.fold(KEEP):
             pass
 
-    async def _turn(self, crew: Sequence[tuple[UUID, Tallies]], at: datetime) -> None:
-        for worker_id, tallies in crew:
+    async def _turn(self, crew: Sequence[tuple[UUID, AttemptCounters]], at: datetime) -> None:
+        for worker_id, counters in crew:
             for claims in self._claims.values():
-                self._run(tallies, claims)
-            await tallies.hand_over(cast(Measuring, _Then(self._store, at)), worker_id)
+                self._run(counters, claims)
+            await counters.flush(cast(MetricStore, _MetricsAt(self._store, at)), worker_id)
 
-    def _run(self, tallies: Tallies, claims: Sequence[Claim]) -> None:
-        completed: list[Ended] = []
+    def _run(self, counters: AttemptCounters, claims: Sequence[Claim]) -> None:
+        completed: list[Completed] = []
         for claim in claims:
-            span = Span(0.0, self._random.lognormvariate(-3, 1))
+            span = Timing(0.0, self._random.lognormvariate(-3, 1))
             outcome = next((end for end in _OUTCOMES if self._random.random() * end[0] < 1), None)
             if outcome is None:
                 completed.append((claim, Completion(claim.job_id, claim.claim_id), span))
             else:
-                tallies.ended(claim, span)
+                counters.attempt_ended(claim, span)
                 _, what, to = outcome
-                tallies.settled(claim, Change(claim.job_id, claim.claim_id, to, what, claim.attempt, 0))
-        tallies.completed(completed)
-        tallies.count()
+                counters.settled(claim, Change(claim.job_id, claim.claim_id, to, what, claim.attempt, 0))
+        counters.completed(completed)
+        counters.count()
 
     def _claim(self, kind: str) -> Claim:
         return Claim(
@@ -115,20 +115,22 @@ class Fleet:
         )
 
 
-class _Then:
-    """The store, when something was handed over at another time than now."""
+class _MetricsAt:
+    """The metrics of a store, for counts that are reported at another time than now."""
 
     def __init__(self, store: Store, at: datetime) -> None:
         self._store = store
         self._at = at
 
-    async def tally(self, worker_id: UUID, turn: int, tallies: Sequence[Tally], *, now: datetime | None = None) -> None:
-        await self._store.tally(worker_id, turn, tallies, now=self._at)
+    async def add(
+        self, worker_id: UUID, turn: int, stats: Sequence[AttemptStats], *, now: datetime | None = None
+    ) -> None:
+        await self._store.metrics.add(worker_id, turn, stats, now=self._at)
 
 
 def _record(worker_id: UUID) -> WorkerRecord:
     now = datetime.now(UTC)
-    lane = {"slots": 5, "queues": ["*"], "busy": 3, "jobs": [], "ahead": 0, "utilisation": 0.6}
+    lane = LaneRecord(slots=5, queues=("*",), busy=3, utilisation=0.6)
     return WorkerRecord(
         id=worker_id,
         name=f"bench:{worker_id.int % 10_000}",
@@ -136,6 +138,6 @@ def _record(worker_id: UUID) -> WorkerRecord:
         pid=worker_id.int % 10_000,
         started_at=now,
         seen_at=now,
-        lanes={"general": lane, "fast": {**lane, "slots": 3, "queues": ["fast"]}},
+        lanes={"general": lane, "fast": msgspec.structs.replace(lane, slots=3, queues=("fast",))},
         kinds=list(KINDS),
     )

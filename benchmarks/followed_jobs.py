@@ -9,7 +9,7 @@ import uvicorn
 
 from benchmarks.peer import DEFAULT_LANE
 from benchmarks.peers.dutiful_peer import make_app
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 from dutiful import Dutiful
 from dutiful.web import EventsEndpoint
 from dutiful.web.endpoint import Message, Receive, Send
@@ -17,10 +17,10 @@ from dutiful.web.endpoint import Message, Receive, Send
 LASTING = "lasting"
 
 
-def followed_app(url: str, tally: Tally | None = None, running: int = 1) -> Dutiful:
-    """The jobs of a drain, and in slots of their own some that run all the while."""
+def followed_app(url: str, counter: RunCounter | None = None, running: int = 1) -> Dutiful:
+    """The jobs of a drain, and in slots of their own some that run during the whole drain."""
     lanes = f"general=5:{DEFAULT_LANE.queue}; lasting={running}:{LASTING}"
-    app = make_app(url, tally, (DEFAULT_LANE.kind,), lanes=lanes)
+    app = make_app(url, counter, (DEFAULT_LANE.kind,), lanes=lanes)
 
     @app.job(name=LASTING, queue=LASTING)
     async def last() -> None:
@@ -29,18 +29,18 @@ def followed_app(url: str, tally: Tally | None = None, running: int = 1) -> Duti
     return app
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     match sys.argv[5:]:
         case ["serve", port]:
             async with followed_app(url) as app:
                 await _serve(app, int(port))
         case ["work", running]:
-            await _work(followed_app(url, tally, int(running)))
+            await _work(followed_app(url, counter, int(running)))
         case ["both", port, listeners, running]:
-            async with followed_app(url, tally, int(running)) as app, asyncio.TaskGroup() as group:
+            async with followed_app(url, counter, int(running)) as app, asyncio.TaskGroup() as group:
                 answered = asyncio.Semaphore(0)
                 group.create_task(_serve(app, int(port), answered))
-                # To be measured is a drain with listeners, not their coming.
+                # The drain with readers is measured, not their connecting.
                 for _ in range(int(listeners)):
                     await answered.acquire()
                 group.create_task(_work(app))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.peer import DEFAULT_LANE, Lane, Pausing, Peer, payload
-from benchmarks.tally import Tally
-from dutiful.testing.servers import PostgresServer
+from benchmarks.run_counter import RunCounter
+from servers import PostgresServer
 
 # A checkpoint in the middle of a run would be noise; durability stays as in production.
 SERVER_SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "30min"}
@@ -44,48 +44,48 @@ class Sizes:
     phased_jobs: int = 1_000
     listeners: int = 200
     listed_jobs: int = 1_000_000
-    tallied_hours: float = 24.0
+    counted_hours: float = 24.0
     pairs: int = 24  # a short drain is noisy, the median of many pairs is not
 
     @classmethod
     def quick(cls) -> Sizes:
         return cls(
             drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=10.0,
-            phased_jobs=50, listeners=20, listed_jobs=5_000, tallied_hours=0.2, pairs=2,
+            phased_jobs=50, listeners=20, listed_jobs=5_000, counted_hours=0.2, pairs=2,
         )  # fmt: skip
 
 
 class Workers:
     """Running worker processes and what they have counted."""
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], tallies: Sequence[Tally]) -> None:
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], counters: Sequence[RunCounter]) -> None:
         self._processes = processes
-        self._tallies = tallies
+        self._tallies = counters
 
     @property
     def count(self) -> int:
         """How many jobs they have run between them."""
-        return sum(tally.count for tally in self._tallies)
+        return sum(counter.count for counter in self._tallies)
 
     @property
     def first(self) -> float:
         """When the first job of any of them ended."""
-        return min(tally.first for tally in self._tallies if tally.count)
+        return min(counter.first for counter in self._tallies if counter.count)
 
     @property
     def last(self) -> float:
         """When the latest job of any of them ended."""
-        return max(tally.last for tally in self._tallies)
+        return max(counter.last for counter in self._tallies)
 
     @property
     def reports(self) -> int:
         """How many reports of progress they have stored."""
-        return sum(tally.reports for tally in self._tallies)
+        return sum(counter.reports for counter in self._tallies)
 
     @property
     def rounds(self) -> int:
         """How many transactions that took."""
-        return sum(tally.rounds for tally in self._tallies)
+        return sum(counter.rounds for counter in self._tallies)
 
     def rate(self) -> float:
         """Jobs a second, from the end of the first to the end of the latest."""
@@ -95,7 +95,7 @@ class Workers:
 
     def latencies(self) -> list[float]:
         """Seconds from enqueue to handler."""
-        return [value for tally in self._tallies for value in tally.latencies()]
+        return [value for counter in self._tallies for value in counter.latencies()]
 
     def memory_mb(self) -> float:
         """Resident memory of the largest worker."""
@@ -167,12 +167,12 @@ class Bench:
     def workers(self, peer: Peer, url: str, count: int = 1, queues: Sequence[str] = ("bench",)) -> Iterator[Workers]:
         """Real processes, killed at the end."""
         processes: list[subprocess.Popen[bytes]] = []
-        tallies: list[Tally] = []
+        counters: list[RunCounter] = []
         module, *options = peer.worker
         try:
             for _ in range(count):
-                path = self.directory / f"tally_{next(self._numbers)}"
-                tallies.append(Tally.create(path))
+                path = self.directory / f"counter_{next(self._numbers)}"
+                counters.append(RunCounter.create(path))
                 command = [
                     sys.executable,
                     "-m",
@@ -184,7 +184,7 @@ class Bench:
                     *options,
                 ]
                 processes.append(subprocess.Popen(command))
-            yield Workers(processes, tallies)
+            yield Workers(processes, counters)
         finally:
             for process in processes:
                 process.kill()

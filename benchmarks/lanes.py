@@ -10,8 +10,8 @@ import time
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import Peer, payload
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill, make_app
+from benchmarks.run_counter import RunCounter
 from benchmarks.scenario import RATIO, Metric, Scenario
-from benchmarks.tally import Tally
 from dutiful import Dutiful
 
 FAST, SLOW = "fast", "slow"
@@ -35,7 +35,7 @@ async def lanes(bench: Bench, peer: Peer) -> Metrics:
 
 
 async def _waits(bench: Bench, peer: Peer, slow: int) -> list[float]:
-    """The hundredths of how long fast jobs waited, in seconds."""
+    """The percentiles of the waiting times of fast jobs, in seconds."""
     assert isinstance(peer, DutifulPeer)
     worker = dataclasses.replace(peer, worker=("benchmarks.lanes",))
     async with bench.database(peer) as url, laned_app(url) as app:
@@ -52,13 +52,13 @@ async def _waits(bench: Bench, peer: Peer, slow: int) -> list[float]:
             return statistics.quantiles(crew.latencies(), n=100, method="inclusive")
 
 
-def laned_app(url: str, tally: Tally | None = None) -> Dutiful:
+def laned_app(url: str, counter: RunCounter | None = None) -> Dutiful:
     app = make_app(url)
 
     @app.job(name=FAST, queue="fast")
     async def fast(id: int, to: str, sent: float, text: str) -> None:
-        if tally is not None:
-            tally.hit(sent)
+        if counter is not None:
+            counter.hit(sent)
 
     @app.job(name=SLOW)
     async def slow(id: int, to: str, sent: float, text: str) -> None:
@@ -67,8 +67,8 @@ def laned_app(url: str, tally: Tally | None = None) -> Dutiful:
     return app
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
-    app = laned_app(url, tally)
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
+    app = laned_app(url, counter)
     async with app.opened() as client:
         await app.make_worker(client).run()
 

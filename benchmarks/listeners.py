@@ -16,20 +16,20 @@ from contextlib import ExitStack
 from typing import Literal
 from uuid import UUID
 
-from benchmarks.audience import Listener, gathered
+from benchmarks.event_readers import EventReader, connected
 from benchmarks.followed_jobs import LASTING, followed_app
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import DEFAULT_LANE, Peer
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill
 from benchmarks.scenario import ALONE, Metric, Scenario
 from benchmarks.serving import free_port
-from dutiful.watcher.history import LATE
+from dutiful.events.history import LATE
 
 Following = Literal["nothing", "jobs", "everything"]
 _FOLLOWING: tuple[Following, ...] = ("nothing", "jobs", "everything")
-# Of ten who follow one job each, one follows a job that runs all the while.
+# Of ten readers of one job each, one follows a job that runs during the whole drain.
 _RUNNING_SHARE = 10
-# A drain that is slowed down to a crawl is not waited for: its rate is known by then.
+# A drain that has become very slow is not waited for, because its rate is known by then.
 _LONGEST_S = 30.0
 _turns: defaultdict[tuple[str, bool], Iterator[int]] = defaultdict(itertools.count)
 
@@ -53,7 +53,7 @@ async def _compare(bench: Bench, peer: Peer, *, inside: bool) -> Metrics:
     return {
         "ratio": jobs["jobs_per_s"] / alone["jobs_per_s"],
         "jobs_per_s": jobs["jobs_per_s"],
-        "told_after_ms": jobs["told_after_ms"],
+        "event_after_ms": jobs["event_after_ms"],
         "all_ratio": everything["jobs_per_s"] / alone["jobs_per_s"],
         "all_jobs_per_s": everything["jobs_per_s"],
         "all_events_per_s": everything["events_per_s"],
@@ -70,47 +70,47 @@ async def _drain(bench: Bench, peer: Peer, following: Following, *, inside: bool
         async with followed_app(url) as app:
             lasting = await app.kind(LASTING).enqueue_many([{}] * running)
             waiting = await fill(bench, peer, url, app.kind(DEFAULT_LANE.kind), jobs)
-        # Whoever wants to hear of everything first waits until all that was just enqueued has been looked through.
+        # A reader of all events first waits until the jobs that were just enqueued have been read.
         await asyncio.sleep(2 * LATE.total_seconds() if following == "everything" else 0)
         listeners = _listeners(following, port, bench.sizes.listeners, [job.id for job in lasting], waiting)
         with ExitStack() as stack:
-            # Also with nobody to listen, so that all else is the same.
+            # Also without readers, so that all else is the same.
             if inside:
                 both = _running(peer, "both", port, len(listeners), running)
                 crew = stack.enter_context(bench.workers(both, url))
             else:
                 stack.enter_context(bench.workers(_running(peer, "serve", port), url))
-            async with gathered(port, listeners) as audience:
+            async with connected(port, listeners) as readers:
                 if not inside:
                     crew = stack.enter_context(bench.workers(_running(peer, "work", running), url))
                 await crew.reach(2)
                 await crew.reach(jobs, _LONGEST_S if following == "everything" else math.inf)
-                count, heard, drops = crew.count, audience.events, audience.drops
-                # One that is not over may have stood still since its last job.
+                count, received, drops = crew.count, readers.events, readers.drops
+                # One that has not ended may have stalled since its last job.
                 took = (crew.last if count >= jobs else time.time()) - crew.first
-                await audience.content()
+                await readers.satisfied()
                 return {
                     "jobs_per_s": (count - 1) / took,
-                    "told_after_ms": (time.time() - crew.last) * 1000,
-                    "events_per_s": heard / took,
+                    "event_after_ms": (time.time() - crew.last) * 1000,
+                    "events_per_s": received / took,
                     "drops": drops,
                 }
 
 
 def _listeners(
     following: Following, port: int, number: int, running: Sequence[UUID], waiting: Sequence[UUID]
-) -> list[Listener]:
+) -> list[EventReader]:
     match following:
         case "nothing":
             return []
         case "jobs":
             rest = number - len(running)
-            # From one end of the queue to the other, so that throughout the drain somebody has something to hear.
+            # Spread over the queue, so that throughout the drain some reader receives events.
             spread = [waiting[(place + 1) * len(waiting) // rest - 1] for place in range(rest)]
-            lasting = [Listener(port, f"/events?job={job_id}", "started") for job_id in running]
-            return lasting + [Listener(port, f"/events?job={job_id}", "completed") for job_id in spread]
+            lasting = [EventReader(port, f"/events?job={job_id}", "started") for job_id in running]
+            return lasting + [EventReader(port, f"/events?job={job_id}", "completed") for job_id in spread]
         case "everything":
-            return [Listener(port, f"/events?kind={DEFAULT_LANE.kind}") for _ in range(number)]
+            return [EventReader(port, f"/events?kind={DEFAULT_LANE.kind}") for _ in range(number)]
 
 
 def _running(peer: Peer, *options: object) -> DutifulPeer:
@@ -126,7 +126,7 @@ def _seconds(sizes: Sizes) -> float:
 _METRICS = (
     Metric("ratio", "job: ratio"),
     Metric("jobs_per_s", "job: jobs/s"),
-    Metric("told_after_ms", "job: told after ms", higher_is_better=False),
+    Metric("event_after_ms", "job: event after ms", higher_is_better=False),
     Metric("all_ratio", "all: ratio"),
     Metric("all_jobs_per_s", "all: jobs/s"),
     Metric("all_events_per_s", "all: events/s"),

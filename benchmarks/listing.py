@@ -20,10 +20,10 @@ from benchmarks.scenario import Metric, Scenario
 from dutiful.core.ids import time_of
 from dutiful.core.job import Claim, NewJob
 from dutiful.core.settle import Change
-from dutiful.core.transitions import State
-from dutiful.reading import JobFilter
+from dutiful.core.states import State
 from dutiful.store import Store
-from dutiful.working import Ask, Completion, Line
+from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
+from dutiful.store.queries import JobFilter
 
 _SMALL = 1_000
 _BATCH = 1_000
@@ -78,7 +78,7 @@ async def listing(bench: Bench, peer: Peer) -> Metrics:
 
 
 async def _compare(small: Store, large: Store, page: JobFilter, base: list[float]) -> float:
-    """How often the first page of all jobs in `small` could be had while `page` is; taken in turns."""
+    """How many times as long `page` takes as the first page of all jobs in `small`; measured in turns."""
     await _seconds(large, page)
     pairs = [(await _seconds(small, JobFilter()), await _seconds(large, page)) for _ in range(_RUNS)]
     base += [first for first, _ in pairs]
@@ -87,7 +87,7 @@ async def _compare(small: Store, large: Store, page: JobFilter, base: list[float
 
 async def _seconds(store: Store, wanted: JobFilter) -> float:
     start = time.perf_counter()
-    await store.jobs(wanted)
+    await store.queries.jobs(wanted)
     return time.perf_counter() - start
 
 
@@ -95,16 +95,16 @@ async def fill(store: Store, count: int) -> list[UUID]:
     """Finish that many jobs, one of a hundred badly; returns their ids in the order of their making."""
     worker, ids = uuid_utils.compat.uuid7(), list[UUID]()
     source = jobs()
-    lines = [Line(queue, 100) for queue in _QUEUES]
+    lines = [QueueLevel(queue, 100) for queue in _QUEUES]
     for start in range(0, count, _BATCH):
         batch = list(itertools.islice(source, min(_BATCH, count - start)))
-        await store.insert(batch)
+        await store.jobs.insert(batch)
         ids += [job.id for job in batch]
-        while claims := await store.claim(
-            Ask(worker, "bench", lines, (*_KINDS, "rare"), _BATCH, timedelta(minutes=5), suspects=0)
+        while claims := await store.claims.claim(
+            ClaimRequest(worker, "bench", lines, (*_KINDS, "rare"), _BATCH, timedelta(minutes=5), suspects=0)
         ):
-            await store.complete([Completion(c.job_id, c.claim_id) for c in claims if not _fails(c)])
-            await store.settle([_failure(c) for c in claims if _fails(c)])
+            await store.claims.complete([Completion(c.job_id, c.claim_id) for c in claims if not _fails(c)])
+            await store.claims.settle([_failure(c) for c in claims if _fails(c)])
     return ids
 
 

@@ -9,23 +9,23 @@ from unittest.mock import patch
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import Peer
 from benchmarks.scenario import ALONE, RATE, RATIO, Metric, Scenario
-from dutiful.alert import BUILT_IN
+from dutiful.declare.alert import BUILT_IN
 
-# A drain is over before a worker at its defaults hands over what it has counted; with these it does so several times.
-# Alerts cannot see what is not counted, so that neither side watches any.
+# A drain ends before a worker with default settings reports its counts; with these it reports several times.
+# Alerts need counts, so they are off on both sides.
 _BOTH = {"DUTIFUL_HEARTBEAT": "1s", "DUTIFUL_ALERTS_OFF": ",".join(BUILT_IN)}
 _COUNTED = {**_BOTH, "DUTIFUL_METRICS": "on"}
 _UNCOUNTED = {**_BOTH, "DUTIFUL_METRICS": "off"}
 
 
 async def metered(bench: Bench, peer: Peer) -> Metrics:
-    """In pairs, each the other way round than the one before: a machine is not the same from one minute to the next."""
+    """Measured in pairs of alternating order, because the speed of a machine varies from minute to minute."""
     counted: list[float] = []
     alone: list[float] = []
     for pair in range(bench.sizes.pairs):
         turns = ((counted, _COUNTED), (alone, _UNCOUNTED))
         for rates, settings in turns[::-1] if pair % 2 else turns:
-            # The worker processes that it starts have these settings.
+            # Worker processes inherit these settings.
             with patch.dict(os.environ, settings):
                 rates.append((await bench.drain(peer, bench.drain_jobs(peer) // 2))["jobs_per_s"])
     ratios = [one / other for one, other in zip(counted, alone, strict=True)]

@@ -21,7 +21,7 @@ class Payload(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where jobs go; the workers know the kind `noop` alone."""
+    """Where jobs go; workers have only the kind `noop`."""
 
     kind: str = "noop"
     queue: str = "bench"
@@ -58,7 +58,7 @@ class Peer(Protocol):
 
     @property
     def worker(self) -> Sequence[str]:
-        """The module whose `async def work(url, tally, queues)` is a worker, then what `sys.argv[5:]` gets."""
+        """The module whose `async def work(url, counter, queues)` is a worker, then what `sys.argv[5:]` gets."""
 
     @property
     def drain_jobs(self) -> int:

@@ -22,12 +22,12 @@ from rich.table import Table
 from benchmarks.harness import SERVER_SETTINGS, Metrics, Sizes
 from benchmarks.peer import Peer
 from benchmarks.scenario import Metric, Scenario
-from dutiful.testing.servers import PostgresServer
+from servers import PostgresServer
 
 RESULTS = Path(__file__).parent / "results"
 
 _WIDTH = 80
-_FOLD = 10  # characters of a head, if words allow it
+_FOLD = 10  # characters of a column head, if its words fit
 
 # The system that the others are compared with, by store.
 _SUBJECTS = {"postgres": "dutiful", "sqlite": "dutiful-sqlite"}
@@ -91,7 +91,7 @@ def show(console: Console, scenarios: Sequence[Scenario], samples: Sequence[Samp
             if rows:
                 shapes = (_table(scenario, store, rows), _table(scenario, store, rows, folded=True))
                 fitting = (table for table in shapes if Measurement.get(console, wide, table).maximum <= _WIDTH)
-                # What is squeezed into too little space, nobody can read.
+                # A table that is squeezed into too little space cannot be read.
                 console.print(next(fitting, None) or _turned(scenario, store, rows))
 
 

@@ -22,8 +22,8 @@ class Metric:
 class Scenario:
     """A named measurement; `repeats` overrides the default where a run takes minutes.
 
-    `seconds` is how long one run of one system takes, about: a sitting says so before it begins. The files of results
-    have what it took.
+    `seconds` is how long one run of one system takes, about; it is printed before the first run. The result
+    files have the real times.
     """
 
     name: str

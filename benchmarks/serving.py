@@ -1,4 +1,4 @@
-"""The admin API as people run it: `dutiful server` in a process of its own, asked over HTTP with a token."""
+"""The admin API as in production: `dutiful server` in a process of its own, called over HTTP with a token."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from benchmarks.harness import BenchmarkError
 from dutiful import Dutiful
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core.principal import Role
 from dutiful.operator import Operator
-from dutiful.web.metrics import FRESH, LONGEST, SHARE
+from dutiful.web.api.metrics import FRESH, LONGEST, SHARE
 
-# What the server process is told to serve; its database is an option of the command.
+# The app of the server process; its database is an option of the command.
 app = Dutiful()
 
 PATHS = {
@@ -29,11 +29,11 @@ PATHS = {
     "queues": "/api/jobs/admin/queues/",
 }
 RUNS = 15
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 class Api:
-    """One reader, who connects anew for each question: a server does not keep a connection that is idle for long."""
+    """One client, which connects for each request, because a server closes connections that are idle for long."""
 
     def __init__(self, port: int, secret: str) -> None:
         self._port = port
@@ -41,11 +41,11 @@ class Api:
         self._stale_at = 0.0
 
     async def first(self, name: str) -> float:
-        """Milliseconds from the question to the whole of the answer, once."""
+        """Milliseconds from the request to the end of the response, once."""
         return await asyncio.to_thread(self._milliseconds, name)
 
     async def median(self, name: str) -> float:
-        """The same, of many."""
+        """The median of many."""
         return statistics.median([await self.first(name) for _ in range(RUNS)])
 
     def _milliseconds(self, name: str) -> float:
@@ -53,7 +53,7 @@ class Api:
             # Within this time the page of the last scrape would be shown again, and nothing be measured.
             time.sleep(max(0.0, self._stale_at - time.monotonic()))
         start = time.perf_counter()
-        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=_PATIENCE_S)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)) as connection:
             connection.request("GET", PATHS[name], headers=self._headers)
             answer = connection.getresponse()
             body = answer.read()
@@ -67,8 +67,8 @@ class Api:
 
 @asynccontextmanager
 async def served(url: str, client: Client) -> AsyncIterator[Api]:
-    """The API of the database at `url`, where `client` makes a token; every answer was asked for once before."""
-    _, secret = await Operator(client).create_token("bench", Role.MANAGER)
+    """The API of the database at `url`, for which `client` makes a token; every path has been called once before."""
+    _, secret = await Operator(client).tokens.create("bench", Role.MANAGER)
     port = free_port()
     with _server(url, port):
         await up(port)
@@ -99,14 +99,14 @@ def free_port() -> int:
 
 
 async def up(port: int) -> None:
-    """Wait until somebody serves there."""
-    deadline = time.monotonic() + _PATIENCE_S
+    """Wait until a server listens on the port."""
+    deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except ConnectionError:
             if time.monotonic() > deadline:
-                raise BenchmarkError(f"nobody serves at port {port}") from None
+                raise BenchmarkError(f"no server listens on port {port}") from None
             await asyncio.sleep(0.02)
         else:
             writer.close()

@@ -1,4 +1,4 @@
-"""A worker process: `python -m benchmarks.worker MODULE URL TALLY QUEUES …` works until the harness ends it."""
+"""A worker process: `python -m benchmarks.worker MODULE URL COUNTER QUEUES …` runs until the harness ends it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 
-Work = Callable[[str, Tally, list[str]], Awaitable[None]]
+Work = Callable[[str, RunCounter, list[str]], Awaitable[None]]
 
 
 async def main() -> None:
     module, url, path, queues = sys.argv[1:5]
     work: Work = importlib.import_module(module).work
     guard = asyncio.create_task(_end_with(os.getppid()))
-    await work(url, Tally(Path(path)), queues.split(","))
+    await work(url, RunCounter(Path(path)), queues.split(","))
     guard.cancel()
 
 
 async def _end_with(parent: int) -> None:
-    # A harness that was killed outright cannot end its workers.
+    # A harness that was killed cannot end its workers.
     while True:
         await asyncio.sleep(1)
         if os.getppid() != parent:

@@ -1,1 +1,1 @@
-"""Programs that show Dutiful at work; each runs by itself."""
+"""Example programs; each runs by itself."""

@@ -1,4 +1,4 @@
-"""Places on Postgres: a story keeps its jobs in one of its own, for its unique keys are taken for good."""
+"""Temporary Postgres schemas: each run uses its own, because unique keys can be permanent."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,19 +9,21 @@ from dutiful import UsageError
 
 
 async def connect(database_url: str) -> Any:
-    """A connection of asyncpg; whatever keeps it away is a sentence."""
+    """Connects with asyncpg; UsageError if that fails."""
     import asyncpg  # on SQLite no driver is needed
 
     try:
         return await asyncpg.connect(database_url)
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         why = str(error) or type(error).__name__
-        raise UsageError(f"no database answers at that address ({why}); check it, and that the server runs") from error
+        raise UsageError(
+            f"cannot connect to the database ({why}); check the address, and that the server runs"
+        ) from error
 
 
 @asynccontextmanager
 async def own_schema(database_url: str, name: str) -> AsyncIterator[str | None]:
-    """On Postgres, the name of a new schema that is dropped in the end; a SQLite file needs none."""
+    """Yields the name of a new schema, which is dropped at the end; None on SQLite."""
     if not database_url.startswith("postgres"):
         yield None
         return

@@ -1,4 +1,4 @@
-"""A web application served in this process, on a port of its own."""
+"""Serves a web application in this process."""
 
 import asyncio
 import socket
@@ -14,12 +14,12 @@ HOST = "127.0.0.1"
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # Ctrl-C is for the program, not for its servers
+        yield  # the program handles Ctrl-C itself
 
 
 @asynccontextmanager
 async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
-    """Its address; whoever calls before it is up waits."""
+    """Yields its address; requests wait until it is up."""
     with socket.create_server((HOST, port)) as listener:
         config = uvicorn.Config(asgi, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1)
         server = _Server(config)

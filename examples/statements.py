@@ -1,4 +1,4 @@
-"""SQL by name: a file holds statements, each under a line `-- name: verb_object`."""
+"""Loads SQL statements by name: each is below a line `-- name: verb_object`."""
 
 import re
 from pathlib import Path

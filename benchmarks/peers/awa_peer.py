@@ -11,7 +11,7 @@ from typing import Any
 import awa
 
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 
 _MAX_WORKERS = 1024
 _POLL_MS = 20
@@ -70,12 +70,12 @@ class AwaPeer:
         return sum(stat.total_queued for stat in stats)
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     client = awa.AsyncClient(url, max_connections=20)
 
     @client.task(Noop, queue=queues[0])
     async def noop(job: awa.Job[Noop]) -> None:
-        tally.hit(job.args.sent)
+        counter.hit(job.args.sent)
 
     configs: list[dict[str, Any]] = [
         {"name": queue, "max_workers": _MAX_WORKERS, "claim_batch_size": _MAX_WORKERS} for queue in queues

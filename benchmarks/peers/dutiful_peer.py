@@ -11,10 +11,10 @@ from uuid import UUID
 
 from benchmarks.harness import Bench
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Peer, Store, payload
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 from dutiful import Dutiful
-from dutiful.acting import Pause, PauseScope
 from dutiful.kind import Kind
+from dutiful.store.control import Pause, PauseScope
 
 _BULK = 1_000
 _ALL = frozenset(
@@ -56,21 +56,21 @@ class DutifulPeer:
 
     async def pause(self, url: str, kind: str) -> None:
         async with make_app(url).opened() as client:
-            await client.store.pause(Pause(PauseScope.KIND, kind, datetime.now(UTC)))
+            await client.store.control.pause(Pause(PauseScope.KIND, kind, datetime.now(UTC)))
 
     async def unfinished(self, url: str) -> int:
         async with make_app(url).opened() as client:
-            stats = await client.store.stats(timedelta(hours=1))
+            stats = await client.store.queries.stats(timedelta(hours=1))
         return sum(stats.live.values())
 
 
-def make_app(url: str, tally: Tally | None = None, kinds: Sequence[str] = (), **settings: Any) -> Dutiful:
+def make_app(url: str, counter: RunCounter | None = None, kinds: Sequence[str] = (), **settings: Any) -> Dutiful:
     """An app whose kinds do nothing but count."""
     app = Dutiful(url if url.startswith("postgresql:") else f"sqlite:///{url}", **settings)
 
     async def noop(id: int, to: str, sent: float, text: str) -> None:
-        if tally is not None:
-            tally.hit(sent)
+        if counter is not None:
+            counter.hit(sent)
 
     for kind in kinds:
         app.job(name=kind, queue=DEFAULT_LANE.queue, priority=DEFAULT_LANE.priority)(noop)
@@ -87,8 +87,8 @@ async def fill(bench: Bench, peer: Peer, url: str, kind: Kind[..., Any], jobs: i
     return ids
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
-    app = make_app(url, tally, kinds=(DEFAULT_LANE.kind, "paused"))
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
+    app = make_app(url, counter, kinds=(DEFAULT_LANE.kind, "paused"))
     async with app.opened() as client:
         await app.make_worker(client).run()
 

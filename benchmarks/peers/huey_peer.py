@@ -12,7 +12,7 @@ from huey import SqliteHuey
 from huey.consumer import Consumer
 
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 
 
 class HueyProducer:
@@ -68,12 +68,12 @@ def _noop(payload: Payload) -> None:
     raise AssertionError("the producer only enqueues")
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     huey = _huey(url, fsync=sys.argv[5] == "1")
 
     @huey.task(name=DEFAULT_LANE.kind)  # type: ignore[untyped-decorator]
     def noop(payload: Payload) -> None:
-        tally.hit(payload["sent"])
+        counter.hit(payload["sent"])
 
     consumer = Consumer(huey, workers=1, periodic=False, initial_delay=0.01, max_delay=0.01)
     consumer.start()

@@ -15,7 +15,7 @@ from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 
 _BATCH = 500
 
@@ -70,14 +70,14 @@ async def _keep(_connection: Any) -> None:
     return None
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     decode = msgspec.json.Decoder(Payload).decode
     async with asyncpg.create_pool(url, min_size=4, max_size=4, reset=_keep) as pool:
         app = PgQueuer.from_asyncpg_pool(pool)
 
         @app.entrypoint(DEFAULT_LANE.kind)
         async def noop(job: Job) -> None:
-            tally.hit(decode(job.payload or b"")["sent"])
+            counter.hit(decode(job.payload or b"")["sent"])
 
         await app.run(batch_size=_BATCH)
 

@@ -12,7 +12,7 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.types import JSONDict
 
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 
 # From 3 to 50 the rate is the same within noise: the fetch of one job at a time is what counts.
 _CONCURRENCY = 50
@@ -61,12 +61,12 @@ def _app(url: str, connections: int) -> App:
     return App(connector=PsycopgConnector(conninfo=url, min_size=1, max_size=connections))
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     app = _app(url, _CONCURRENCY + 2)
 
     @app.task(name=DEFAULT_LANE.kind)
     async def noop(id: int, to: str, sent: float, text: str) -> None:
-        tally.hit(sent)
+        counter.hit(sent)
 
     async with app.open_async():
         await app.run_worker_async(queues=queues, concurrency=_CONCURRENCY, install_signal_handlers=False)

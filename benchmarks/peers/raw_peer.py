@@ -16,7 +16,7 @@ import msgspec
 from uuid_utils.compat import uuid7
 
 from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
-from benchmarks.tally import Tally
+from benchmarks.run_counter import RunCounter
 
 _SCHEMA = """
 CREATE TABLE job (
@@ -148,15 +148,15 @@ async def _keep(_connection: Any) -> None:
     return None
 
 
-async def noop(payload: Payload, tally: Tally) -> None:
-    tally.hit(payload["sent"])
+async def noop(payload: Payload, counter: RunCounter) -> None:
+    counter.hit(payload["sent"])
 
 
 # A plan made while `lease` was small would scan all of it, and go on doing so as dead rows pile up.
 _INDEXES_ONLY = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 
 
-async def work(url: str, tally: Tally, queues: list[str]) -> None:
+async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     connection = await asyncpg.connect(url, server_settings=_INDEXES_ONLY)
     listener = await asyncpg.connect(url)
     woken = asyncio.Event()
@@ -181,7 +181,7 @@ async def work(url: str, tally: Tally, queues: list[str]) -> None:
                 if not rows:
                     break
                 for row in rows:
-                    await noop(decode(row["payload"]), tally)
+                    await noop(decode(row["payload"]), counter)
                 await connection.execute(_COMPLETE, [row["id"] for row in rows], [claim_id] * len(rows))
                 floors[queue, priority] = max(row["seq"] for row in rows)
                 found += len(rows)

@@ -1,1 +1,1 @@
-"""A small media service: jobs fetch a file, make something of it and hand in the product."""
+"""A small media service: jobs download a file, process it and upload the product."""

@@ -1,4 +1,4 @@
-"""How a JobQueue is set up: few words, each with a sensible default."""
+"""The configuration of a JobQueue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Config:
     database_url: str | None = None  # None: DUTIFUL_DATABASE_URL, or a SQLite file in the current folder
     schema: str | None = None  # of Postgres
     concurrency: int = 4
-    max_attempts: int = 3  # the first one included
+    max_attempts: int = 3  # including the first one
     backoff: Literal["fixed", "linear", "exponential"] = "exponential"
     retry_delay: timedelta = timedelta(seconds=1)
     webhook_url: str | None = None
@@ -30,14 +30,14 @@ class Config:
 
     def __post_init__(self) -> None:
         if not self.phases:
-            raise UsageError("phases is empty: give the functions that a job runs through, in their order")
+            raise UsageError("phases is empty: give the functions that a job runs, in order")
         if self.backoff not in ("fixed", "linear", "exponential"):
             raise UsageError(f"backoff {self.backoff!r} must be fixed, linear or exponential")
         if self.concurrency < 1:
             raise UsageError(f"concurrency is {self.concurrency}: at least 1 job must be able to run")
 
     def settings(self) -> dict[str, Any]:
-        """The same as Dutiful's settings."""
+        """The corresponding settings of Dutiful."""
         return {
             "schema": self.schema,
             "lanes": f"{self.name}={self.concurrency}:*",

@@ -1,4 +1,4 @@
-"""A job as the users of a JobQueue see it."""
+"""A job, as JobQueue shows it to its users."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ class Status(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    STALE = "stale"  # it has ended, and retention will delete it before long
+    STALE = "stale"  # it has ended, and retention will delete it soon
 
 
 _STATUS = {
@@ -89,7 +89,7 @@ def _progress(record: JobRecord) -> int:
 def _phase(name: str, known: PhaseRecord | None, record: JobRecord) -> Phase:
     if known is None:
         return Phase(name=name, status="pending")
-    said = record.progress
-    percent = (said.percent or 0.0) if said is not None and said.phase == name else 0.0
+    current = record.progress
+    percent = (current.percent or 0.0) if current is not None and current.phase == name else 0.0
     progress = 100 if known.state is PhaseState.COMPLETED else percent
     return Phase(name=name, status=known.state.value, progress=progress, result=known.result)

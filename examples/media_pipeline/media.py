@@ -1,4 +1,4 @@
-"""What is made of a file: an image's thumbnail and histogram, a table's statistics."""
+"""Processing of files: thumbnail and histogram of an image, statistics of a table."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ Report = Callable[[float], None]
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A product, and what was found on the way."""
+    """A product, and facts about its source."""
 
     suffix: str
     body: bytes
@@ -27,7 +27,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def make(data: bytes, report: Report) -> Made:
-    """`report` hears how many percent of the rows are done, row by row."""
+    """Calls `report` with the percentage of rows that are done, row by row."""
     return _from_image(from_ppm(data), report) if data.startswith(b"P6\n") else _from_table(data, report)
 
 
@@ -46,7 +46,7 @@ def _from_image(picture: Picture, report: Report) -> Made:
                 sums[3 * x + colour] += sum(row[edges[x] + colour : edges[x + 1] : 3])
         rows += 1
         if (y + 1) * height // picture.height > len(pixels) // (3 * width):
-            # Each pixel of the thumbnail is the mean of those that it stands for.
+            # Each pixel of the thumbnail is the mean of those that it replaces.
             pixels += bytes(total // (rows * (edges[n // 3 + 1] - edges[n // 3]) // 3) for n, total in enumerate(sums))
             sums, rows = [0] * (3 * width), 0
         report(100 * (y + 1) / picture.height)
@@ -63,7 +63,7 @@ def _bins(counts: Counter[int]) -> list[int]:
 
 
 def _from_table(data: bytes, report: Report) -> Made:
-    """Mean and spread in one pass, by Welford's method."""
+    """Computes mean and deviation in one pass, by Welford's method."""
     names, *rows = list(csv.reader(io.StringIO(data.decode())))
     lowest, highest = [math.inf] * len(names), [-math.inf] * len(names)
     mean, spread = [0.0] * len(names), [0.0] * len(names)
@@ -88,8 +88,8 @@ def _from_table(data: bytes, report: Report) -> Made:
     return Made("json", json.dumps(found, indent=1).encode(), found)
 
 
-def shelf(width: int = 720, rows: int = 20_000) -> dict[str, bytes]:
-    """Files to work on: landscapes of this width, and a table of this many rows."""
+def sample_files(width: int = 720, rows: int = 20_000) -> dict[str, bytes]:
+    """Landscapes of this width, and a table of this many rows."""
     files = {f"{name}.ppm": to_ppm(landscape(name, width)) for name in PALETTES}
     dice = random.Random("weather")
     lines = ["temperature,pressure,wind"]

@@ -1,4 +1,4 @@
-"""The other side: files to fetch, a store for products, and a receiver of webhooks. It can be told to misbehave."""
+"""A fake origin server: files, a store for products, and a receiver of webhooks. Tests can make it fail."""
 
 import asyncio
 import hashlib
@@ -30,26 +30,26 @@ class Origin:
     messages: dict[str, dict[str, Any]] = field(default_factory=dict)  # webhooks that were verified, by their ids
     refused: int = 0  # webhooks whose signatures were wrong
     _faults: Counter[str] = field(default_factory=Counter)
-    _gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    _held: dict[str, asyncio.Event] = field(default_factory=dict)
 
-    # --- misbehaviour
+    # --- failures on demand
 
     def fail(self, path: str, times: int = 1) -> None:
-        """Answer the next requests for this path, as in "products/dawn.png", with 503."""
+        """Answers the next requests for this path, as in "products/dawn.png", with 503."""
         self._faults[path] += times
 
     def hold(self, path: str) -> None:
-        """Answer no request for this path until it is released; of a file, send the first half."""
-        self._gates[path] = asyncio.Event()
+        """Delays requests for this path until it is released; the first half of a file is sent."""
+        self._held[path] = asyncio.Event()
 
     def release(self, path: str) -> None:
-        self._gates.pop(path).set()
+        self._held.pop(path).set()
 
     def rotate(self, secret: str) -> None:
-        """From now on webhooks must be signed with this one."""
+        """Accepts only webhooks that are signed with this secret from now on."""
         self.secret = secret
 
-    # --- what it serves
+    # --- serving
 
     @property
     def asgi(self) -> Starlette:
@@ -58,8 +58,8 @@ class Origin:
                 Route("/files/{name}", self._get_file),
                 Route("/products/{name}", self._put_product, methods=["PUT"]),
                 Route("/products/{name}", self._get_product),
-                Route("/hooks", self._hear, methods=["POST"]),
-                Route("/hooks/gone", self._be_gone, methods=["POST"]),
+                Route("/hooks", self._receive, methods=["POST"]),
+                Route("/hooks/gone", self._answer_gone, methods=["POST"]),
             ]
         )
 
@@ -82,14 +82,14 @@ class Origin:
                 yield part[start : start + PIECE]
                 if self.rate is not None:
                     await asyncio.sleep(PIECE / self.rate)
-            await self._gate(f"files/{name}")
+            await self._wait_released(f"files/{name}")
 
     async def _put_product(self, request: Request) -> Response:
         name, body = request.path_params["name"], await request.body()
         self.puts[name] += 1
-        await self._gate(f"products/{name}")
+        await self._wait_released(f"products/{name}")
         if await request.is_disconnected() or self._faulty(f"products/{name}"):
-            return Response(status_code=503)  # whoever does not wait for the receipt has handed in nothing
+            return Response(status_code=503)  # without a receipt, the upload does not count
         arrived = digest(hashlib.sha256(body).digest())
         if request.headers["content-digest"] != arrived:
             return Response(status_code=400)
@@ -102,9 +102,9 @@ class Origin:
             return Response(status_code=404)
         return Response(self.products[name], media_type=TYPES[name.rpartition(".")[2]])
 
-    async def _hear(self, request: Request) -> Response:
-        """The same message may come twice: its id tells."""
-        await self._gate("hooks")
+    async def _receive(self, request: Request) -> Response:
+        """Stores messages by id, because one may arrive twice."""
+        await self._wait_released("hooks")
         try:
             message = Webhook(self.secret).verify(await request.body(), dict(request.headers))
         except WebhookVerificationError:
@@ -113,7 +113,7 @@ class Origin:
         self.messages[request.headers["webhook-id"]] = message
         return Response(status_code=204)
 
-    async def _be_gone(self, request: Request) -> Response:
+    async def _answer_gone(self, request: Request) -> Response:
         return Response(status_code=410)
 
     def _faulty(self, path: str) -> bool:
@@ -121,6 +121,6 @@ class Origin:
         self._faults[path] -= faulty
         return faulty
 
-    async def _gate(self, path: str) -> None:
-        if path in self._gates:
-            await self._gates[path].wait()
+    async def _wait_released(self, path: str) -> None:
+        if path in self._held:
+            await self._held[path].wait()

@@ -35,12 +35,12 @@ function listen(since) {
   for (const step of STEPS) source.addEventListener(step, (event) => look(JSON.parse(event.data).job_id));
 }
 
-function link(state, words) {
+function link(state, text) {
   at("link").dataset.state = state;
-  at("link").textContent = words;
+  at("link").textContent = text;
 }
 
-/** Of several looks at one job that are under way, the one that was asked last counts. */
+/** Of several requests for one job at the same time, the last one counts. */
 async function look(id) {
   const turn = ++asked;
   turns.set(id, turn);
@@ -62,7 +62,7 @@ function show(job) {
   jobs.set(job.id, { job, card });
   const part = (selector) => card.querySelector(selector);
   card.dataset.status = job.status;
-  part(".status").textContent = word(job);
+  part(".status").textContent = label(job);
   part(".whole progress").value = job.progress;
   part(".whole output").textContent = `${job.progress} %`;
   part(".cancel").hidden = ENDED.includes(job.status);
@@ -80,7 +80,7 @@ function show(job) {
     part("img").alt = `thumbnail of ${name(job)}`;
     part("img").hidden = false;
   }
-  if (before && before.status !== job.status) at("said").textContent = `${name(job)}: ${word(job)}`;
+  if (before && before.status !== job.status) at("said").textContent = `${name(job)}: ${label(job)}`;
   at("empty").hidden = true;
 }
 
@@ -133,11 +133,11 @@ async function act(deed) {
 
 const name = (job) => job.data.source.split("/").pop();
 
-function word(job) {
+function label(job) {
   if (job.status === "pending") return job.attempts ? "waits to be tried again" : "waiting";
   const again = job.attempts > 1 ? `, attempt ${job.attempts}` : "";
-  const told = job.webhook_sent ? ", webhook sent" : "";
-  return job.status + (job.status === "active" ? again : told);
+  const sent = job.webhook_sent ? ", webhook sent" : "";
+  return job.status + (job.status === "active" ? again : sent);
 }
 
 function found(job) {

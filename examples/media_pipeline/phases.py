@@ -1,4 +1,4 @@
-"""The three phases of a media job: fetch a file, make something of it, hand in the product."""
+"""The three phases of a media job: download a file, process it, upload the product."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ from examples.media_pipeline.media import make
 from examples.media_pipeline.queue import Recoverable
 
 PIECE = 32 * 1024
-BREATH = 0.002  # Python runs one thread at a time: let the event loop have its turn
+PAUSE = 0.002  # Python runs one thread at a time: let the event loop run
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -63,16 +63,16 @@ async def download(
 
 
 def process(ctx: Context, download: Fetched, folder: Path = Inject("folder")) -> Product:
-    """A plain function, so it runs in a thread; at every percent it looks whether its job is still wanted."""
-    told = 0
+    """A plain function, so it runs in a thread; at every percent it checks whether its job was cancelled."""
+    reported = 0
 
     def report(percent: float) -> None:
-        nonlocal told
-        if percent >= told + 1:
-            told = int(percent)
+        nonlocal reported
+        if percent >= reported + 1:
+            reported = int(percent)
             ctx.check()
             ctx.progress(percent, "row by row")
-            time.sleep(BREATH)
+            time.sleep(PAUSE)
 
     made = make(Path(download.path).read_bytes(), report)
     path = folder / f"{ctx.job_id}.product"
@@ -94,7 +94,7 @@ async def upload(ctx: Context, process: Product, target: str, http: httpx2.Async
         headers = {"content-digest": own, "content-length": str(len(body))}
         response = await http.put(url, content=pieces(), headers=headers)
     except httpx2.TransportError as error:
-        raise Recoverable(f"{url} was not taken: {error}") from error
+        raise Recoverable(f"{url} was not uploaded: {error}") from error
     check(response)
     if response.json()["digest"] != own:
         raise Recoverable(f"{url} arrived damaged")
@@ -105,11 +105,11 @@ PHASES = (download, process, upload)
 
 
 class Refused(Exception):
-    """The other side will not have it, however often it is asked."""
+    """The other side refuses it permanently."""
 
 
 def check(response: httpx2.Response) -> None:
-    """A server in trouble may recover; one that says no means it."""
+    """Raises Recoverable for a server error, Refused for a client error."""
     if response.status_code >= 500:
         raise Recoverable(f"{response.url} answered {response.status_code}")
     if response.status_code >= 400:
@@ -117,12 +117,12 @@ def check(response: httpx2.Response) -> None:
 
 
 def digest(raw: bytes) -> str:
-    """As the header Content-Digest has it."""
+    """The value of a Content-Digest header."""
     return f"sha-256=:{base64.b64encode(raw).decode()}:"
 
 
-class Workshop:
-    """What the phases share: an HTTP client, and a folder for files on their way."""
+class Workspace:
+    """What the phases share: an HTTP client, and a folder for temporary files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -140,6 +140,6 @@ class Workshop:
         return http, folder
 
     def clear(self, job: JobRecord) -> None:
-        """For JobQueue's on_delete: when a job is gone, so are its files."""
+        """Deletes the files of a deleted job; for JobQueue's on_delete."""
         for path in self.path.glob(f"{job.id}.*"):
             path.unlink()

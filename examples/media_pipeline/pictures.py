@@ -71,11 +71,11 @@ def to_ppm(picture: Picture) -> bytes:
 
 
 def from_ppm(data: bytes) -> Picture:
-    """ValueError if it is none."""
+    """Raises ValueError if it is not a PPM."""
     magic, size, depth, pixels = data.split(b"\n", 3)
     width, height = (int(number) for number in size.split())
     if (magic, depth) != (b"P6", b"255") or len(pixels) != 3 * width * height:
-        raise ValueError(f"this is no PPM of {width} × {height} pixels")
+        raise ValueError(f"this is not a PPM of {width} × {height} pixels")
     return Picture(width, height, pixels)
 
 

@@ -1,4 +1,4 @@
-"""JobQueue: an embedded queue of jobs that run in phases; a thin map over Dutiful."""
+"""JobQueue: an embedded queue of jobs that run in phases; a thin layer over Dutiful."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -31,11 +31,11 @@ LISTED = 200
 
 
 class Recoverable(Exception):
-    """Raise it in a phase: it may go well next time. Any other error is final."""
+    """An error of a phase that is retried; any other error is final."""
 
 
-class Told(msgspec.Struct, frozen=True):
-    """One item of an event stream: a snapshot, a ping, or what happened to a job."""
+class QueueEvent(msgspec.Struct, frozen=True):
+    """An item of an event stream: a snapshot, a ping, or an event of a job."""
 
     name: str
     at: datetime
@@ -44,7 +44,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class JobQueue:
-    """`async with JobQueue(config) as queue:` opens the database and works on jobs until the block ends."""
+    """`async with JobQueue(config) as queue:` opens the database and runs jobs until the block ends."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -67,12 +67,12 @@ class JobQueue:
     async def enqueue(
         self, data: Mapping[str, Any], *, scheduled_at: datetime | None = None, webhook_url: str | None = None
     ) -> str:
-        """The job's id; it is on disk by then. Its own webhook is told of its end instead of the queue's."""
+        """Stores a job and returns its id. `webhook_url` replaces the queue's webhook for this job."""
         request = self._pipeline.options(run_at=scheduled_at, webhook=webhook_url)
         return str((await request.enqueue(**data)).id)
 
     async def cancel(self, job_id: str) -> bool:
-        """Cancel it if it waits, ask it to stop if it runs; False if it had ended."""
+        """Cancels a waiting job, asks a running one to stop; False if it had ended."""
         return await self.app.cancel(job_id, "cancelled by its user")
 
     async def get(self, job_id: str) -> Job | None:
@@ -87,10 +87,10 @@ class JobQueue:
 
     # --- events
 
-    async def create_event_stream(self, *, snapshot: bool = False) -> AsyncGenerator[Told, None]:
-        """What happens from now on, after how things stand if `snapshot`; a ping when nothing has happened for long.
+    async def create_event_stream(self, *, snapshot: bool = False) -> AsyncGenerator[QueueEvent, None]:
+        """Streams events from now on, after a snapshot if asked for, with pings in between.
 
-        Close it (`aclosing`) when you have heard enough: that frees all that it took and changes no job.
+        Close it with `aclosing`; that changes no job.
         """
         async with self.app.events(kinds=[self.config.name]) as stream:
             if snapshot:
@@ -100,27 +100,27 @@ class JobQueue:
                     async with asyncio.timeout(self.config.ping.total_seconds()):
                         item = await anext(stream)
                 except TimeoutError:
-                    yield Told("ping", datetime.now(UTC))
+                    yield QueueEvent("ping", datetime.now(UTC))
                 except StopAsyncIteration:
                     return
                 else:
                     match item:
                         case Event():
-                            yield Told(NAMES[item.type], item.at, str(item.job_id), item.data)
+                            yield QueueEvent(NAMES[item.type], item.at, str(item.job_id), item.data)
                         case Gap():
                             yield await self._snapshot()
 
-    async def _snapshot(self) -> Told:
-        return Told("snapshot", datetime.now(UTC), data={"jobs": msgspec.to_builtins(await self.jobs())})
+    async def _snapshot(self) -> QueueEvent:
+        return QueueEvent("snapshot", datetime.now(UTC), data={"jobs": msgspec.to_builtins(await self.jobs())})
 
-    # --- life
+    # --- opening and closing
 
     async def open(self) -> None:
-        """Opens the database, fails what a dead process left active, and begins to work, in this order."""
+        """Opens the database, fails jobs that a dead process left running, and starts to run jobs."""
         await self._embedded.open()
 
     async def shutdown(self, timeout: str | None = None) -> None:
-        """Finish what runs, within `timeout`; ShutdownTimeout, after all is cleaned up, if jobs were interrupted."""
+        """Finishes running jobs within `timeout`; raises ShutdownTimeout if some were interrupted."""
         await self._embedded.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -134,6 +134,6 @@ class JobQueue:
 
 
 def _retry(config: Config) -> Retry:
-    """Fatal unless said otherwise: the nearest class counts, and Recoverable is nearer than Exception."""
+    """Retries Recoverable errors only: the nearest class in the hierarchy counts."""
     backoff = BACKOFFS[config.backoff](config.retry_delay)
     return Retry(max_attempts=config.max_attempts, per_error={BaseException: None, Recoverable: backoff})

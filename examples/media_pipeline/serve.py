@@ -1,4 +1,4 @@
-"""The service with its page, for as long as somebody wants it."""
+"""Serves the live page until Ctrl-C."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.media_pipeline.media import shelf
+from examples.media_pipeline.media import sample_files
 from examples.media_pipeline.origin import Origin
 from examples.media_pipeline.service import media_queue
 from examples.media_pipeline.site import site
@@ -16,7 +16,7 @@ from examples.serving import serving
 
 
 async def serve(console: Console, folder: Path, port: int) -> None:
-    origin = Origin(await asyncio.to_thread(shelf, 1_200), OLD, rate=6e5)  # slow enough to watch
+    origin = Origin(await asyncio.to_thread(sample_files, 1_200), OLD, rate=6e5)  # slow enough to watch
     async with serving(origin.asgi) as url:
         queue = media_queue(
             folder,
@@ -31,5 +31,5 @@ async def serve(console: Console, folder: Path, port: int) -> None:
             try:
                 await asyncio.Event().wait()
             finally:
-                # Pages that still listen are cut off; the server would print each as an error.
+                # The server would log an error for each page that is still connected.
                 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""The service's web site: a page that shows every job live, and what it needs."""
+"""The service's web site: a page that shows every job live."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dutiful import JobNotFound
-from dutiful.web import EventsEndpoint, Wanted
+from dutiful.web import EventsEndpoint, Subscription
 from examples.media_pipeline.queue import JobQueue
 from examples.media_pipeline.service import order
 
@@ -23,19 +23,19 @@ HERE = Path(__file__).parent
 
 
 class Order(BaseModel):
-    """What somebody wants done: a file by its name, perhaps later."""
+    """A request for a job: a file by its name, perhaps later."""
 
     file: str
     delay: float = Field(default=0, ge=0, le=3_600)  # seconds
 
 
 def site(queue: JobQueue, origin: str, files: Sequence[str]) -> ASGIApp:
-    """Nobody names a URL here: only files that the origin has, for a server fetches what it is told to."""
+    """Accepts names of files, not URLs, because a server must not fetch arbitrary URLs."""
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @api.get("/jobs")
     async def jobs() -> Response:
-        """All jobs, and a moment from which on events tell what this does not show."""
+        """All jobs, and a time from which events show what is newer."""
         now = datetime.now(UTC)
         return _json({"at": now, "files": files, "jobs": await queue.jobs()})
 
@@ -51,7 +51,7 @@ def site(queue: JobQueue, origin: str, files: Sequence[str]) -> ASGIApp:
     async def job(job_id: UUID) -> Response:
         found = await queue.get(str(job_id))
         if found is None:
-            raise HTTPException(404, "there is no such job: it never was, or retention has deleted it")
+            raise HTTPException(404, "there is no such job: it never existed, or retention has deleted it")
         return _json(found)
 
     @api.post("/jobs/{job_id}/cancel")
@@ -63,7 +63,7 @@ def site(queue: JobQueue, origin: str, files: Sequence[str]) -> ASGIApp:
             raise HTTPException(404, str(error)) from error
         raise HTTPException(409, "it had ended already")
 
-    ours = Wanted(kinds=frozenset({queue.config.name}))
+    ours = Subscription(kinds=frozenset({queue.config.name}))
     endpoint = EventsEndpoint(queue.app, allow=lambda scope: ours, ping=queue.config.ping.total_seconds())
     api.routes.append(Route("/events", endpoint))
     api.routes.append(Route("/", FileResponse(HERE / "page.html")))
@@ -77,13 +77,13 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 class Guarded:
-    """Other sites can make a browser send a request: acts are for our own page. And our page loads only our own."""
+    """Refuses changes from other sites' pages, and sets a content security policy."""
 
     def __init__(self, app: ASGIApp, pictures: str) -> None:
         self._app = app
         own = ("script-src", "style-src", "connect-src")
-        nobody = ("base-uri", "form-action", "frame-ancestors")
-        rules = ["default-src 'none'", *(f"{one} 'self'" for one in own), *(f"{one} 'none'" for one in nobody)]
+        blocked = ("base-uri", "form-action", "frame-ancestors")
+        rules = ["default-src 'none'", *(f"{one} 'self'" for one in own), *(f"{one} 'none'" for one in blocked)]
         self._headers = {
             "content-security-policy": "; ".join([*rules, f"img-src 'self' {pictures}"]),
             "x-content-type-options": "nosniff",
@@ -98,6 +98,6 @@ class Guarded:
 
         site = Headers(scope=scope).get("sec-fetch-site", "none")
         if scope["method"] != "GET" and site not in ("same-origin", "none"):
-            await Response("for our own page only", 403)(scope, receive, send_guarded)
+            await Response("only allowed from this site", 403)(scope, receive, send_guarded)
         else:
             await self._app(scope, receive, send_guarded)

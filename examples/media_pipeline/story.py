@@ -1,4 +1,4 @@
-"""The story: files come and go, things go wrong in every way that matters, and in the end it all adds up."""
+"""The story: files are processed, with all sorts of failures; then the results are checked."""
 
 import asyncio
 import base64
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.media_pipeline.ledger import Ledger
-from examples.media_pipeline.media import make, shelf
+from examples.media_pipeline.event_log import EventLog
+from examples.media_pipeline.media import make, sample_files
 from examples.media_pipeline.origin import Origin
 from examples.media_pipeline.queue import JobQueue
 from examples.media_pipeline.service import media_queue, order
@@ -31,15 +31,15 @@ MADE_OF = {
 }
 
 
-async def tell(console: Console, folder: Path) -> bool:
-    """Whether it added up."""
+async def run_story(console: Console, folder: Path) -> bool:
+    """Returns whether all checks pass."""
     console.print("Drawing landscapes and measuring the weather…")
-    origin = Origin(await asyncio.to_thread(shelf), OLD, rate=2e6)
+    origin = Origin(await asyncio.to_thread(sample_files), OLD, rate=2e6)
     async with asyncio.timeout(DEADLINE), serving(origin.asgi) as url:
         queue = media_queue(
             folder,
             webhook_url=f"{url}/hooks",
-            webhook_secrets=(NEW, OLD),  # signed with both, so that the receiver may change over when it likes
+            webhook_secrets=(NEW, OLD),  # signed with both, so that the receiver can change secrets at any time
             stale_after=STALE,
             delete_after=DELETED,
             retry_delay=timedelta(seconds=0.5),
@@ -47,7 +47,7 @@ async def tell(console: Console, folder: Path) -> bool:
         await queue.app.make_store().migrate()
         story = Story(console, folder, origin, url, queue)
         listening = asyncio.Event()
-        following = asyncio.create_task(_follow(queue, story.ledger, listening))
+        following = asyncio.create_task(_follow(queue, story.log, listening))
         await listening.wait()
         lost = await story.crash()
         await story.restart(lost)
@@ -55,16 +55,16 @@ async def tell(console: Console, folder: Path) -> bool:
         await story.retention()
         await story.shutdown()
         await following
-    return story.adds_up()
+    return story.check()
 
 
-async def _follow(queue: JobQueue, ledger: Ledger, listening: asyncio.Event) -> None:
+async def _follow(queue: JobQueue, log: EventLog, listening: asyncio.Event) -> None:
     async with aclosing(queue.create_event_stream(snapshot=True)) as stream:
-        async for told in stream:
-            if told.name == "snapshot":
+        async for event in stream:
+            if event.name == "snapshot":
                 listening.set()
-            elif told.job_id is not None:
-                await ledger.hear(told.job_id, told)
+            elif event.job_id is not None:
+                await log.add(event.job_id, event)
 
 
 @dataclass
@@ -74,19 +74,19 @@ class Story:
     origin: Origin
     url: str
     queue: JobQueue
-    ledger: Ledger = field(init=False)
-    kept: list[str] = field(default_factory=list)  # what was left of the phases of the job whose process died
+    log: EventLog = field(init=False)
+    kept: list[str] = field(default_factory=list)  # the phases of the job whose process was killed
     left: int = -1  # jobs in the database at the end
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.console)
+        self.log = EventLog(self.console)
 
     async def crash(self) -> str:
-        self._chapter("A process dies: it is killed while its upload waits for the receipt")
+        self._chapter("A crash: a process is killed while its upload waits for the receipt")
         self.origin.hold("products/heath.png")
         job_id = await self._enqueue("heath", "heath.ppm")
-        command = [sys.executable, "-m", "examples.media_pipeline.doomed", str(self.folder)]
-        # On Postgres nobody can know that a process is dead before its lease ends.
+        command = [sys.executable, "-m", "examples.media_pipeline.worker_process", str(self.folder)]
+        # On Postgres, a dead process is detected when its lease ends.
         process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "DUTIFUL_LEASE": "3s"})
         while not self.origin.puts["heath.png"]:
             if process.returncode is not None:
@@ -98,16 +98,16 @@ class Story:
         return job_id
 
     async def restart(self, lost: str) -> None:
-        self._chapter("The service starts: what the dead process left active is failed, its phases are kept")
+        self._chapter("The service starts: the job of the killed process is failed, its phases are kept")
         await self.queue.open()
-        await self.ledger.heard(lost, "job:failed")
+        await self.log.wait_for(lost, "job:failed")
         job = await self.queue.get(lost)
         self.kept = [] if job is None else [f"{phase.name} {phase.status}" for phase in job.phases]
         self._aside(", ".join(self.kept))
-        await self.ledger.heard(lost, "job:webhook:delivered")
+        await self.log.wait_for(lost, "job:webhook:delivered")
 
     async def work(self) -> None:
-        self._chapter("Six files: one is missing, one upload fails once, one is cancelled, one comes later")
+        self._chapter("Six files: one is missing, one upload fails once, one is cancelled, one is delayed")
         self.origin.fail("products/dunes.png")
         self.origin.hold("products/fjord.png")
         cancelled = await self._enqueue("fjord", "fjord.ppm")
@@ -116,45 +116,45 @@ class Story:
         await self._enqueue("nowhere", "nowhere.ppm")
         await self._enqueue("weather", "weather.csv", at=datetime.now(UTC) + timedelta(seconds=2))
         await self._enqueue("moor", "heath.ppm", webhook_url=f"{self.url}/hooks/gone")
-        await self.ledger.heard(cancelled, "job:phase:completed")
+        await self.log.wait_for(cancelled, "job:phase:completed")
         await self.queue.cancel(cancelled)
-        await self.ledger.heard(cancelled, "job:webhook:delivered")
+        await self.log.wait_for(cancelled, "job:webhook:delivered")
         self.origin.release("products/fjord.png")
         self.origin.rotate(NEW)
-        self._aside("the receiver of webhooks has changed over to its new secret")
-        await self.ledger.all_heard("job:webhook:delivered", "job:webhook:failed")
+        self._aside("the receiver of webhooks uses its new secret now")
+        await self.log.wait_for_all("job:webhook:delivered", "job:webhook:failed")
 
     async def retention(self) -> None:
         self._chapter(f"Retention: stale {STALE.seconds} s after the end, deleted after {DELETED.seconds} s")
-        await self.ledger.all_heard("job:deleted")
+        await self.log.wait_for_all("job:deleted")
         self.left = len(await self.queue.jobs())
 
     async def shutdown(self) -> None:
-        self._chapter("Shutdown: nothing runs, so nobody is interrupted")
+        self._chapter("Shutdown: no job is running, so none is interrupted")
         await self.queue.shutdown("5s")
 
-    def adds_up(self) -> bool:
-        """Count everything twice: as the events told it, and as the other side saw it."""
-        self._chapter("Does it add up?")
-        origin, ledger = self.origin, self.ledger
+    def check(self) -> bool:
+        """Compares the events with what the origin received."""
+        self._chapter("Checks")
+        origin, log = self.origin, self.log
         made = {product: make(origin.files[file], lambda _: None).body for product, file in MADE_OF.items()}
-        heard = sorted(message["type"] for message in origin.messages.values())
+        received = sorted(message["type"] for message in origin.messages.values())
         files = list((self.folder / "files").iterdir())
         checks = {
-            "7 jobs came, and each ended once": ledger.ends() == {"completed": 4, "failed": 2, "cancelled": 1},
+            "7 jobs ended, each of them once": log.ends() == {"completed": 4, "failed": 2, "cancelled": 1},
             "the dead process's phases were kept": self.kept
             == ["download completed", "process completed", "upload interrupted"],
             "the retry did not download again": (origin.gets["dunes.ppm"], origin.puts["dunes.png"]) == (1, 2),
-            "the delayed job did not start early": ledger.on_time(),
-            "4 products were handed in, each right to the byte": origin.products == made,
-            "6 webhooks arrived, and tell the same ends as the events": heard
+            "the delayed job did not start early": log.on_time(),
+            "4 products were uploaded, each correct to the byte": origin.products == made,
+            "6 webhooks arrived, with the same outcomes as the events": received
             == ["job.cancelled", *3 * ["job.completed"], *2 * ["job.failed"]],
-            "all were signed right, before the change of secrets and after": origin.refused == 0
-            and ledger.count("job:webhook:delivered") == 6,
-            "the receiver that is gone was reported": ledger.count("job:webhook:failed") == 1,
-            "every job went stale, then was deleted with its files": self.left == 0
+            "all had valid signatures, before and after the change of secrets": origin.refused == 0
+            and log.count("job:webhook:delivered") == 6,
+            "the webhook that answered 410 was reported": log.count("job:webhook:failed") == 1,
+            "every job became stale, then was deleted with its files": self.left == 0
             and not files
-            and ledger.count("job:stale") == ledger.count("job:deleted") == 7,
+            and log.count("job:stale") == log.count("job:deleted") == 7,
         }
         for line, true in checks.items():
             self.console.print(f"  {'[green]✓[/]' if true else '[red]✗[/]'} {line}", highlight=False)
@@ -164,12 +164,12 @@ class Story:
         self, title: str, file: str, *, at: datetime | None = None, webhook_url: str | None = None
     ) -> str:
         job_id = await self.queue.enqueue(order(self.url, file, title), scheduled_at=at, webhook_url=webhook_url)
-        self.ledger.expect(job_id, title)
+        self.log.expect(job_id, title)
         return job_id
 
     def _chapter(self, title: str) -> None:
         name, colon, about = title.partition(":")
         self.console.print(f"\n[bold]{name}[/]{colon}{about}", highlight=False, soft_wrap=True)
 
-    def _aside(self, words: str) -> None:
-        self.console.print(f"         {words}", style="dim", highlight=False)
+    def _aside(self, text: str) -> None:
+        self.console.print(f"         {text}", style="dim", highlight=False)

@@ -1,4 +1,4 @@
-"""The eight categories of jobs, what each is about, and the job types in it."""
+"""The eight categories of jobs, their rules and their job types."""
 
 from uuid import UUID
 
@@ -18,7 +18,7 @@ JOB_TYPES: dict[str, tuple[str, ...]] = {
     "export": ("firm_export", "firm_purge"),
     "maintenance": ("session_expire", "data_archival"),
 }
-# The id of the object that every job of the category is about.
+# The id that every payload of the category has.
 REFERENCES = {
     "ingestion": "connection_id",
     "sync": "calendar_id",
@@ -34,7 +34,7 @@ EVERY_PAYLOAD = Rules(
     required={"tenant_id": int, "correlation_id": UUID, "idempotency_key": str},
     tenant="tenant_id",
     correlation_id="correlation_id",
-    # Once for each firm and key, ever, whatever the job type.
+    # A firm can use a key only once, for any job type.
     unique=Unique("idempotency_key", scope=Scope.FOREVER, on_conflict=OnConflict.REJECT, across_kinds=True),
     versions=[PAYLOAD_VERSION],
     limit=PAYLOAD_LIMIT,

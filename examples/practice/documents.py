@@ -1,4 +1,4 @@
-"""Documents: scanned for what does harm, then sorted by the words in them."""
+"""Documents: scanned for malware, then classified by their text."""
 
 import asyncio
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 from dutiful import Context, Inject
 from examples.practice.firms import Firm
-from examples.practice.office import Office
+from examples.practice.platform import Platform
 
-# In two pieces, or scanners would take this very file for what it looks for.
+# In two pieces, because scanners would take this file for malware.
 HARMFUL = b"EICAR-STANDARD-" + b"ANTIVIRUS-TEST-FILE"
 SORTS = {
     "invoice": ("invoice", "amount due"),
@@ -17,24 +17,24 @@ SORTS = {
 }
 
 
-async def document_scan(ctx: Context, document_id: int, office: Office = Inject("office")) -> dict[str, Any]:
-    desk = office.desk(ctx)
-    data = await asyncio.to_thread(_data, desk.firm, desk.get("document", id=document_id)["name"])
+async def document_scan(ctx: Context, document_id: int, platform: Platform = Inject("platform")) -> dict[str, Any]:
+    scope = platform.scope(ctx)
+    data = await asyncio.to_thread(_data, scope.firm, scope.get("document", id=document_id)["name"])
     state = "infected" if HARMFUL in data else "clean"
-    desk.firm.run("document_scanned", id=document_id, state=state)
+    scope.firm.run("document_scanned", id=document_id, state=state)
     if state == "clean":
-        await desk.follow_up("document_classify", f"document_classify_{document_id}", document_id=document_id)
+        await scope.follow_up("document_classify", f"document_classify_{document_id}", document_id=document_id)
     return {"state": state}
 
 
-async def document_classify(ctx: Context, document_id: int, office: Office = Inject("office")) -> dict[str, Any]:
-    desk = office.desk(ctx)
-    data = await asyncio.to_thread(_data, desk.firm, desk.get("document", id=document_id)["name"])
+async def document_classify(ctx: Context, document_id: int, platform: Platform = Inject("platform")) -> dict[str, Any]:
+    scope = platform.scope(ctx)
+    data = await asyncio.to_thread(_data, scope.firm, scope.get("document", id=document_id)["name"])
     text = data.decode(errors="replace").lower()
-    found = {sort: sum(text.count(word) for word in words) for sort, words in SORTS.items()}
+    found = {sort: sum(text.count(phrase) for phrase in phrases) for sort, phrases in SORTS.items()}
     best = max(found, key=lambda sort: found[sort])
     sort = best if found[best] else "other"
-    desk.firm.run("document_classified", id=document_id, sort=sort)
+    scope.firm.run("document_classified", id=document_id, sort=sort)
     return {"sort": sort}
 
 

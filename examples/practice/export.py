@@ -1,4 +1,4 @@
-"""A firm leaves: it takes its data along, and only then is it forgotten."""
+"""A firm leaves: its data is exported, and only then deleted."""
 
 import hashlib
 import json
@@ -10,39 +10,39 @@ from typing import Any
 from dutiful import Context, Fail, Inject
 from examples.practice.archive import written_once
 from examples.practice.firms import Firm, Row
-from examples.practice.office import Desk, Office
+from examples.practice.platform import FirmScope, Platform
 
 
 class NotExported(Fail):
-    """Nothing is deleted before the firm has its data in hand."""
+    """Nothing is deleted without a complete export."""
 
 
-def firm_export(ctx: Context, export_id: int, office: Office = Inject("office")) -> dict[str, Any]:
-    """Everything that a firm owns, rows and files, in one archive; it is made once, for the firm may be gone by now."""
-    desk = office.desk(ctx)
-    target = _archive(office.firms.folder, desk, export_id)
-    if desk.get("export", id=export_id)["sha256"] is None:
+def firm_export(ctx: Context, export_id: int, platform: Platform = Inject("platform")) -> dict[str, Any]:
+    """Exports a firm's rows and files into one archive; only once, because the firm may be deleted by now."""
+    scope = platform.scope(ctx)
+    target = _archive(platform.firms.folder, scope, export_id)
+    if scope.get("export", id=export_id)["sha256"] is None:
         if not target.exists():
             with written_once(target) as half:
-                _pack(desk.firm, half)
-        desk.firm.run("export_made", id=export_id, file=target.name, sha256=_digest(target))
-    _check(target, desk, export_id)
+                _pack(scope.firm, half)
+        scope.firm.run("export_made", id=export_id, file=target.name, sha256=_digest(target))
+    _check(target, scope, export_id)
     return {"bytes": target.stat().st_size}
 
 
-def firm_purge(ctx: Context, export_id: int, office: Office = Inject("office")) -> None:
-    """Delete everything that a firm owns, if its export is there, whole, and has every row."""
-    desk = office.desk(ctx)
-    target = _archive(office.firms.folder, desk, export_id)
-    _check(target, desk, export_id)
-    if _lacks(target, desk.firm.dump()):
-        raise NotExported(f"firm {desk.firm.id} has changed since export {export_id} was made: make another export")
-    desk.firm.purge()
-    shutil.rmtree(desk.firm.folder, ignore_errors=True)
+def firm_purge(ctx: Context, export_id: int, platform: Platform = Inject("platform")) -> None:
+    """Deletes everything that a firm owns, if its export exists, is intact and has every row."""
+    scope = platform.scope(ctx)
+    target = _archive(platform.firms.folder, scope, export_id)
+    _check(target, scope, export_id)
+    if _lacks(target, scope.firm.dump()):
+        raise NotExported(f"firm {scope.firm.id} has changed since export {export_id}: make another export")
+    scope.firm.purge()
+    shutil.rmtree(scope.firm.folder, ignore_errors=True)
 
 
-def _archive(folder: Path, desk: Desk, export_id: int) -> Path:
-    return folder / "exports" / f"firm-{desk.firm.id}-{export_id}.zip"
+def _archive(folder: Path, scope: FirmScope, export_id: int) -> Path:
+    return folder / "exports" / f"firm-{scope.firm.id}-{export_id}.zip"
 
 
 def _pack(firm: Firm, file: Path) -> None:
@@ -53,9 +53,9 @@ def _pack(firm: Firm, file: Path) -> None:
             archive.write(path, Path("files") / path.relative_to(firm.folder))
 
 
-def _check(file: Path, desk: Desk, export_id: int) -> None:
-    if not file.exists() or _digest(file) != desk.get("export", id=export_id)["sha256"]:
-        raise NotExported(f"export {export_id} of firm {desk.firm.id} is not there, or not as it was made")
+def _check(file: Path, scope: FirmScope, export_id: int) -> None:
+    if not file.exists() or _digest(file) != scope.get("export", id=export_id)["sha256"]:
+        raise NotExported(f"export {export_id} of firm {scope.firm.id} is missing or damaged")
 
 
 def _lacks(file: Path, rows: dict[str, list[Row]]) -> bool:

@@ -1,4 +1,4 @@
-"""What the firms own: rows in a database of the platform's own, and files beside it."""
+"""What the firms own: rows in the platform's database, and files beside it."""
 
 import sqlite3
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 from examples.statements import load
 
 HERE = Path(__file__).parent
-# What a firm takes along, and what is deleted of it, in an order that no reference forbids. Exports stay, as a receipt.
+# The tables to export and to delete from, in the order of their references. Exports stay, as a receipt.
 TABLES = (
     "inbox",
     "notifications",
@@ -27,7 +27,7 @@ STATEMENTS = load(HERE / "statements.sql")
 
 
 class Firms:
-    """All of them, in one SQLite file; handlers run on the event loop and in threads, one statement at a time."""
+    """All firms, in one SQLite file; handlers on the event loop and in threads run one statement at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Firms:
         return Firm(self, firm_id)
 
     def execute(self, statement: str, params: Row) -> tuple[list[Row], int | None]:
-        """The rows, and the id of the one that was inserted last."""
+        """Returns the rows, and the id of the row that was inserted last."""
         with self._lock:
             cursor = self._database.execute(statement, params)
             return [dict(row) for row in cursor.fetchall()], cursor.lastrowid
@@ -57,7 +57,7 @@ class Firms:
 
 
 class Firm:
-    """One of them: it cannot name a row or a file of another."""
+    """One firm, without access to rows and files of others."""
 
     def __init__(self, firms: Firms, firm_id: int) -> None:
         self.id = firm_id
@@ -82,16 +82,16 @@ class Firm:
     def dump(self) -> dict[str, list[Row]]:
         """Every row that it owns, by table."""
         return {
-            table: self._firms.execute(f"SELECT * FROM {table} WHERE firm_id = :firm", self._me)[0] for table in TABLES
+            table: self._firms.execute(f"SELECT * FROM {table} WHERE firm_id = :firm", self._key)[0] for table in TABLES
         }
 
     def purge(self) -> None:
         """Delete every row that it owns."""
-        self._firms.execute_all([f"DELETE FROM {table} WHERE firm_id = :firm" for table in TABLES], self._me)
+        self._firms.execute_all([f"DELETE FROM {table} WHERE firm_id = :firm" for table in TABLES], self._key)
 
     def _run(self, name: str, params: Row) -> tuple[list[Row], int | None]:
-        return self._firms.execute(STATEMENTS[name], {**params, **self._me})
+        return self._firms.execute(STATEMENTS[name], {**params, **self._key})
 
     @property
-    def _me(self) -> Row:
+    def _key(self) -> Row:
         return {"firm": self.id}

@@ -1,4 +1,4 @@
-"""The little of iCalendar that appointments need."""
+"""The part of iCalendar that appointments need."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ def write(appointments: list[Appointment]) -> str:
 
 
 def read(text: str) -> list[Appointment]:
-    """ValueError if it is no calendar."""
+    """Raises ValueError if it is not a calendar."""
     lines = text.replace("\r\n ", "").replace("\r\n\t", "").splitlines()  # long lines are folded
     if not lines or lines[0] != "BEGIN:VCALENDAR":
         raise ValueError("it does not begin as a calendar does")

@@ -1,4 +1,4 @@
-"""Mail comes in: fetched as it is, then read and put to the client who wrote it."""
+"""Incoming mail: fetched, then parsed and assigned to the client who wrote it."""
 
 import asyncio
 import email
@@ -9,25 +9,25 @@ from typing import Any
 
 from dutiful import Context, Fail, Inject
 from examples.practice.firms import Firm
-from examples.practice.office import Office
+from examples.practice.platform import Platform
 
 
 class Unreadable(Fail):
-    """The message cannot be read, however often it is tried: somebody has to mend it first."""
+    """The message cannot be parsed until a person fixes it."""
 
 
 async def email_ingestion_fetch(
-    ctx: Context, connection_id: int, external_message_id: str, office: Office = Inject("office")
+    ctx: Context, connection_id: int, external_message_id: str, platform: Platform = Inject("platform")
 ) -> dict[str, Any]:
-    """Take a message over from the mail server, byte for byte."""
-    desk = office.desk(ctx)
-    answer = await office.http.get(f"{office.addresses.mail}/{connection_id}/{external_message_id}")
-    answer.raise_for_status()  # 429 is rate_limited and says when to come back, 5xx transient, 404 non_retryable
+    """Fetches a message from the mail server, unchanged."""
+    scope = platform.scope(ctx)
+    answer = await platform.http.get(f"{platform.addresses.mail}/{connection_id}/{external_message_id}")
+    answer.raise_for_status()  # 429 is rate_limited with a time to retry, 5xx transient, 404 non_retryable
     known = {"connection_id": connection_id, "external_id": external_message_id}
-    if desk.firm.one("message", **known) is None:
-        key = await asyncio.to_thread(keep, desk.firm, connection_id, answer.content)
-        desk.firm.run("add_message", **known, maildir_key=key)
-    await desk.follow_up(
+    if scope.firm.one("message", **known) is None:
+        key = await asyncio.to_thread(keep, scope.firm, connection_id, answer.content)
+        scope.firm.run("add_message", **known, maildir_key=key)
+    await scope.follow_up(
         "email_ingestion_parse",
         f"email_parse_conn_{connection_id}_{external_message_id}",
         connection_id=connection_id,
@@ -37,16 +37,16 @@ async def email_ingestion_fetch(
 
 
 async def email_ingestion_parse(
-    ctx: Context, connection_id: int, external_message_id: str, office: Office = Inject("office")
+    ctx: Context, connection_id: int, external_message_id: str, platform: Platform = Inject("platform")
 ) -> dict[str, Any]:
-    """Read a message, store who wrote what, and map it to a client."""
-    desk = office.desk(ctx)
-    row = desk.get("message", connection_id=connection_id, external_id=external_message_id)
-    raw = await asyncio.to_thread(maildir(desk.firm, connection_id).get_bytes, row["maildir_key"])
+    """Parses a message, stores sender and subject, and assigns it to a client."""
+    scope = platform.scope(ctx)
+    row = scope.get("message", connection_id=connection_id, external_id=external_message_id)
+    raw = await asyncio.to_thread(maildir(scope.firm, connection_id).get_bytes, row["maildir_key"])
     sender, subject = _read(raw, external_message_id)
-    client = desk.firm.one("client_at", address=sender)
+    client = scope.firm.one("client_at", address=sender)
     client_id = None if client is None else client["id"]
-    desk.firm.run("read_message", id=row["id"], sender=sender, subject=subject, client_id=client_id)
+    scope.firm.run("read_message", id=row["id"], sender=sender, subject=subject, client_id=client_id)
     return {"message_id": row["id"], "client_id": client_id}
 
 

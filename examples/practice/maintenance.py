@@ -1,4 +1,4 @@
-"""Housekeeping: what is over is put away."""
+"""Maintenance: expired sessions and closed work."""
 
 import gzip
 import json
@@ -7,20 +7,20 @@ from typing import Any
 
 from dutiful import Context, Inject
 from examples.practice.archive import written_once
-from examples.practice.office import Office
+from examples.practice.platform import Platform
 
 
 async def session_expire(
-    ctx: Context, run_id: int, before: datetime, office: Office = Inject("office")
+    ctx: Context, run_id: int, before: datetime, platform: Platform = Inject("platform")
 ) -> dict[str, Any]:
-    firm = office.desk(ctx).firm
+    firm = platform.scope(ctx).firm
     firm.run("expire_sessions", before=before.isoformat())
     return {"left": len(firm.all("sessions"))}
 
 
-def data_archival(ctx: Context, run_id: int, before: date, office: Office = Inject("office")) -> dict[str, Any]:
-    """Move closed work into a file of this job; what its first attempt has written is what is removed, by every one."""
-    firm = office.desk(ctx).firm
+def data_archival(ctx: Context, run_id: int, before: date, platform: Platform = Inject("platform")) -> dict[str, Any]:
+    """Moves closed work into a file of this job; every attempt removes what the first one has written."""
+    firm = platform.scope(ctx).firm
     file = firm.folder / "archive" / f"works-{run_id}-{ctx.job_id}.jsonl.gz"
     if not file.exists():
         works = firm.all("closed_works", before=before.isoformat())

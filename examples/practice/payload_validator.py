@@ -1,4 +1,4 @@
-"""PayloadValidator: payloads made and checked before they become jobs; the queue itself checks them once more."""
+"""PayloadValidator: builds and checks payloads before they are enqueued; the queue checks them again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from uuid import UUID
 from dutiful import Dutiful, Rules
 from examples.practice.categories import CATEGORIES, PAYLOAD_VERSION
 
-_ASKED = Dutiful()  # about rules only; it is never opened
+_RULES = Dutiful()  # only validates; it is never opened
 
 
 class PayloadValidator:
@@ -15,16 +15,16 @@ class PayloadValidator:
     def validate_payload(
         payload: Mapping[str, Any], category: str, additional_required: Sequence[str] = ()
     ) -> tuple[bool, list[str]]:
-        """Whether it may become a job of the category, and everything that keeps it from that."""
+        """Whether it is a valid payload of the category, and all errors."""
         rules = CATEGORIES.get(category)
         if rules is None:
             return False, [f"category: there is no {category!r}; there are: {', '.join(CATEGORIES)}"]
-        errors = _ASKED.validate(rules.plus(Rules(required=additional_required)), payload)
+        errors = _RULES.validate(rules.plus(Rules(required=additional_required)), payload)
         return not errors, [str(error) for error in errors]
 
     @staticmethod
     def create_payload(tenant_id: int, correlation_id: UUID | str, idempotency_key: str, **refs: Any) -> dict[str, Any]:
-        """Of references only: what they refer to stays where it is."""
+        """A payload of references; it contains no data of the objects."""
         return {
             "tenant_id": tenant_id,
             "correlation_id": str(correlation_id),

@@ -1,4 +1,4 @@
-"""JobQueue: the jobs of one firm; nothing of another firm exists here."""
+"""JobQueue: the jobs of one firm, without access to those of others."""
 
 from datetime import datetime
 from typing import Any
@@ -23,14 +23,14 @@ class JobQueue:
         scheduled_at: datetime | None = None,
         max_attempts: int | None = None,
     ) -> QueueRecord:
-        """PayloadInvalid with everything that is wrong, UniqueConflict if the firm has used the key before."""
+        """Raises PayloadInvalid with all errors, or UniqueConflict if the firm has used the key before."""
         job = await self._tenant.enqueue(
             job_type, payload, priority=priority, run_at=scheduled_at, max_attempts=max_attempts
         )
         return QueueRecord.of(await job.record())
 
     async def follow_up(self, job_type: str, correlation_id: UUID | str, idempotency_key: str, **refs: Any) -> bool:
-        """The next job in a chain; False if an earlier attempt of the one before has asked for it already."""
+        """Enqueues the next job of a chain; False if an earlier attempt has done so."""
         payload = PayloadValidator.create_payload(self.firm_id, correlation_id, idempotency_key, **refs)
         try:
             await self._tenant.enqueue(job_type, payload)
@@ -47,5 +47,5 @@ class JobQueue:
         return [QueueRecord.of(job) for job in await self._tenant.jobs(**filters)]
 
     async def result(self, job_id: UUID | str, timeout: str) -> Any:
-        """Wait until it has ended; JobFailed if it failed for good."""
+        """Waits until it has ended; raises JobFailed if it failed permanently."""
         return await self._tenant.result(job_id, timeout)

@@ -1,4 +1,4 @@
-"""A job as the platform's people know it."""
+"""A job in the platform's own terms."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -17,7 +17,7 @@ class Status(StrEnum):
     PENDING = "pending"
     PROCESSING = "processing"
     COMPLETED = "completed"
-    FAILED = "failed"  # for good: it has a dead letter
+    FAILED = "failed"  # permanently: it has a dead letter
     CANCELLED = "cancelled"
 
 

@@ -1,37 +1,37 @@
-"""Work that comes again: an engagement has a period each month, and each period its work."""
+"""Recurring work: an engagement has a period each month, and each period its work."""
 
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
 from dutiful import Context, Inject
-from examples.practice.office import Office
+from examples.practice.platform import Platform
 
 
 async def recurrence_period_generate(
-    ctx: Context, engagement_id: int, until: date, office: Office = Inject("office")
+    ctx: Context, engagement_id: int, until: date, platform: Platform = Inject("platform")
 ) -> dict[str, Any]:
-    """Make the periods up to a day, and have the work of each made; those that are there stay as they are."""
-    desk = office.desk(ctx)
-    begin = date.fromisoformat(desk.get("engagement", id=engagement_id)["starts_on"])
+    """Creates missing periods up to a day, and enqueues the creation of their work."""
+    scope = platform.scope(ctx)
+    begin = date.fromisoformat(scope.get("engagement", id=engagement_id)["starts_on"])
     for month in _months(begin, until):
-        desk.firm.run("add_period", engagement_id=engagement_id, month=month)
-    asked = 0
-    for period in desk.firm.all("periods", engagement_id=engagement_id):
-        asked += await desk.follow_up(
+        scope.firm.run("add_period", engagement_id=engagement_id, month=month)
+    enqueued = 0
+    for period in scope.firm.all("periods", engagement_id=engagement_id):
+        enqueued += await scope.follow_up(
             "recurrence_work_create",
             f"work_create_period_{period['id']}",
             engagement_id=engagement_id,
             period_id=period["id"],
         )
-    return {"works_asked_for": asked}
+    return {"works_enqueued": enqueued}
 
 
 async def recurrence_work_create(
-    ctx: Context, engagement_id: int, period_id: int, office: Office = Inject("office")
+    ctx: Context, engagement_id: int, period_id: int, platform: Platform = Inject("platform")
 ) -> None:
-    """The work of a period, once."""
-    office.desk(ctx).firm.run("add_work", period_id=period_id)
+    """Creates the work of a period, once."""
+    platform.scope(ctx).firm.run("add_work", period_id=period_id)
 
 
 def _months(begin: date, until: date) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Review: the manager of a firm finds its dead letters through the admin API, mends what was wrong, and decides."""
+"""Review: a firm's manager finds its dead letters through the admin API, fixes the cause, and decides."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,30 +7,30 @@ from typing import Any
 import httpx2
 
 from dutiful import Dutiful, Role
+from examples.practice.api_client import ApiClient, token
 from examples.practice.audit_names import audit_name
+from examples.practice.event_log import until
 from examples.practice.firms import Firm, Firms
-from examples.practice.furnishing import CAROL, CONNECTION, letter
 from examples.practice.ingestion import maildir
-from examples.practice.ledger import until
 from examples.practice.queue import JobQueue
-from examples.practice.visitor import Visitor, token
+from examples.practice.sample_data import CAROL, CONNECTION, raw_mail
 
 NOTES = "Fixed validation issue in source data, safe to reprocess"
 
 
 @dataclass(frozen=True)
 class Reviewed:
-    """What everybody saw."""
+    """The answers that each caller got."""
 
     found: list[dict[str, Any]]
     answer: dict[str, Any]
-    again: int  # the status of a second reprocess
+    again: int  # the HTTP status of a second reprocess
     statuses: list[str]
-    doors: dict[str, list[int]]  # the statuses of list, one, and reprocess, by who asked
-    elsewhere: int  # dead letters that the other firm's manager was shown
+    access: dict[str, list[int]]  # the HTTP statuses of list, show and reprocess, by caller
+    elsewhere: int  # dead letters that the other firm's manager sees
     trail: list[tuple[str, str, str | None]]  # name, principal, reason
 
-    def told(self) -> bool:
+    def as_expected(self) -> bool:
         items = {item["job_type"]: item for item in self.found}
         parse, push = items["email_ingestion_parse"], items["calendar_sync_push"]
         return (
@@ -41,15 +41,15 @@ class Reviewed:
         )
 
     def guarded(self) -> bool:
-        return self.elsewhere == 0 and self.doors == {
-            "nobody": [401, 401, 401],
+        return self.elsewhere == 0 and self.access == {
+            "anonymous": [401, 401, 401],
             "a viewer": [403, 403, 403],
             "staff": [403, 403, 403],
             "the other firm's manager": [200, 404, 404],
         }
 
     def audited(self) -> bool:
-        """Each act when it was asked for and when it was done, the second reprocess as refused."""
+        """Whether each action is recorded at its start and end, and the second reprocess as refused."""
         names = [name for name, who, reason in self.trail if who == "mary" and reason]
         return (
             names[:2] == ["job_dlq_reprocess_requested", "job_dlq_reprocess_success"]
@@ -60,26 +60,26 @@ class Reviewed:
 
 async def review(app: Dutiful, url: str, firms: Firms, here: int, there: int, say: Callable[[str], None]) -> Reviewed:
     async with httpx2.AsyncClient(base_url=url, timeout=20) as http:
-        manager = Visitor(http, await token(app, "mary", Role.MANAGER, here))
+        manager = ApiClient(http, await token(app, "mary", Role.MANAGER, here))
         others = {
-            "nobody": Visitor(http),
-            "a viewer": Visitor(http, await token(app, "vic", Role.VIEWER, here)),
-            "staff": Visitor(http, await token(app, "sue", Role.STAFF, here)),
-            "the other firm's manager": Visitor(http, await token(app, "otto", Role.MANAGER, there)),
+            "anonymous": ApiClient(http),
+            "a viewer": ApiClient(http, await token(app, "vic", Role.VIEWER, here)),
+            "staff": ApiClient(http, await token(app, "sue", Role.STAFF, here)),
+            "the other firm's manager": ApiClient(http, await token(app, "otto", Role.MANAGER, there)),
         }
         found = (await manager.get("/dlq/")).json()["dlq_items"]
         for item in found:
             say(f"mary sees {item['job_type']}: {item['error_class']}, attempts: {item['attempt_count']}")
         poison = next(item for item in found if item["job_type"] == "email_ingestion_parse")
         push = next(item for item in found if item is not poison)
-        doors = {who: await _try_doors(one, poison["dlq_id"]) for who, one in others.items()}
-        for who, statuses in doors.items():
+        access = {who: await _try_access(one, poison["dlq_id"]) for who, one in others.items()}
+        for who, statuses in access.items():
             say(f"{who} gets {', '.join(map(str, statuses))}")
         elsewhere = (await others["the other firm's manager"].get("/dlq/")).json()["total_count"]
 
         payload = (await manager.get(f"/dlq/{poison['dlq_id']}/")).json()["payload"]
-        _mend(firms.firm(here), payload["external_message_id"])
-        say("mary has mended the message, and has it read again")
+        _fix(firms.firm(here), payload["external_message_id"])
+        say("mary has fixed the message, and reprocesses it")
         answer = (await manager.post(f"/dlq/{poison['dlq_id']}/reprocess/", {"notes": NOTES})).json()
         await JobQueue(app, here).result(answer["new_job_id"], "20s")
         again = (await manager.post(f"/dlq/{poison['dlq_id']}/reprocess/", {"notes": NOTES})).status_code
@@ -88,17 +88,17 @@ async def review(app: Dutiful, url: str, firms: Firms, here: int, there: int, sa
         decided = [await _status(manager, push), await _status(manager, poison)]
         trail = await _trail(manager)
     for name, by, reason in trail:
-        say(f"on record: {name} by {by}: {reason or '(no reason given)'}")
-    return Reviewed(found, answer, again, decided, doors, elsewhere, trail)
+        say(f"audited: {name} by {by}: {reason or '(no reason given)'}")
+    return Reviewed(found, answer, again, decided, access, elsewhere, trail)
 
 
-async def _trail(manager: Visitor) -> list[tuple[str, str, str | None]]:
+async def _trail(manager: ApiClient) -> list[tuple[str, str, str | None]]:
     """The oldest first."""
     events = (await manager.get("/audit/", action="dead_letter.")).json()["events"]
     return [(audit_name(one["action"], one["outcome"]), one["principal"], one["reason"]) for one in reversed(events)]
 
 
-async def _try_doors(who: Visitor, dlq_id: str) -> list[int]:
+async def _try_access(who: ApiClient, dlq_id: str) -> list[int]:
     answers = [
         await who.get("/dlq/"),
         await who.get(f"/dlq/{dlq_id}/"),
@@ -107,17 +107,17 @@ async def _try_doors(who: Visitor, dlq_id: str) -> list[int]:
     return [answer.status_code for answer in answers]
 
 
-async def _status(manager: Visitor, item: dict[str, Any]) -> str:
+async def _status(manager: ApiClient, item: dict[str, Any]) -> str:
     return str((await manager.get(f"/dlq/{item['dlq_id']}/")).json()["status"])
 
 
-async def _has_status(manager: Visitor, item: dict[str, Any], status: str) -> bool:
+async def _has_status(manager: ApiClient, item: dict[str, Any], status: str) -> bool:
     return await _status(manager, item) == status
 
 
-def _mend(firm: Firm, external_id: str) -> None:
-    """By hand: who wrote it is known from the telephone, and she is a client by now."""
+def _fix(firm: Firm, external_id: str) -> None:
+    """Replaces the message by hand, and adds its sender as a client."""
     firm.add("add_client", name="Carol", address=CAROL)
     row = firm.one("message", connection_id=CONNECTION, external_id=external_id)
     assert row is not None
-    maildir(firm, CONNECTION)[row["maildir_key"]] = letter(CAROL, "Papers")
+    maildir(firm, CONNECTION)[row["maildir_key"]] = raw_mail(CAROL, "Papers")

@@ -74,7 +74,7 @@ CREATE TABLE IF NOT EXISTS notifications (
     firm_id INTEGER NOT NULL,
     address TEXT    NOT NULL,
     subject TEXT    NOT NULL,
-    words   TEXT    NOT NULL,
+    body   TEXT    NOT NULL,
     sent    INTEGER NOT NULL DEFAULT 0,
     UNIQUE (firm_id, address, subject)
 );
@@ -83,7 +83,7 @@ CREATE TABLE IF NOT EXISTS inbox (
     id              INTEGER PRIMARY KEY,
     firm_id         INTEGER NOT NULL,
     notification_id INTEGER NOT NULL UNIQUE REFERENCES notifications,
-    words           TEXT    NOT NULL
+    body           TEXT    NOT NULL
 );
 
 CREATE TABLE IF NOT EXISTS sessions (

@@ -1,4 +1,4 @@
-"""The platform's app: every category, every job type, and what their handlers work with."""
+"""The platform's app: all categories, job types and resources."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,10 +18,10 @@ from examples.practice import (
 )
 from examples.practice.categories import CATEGORIES, JOB_TYPES, NORMAL
 from examples.practice.firms import Firms
-from examples.practice.office import Addresses, Office
+from examples.practice.platform import Addresses, Platform
 from examples.practice.queue import JobQueue
 
-# The handlers of each category: functions named as its job types are.
+# The handlers of each category: functions with the names of its job types.
 MODULES = {
     "ingestion": ingestion,
     "sync": sync,
@@ -32,12 +32,12 @@ MODULES = {
     "export": export,
     "maintenance": maintenance,
 }
-# 2, 4, 8, 16 s between attempts, or 60, 120, 240 s when asked to slow down; a fifth more or less, at most five minutes.
+# 2, 4, 8, 16 s between attempts, or 60, 120, 240 s when rate limited; with 20 % jitter, at most five minutes.
 RETRY = Retry.named("patient", max_attempts=5)
 
 
 def practice_app(database_url: str, firms: Firms, addresses: Addresses, **settings: Any) -> Dutiful:
-    """Jobs are kept at `database_url`, what the firms own in `firms`."""
+    """Stores jobs at `database_url`, and the data of firms in `firms`."""
     app = Dutiful(database_url, tenants=True, **settings)
     for category, rules in CATEGORIES.items():
         app.category(category, rules)
@@ -45,8 +45,8 @@ def practice_app(database_url: str, firms: Firms, addresses: Addresses, **settin
             app.job(category=category, priority=NORMAL, retry=RETRY)(getattr(MODULES[category], job_type))
 
     @app.resource
-    async def office() -> AsyncIterator[Office]:
+    async def platform() -> AsyncIterator[Platform]:
         async with httpx2.AsyncClient(timeout=10) as http:
-            yield Office(firms, addresses, http, lambda firm_id: JobQueue(app, firm_id))
+            yield Platform(firms, addresses, http, lambda firm_id: JobQueue(app, firm_id))
 
     return app

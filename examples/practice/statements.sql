@@ -1,4 +1,4 @@
--- Every statement is about one firm: `:firm` is given by whoever runs it, never by a caller.
+-- Every statement is about one firm: `:firm` is set by Firm, never by a caller.
 
 -- name: add_client
 INSERT INTO clients (firm_id, name, address) VALUES (:firm, :name, :address);
@@ -99,25 +99,25 @@ UPDATE documents SET state = :state WHERE firm_id = :firm AND id = :id;
 UPDATE documents SET sort = :sort WHERE firm_id = :firm AND id = :id;
 
 -- name: add_notification
-INSERT INTO notifications (firm_id, address, subject, words) VALUES (:firm, :address, :subject, :words)
+INSERT INTO notifications (firm_id, address, subject, body) VALUES (:firm, :address, :subject, :body)
 ON CONFLICT DO NOTHING;
 
 -- name: notification_of
 SELECT id FROM notifications WHERE firm_id = :firm AND address = :address AND subject = :subject;
 
 -- name: notification
-SELECT id, address, subject, words, sent FROM notifications WHERE firm_id = :firm AND id = :id;
+SELECT id, address, subject, body, sent FROM notifications WHERE firm_id = :firm AND id = :id;
 
 -- name: notification_sent
 UPDATE notifications SET sent = 1 WHERE firm_id = :firm AND id = :id;
 
 -- name: add_to_inbox
-INSERT INTO inbox (firm_id, notification_id, words)
-SELECT :firm, id, subject || ': ' || words FROM notifications WHERE firm_id = :firm AND id = :id
+INSERT INTO inbox (firm_id, notification_id, body)
+SELECT :firm, id, subject || ': ' || body FROM notifications WHERE firm_id = :firm AND id = :id
 ON CONFLICT DO NOTHING;
 
 -- name: inbox
-SELECT id, words FROM inbox WHERE firm_id = :firm ORDER BY id;
+SELECT id, body FROM inbox WHERE firm_id = :firm ORDER BY id;
 
 -- name: add_session
 INSERT INTO sessions (firm_id, expires_at) VALUES (:firm, :expires_at);

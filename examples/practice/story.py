@@ -1,4 +1,4 @@
-"""The story: a day in two firms. Things go wrong in every way that matters, people mend them, and it all adds up."""
+"""The story: a day in two firms, with all sorts of failures; then the results are checked."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ from rich.console import Console
 
 from dutiful import Dutiful, PayloadInvalid, UniqueConflict
 from dutiful.web import create_app
+from examples.practice.api_client import revoke_tokens
+from examples.practice.event_log import EventLog, following
+from examples.practice.fake_services import FakeServices
 from examples.practice.firms import Firms
-from examples.practice.furnishing import (
-    ADA,
-    CLOSED_CALENDAR,
-    CONNECTION,
-    OWN_CALENDAR,
-    Furnished,
-    fill,
-    furnish,
-)
-from examples.practice.ledger import Ledger, following
-from examples.practice.outside import Outside
 from examples.practice.payload_validator import PayloadValidator
 from examples.practice.queue import JobQueue
 from examples.practice.record import QueueRecord
 from examples.practice.review import Reviewed, review
+from examples.practice.sample_data import (
+    ADA,
+    CLOSED_CALENDAR,
+    CONNECTION,
+    OWN_CALENDAR,
+    SampleData,
+    add_mail_and_calendars,
+    create_sample_data,
+)
 from examples.practice.service import practice_app
-from examples.practice.visitor import revoke_tokens
 from examples.schemas import own_schema
 from examples.serving import serving
 
@@ -37,40 +37,40 @@ DEADLINE = 60.0
 KEY = f"email_fetch_conn_{CONNECTION}_msg_789"
 
 
-async def tell(console: Console, folder: Path, database_url: str) -> bool:
-    """Whether it added up."""
-    firms, outside = Firms(folder), Outside()
-    fill(outside)
-    async with asyncio.timeout(DEADLINE), outside.open() as addresses, own_schema(database_url, "practice") as schema:
+async def run_story(console: Console, folder: Path, database_url: str) -> bool:
+    """Returns whether all checks pass."""
+    firms, services = Firms(folder), FakeServices()
+    add_mail_and_calendars(services)
+    async with asyncio.timeout(DEADLINE), services.open() as addresses, own_schema(database_url, "practice") as schema:
         app = practice_app(database_url, firms, addresses, schema=schema)
         await app.make_store().migrate()
-        async with app, following(app, console) as ledger, serving(create_app(app)) as url, app.embedded():
-            furnished = {firm: furnish(firms, firm) for firm in (HERE, THERE)}
-            story = Story(console, ledger, app, firms, outside, furnished)
+        async with app, following(app, console) as log, serving(create_app(app)) as url, app.embedded():
+            samples = {firm: create_sample_data(firms, firm) for firm in (HERE, THERE)}
+            story = Story(console, log, app, firms, services, samples)
             await story.refusals()
             await story.day()
             await story.review(url)
             await story.evening()
-            await story.farewell()
-            right = await story.adds_up()
+            await story.offboarding()
+            passed = await story.check()
     firms.close()
-    return right
+    return passed
 
 
 @dataclass
 class Story:
     console: Console
-    ledger: Ledger
+    log: EventLog
     app: Dutiful
     firms: Firms
-    outside: Outside
-    furnished: dict[int, Furnished]
+    services: FakeServices
+    samples: dict[int, SampleData]
     refused: list[str] = field(default_factory=list)
-    works: int = 0  # that were made
+    works: int = 0  # created
     reviewed: Reviewed | None = None
 
     async def refusals(self) -> None:
-        self._chapter("What does not become a job: secrets, content, too much of it, and the same thing twice")
+        self._chapter("Refused payloads: secrets, content, too many bytes, and a key that was used before")
         message: dict[str, Any] = {"connection_id": CONNECTION, "external_message_id": "msg_789"}
         await self._refused("a password in it", HERE, **message, login={"password": "hunter2"})
         await self._refused("no connection, and a mail's body", HERE, external_message_id="m", email_body="Dear …")
@@ -81,11 +81,11 @@ class Story:
         self.say("the same key is fine for another firm")
 
     async def day(self) -> None:
-        self._chapter("A day: mail, calendars, monthly work, a new client, documents; some of it goes wrong")
+        self._chapter("A day: mail, calendars, monthly work, a new client, documents; some of it fails")
         for name in ("msg_790", "msg_791"):
             key = f"email_fetch_conn_{CONNECTION}_{name}"
             await self._create(HERE, "email_ingestion_fetch", key, connection_id=CONNECTION, external_message_id=name)
-        for firm, ours in self.furnished.items():
+        for firm, ours in self.samples.items():
             calendar, engagement, execution = OWN_CALENDAR, ours.engagement, ours.execution
             await self._create(firm, "calendar_sync_pull", f"pull_{calendar}_monday", calendar_id=calendar)
             key = f"periods_{engagement}_to_march"
@@ -94,18 +94,18 @@ class Story:
                 await self._create(firm, "document_scan", f"document_scan_{document}", document_id=document)
             key = f"execution_{execution}_step_0"
             await self._create(firm, "orchestration_step_execute", key, execution_id=execution, step=0)
-        for calendar, visit in zip((OWN_CALENDAR, CLOSED_CALENDAR), self.furnished[HERE].appointments, strict=True):
+        for calendar, visit in zip((OWN_CALENDAR, CLOSED_CALENDAR), self.samples[HERE].appointments, strict=True):
             await self._create(
                 HERE, "calendar_sync_push", f"push_{visit}", max_attempts=2, calendar_id=calendar, appointment_id=visit
             )
-        await self.ledger.all_ended()
+        await self.log.all_ended()
 
     async def review(self, url: str) -> None:
-        self._chapter("Dead letters: a manager mends one and discards one; others may not even look")
+        self._chapter("Dead letters: a manager reprocesses one and discards one; others get no access")
         self.reviewed = await review(self.app, url, self.firms, HERE, THERE, self.say)
 
     async def evening(self) -> None:
-        self._chapter("In the evening: sessions end, closed work is put away")
+        self._chapter("In the evening: sessions expire, closed work is archived")
         firm = self.firms.firm(HERE)
         works = firm.all("works")
         self.works = len(works)
@@ -113,59 +113,55 @@ class Story:
         now = datetime.now(UTC).isoformat()
         await self._create(HERE, "session_expire", "sessions_monday", run_id=1, before=now)
         await self._create(HERE, "data_archival", "archive_february", run_id=2, before="2026-02-28")
-        await self.ledger.all_ended()
+        await self.log.all_ended()
 
-    async def farewell(self) -> None:
-        self._chapter(f"Firm {THERE} leaves: it takes its data along, and only then is it forgotten")
-        export = self.furnished[THERE].export
+    async def offboarding(self) -> None:
+        self._chapter(f"Firm {THERE} leaves: its data is exported, and only then deleted")
+        export = self.samples[THERE].export
         for job_type in ("firm_export", "firm_purge"):
             job = await self._create(THERE, job_type, f"{job_type}_{export}", export_id=export)
             await JobQueue(self.app, THERE).result(job.id, "20s")
         await revoke_tokens(self.app, THERE)
-        await self.ledger.all_ended()
-        self.say("its finished jobs are kept for a week, its idempotency keys for good")
+        await self.log.all_ended()
+        self.say("its finished jobs are kept for a week, its idempotency keys forever")
 
-    async def adds_up(self) -> bool:
-        self._chapter("Does it add up?")
+    async def check(self) -> bool:
+        self._chapter("Checks")
         here, there = self.firms.firm(HERE), self.firms.firm(THERE)
         jobs = [job for firm in (HERE, THERE) for job in await JobQueue(self.app, firm).list(limit=500)]
-        export = there.one("export", id=self.furnished[THERE].export)
-        tokens = await (await self.app.operator("platform")).tokens()
+        export = there.one("export", id=self.samples[THERE].export)
+        tokens = await (await self.app.operator("platform")).tokens.all()
         checks = {
-            "nothing that was refused became a job": len(self.refused) == 4
+            "no refused payload became a job": len(self.refused) == 4
             and len({(job.tenant, job.idempotency_key) for job in jobs}) == len(jobs),
-            "every job type did its work, each firm its own": _types(jobs, HERE) | _types(jobs, THERE)
-            == set(self.app.kinds),
-            "three messages are read, each is its client's": [m["client"] for m in here.all("messages")]
+            "every job type completed": _types(jobs, HERE) | _types(jobs, THERE) == set(self.app.kinds),
+            "three messages are parsed, each assigned to its client": [m["client"] for m in here.all("messages")]
             == ["Ada", "Carol", "Bob"],
-            "the mail server that asked us to slow down was left alone": self.outside.fetched[f"{CONNECTION}/msg_791"]
-            == 3,
-            "the calendar was read, and what was entered here is there": len(here.all("appointments")) == 4
-            and len(self.outside.calendars[str(OWN_CALENDAR)]) == 3,
-            "a period a month, and one work each; one is put away": (self.works, len(here.all("works"))) == (3, 2),
-            "one document is sorted, one is held back": [(d["state"], d["sort"]) for d in here.all("documents")]
+            "the rate limit of the mail server was respected": self.services.fetched[f"{CONNECTION}/msg_791"] == 3,
+            "the calendar is synchronised both ways": len(here.all("appointments")) == 4
+            and len(self.services.calendars[str(OWN_CALENDAR)]) == 3,
+            "there is one work for each month; one is archived": (self.works, len(here.all("works"))) == (3, 2),
+            "one document is classified, one is infected": [(d["state"], d["sort"]) for d in here.all("documents")]
             == [("clean", "invoice"), ("infected", None)],
             "each client was welcomed once, though the mail server was busy": [
-                str(mail["To"]) for mail in self.outside.delivered
+                str(mail["To"]) for mail in self.services.delivered
             ]
             == [ADA, ADA]
             and len(here.all("inbox")) == 1,
-            "two jobs were dead letters; one was mended and run again, one discarded": self.reviewed is not None
-            and self.reviewed.told(),
+            "two jobs were dead letters; one was fixed and reprocessed, one discarded": self.reviewed is not None
+            and self.reviewed.as_expected(),
             "only the manager of their firm could see them": self.reviewed is not None and self.reviewed.guarded(),
-            "the audit trail tells who did what and why": self.reviewed is not None and self.reviewed.audited(),
-            "the firm that left has its data; its rows are gone, its tokens revoked": export is not None
+            "the audit trail shows who did what and why": self.reviewed is not None and self.reviewed.audited(),
+            "the firm that left has its export; its rows are deleted, its tokens revoked": export is not None
             and (self.firms.folder / "exports" / str(export["file"])).exists()
             and not any(there.dump().values())
             and all(token.revoked_at for token in tokens if token.tenant == str(THERE)),
-            "all that is not a dead letter is completed": [j.status for j in jobs if j.status != "completed"]
+            "all jobs but the dead letters are completed": [j.status for j in jobs if j.status != "completed"]
             == ["failed", "failed"],
         }
         for line, true in checks.items():
             self.console.print(f"  {'[green]✓[/]' if true else '[red]✗[/]'} {line}", highlight=False)
         return all(checks.values())
-
-    # --- how
 
     async def _create(
         self, firm: int, job_type: str, key: str, *, max_attempts: int | None = None, **refs: Any
@@ -180,8 +176,8 @@ class Story:
             self.refused.append(str(error))
             self.say(f"refused: {what}: {error}")
 
-    def say(self, words: str) -> None:
-        self.console.print(f"         {words}", style="dim", highlight=False, markup=False, soft_wrap=True)
+    def say(self, text: str) -> None:
+        self.console.print(f"         {text}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
     def _chapter(self, title: str) -> None:
         name, colon, about = title.partition(":")

@@ -1,28 +1,28 @@
-"""Calendars: what others have entered comes in, what was entered here goes out."""
+"""Calendars: pulling and pushing appointments."""
 
 from datetime import datetime
 from typing import Any
 
 from dutiful import Context, Fail, Inject
 from examples.practice import ics
-from examples.practice.office import Office
+from examples.practice.platform import Platform
 
 
 class NoCalendar(Fail):
-    """The server sent something else than a calendar."""
+    """The server did not send a calendar."""
 
 
-async def calendar_sync_pull(ctx: Context, calendar_id: int, office: Office = Inject("office")) -> dict[str, Any]:
-    """Take over every appointment of a calendar; one that is known already is brought up to date."""
-    desk = office.desk(ctx)
-    answer = await office.http.get(f"{office.addresses.calendars}/{calendar_id}")
+async def calendar_sync_pull(ctx: Context, calendar_id: int, platform: Platform = Inject("platform")) -> dict[str, Any]:
+    """Inserts or updates every appointment of a calendar."""
+    scope = platform.scope(ctx)
+    answer = await platform.http.get(f"{platform.addresses.calendars}/{calendar_id}")
     answer.raise_for_status()
     try:
         found = ics.read(answer.text)
     except ValueError as error:
         raise NoCalendar(f"calendar {calendar_id}: {error}") from error
     for one in found:
-        desk.firm.run(
+        scope.firm.run(
             "put_appointment",
             calendar_id=calendar_id,
             uid=one.uid,
@@ -34,16 +34,16 @@ async def calendar_sync_pull(ctx: Context, calendar_id: int, office: Office = In
 
 
 async def calendar_sync_push(
-    ctx: Context, calendar_id: int, appointment_id: int, office: Office = Inject("office")
+    ctx: Context, calendar_id: int, appointment_id: int, platform: Platform = Inject("platform")
 ) -> None:
-    """Enter an appointment on the server; its uid is its address there, so doing it twice enters it once."""
-    desk = office.desk(ctx)
-    row = desk.get("appointment", id=appointment_id)
+    """Puts an appointment on the server; idempotent, because its uid is its address there."""
+    scope = platform.scope(ctx)
+    row = scope.get("appointment", id=appointment_id)
     entry = ics.Appointment(row["uid"], datetime.fromisoformat(row["starts_at"]), row["title"])
-    answer = await office.http.put(
-        f"{office.addresses.calendars}/{calendar_id}/{row['uid']}.ics",
+    answer = await platform.http.put(
+        f"{platform.addresses.calendars}/{calendar_id}/{row['uid']}.ics",
         content=ics.write([entry]),
         headers={"content-type": "text/calendar"},
     )
     answer.raise_for_status()
-    desk.firm.run("appointment_pushed", id=appointment_id)
+    scope.firm.run("appointment_pushed", id=appointment_id)

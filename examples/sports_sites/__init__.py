@@ -1,1 +1,1 @@
-"""An example: a register of sports sites whose slow analyses never hold up its mail, and the night that tests it."""
+"""A register of sports sites, whose slow analyses never delay its mail."""

@@ -1,4 +1,4 @@
-"""How the register is set up: where it keeps its own data, whom it talks to, and how many jobs it runs at a time."""
+"""The register's configuration: its data, external services, and how many jobs run at a time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ FAST_THREADS, GENERAL_THREADS = 3, 5
 @dataclass(frozen=True, kw_only=True)
 class Config:
     folder: Path  # of the sites' own database
-    services: str = "http://127.0.0.1:8090"  # population grid, elevation, and those who are told of changes
+    services: str = "http://127.0.0.1:8090"  # population grid, elevation and partners
     smtp_port: int = 2525  # on this machine
     reminders_every: str = "1h"
-    pager_secret: str | None = field(default=None, repr=False)  # with one, the pager hears of alerts
-    fast_threads: int | None = None  # neither: as the profile has them; one of them: the other is as in production
+    pager_secret: str | None = field(default=None, repr=False)  # with one, alerts are sent to the pager
+    fast_threads: int | None = None  # without both: those of the profile; with one: the other as in production
     general_threads: int | None = None
 
     @classmethod
@@ -32,8 +32,8 @@ class Config:
         )
 
     def environment(self) -> dict[str, str]:
-        """The same for another process."""
-        said = {
+        """The environment variables for another process."""
+        values = {
             "SPORTS_FOLDER": self.folder,
             "SPORTS_SERVICES": self.services,
             "SPORTS_SMTP_PORT": self.smtp_port,
@@ -42,12 +42,12 @@ class Config:
             "WORKER_FAST_THREADS": self.fast_threads,
             "WORKER_GENERAL_THREADS": self.general_threads,
         }
-        return {name: str(value) for name, value in said.items() if value is not None}
+        return {name: str(value) for name, value in values.items() if value is not None}
 
     def lanes(self) -> str | None:
-        """Slots for quick jobs alone, and slots for any; None: as the profile has them.
+        """A lane for quick jobs only, and one for any; None: those of the profile.
 
-        A setting is said as a whole, so who says one of the two says both.
+        The setting replaces both lanes, so with one number given the other gets its default.
         """
         if self.fast_threads is None and self.general_threads is None:
             return None

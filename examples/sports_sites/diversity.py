@@ -1,4 +1,4 @@
-"""How many different things people can do where they live: Shannon's index, weighed by who lives there."""
+"""Diversity of sports around a site: Shannon's index, weighted by population."""
 
 import math
 from collections import Counter
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from examples.sports_sites.sites import Site
 
-AREA = 2_000  # metres around a site that an analysis looks at
+AREA = 2_000  # metres around a site that an analysis covers
 REACH = 800  # metres that people walk
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One square of the population grid, by its middle."""
+    """A square of the population grid, by its centre."""
 
     east: int
     north: int
@@ -28,15 +28,15 @@ class Diversity:
 
 
 def diversity(around: Site, cells: Sequence[Cell], sites: Sequence[Site]) -> Diversity:
-    """The mean index over the area of a site, each cell weighing as much as people live in it."""
+    """The mean index over the area of a site, weighted by the population of each cell."""
     near = [cell for cell in cells if cell.population and _within(AREA, around, cell)]
     population = sum(cell.population for cell in near)
-    weighed = sum(cell.population * shannon(_types(cell, sites)) for cell in near)
-    return Diversity(weighed / population if population else 0.0, population, len(near))
+    weighted = sum(cell.population * shannon(_types(cell, sites)) for cell in near)
+    return Diversity(weighted / population if population else 0.0, population, len(near))
 
 
 def shannon(things: Iterable[str]) -> float:
-    """0 if all are alike, the logarithm of how many sorts there are if each is as common as the others."""
+    """0 if all are of one sort; the logarithm of the number of sorts if all are equally common."""
     counts = Counter(things)
     total = counts.total()
     return sum(-count / total * math.log(count / total) for count in counts.values()) + 0.0  # never -0.0

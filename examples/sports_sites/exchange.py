@@ -1,4 +1,4 @@
-"""Others hear of what changes: a copy is kept up to date, then the news goes out."""
+"""Changes are sent to partners: their copy is updated, then they are notified."""
 
 from typing import Any, Literal
 
@@ -18,8 +18,8 @@ async def integration(
     async with ctx.breaker("partners"):
         await partners.sync(db.get(lipas_id))
     news = {"lipas-ids": [lipas_id], "operation-type": "update", "initiated-by": "register"}
-    # By a key of this job's own, so that its second attempt tells nobody twice, even if the news has gone out by then.
-    await jobs.enqueue("webhook", news, dedup_key=f"told-by-{ctx.public_id}", once=True)
+    # With a key of this job, so that its second attempt does not notify twice.
+    await jobs.enqueue("webhook", news, dedup_key=f"news-of-{ctx.public_id}", once=True)
 
 
 async def webhook(ctx: Context, partners: Partners = Inject("partners")) -> None:

@@ -1,4 +1,4 @@
-"""Jobs: the queue by the verbs that the register's people know, each a line or two of Dutiful."""
+"""Jobs: the queue with the register's own verbs, each a line or two of Dutiful."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ LISTED = 1_000
 
 @dataclass(frozen=True)
 class Requeued:
-    """The job that runs in the dead one's place."""
+    """The job that replaces a dead letter."""
 
     id: UUID
     type: str
@@ -33,7 +33,7 @@ class Requeued:
 
 
 class Jobs:
-    """As somebody in particular: their name is in the audit trail beside all that they do."""
+    """Acts as `by`, whose name is in the audit trail."""
 
     def __init__(self, app: Dutiful, by: str = "register") -> None:
         self._app = app
@@ -52,9 +52,9 @@ class Jobs:
         max_attempts: int = ATTEMPTS,
         within: Any = None,
     ) -> JobHandle[Any]:
-        """Lower priorities run first. A key that a live job of this type has gives that job back instead.
+        """Lower priorities run first. If a live job of this type has the key, that job is returned instead.
 
-        With `once` the key stays taken when that job has ended, and even when it has been removed.
+        With `once`, the key stays taken after that job has ended or was deleted.
         """
         scope = Scope.FOREVER if once else Scope.ACTIVE
         return await self._app.enqueue(
@@ -70,34 +70,34 @@ class Jobs:
         )
 
     async def by_correlation(self, correlation_id: str) -> list[JobRecord]:
-        """All that one action of a user has led to, the first one first."""
+        """All jobs that one action of a user has caused, the first one first."""
         found = await self._app.jobs(correlation_id=correlation_id, limit=LISTED)
         return sorted(found, key=lambda job: job.id)
 
     async def fail(self, job_id: UUID, error: str, *, will_retry: bool) -> State:
-        """End the attempt that runs; without a retry the job, running or not, is a dead letter."""
-        return await (await self._app.operator(self._by)).fail(job_id, error, retry=will_retry)
+        """Ends the running attempt; without a retry, the job becomes a dead letter, running or not."""
+        return await (await self._app.operator(self._by)).jobs.fail(job_id, error, retry=will_retry)
 
     async def move_to_dead_letter(self, job_id: UUID, error: str) -> None:
         await self.fail(job_id, error, will_retry=False)
 
     async def dead_letters(self) -> list[DeadLetter]:
-        """Those that nobody has acknowledged, the newest first."""
+        """Dead letters that are not acknowledged, the newest first."""
         wanted = DeadLetterFilter(status=[ReviewState.PENDING_REVIEW])
-        return await (await self._app.operator(self._by)).dead_letters(wanted, limit=LISTED)
+        return await (await self._app.operator(self._by)).dead_letters.search(wanted, limit=LISTED)
 
     async def dead_letter(self, job_id: UUID) -> DeadLetter:
-        return await (await self._app.operator(self._by)).dead_letter(job_id)
+        return await (await self._app.operator(self._by)).dead_letters.get(job_id)
 
     async def acknowledge(self, job_id: UUID, notes: str | None = None) -> DeadLetter:
-        return await (await self._app.operator(self._by)).acknowledge(job_id, notes)
+        return await (await self._app.operator(self._by)).dead_letters.acknowledge(job_id, notes)
 
     async def requeue(self, job_id: UUID, notes: str | None = None) -> Requeued:
-        """The same type, payload and correlation id, with all its attempts before it."""
+        """Enqueues a job of the same type, payload and correlation id, with new attempts."""
         operator = await self._app.operator(self._by)
-        made = await operator.job((await operator.reprocess(job_id, notes)).new_job_id)
+        made = await operator.jobs.get((await operator.dead_letters.reprocess(job_id, notes)).new_job_id)
         return Requeued(made.id, made.kind, made.payload, made.correlation_id)
 
     async def remove_finished(self, older_than: timedelta) -> int:
-        """In small steps, so that nobody waits for it."""
-        return await (await self._app.operator(self._by)).delete_finished(older_than)
+        """Deletes in small steps, so that other transactions do not wait."""
+        return await (await self._app.operator(self._by)).jobs.delete_finished(older_than)

@@ -1,4 +1,4 @@
-"""Mail: sent under a breaker, and asked for when something is overdue."""
+"""Mail: sent through a breaker; reminders of overdue sites."""
 
 from typing import Annotated, Any, Literal
 
@@ -16,20 +16,20 @@ Template = Literal["welcome", "reminder", "site-changed"]
 def email(
     ctx: Context, to: Address, template: Template, data: dict[str, Any], emailer: Emailer = Inject("emailer")
 ) -> None:
-    """The message bears the job's id, so that one which a crash has sent twice is known as the same."""
+    """Sends a message with the job's id, so that a duplicate after a crash is recognised."""
     with ctx.breaker("email-service"):
         emailer.send(ctx.public_id, to, template, data)
 
 
 async def produce_reminders(ctx: Context, db: Sites = Inject("db"), jobs: Jobs = Inject("jobs")) -> dict[str, int]:
-    """One mail for each overdue reminder, however often this runs: asked for by a key, then ticked off."""
+    """Enqueues one mail for each overdue reminder, once: by a unique key, and then marked as done."""
     overdue = db.overdue()
     for reminder in overdue:
         await jobs.enqueue(
             "email",
             {"to": reminder.address, "template": "reminder", "data": {"site": reminder.name}},
             dedup_key=f"reminder-{reminder.id}",
-            once=True,  # the mail may be sent before the reminder is ticked off
+            once=True,  # the mail may be sent before the reminder is marked as done
         )
         db.produced(reminder.id)
     return {"reminders": len(overdue)}

@@ -1,4 +1,4 @@
-"""The app of the register's processes: `dutiful worker examples.sports_sites.main:app`, and `dutiful server …`."""
+"""The app of all processes: `dutiful worker examples.sports_sites.main:app`, and `dutiful server …`."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What takes minutes: how diverse the sports around a site are, and how high it lies."""
+"""Slow jobs: the diversity of sports around a site, and its elevation."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -9,11 +9,11 @@ from examples.sports_sites.diversity import diversity
 from examples.sports_sites.services import Search
 from examples.sports_sites.sites import Site, Sites
 
-SITE = Rules(required={"lipas-id": int})  # a name that no parameter can have: handlers find it in ctx.payload
+SITE = Rules(required={"lipas-id": int})  # not a valid parameter name: handlers read it from ctx.payload
 
 
 async def analysis(ctx: Context, db: Sites = Inject("db"), search: Search = Inject("search")) -> dict[str, Any]:
-    """Its kind waits, unspent, while the breaker of the population grid is open."""
+    """Jobs of this kind wait while the breaker of the population grid is open; no attempt is counted."""
     site = db.get(ctx.payload["lipas-id"])
     found = diversity(site, await search.cells(site), db.all())
     db.set_diversity(site.lipas_id, found.index, found.population)

@@ -1,4 +1,4 @@
-"""The register's processes, each started as anybody would start it: `dutiful server …`, `dutiful worker …`."""
+"""The register's processes, started by `dutiful server …` and `dutiful worker …`."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 APP = "examples.sports_sites.main:app"
-LOOK = 0.05
+POLL = 0.05
 
 
 @dataclass(frozen=True)
@@ -20,24 +20,24 @@ class Process:
     running: asyncio.subprocess.Process
     log: Path
 
-    async def said(self, pattern: str) -> re.Match[str]:
-        """Wait until its log has it."""
+    async def logged(self, pattern: str) -> re.Match[str]:
+        """Waits until its log matches."""
         while not (found := re.search(pattern, self.log.read_text())):
             if self.running.returncode is not None:
                 raise RuntimeError(f"it ended with {self.running.returncode}:\n{self.log.read_text()}")
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
         return found
 
     def stop(self) -> None:
-        """Tell it to stop; it finishes what it runs first."""
+        """Sends SIGTERM; it finishes running jobs first."""
         self.running.send_signal(signal.SIGTERM)
 
     async def ended(self) -> int:
         return await self.running.wait()
 
 
-class House:
-    """One server, and as many workers as are asked for; all of them end with it."""
+class Deployment:
+    """A server and workers, which all end with it."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], stack: AsyncExitStack) -> None:
         self._folder = folder
@@ -45,14 +45,14 @@ class House:
         self._stack = stack
 
     async def server(self) -> str:
-        """Its address; it enqueues and shows, and runs nothing."""
+        """Starts the server, which runs no jobs, and returns its address."""
         process = await self._start("server", "--port", "0")
-        return (await process.said(r"running on (http://[\d.:]+)"))[1]
+        return (await process.logged(r"running on (http://[\d.:]+)"))[1]
 
     async def worker(self) -> Process:
-        """Once it takes jobs."""
+        """Starts a worker, and waits until it takes jobs."""
         process = await self._start("worker")
-        await process.said(r"worker \d+ on .*")
+        await process.logged(r"worker \d+ on .*")
         return process
 
     async def _start(self, verb: str, *options: str) -> Process:
@@ -60,14 +60,14 @@ class House:
 
 
 @asynccontextmanager
-async def house(folder: Path, environment: Mapping[str, str]) -> AsyncIterator[House]:
+async def deployment(folder: Path, environment: Mapping[str, str]) -> AsyncIterator[Deployment]:
     async with AsyncExitStack() as stack:
-        yield House(folder, environment, stack)
+        yield Deployment(folder, environment, stack)
 
 
 @asynccontextmanager
 async def _started(folder: Path, environment: Mapping[str, str], verb: str, *options: str) -> AsyncIterator[Process]:
-    """At the end of the block it is told to stop, and waited for."""
+    """Stops the process at the end of the block, and waits for it."""
     log = folder / f"{verb}-{uuid4()}.log"
     with log.open("wb") as file:
         running = await asyncio.create_subprocess_exec(
@@ -87,5 +87,5 @@ async def _started(folder: Path, environment: Mapping[str, str], verb: str, *opt
 
 
 def _own() -> dict[str, str]:
-    """Nobody else's settings."""
+    """The environment without settings of other apps."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("DUTIFUL_", "SPORTS_")) and k != "DATABASE_URL"}

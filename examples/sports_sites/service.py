@@ -1,4 +1,4 @@
-"""The register's app: its kinds in two lanes, the breakers before others' services, and what its handlers work with."""
+"""The register's app: its kinds in two lanes, breakers of external services, and resources."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 import httpx2
 
 from dutiful import Dutiful
+from examples.sports_sites.cleanup import AGE, cleanup_jobs
 from examples.sports_sites.config import Config
 from examples.sports_sites.exchange import NEWS, integration, webhook
-from examples.sports_sites.hygiene import AGE, cleanup_jobs
 from examples.sports_sites.jobs import ATTEMPTS, Jobs
 from examples.sports_sites.mail import email, produce_reminders
 from examples.sports_sites.places import SITE, analysis, elevation
 from examples.sports_sites.services import Emailer, Heights, Partners, Search
 from examples.sports_sites.sites import Site, Sites
 
-FAST = "fast"  # the queue of what takes less than 30 seconds; its lane is for nothing else
-PATIENCE = 600.0  # with others' services; an attempt's own timeout is what ends it
+FAST = "fast"  # the queue of jobs that take less than 30 seconds, with a lane of its own
+PATIENCE = 600.0  # seconds; the timeout of an attempt is shorter
 KEPT_DAYS = 7
 
 
 def sports_app(config: Config, database_url: str | None = None, **settings: Any) -> Dutiful:
-    """Jobs are kept at `database_url`, the sites in the config's folder."""
-    # Finished jobs go when a job of ours says so.
+    """Stores jobs at `database_url`, and sites in the config's folder."""
+    # The kind cleanup-jobs deletes finished jobs.
     own = {"lanes": config.lanes(), "retention": "never", "webhook_networks": ("127.0.0.0/8",)}
     app = Dutiful(database_url, **(own | settings))
     app.profile("development", kinds=("email", "analysis", "elevation"))
@@ -36,7 +36,7 @@ def sports_app(config: Config, database_url: str | None = None, **settings: Any)
     )
     app.alert(
         "mail-late", "oldest_pending_seconds", above=60, clear=10, hold="1m", where={"queue": FAST},
-        summary="What should take seconds has waited for over a minute",
+        summary="Quick jobs have waited for over a minute",
     )  # fmt: skip
     if config.pager_secret is not None:
         app.webhook("pager", f"{config.services}/pager", alerts=True, secrets=config.pager_secret)

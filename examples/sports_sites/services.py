@@ -1,4 +1,4 @@
-"""What the register asks of others: the population grid, elevation, a mail server, and those it tells of changes."""
+"""Clients of external services: population grid, elevation, partners, mail."""
 
 import smtplib
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from dutiful import Fail
 from examples.sports_sites.diversity import AREA, Cell
 from examples.sports_sites.sites import Site
 
-PATIENCE = 60.0  # with a mail server, in seconds
+PATIENCE = 60.0  # seconds that a mail server may take
 TEMPLATES = {
     "welcome": ("Welcome to the register", "Hello {name}, your account is ready."),
-    "reminder": ("{site} needs a look", "Nobody has confirmed the data of {site} for a year."),
-    "site-changed": ("{site} has changed", "The change of {site} has reached all who asked to hear of it."),
+    "reminder": ("{site} needs a look", "The data of {site} was not confirmed for a year."),
+    "site-changed": ("{site} has changed", "The change of {site} was sent to all partners."),
 }
 
 
 class Refused(Fail):
-    """The other side will not take it, however often it is asked."""
+    """The other side refuses it permanently."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class Heights:
 
 @dataclass(frozen=True)
 class Partners:
-    """Systems that keep a copy of the register, or are told of what changes in it."""
+    """Systems that keep a copy of the register, or are notified of changes."""
 
     http: httpx2.AsyncClient
     url: str
 
     async def sync(self, site: Site) -> None:
-        """May be repeated: the copy is what was put last."""
+        """Updates the copy; idempotent."""
         body = {"name": site.name, "type": site.type, "east": site.east, "north": site.north}
         (await self.http.put(f"{self.url}/copy/{site.lipas_id}", json=body)).raise_for_status()
 
     async def notify(self, message_id: str, news: dict[str, Any]) -> None:
-        """The receiver knows by the id what it has heard before."""
+        """Sends a message, whose id shows the receiver a duplicate."""
         answer = await self.http.post(f"{self.url}/utp", json=news, headers={"webhook-id": message_id})
         answer.raise_for_status()
 
@@ -70,16 +70,16 @@ class Emailer:
     port: int
 
     def send(self, message_id: str, to: str, template: str, data: dict[str, Any]) -> None:
-        """Blocks. What the server refuses for good, such as a mailbox that does not exist, is not tried again."""
-        subject, words = TEMPLATES[template]
+        """Sends a mail, and blocks meanwhile. A permanent refusal, such as a missing mailbox, is not retried."""
+        subject, text = TEMPLATES[template]
         message = EmailMessage()
         message["Message-ID"] = f"<{message_id}@register.example>"
         message["From"] = "register@register.example"
         message["To"] = to
         try:
             message["Subject"] = subject.format_map(data)
-            message.set_content(words.format_map(data))
+            message.set_content(text.format_map(data))
         except KeyError as error:
-            raise Refused(f"template {template} needs {error}, which data does not have") from None
+            raise Refused(f"template {template} needs {error}, which is missing in data") from None
         with smtplib.SMTP("127.0.0.1", self.port, timeout=PATIENCE) as server:
             server.send_message(message)

@@ -1,4 +1,4 @@
-"""The sports sites, in a database of the register's own."""
+"""The sports sites, in the register's own database."""
 
 import sqlite3
 import threading
@@ -15,7 +15,7 @@ STATEMENTS = load(HERE / "statements" / "sites.sql")
 
 
 class NoSuchSite(Fail):
-    """The site is not in the register, and will not come by waiting."""
+    """The site is not in the register."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Site:
     east: int
     north: int
     elevation: float | None = None
-    diversity: float | None = None  # of what can be done around it
-    population: int | None = None  # that lives there
+    diversity: float | None = None  # of sports around it
+    population: int | None = None  # around it
 
 
 @dataclass(frozen=True)
 class Overdue:
-    """Somebody is to be reminded of a site."""
+    """A reminder about a site that is due."""
 
     id: int
     address: str
@@ -40,7 +40,7 @@ class Overdue:
 
 
 class Sites:
-    """Several processes have the file open; in each, handlers on the loop and in threads take turns."""
+    """Shared by several processes; in each, handlers on the event loop and in threads run one statement at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Sites:
     def get(self, lipas_id: int) -> Site:
         rows = self._run("site", lipas_id=lipas_id)
         if not rows:
-            raise NoSuchSite(f"there is no sports site {lipas_id}: it was never entered, or has been removed")
+            raise NoSuchSite(f"there is no sports site {lipas_id}: it was never added, or was removed")
         return Site(*rows[0])
 
     def all(self) -> list[Site]:

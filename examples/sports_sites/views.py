@@ -1,4 +1,4 @@
-"""The queue as tables, for whoever asks it by SQL: `jobs`, `dead_letter_jobs`, `circuit_breakers` and their like."""
+"""SQL views of the queue: `jobs`, `dead_letter_jobs`, `circuit_breakers` and others."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,27 +9,27 @@ from typing import Any, Protocol
 from dutiful import Dutiful
 
 HERE = Path(__file__).parent / "views"
-SCHEMA = "sports"  # on Postgres; in a SQLite file Dutiful's own tables have a prefix, so that there is room beside them
+SCHEMA = "sports"  # on Postgres; in a SQLite file, Dutiful's own tables have a prefix
 JSON = ("payload", "original_job", "error_details")
 Row = dict[str, Any]
 
 
 class Views(Protocol):
     async def install(self) -> None:
-        """May be repeated."""
+        """Creates the views; idempotent."""
 
     async def rows(self, statement: str, *params: Any) -> list[Row]: ...
 
 
 @asynccontextmanager
 async def views(app: Dutiful, schema: str = SCHEMA) -> AsyncIterator[Views]:
-    """A connection of its own to the app's database, where the views are to be, or are."""
+    """Opens a separate connection to the app's database."""
     url, settings = app.settings.database_url, app.settings
     if url.startswith("postgres"):
         async with _postgres(url, settings.schema, schema) as opened:
             yield opened
     else:
-        # The library that the app uses, too: two in one process drop each other's locks on the file.
+        # The library that the app uses: two libraries in one process would drop each other's locks on the file.
         import apsw
 
         connection = apsw.Connection(url.removeprefix("sqlite:///"))

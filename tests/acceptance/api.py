@@ -1,4 +1,4 @@
-"""A house with two tenants, their jobs and dead letters, and a key for everybody; asked over HTTP."""
+"""The admin API over HTTP, with jobs and dead letters of two tenants, and a token of each role."""
 
 import asyncio
 import time
@@ -13,13 +13,13 @@ import httpx2
 import msgspec
 
 from dutiful import Dutiful, JobRecord, Retry, Rules
-from dutiful.auditing import AuditFilter
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core import ids
-from dutiful.core.audit import AuditEvent, AuditOutcome
+from dutiful.core.review.audit import AuditEvent, AuditOutcome
 from dutiful.operator import Operator
-from dutiful.reading import JobFilter
-from dutiful.reviewing import DeadLetterFilter
+from dutiful.store.audit import AuditFilter
+from dutiful.store.dead_letters import DeadLetterFilter
+from dutiful.store.queries import JobFilter
 from dutiful.web import Role, create_app
 
 TENANTS = ("acme", "globex")
@@ -29,7 +29,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwwx4oUq4qNzE="
 
 
 @dataclass(slots=True)
-class House:
+class AdminApi:
     app: Dutiful
     client: Client
     http: httpx2.AsyncClient
@@ -57,7 +57,7 @@ class House:
     async def follow(
         self, path: str, who: str, until: str, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], str]:
-        """Read a response as it comes, and go when it has said `until`, or it has ended."""
+        """Reads a response until it contains `until`, or ends."""
         said, gone = bytearray(), asyncio.Event()
         start: dict[str, Any] = {}
 
@@ -81,25 +81,25 @@ class House:
         }  # fmt: skip
         async with asyncio.timeout(20):
             await self.api(scope, receive, send)
-        told = {name.decode(): value.decode() for name, value in start["headers"]}
-        return start["status"], told, said.decode()
+        reported = {name.decode(): value.decode() for name, value in start["headers"]}
+        return start["status"], reported, said.decode()
 
     async def audit(self, outcome: AuditOutcome | None = None, **filters: Any) -> list[AuditEvent]:
-        return await self.client.store.audit_events(AuditFilter(outcome=outcome, limit=1000, **filters))
+        return await self.client.store.audit.search(AuditFilter(outcome=outcome, limit=1000, **filters))
 
     async def facts(self) -> Any:
-        """All that an act could change, for comparison."""
+        """All that an action could change, for comparison."""
         store = self.client.store
-        letters = await store.dead_letters(DeadLetterFilter(), limit=1000)
+        letters = await store.dead_letters.search(DeadLetterFilter(), limit=1000)
         return msgspec.to_builtins(
             {
                 "letters": [(letter.id, letter.status, letter.notes, letter.reviewed_by) for letter in letters],
-                "jobs": [(job.id, job.state, job.run_at) for job in await store.jobs(JobFilter(limit=1000))],
-                "runs": [(run.id, run.state) for run in await store.bulk_runs(limit=1000)],
-                "pauses": [(pause.scope, pause.name) for pause in await store.pauses()],
-                "schedules": [(schedule.name, schedule.enabled) for schedule in await store.schedules()],
-                "webhooks": [(webhook.name, webhook.enabled) for webhook in await store.webhooks()],
-                "tokens": [(token.id, token.revoked_at) for token in await store.tokens()],
+                "jobs": [(job.id, job.state, job.run_at) for job in await store.queries.jobs(JobFilter(limit=1000))],
+                "runs": [(run.id, run.state) for run in await store.dead_letters.bulk_runs(limit=1000)],
+                "pauses": [(pause.scope, pause.name) for pause in await store.control.pauses()],
+                "schedules": [(schedule.name, schedule.enabled) for schedule in await store.schedules.all()],
+                "webhooks": [(webhook.name, webhook.enabled) for webhook in await store.webhooks.all()],
+                "tokens": [(token.id, token.revoked_at) for token in await store.tokens.all()],
             }
         )
 
@@ -120,44 +120,44 @@ def kinds(app: Dutiful) -> None:
 
 
 @asynccontextmanager
-async def house_of(app: Dutiful, **options: Any) -> AsyncIterator[House]:
-    """Each tenant has two dead letters, a job that is done and one that waits; and there is a token of each role."""
+async def admin_api(app: Dutiful, **options: Any) -> AsyncIterator[AdminApi]:
+    """Each tenant has two dead letters, a finished job and a waiting one; and there is a token of each role."""
     kinds(app)
     async with app:
         client = await app.client()
         api = create_app(app, **options)
         transport = httpx2.ASGITransport(app=api, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://here") as http:
-            house = House(app, client, http, api)
+            admin = AdminApi(app, client, http, api)
             async with app.embedded(grace="5s"):
                 for tenant in TENANTS:
-                    await _furnish(house, tenant)
-            await _make_tokens(house)
-            yield house
+                    await _create_jobs(admin, tenant)
+            await _make_tokens(admin)
+            yield admin
 
 
-async def _furnish(house: House, tenant: str) -> None:
-    app = house.app
+async def _create_jobs(admin: AdminApi, tenant: str) -> None:
+    app = admin.app
     options: dict[str, Any] = {"tenant": tenant, "correlation_id": f"of-{tenant}"}
     dead = [await app.enqueue("fetch", {"connection_id": n}, unique=f"{tenant}-{n}", **options) for n in (456, 457)]
     done = await app.enqueue("greet", {"name": f"{tenant}-secret"}, **options)
     waiting = await app.enqueue("greet", {"name": f"{tenant}-later"}, delay="1h", **options)
     for job in (*dead, done):
         await final(app, job.id)
-    house.dead[tenant] = [job.id for job in dead]
-    house.done[tenant], house.waiting[tenant] = done.id, waiting.id
+    admin.dead[tenant] = [job.id for job in dead]
+    admin.done[tenant], admin.waiting[tenant] = done.id, waiting.id
 
 
-async def _make_tokens(house: House) -> None:
-    operator = Operator(house.client, "root")
+async def _make_tokens(admin: AdminApi) -> None:
+    operator = Operator(admin.client, "root")
     for tenant in (None, *TENANTS):
         for role in ROLES:
             name = role.value if tenant is None else f"{tenant} {role}"
-            _, house.tokens[name] = await operator.create_token(name, role, tenant)
-    revoked, house.tokens["revoked"] = await operator.create_token("revoked", Role.ADMIN)
-    await operator.revoke_token(revoked.id)
-    _, house.tokens["expired"] = await operator.create_token("expired", Role.ADMIN, expires=timedelta(milliseconds=1))
-    house.tokens["wrong"] = "dtf_" + "A" * 43
+            _, admin.tokens[name] = await operator.tokens.create(name, role, tenant)
+    revoked, admin.tokens["revoked"] = await operator.tokens.create("revoked", Role.ADMIN)
+    await operator.tokens.revoke(revoked.id)
+    _, admin.tokens["expired"] = await operator.tokens.create("expired", Role.ADMIN, expires=timedelta(milliseconds=1))
+    admin.tokens["wrong"] = "dtf_" + "A" * 43
 
 
 async def final(app: Dutiful, job_id: UUID) -> JobRecord:

@@ -9,22 +9,22 @@ from uuid import UUID
 
 import pytest
 from command_line import Answer, Project
+from suite.builders import finish_one
 
-from dutiful.auditing import AuditFilter
-from dutiful.core.audit import AuditEvent
 from dutiful.core.outcome import Failed
-from dutiful.reviewing import DeadLetter
+from dutiful.core.review.audit import AuditEvent
 from dutiful.store import Store
+from dutiful.store.audit import AuditFilter
+from dutiful.store.dead_letters import DeadLetter
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.testing.store_suite.builders import finish_one
 
 T = TypeVar("T")
 BROKEN = {"type": "SMTPError", "message": "mailbox 7 is full", "class": "retryable", "fingerprint": "f1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class CommandLine:
     """The command line in a project, and the store beneath it."""
 
     project: Project
@@ -46,7 +46,7 @@ class Office:
 
         return asyncio.run(session())
 
-    def bury(self, count: int = 1, **fields: Any) -> list[UUID]:
+    def make_dead_letters(self, count: int = 1, **fields: Any) -> list[UUID]:
         async def work(store: Store) -> list[UUID]:
             error = fields.pop("error", BROKEN)
             at = datetime.now(UTC)
@@ -55,10 +55,10 @@ class Office:
         return self.ask(work)
 
     def letter(self, job_id: UUID) -> DeadLetter:
-        found = self.ask(lambda store: store.dead_letter(job_id))
+        found = self.ask(lambda store: store.dead_letters.find(job_id))
         assert found is not None
         return found
 
     def trail(self) -> list[AuditEvent]:
         """The oldest first."""
-        return self.ask(lambda store: store.audit_events(AuditFilter(limit=1_000)))[::-1]
+        return self.ask(lambda store: store.audit.search(AuditFilter(limit=1_000)))[::-1]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from dutiful.cli import main
-from dutiful.cli.commands import VERBS
+from dutiful.cli.registry import VERBS
 
 DEADLINE_S = 60
 # What commands import when they are about to need it.
@@ -29,12 +29,12 @@ LATER = ("asyncpg", "pydantic", "rich.table", "typer._adapters", "dutiful.stores
 
 def run(args: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: str) -> tuple[int, str, str]:
     """The exit code and what was written to stdout and stderr."""
-    with _file() as request, _file(stdin) as words, _file() as out, _file() as err:
+    with _file() as request, _file(stdin) as input_, _file() as out, _file() as err:
         json.dump({"args": args, "folder": str(folder), "environment": dict(environment)}, request)
         request.seek(0)
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            files = [stream.fileno() for stream in (words, out, err, request, theirs)]
+            files = [stream.fileno() for stream in (input_, out, err, request, theirs)]
             socket.send_fds(_server(), [b"."], files)
             theirs.close()
             ours.settimeout(DEADLINE_S)
@@ -68,14 +68,14 @@ def _server() -> socket.socket:
 
 def _serve() -> list[str]:
     """Fork a process for every request; returns in each of those, and nowhere else."""
-    for name in (*(f"dutiful.cli.{name}" for name in VERBS.values()), *LATER):
+    for name in (*(f"dutiful.cli.commands.{name}" for name in VERBS.values()), *LATER):
         importlib.import_module(name)
     gc.freeze()
     inbox = socket.socket(fileno=os.dup(0))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for a command
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for a command are not waited for
     while True:
-        word, files, _, _ = socket.recv_fds(inbox, 1, 5)
-        if not word:
+        message, files, _, _ = socket.recv_fds(inbox, 1, 5)
+        if not message:
             os._exit(0)
         if os.fork() == 0:
             inbox.close()

@@ -1,4 +1,4 @@
-"""The example's queue beside a real origin, and a listener that remembers all it hears."""
+"""The example's queue beside a real origin, and a listener that keeps all events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from dutiful.services import runner
-from dutiful.worker import lease
+from dutiful.maintenance import runner
+from dutiful.worker import leases
 from examples.media_pipeline.config import Config
 from examples.media_pipeline.job import Job
-from examples.media_pipeline.media import shelf
+from examples.media_pipeline.media import sample_files
 from examples.media_pipeline.origin import Origin
-from examples.media_pipeline.phases import PHASES, Workshop
-from examples.media_pipeline.queue import JobQueue, Told
+from examples.media_pipeline.phases import PHASES, Workspace
+from examples.media_pipeline.queue import JobQueue, QueueEvent
 from examples.media_pipeline.service import order
 from examples.media_pipeline.story import NEW, OLD
 from examples.serving import serving
 
 DEADLINE = 60.0
-SHELF = shelf(60, 200)
+SHELF = sample_files(60, 200)
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Service:
 
     def queue(self, *phases: Callable[..., Any], **changes: Any) -> JobQueue:
         """Of the media phases, unless others are given."""
-        workshop = Workshop(self.folder / "files")
+        workspace = Workspace(self.folder / "files")
         config = Config(
             phases=phases or PHASES,
-            resources=() if phases else workshop.resources,
+            resources=() if phases else workspace.resources,
             database_url=self.database_url,
             retry_delay=timedelta(milliseconds=100),
             webhook_url=f"{self.url}/hooks",
@@ -54,46 +54,46 @@ class Service:
 
 @asynccontextmanager
 async def service(database_url: str, folder: Path) -> AsyncIterator[Service]:
-    """Its queues look around more often than in production, so that nobody here waits for a second to pass."""
+    """Its queues poll more often than in production, so that tests do not wait for seconds."""
     origin = Origin(SHELF, OLD)
-    with patch.multiple(runner, LEADER_LOOK=0.1, FOLLOWER_LOOK=0.2), patch.object(lease, "LOOK", 0.2):
+    with patch.multiple(runner, LEADER_POLL=0.1, FOLLOWER_POLL=0.2), patch.object(leases, "CHECK_EVERY", 0.2):
         async with serving(origin.asgi) as url:
             yield Service(database_url, folder, origin, url)
 
 
 @dataclass
 class Listener:
-    told: list[Told] = field(default_factory=list)
-    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    events: list[QueueEvent] = field(default_factory=list)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def until(self, name: str, job_id: str | None = None, *, times: int = 1, **data: Any) -> Told:
-        """The event with such data, once it was heard."""
+    async def until(self, name: str, job_id: str | None = None, *, times: int = 1, **data: Any) -> QueueEvent:
+        """Waits for the event with such data."""
 
-        def found() -> list[Told]:
-            fitting = [told for told in self.told if told.name == name and job_id in (None, told.job_id)]
-            return [told for told in fitting if all(told.data.get(key) == value for key, value in data.items())]
+        def found() -> list[QueueEvent]:
+            fitting = [event for event in self.events if event.name == name and job_id in (None, event.job_id)]
+            return [event for event in fitting if all(event.data.get(key) == value for key, value in data.items())]
 
-        async with self.news, asyncio.timeout(DEADLINE):
-            await self.news.wait_for(lambda: len(found()) >= times)
+        async with self.changed, asyncio.timeout(DEADLINE):
+            await self.changed.wait_for(lambda: len(found()) >= times)
         return found()[times - 1]
 
     def names(self, job_id: str | None = None) -> list[str]:
-        """What was heard, in order, but for progress and pings."""
+        """The events in order, without progress and pings."""
         passing = ("job:progress", "ping", "snapshot")
-        return [told.name for told in self.told if told.name not in passing and job_id in (None, told.job_id)]
+        return [event.name for event in self.events if event.name not in passing and job_id in (None, event.job_id)]
 
 
 @asynccontextmanager
 async def listening(queue: JobQueue) -> AsyncIterator[Listener]:
-    """A listener that hears everything from now on."""
+    """A listener for all events from now on."""
     listener = Listener()
 
     async def follow() -> None:
         async with aclosing(queue.create_event_stream(snapshot=True)) as stream:
-            async for told in stream:
-                async with listener.news:
-                    listener.told.append(told)
-                    listener.news.notify_all()
+            async for event in stream:
+                async with listener.changed:
+                    listener.events.append(event)
+                    listener.changed.notify_all()
 
     following = asyncio.create_task(follow())
     try:

@@ -1,4 +1,4 @@
-"""The practice-management example with its two firms, beside the world outside that it talks to."""
+"""The practice-management example with its two firms, beside the world services that it talks to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,18 +12,18 @@ from uuid import UUID, uuid4
 import httpx2
 
 from dutiful import DeadLetter, Dutiful, Role
-from dutiful.services import runner
+from dutiful.maintenance import runner
 from dutiful.web import create_app
-from dutiful.worker import lease
+from dutiful.worker import leases
+from examples.practice.api_client import ApiClient, token
+from examples.practice.fake_services import FakeServices
 from examples.practice.firms import Firms
-from examples.practice.furnishing import CONNECTION, Furnished, fill, furnish
-from examples.practice.office import Addresses
-from examples.practice.outside import Outside
 from examples.practice.payload_validator import PayloadValidator
+from examples.practice.platform import Addresses
 from examples.practice.queue import JobQueue
 from examples.practice.record import QueueRecord, Status
+from examples.practice.sample_data import CONNECTION, SampleData, add_mail_and_calendars, create_sample_data
 from examples.practice.service import practice_app
-from examples.practice.visitor import Visitor, token
 from examples.serving import serving
 
 HERE, THERE = 123, 456
@@ -38,9 +38,9 @@ class Practice:
     app: Dutiful
     database_url: str
     firms: Firms
-    outside: Outside
+    services: FakeServices
     addresses: Addresses
-    furnished: dict[int, Furnished]
+    samples: dict[int, SampleData]
 
     def queue(self, firm: int = HERE) -> JobQueue:
         return JobQueue(self.app, firm)
@@ -84,16 +84,16 @@ class Practice:
         """Nothing waits and nothing runs."""
 
         async def look() -> bool:
-            return not await (await self.app.client()).store.queues()
+            return not await (await self.app.client()).store.queries.queues()
 
         await until(look)
 
     async def attempts(self, job_id: UUID) -> list[dict[str, Any]]:
         """The errors of the attempts so far."""
-        found = await (await self.app.operator()).attempts(job_id)
+        found = await (await self.app.operator()).jobs.attempts(job_id)
         return [attempt.error for attempt in found if attempt.error is not None]
 
-    async def letter(self, job_id: UUID, firm: int = HERE) -> DeadLetter:
+    async def dead_letter(self, job_id: UUID, firm: int = HERE) -> DeadLetter:
         found = await self.app.tenant(str(firm)).dead_letter(job_id)
         assert found is not None
         return found
@@ -109,28 +109,28 @@ class Practice:
 
 @asynccontextmanager
 async def practice(database_url: str, folder: Path) -> AsyncIterator[Practice]:
-    """Its workers look around more often than in production, so that nobody here waits for a second to pass."""
-    firms, outside = Firms(folder), Outside()
-    fill(outside)
-    with patch.multiple(runner, LEADER_LOOK=0.1, FOLLOWER_LOOK=0.2), patch.object(lease, "LOOK", 0.2):
-        async with outside.open() as addresses:
+    """Its workers poll more often than in production, so that tests do not wait for seconds."""
+    firms, services = Firms(folder), FakeServices()
+    add_mail_and_calendars(services)
+    with patch.multiple(runner, LEADER_POLL=0.1, FOLLOWER_POLL=0.2), patch.object(leases, "CHECK_EVERY", 0.2):
+        async with services.open() as addresses:
             app = practice_app(database_url, firms, addresses)
             async with app:
-                furnished = {firm: furnish(firms, firm) for firm in (HERE, THERE)}
-                yield Practice(app, database_url, firms, outside, addresses, furnished)
-                assert await (await app.client()).store.check_places() == []
+                samples = {firm: create_sample_data(firms, firm) for firm in (HERE, THERE)}
+                yield Practice(app, database_url, firms, services, addresses, samples)
+                assert await (await app.client()).store.queries.check_places() == []
             app.close_sync()
     firms.close()
 
 
 @asynccontextmanager
-async def reception(practice: Practice) -> AsyncIterator[Callable[..., Awaitable[Visitor]]]:
+async def reception(practice: Practice) -> AsyncIterator[Callable[..., Awaitable[ApiClient]]]:
     """The admin API on a port of its own; gives visitors, each with a token of their role and firm."""
     async with serving(create_app(practice.app)) as url, httpx2.AsyncClient(base_url=url, timeout=DEADLINE) as http:
 
-        async def enter(role: Role | None = Role.MANAGER, firm: int = HERE) -> Visitor:
+        async def enter(role: Role | None = Role.MANAGER, firm: int = HERE) -> ApiClient:
             secret = None if role is None else await token(practice.app, f"{role} of {firm}", role, firm)
-            return Visitor(http, secret)
+            return ApiClient(http, secret)
 
         yield enter
 

@@ -1,4 +1,4 @@
-"""The register of sports sites, beside the world outside that it talks to."""
+"""The register of sports sites, beside the world services that it talks to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +10,11 @@ from unittest.mock import patch
 from uuid import UUID
 
 from dutiful import Dutiful, JobRecord, State
-from dutiful.services import runner
-from dutiful.worker import lease
+from dutiful.maintenance import runner
+from dutiful.worker import leases
 from examples.sports_sites.config import Config
+from examples.sports_sites.fake_services import FakeServices
 from examples.sports_sites.jobs import Jobs
-from examples.sports_sites.outside import Outside
 from examples.sports_sites.service import sports_app
 from examples.sports_sites.sites import Site, Sites
 from examples.sports_sites.views import Row, Views, views
@@ -36,7 +36,7 @@ class Register:
     app: Dutiful
     database_url: str
     config: Config
-    outside: Outside
+    services: FakeServices
     sites: Sites
     jobs: Jobs
     views: Views
@@ -68,17 +68,17 @@ class Register:
         """Nothing waits and nothing runs."""
 
         async def look() -> bool:
-            return not await (await self.app.client()).store.queues()
+            return not await (await self.app.client()).store.queries.queues()
 
         await until(look)
 
 
 @asynccontextmanager
 async def register(database_url: str, folder: Path, **settings: Any) -> AsyncIterator[Register]:
-    """Its workers look around more often than in production, so that nobody here waits for a second to pass."""
-    outside = Outside()
-    with patch.multiple(runner, LEADER_LOOK=0.1, FOLLOWER_LOOK=0.2), patch.object(lease, "LOOK", 0.2):
-        async with outside.open() as addresses:
+    """Its workers poll more often than in production, so that tests do not wait for seconds."""
+    services = FakeServices()
+    with patch.multiple(runner, LEADER_POLL=0.1, FOLLOWER_POLL=0.2), patch.object(leases, "CHECK_EVERY", 0.2):
+        async with services.open() as addresses:
             config = Config(folder=folder, services=addresses.services, smtp_port=addresses.smtp_port)
             app = sports_app(config, database_url, **settings)
             sites = Sites(folder)
@@ -86,8 +86,8 @@ async def register(database_url: str, folder: Path, **settings: Any) -> AsyncIte
                 sites.add(site)
             async with app, views(app) as opened:
                 await opened.install()
-                yield Register(app, database_url, config, outside, sites, Jobs(app, "ada"), opened)
-                assert await (await app.client()).store.check_places() == []
+                yield Register(app, database_url, config, services, sites, Jobs(app, "ada"), opened)
+                assert await (await app.client()).store.queries.check_places() == []
                 if database_url.startswith("postgres"):
                     await opened.rows("drop schema sports cascade")
             sites.close()

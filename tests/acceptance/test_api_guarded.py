@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx2
 import pytest
-import test_api_gates as gates
-from api import House, house_of, kinds
+import test_api_admission as gates
+from api import AdminApi, admin_api, kinds
 
 from databases import Postgres
 from dutiful import Dutiful
@@ -24,21 +24,21 @@ def world(postgres18: Postgres) -> Iterator[World]:
 
 
 @pytest.fixture
-async def house(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def admin(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AdminApi]:
     """Its jobs are run by a worker, and asked about at a server, each with its own role."""
     monkeypatch.setattr(status, "LIFE", -1.0)
     served = Dutiful(world.roles.url("application"), schema=world.schema)
     kinds(served)
-    async with house_of(Dutiful(world.roles.url("worker"), schema=world.schema)) as house, served:
-        house.api = create_app(served, trusted_proxies=["127.0.0.1"])
-        transport = httpx2.ASGITransport(app=house.api, raise_app_exceptions=False)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://here") as house.http:
-            await gates.start_runs(house)
-            yield house
+    async with admin_api(Dutiful(world.roles.url("worker"), schema=world.schema)) as admin, served:
+        admin.api = create_app(served, trusted_proxies=["127.0.0.1"])
+        transport = httpx2.ASGITransport(app=admin.api, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://here") as admin.http:
+            await gates.start_runs(admin)
+            yield admin
 
 
-async def test_nothing_of_another_tenant_exists_for_a_tenants_manager(house: House) -> None:
-    await gates.test_nothing_of_another_tenant_exists_for_a_tenants_manager(house)
+async def test_nothing_of_another_tenant_exists_for_a_tenants_manager(admin: AdminApi) -> None:
+    await gates.test_nothing_of_another_tenant_exists_for_a_tenants_manager(admin)
 
 
 async def test_a_server_that_runs_goes_on_when_tenants_are_switched_on(world: World) -> None:
@@ -46,12 +46,12 @@ async def test_a_server_that_runs_goes_on_when_tenants_are_switched_on(world: Wo
         world.store("owner") as owner,
         Dutiful(world.roles.url("application"), schema=world.schema) as app,
     ):
-        await owner.disable_tenants()
+        await owner.tenants.disable()
         transport = httpx2.ASGITransport(app=create_app(app), raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://here") as http:
-            _, secret = await Operator(await app.client(), "root").create_token("ada", Role.MANAGER, "acme")
+            _, secret = await Operator(await app.client(), "root").tokens.create("ada", Role.MANAGER, "acme")
             token = {"authorization": f"Bearer {secret}"}
-            for switch in (owner.enable_tenants, owner.disable_tenants, owner.enable_tenants):
+            for switch in (owner.tenants.enable, owner.tenants.disable, owner.tenants.enable):
                 await switch()
                 answer = await http.get("/api/jobs/admin/queue/", headers=token)
                 assert answer.status_code == 200, answer.text

@@ -13,16 +13,17 @@ from typing import Any
 
 import httpx2
 import pytest
-from api import House, house_of
+from api import AdminApi, admin_api
 from command_line import Project
 from prometheus_client import Metric, parser
 from prometheus_client.openmetrics import parser as openmetrics
 
 from dutiful import Dutiful, __version__
-from dutiful.core.metric import METRICS
+from dutiful.core.metrics.catalogue import METRICS
 from dutiful.observe import measure as observe
 from dutiful.observe import prometheus
-from dutiful.web import create_app, metrics
+from dutiful.web import create_app
+from dutiful.web.api import metrics
 
 Reads = Callable[[str], Iterable[Metric]]
 read_text: Reads = parser.text_string_to_metric_families
@@ -31,15 +32,15 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;versi
 
 
 @pytest.fixture
-async def house(app: Dutiful) -> AsyncIterator[House]:
-    async with house_of(app, public_status=True) as house:
-        yield house
+async def admin(app: Dutiful) -> AsyncIterator[AdminApi]:
+    async with admin_api(app, public_status=True) as admin:
+        yield admin
 
 
-async def scrape(house: House, who: str | None = "viewer", **headers: str) -> httpx2.Response:
+async def scrape(admin: AdminApi, who: str | None = "viewer", **headers: str) -> httpx2.Response:
     if who is not None:
-        headers["authorization"] = f"Bearer {house.tokens.get(who, who)}"
-    return await house.http.get("/metrics", headers=headers)
+        headers["authorization"] = f"Bearer {admin.tokens.get(who, who)}"
+    return await admin.http.get("/metrics", headers=headers)
 
 
 def read(families: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -51,9 +52,9 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 
 @pytest.mark.req("L39", "L76", "L77", "L78", "L79", "L80")
-async def test_a_scrape_tells_all_that_there_is(house: House) -> None:
-    await house.client.store.force_breaker('mail "x" \\ y', timedelta(hours=1))
-    answer = await scrape(house)
+async def test_a_scrape_has_all_metrics(admin: AdminApi) -> None:
+    await admin.client.store.breakers.force('mail "x" \\ y', timedelta(hours=1))
+    answer = await scrape(admin)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert answer.headers["cache-control"] == "no-store"
@@ -80,10 +81,10 @@ async def test_a_scrape_tells_all_that_there_is(house: House) -> None:
 
 
 async def test_both_formats_say_the_same_and_keep_to_the_rules_of_names(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    admin: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "FRESH", 3600.0)  # so that both tell of one moment
-    plain, modern = await scrape(house), await scrape(house, accept=OPENMETRICS)
+    monkeypatch.setattr(metrics, "FRESH", 3600.0)  # so that both are of one moment
+    plain, modern = await scrape(admin), await scrape(admin, accept=OPENMETRICS)
     assert modern.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     families = list(read_openmetrics(modern.text))
     assert read(read_text(plain.text)) == read(families)
@@ -95,48 +96,48 @@ async def test_both_formats_say_the_same_and_keep_to_the_rules_of_names(
         for sample in family.samples:
             assert sample.name.endswith("_total") == (family.type == "counter"), sample.name
     for odd in ("application/openmetrics-text;q=0", "*/*", "application/openmetrics-textile", ";;,;=", "text/plain;v"):
-        assert (await scrape(house, accept=odd)).headers["content-type"].startswith("text/plain"), odd
+        assert (await scrape(admin, accept=odd)).headers["content-type"].startswith("text/plain"), odd
 
 
-async def test_it_is_for_those_with_a_token_and_without_a_tenant(house: House) -> None:
-    for stranger in (None, "wrong", "expired", "revoked"):
-        answer = await scrape(house, stranger)
-        assert answer.status_code == 401, "not even where anybody may see a job's status"
+async def test_it_is_for_those_with_a_token_and_without_a_tenant(admin: AdminApi) -> None:
+    for secret in (None, "wrong", "expired", "revoked"):
+        answer = await scrape(admin, secret)
+        assert answer.status_code == 401, "even where a job's status is public"
         assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert (await scrape(house, "acme admin")).status_code == 403
+    assert (await scrape(admin, "acme admin")).status_code == 403
     for role in ("viewer", "staff", "manager", "admin"):
-        assert (await scrape(house, role)).status_code == 200
-    assert (await house.http.post("/metrics")).status_code == 405
+        assert (await scrape(admin, role)).status_code == 200
+    assert (await admin.http.post("/metrics")).status_code == 405
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
-async def test_whoever_opens_it_needs_no_token(app: Dutiful) -> None:
-    async with house_of(app, open_metrics=True) as house:
-        assert (await scrape(house, None)).status_code == 200
-        assert (await house.get("/admin/queues/", None)).status_code == 401, "nothing else is open"
+async def test_open_metrics_need_no_token(app: Dutiful) -> None:
+    async with admin_api(app, open_metrics=True) as admin:
+        assert (await scrape(admin, None)).status_code == 200
+        assert (await admin.get("/admin/queues/", None)).status_code == 401, "nothing else is open"
 
 
-async def test_those_who_ask_at_once_share_one_measurement(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, look = 0, observe.look
+async def test_those_who_ask_at_once_share_one_measurement(admin: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, take_snapshot = 0, observe.take_snapshot
 
     async def counting(*args: Any, **more: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await look(*args, **more)
+        return await take_snapshot(*args, **more)
 
-    monkeypatch.setattr("dutiful.operator.metrics.look", counting)
+    monkeypatch.setattr("dutiful.operator.metrics.take_snapshot", counting)
     monkeypatch.setattr(metrics, "FRESH", 3600.0)
-    answers = await asyncio.gather(*(scrape(house) for _ in range(20)))
+    answers = await asyncio.gather(*(scrape(admin) for _ in range(20)))
     assert {answer.status_code for answer in answers} == {200} and looks == 1
-    await scrape(house)
+    await scrape(admin)
     assert looks == 1, "it is still fresh"
     monkeypatch.setattr(metrics, "FRESH", 0.0)
     monkeypatch.setattr(metrics, "SHARE", 0)
-    api = create_app(house.app)
+    api = create_app(admin.app)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://here") as http:
         for _ in range(2):
-            await http.get("/metrics", headers={"authorization": f"Bearer {house.tokens['viewer']}"})
-    assert looks == 3, "a measurement that is stale serves nobody"
+            await http.get("/metrics", headers={"authorization": f"Bearer {admin.tokens['viewer']}"})
+    assert looks == 3, "a stale measurement is not served"
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -150,11 +151,11 @@ async def test_a_page_that_took_long_serves_for_longer(app: Dutiful, monkeypatch
 
     monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(prometheus, "page", slow)
-    async with house_of(app, open_metrics=True) as house:
+    async with admin_api(app, open_metrics=True) as admin:
         for later, made in ((0.0, 1), (4.0, 1), (1.0, 2), (4.0, 2)):
             now += later
             for accept in (OPENMETRICS, "*/*"):
-                assert (await scrape(house, None, accept=accept)).status_code == 200
+                assert (await scrape(admin, None, accept=accept)).status_code == 200
             assert pages == made
 
 
@@ -164,14 +165,14 @@ async def test_the_event_loop_is_free_while_a_page_is_written(app: Dutiful, monk
 
     def slow(*args: Any) -> Any:
         writing.set()
-        assert answered.wait(60), "nobody else was served"
+        assert answered.wait(60), "other requests were not served"
         return page(*args)
 
     monkeypatch.setattr(prometheus, "page", slow)
-    async with house_of(app, open_metrics=True) as house:
-        scraping = asyncio.create_task(scrape(house, None))
+    async with admin_api(app, open_metrics=True) as admin:
+        scraping = asyncio.create_task(scrape(admin, None))
         await asyncio.to_thread(writing.wait, 60)
-        assert (await house.http.get("/nothing")).status_code == 404
+        assert (await admin.http.get("/nothing")).status_code == 404
         answered.set()
         assert (await scraping).status_code == 200
 
@@ -185,7 +186,7 @@ async def test_a_database_that_cannot_be_reached_is_no_empty_answer() -> None:
     app.close_sync()
 
 
-def test_a_server_that_is_told_to_be_open_is(tmp_path: Path) -> None:
+def test_a_server_with_open_metrics_needs_no_token(tmp_path: Path) -> None:
     project = Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db").write_jobs()
     with (tmp_path / "log").open("wb") as log:
         command = project.command("server", "--port", "0", "--open-metrics")

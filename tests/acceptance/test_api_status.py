@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from api import House, house_of, public
+from api import AdminApi, admin_api, public
 from command_line import Project
 from uuid_utils.compat import uuid7
 
@@ -26,41 +26,42 @@ STATUS = {
 
 
 @pytest.fixture
-async def house(app: Dutiful) -> AsyncIterator[House]:
-    async with house_of(app) as house:
-        yield house
+async def admin(app: Dutiful) -> AsyncIterator[AdminApi]:
+    async with admin_api(app) as admin:
+        yield admin
 
 
 @pytest.fixture
-async def open_house(app: Dutiful) -> AsyncIterator[House]:
-    async with house_of(app, public_status=True) as house:
-        yield house
+async def open_house(app: Dutiful) -> AsyncIterator[AdminApi]:
+    async with admin_api(app, public_status=True) as admin:
+        yield admin
 
 
-async def test_a_user_sees_how_a_job_fares_and_nothing_else(house: House) -> None:
-    dead, done = public(house.dead["acme"][0]), public(house.done["acme"])
-    seen = (await house.get(f"/{dead}", "acme viewer")).json()
+@pytest.mark.req("D11")
+async def test_a_user_sees_the_status_of_a_job_and_nothing_else(admin: AdminApi) -> None:
+    dead, done = public(admin.dead["acme"][0]), public(admin.done["acme"])
+    seen = (await admin.get(f"/{dead}", "acme viewer")).json()
     assert set(seen) == STATUS
     assert (seen["id"], seen["kind"], seen["state"]) == (dead, "fetch", "failed")
     assert seen["error"] == "connection 456 is closed"
-    assert (await house.get(f"/{done}/", "acme viewer")).json()["result"] == "Hello acme-secret"
-    assert (await house.get(f"/{dead}", "globex viewer")).status_code == 404
-    assert (await house.get(f"/{public(uuid7())}", "acme viewer")).status_code == 404
+    assert (await admin.get(f"/{done}/", "acme viewer")).json()["result"] == "Hello acme-secret"
+    assert (await admin.get(f"/{dead}", "globex viewer")).status_code == 404
+    assert (await admin.get(f"/{public(uuid7())}", "acme viewer")).status_code == 404
     for malformed in (
         "nonsense",
         dead.lower(),
         dead[:-1] + ("0" if dead[-1] != "0" else "1"),
-        str(house.dead["acme"][0]),
+        str(admin.dead["acme"][0]),
     ):
-        assert (await house.get(f"/{malformed}", "acme viewer")).status_code == 422, malformed
-    assert (await house.get(f"/{dead}", None)).status_code == 401
+        assert (await admin.get(f"/{malformed}", "acme viewer")).status_code == 422, malformed
+    assert (await admin.get(f"/{dead}", None)).status_code == 401
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
-async def test_where_status_is_public_whoever_knows_the_id_sees_it_and_nothing_more(open_house: House) -> None:
-    house = open_house
-    assert (await house.get(f"/{public(house.dead['acme'][0])}", None)).json()["state"] == "failed"
-    assert (await house.get("/admin/dlq/", None)).status_code == 401
+async def test_a_public_status_needs_only_the_id_and_shows_nothing_more(open_house: AdminApi) -> None:
+    admin = open_house
+    assert (await admin.get(f"/{public(admin.dead['acme'][0])}", None)).json()["state"] == "failed"
+    assert (await admin.get("/admin/dlq/", None)).status_code == 401
 
 
 async def test_a_user_follows_a_job_as_events_without_its_insides(app: Dutiful) -> None:
@@ -69,25 +70,25 @@ async def test_a_user_follows_a_job_as_events_without_its_insides(app: Dutiful) 
         ctx.progress(40, "nearly")
         return 7
 
-    async with house_of(app) as house, app.embedded(grace="5s"):
+    async with admin_api(app) as admin, app.embedded(grace="5s"):
         job = await app.enqueue("work", {"password": "hunter2"}, tenant="acme", delay="300ms", subject={"order": 77001})
-        told = await house.follow(f"/{job.public_id}/events", "acme viewer", "event: completed")
-        assert told[0] == 200 and told[1]["content-type"].startswith("text/event-stream")
-        frames = [dict(line.split(": ", 1) for line in part.split("\n")) for part in told[2].strip().split("\n\n")]
+        reported = await admin.follow(f"/{job.public_id}/events", "acme viewer", "event: completed")
+        assert reported[0] == 200 and reported[1]["content-type"].startswith("text/event-stream")
+        frames = [dict(line.split(": ", 1) for line in part.split("\n")) for part in reported[2].strip().split("\n\n")]
         events = {frame["event"]: json.loads(frame["data"]) for frame in frames if "event" in frame}
         assert next(iter(events)) == "snapshot" and set(events["snapshot"]["job"]) == STATUS
         assert events["completed"]["data"] == {"state": "completed", "result": 7}
         for secret in ("hunter2", "77001", "acme", "worker", "correlation"):
-            assert secret not in told[2]
-        assert (await house.get(f"/{job.public_id}/events", "globex viewer")).status_code == 404
-        assert not (await app.client()).watcher.streams, "whoever goes leaves nothing behind"
+            assert secret not in reported[2]
+        assert (await admin.get(f"/{job.public_id}/events", "globex viewer")).status_code == 404
+        assert not (await app.client()).watcher.streams, "a client that disconnects leaves nothing behind"
 
 
-def test_a_server_answers_ends_its_streams_when_told_to_stop_and_leaves_with_0(tmp_path: Path) -> None:
+def test_a_server_answers_ends_its_streams_when_asked_to_stop_and_leaves_with_0(tmp_path: Path) -> None:
     project = Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db").write_jobs()
     job = project.run("enqueue", "greet", "name=Ada", "--delay", "1h")
     job_id = re.search(r"\w{7}(-\w{7}){3}", job.out)
-    made = project.run("token", "create", "--name", "ada", "--role", "manager", "--json")
+    made = project.run("tokens", "create", "--name", "ada", "--role", "manager", "--json")
     token = re.search(r"dtf_[\w-]{43}", made.out)
     assert job_id is not None and token is not None, job.err + made.err
     with (tmp_path / "log").open("wb") as log:

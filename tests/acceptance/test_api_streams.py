@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
-from api import House, house_of, public
+from api import AdminApi, admin_api, public
 
 from dutiful import Dutiful
 from dutiful.operator import Operator
@@ -18,41 +18,43 @@ SQLITE = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-async def house(app: Dutiful) -> AsyncIterator[House]:
-    async with house_of(app) as house:
-        yield house
+async def admin(app: Dutiful) -> AsyncIterator[AdminApi]:
+    async with admin_api(app) as admin:
+        yield admin
 
 
 @SQLITE
-async def test_a_reader_who_comes_back_with_the_last_id_misses_nothing(house: House) -> None:
+async def test_a_reader_who_comes_back_with_the_last_id_misses_nothing(admin: AdminApi) -> None:
     async def read(until: str, headers: dict[str, str] | None = None) -> str:
-        return (await house.follow("/admin/events/", "manager", until, headers))[2]
+        return (await admin.follow("/admin/events/", "manager", until, headers))[2]
 
     reading = asyncio.create_task(read("enqueued"))
     while not reading.done():
-        await house.app.enqueue("greet", {"name": "Ada"}, delay="1h")
+        await admin.app.enqueue("greet", {"name": "Ada"}, delay="1h")
         await asyncio.wait([reading], timeout=0.2)
     said = reading.result()
-    told = set(re.findall(r'"job_id":"(\w{7}(?:-\w{7}){3})"', said)) & {public(j.id) for j in await house.app.jobs()}
-    assert told and "public_id" not in said, "a job has one id in this API"
+    reported = set(re.findall(r'"job_id":"(\w{7}(?:-\w{7}){3})"', said)) & {
+        public(j.id) for j in await admin.app.jobs()
+    }
+    assert reported and "public_id" not in said, "a job has one id in this API"
     last = re.findall(r"^id: (.+)$", said, re.MULTILINE)[-1]
-    missed = await house.app.enqueue("greet", {"name": "while away"}, delay="1h")
+    missed = await admin.app.enqueue("greet", {"name": "while away"}, delay="1h")
     assert public(missed.id) in await read(public(missed.id), {"last-event-id": last})
 
 
 @SQLITE
-async def test_a_stream_ends_when_its_token_is_revoked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "LOOK", 0.0)
-    root = Operator(house.client, "root")
-    token, house.tokens["leaked"] = await root.create_token("leaked", Role.MANAGER)
-    reading = asyncio.create_task(house.follow("/admin/events/", "leaked", "never"))
+async def test_a_stream_ends_when_its_token_is_revoked(admin: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "RECHECK", 0.0)
+    root = Operator(admin.client, "root")
+    token, admin.tokens["leaked"] = await root.tokens.create("leaked", Role.MANAGER)
+    reading = asyncio.create_task(admin.follow("/admin/events/", "leaked", "never"))
     for said in ("before", "after"):
-        job = await house.app.enqueue("greet", {"name": said}, delay="1h")
-        await house.follow(f"/{public(job.id)}/events", "manager", "snapshot")
+        job = await admin.app.enqueue("greet", {"name": said}, delay="1h")
+        await admin.follow(f"/{public(job.id)}/events", "manager", "snapshot")
         if said == "before":
-            await root.revoke_token(token.id)
+            await root.tokens.revoke(token.id)
     while not reading.done():
-        await house.app.enqueue("greet", {"name": "secret"}, delay="1h")
+        await admin.app.enqueue("greet", {"name": "secret"}, delay="1h")
         await asyncio.wait([reading], timeout=0.2)
     assert reading.result()[0] == 200, "it had begun, and it has ended by itself"
 
@@ -71,18 +73,18 @@ def test_streams_are_counted_by_address() -> None:
 
 @SQLITE
 async def test_a_stream_that_has_ended_or_never_began_counts_no_more(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    admin: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "LIFE", -1.0)
     monkeypatch.setattr(Streams.__init__, "__defaults__", (1,))
-    api = create_app(house.app)
-    monkeypatch.setattr(house, "api", api)
-    one, theirs = public(house.waiting["acme"]), public(house.waiting["globex"])
+    api = create_app(admin.app)
+    monkeypatch.setattr(admin, "api", api)
+    one, theirs = public(admin.waiting["acme"]), public(admin.waiting["globex"])
     for _ in range(3):
-        assert (await house.follow(f"/{one}/events", "acme viewer", "never"))[0] == 200
-        assert (await house.follow(f"/{theirs}/events", "acme viewer", "never"))[0] == 404
+        assert (await admin.follow(f"/{one}/events", "acme viewer", "never"))[0] == 200
+        assert (await admin.follow(f"/{theirs}/events", "acme viewer", "never"))[0] == 404
 
 
 @SQLITE
-async def test_a_foreign_tenants_events_are_refused_like_its_lists(house: House) -> None:
-    assert (await house.get("/admin/events/?tenant=globex", "acme manager")).status_code == 403
+async def test_a_foreign_tenants_events_are_refused_like_its_lists(admin: AdminApi) -> None:
+    assert (await admin.get("/admin/events/?tenant=globex", "acme manager")).status_code == 403

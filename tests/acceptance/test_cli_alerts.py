@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from api import House, house_of
+from api import AdminApi, admin_api
 from command_line import Answer, Project
 
 from dutiful import Dutiful
-from dutiful.alerting import AlertChange
-from dutiful.core.alert import Alert, AlertState
+from dutiful.core.metrics.alert import Alert, AlertState
 from dutiful.store import Store
+from dutiful.store.alerts import AlertChange
 
 OK, FIRING = AlertState.OK, AlertState.FIRING
 NOW = datetime.now(UTC)
@@ -26,7 +26,7 @@ Run = Callable[..., Awaitable[Answer]]
 
 @pytest.fixture
 def run(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in a thread, for it has an event loop of its own."""
+    """The command in a thread, because it has an event loop of its own."""
     return lambda *args: asyncio.to_thread(project.call, monkeypatch, capsys, *args)
 
 
@@ -37,7 +37,7 @@ def project(tmp_path: Path, backend: str, store: Store, request: pytest.FixtureR
 
 
 async def put(store: Store, *alerts: Alert) -> None:
-    await store.change_alerts([AlertChange(None, alert) for alert in alerts])
+    await store.alerts.change([AlertChange(None, alert) for alert in alerts])
 
 
 async def test_what_fires_is_shown_first_with_where_to_read_on(run: Run, store: Store) -> None:
@@ -46,8 +46,8 @@ async def test_what_fires_is_shown_first_with_where_to_read_on(run: Run, store: 
     shown = await run("alerts")
     first, second = (await run("alerts", "--json")).json["alerts"]
 
-    assert (empty.code, empty.out) == (0, "nothing fires, and nothing has lately\n")
-    assert "no worker watches" in empty.err
+    assert (empty.code, empty.out) == (0, "no alert fires or has fired lately\n")
+    assert "no worker evaluates alerts" in empty.err
     lines = [line.split() for line in shown.out.splitlines()]
     assert shown.code == 0 and [line[0] for line in lines] == ["alert", "late", "backlog"]
     assert lines[1][1:3] == ["queue=mail", "firing"] and "4000.5" in lines[1] and lines[2][1:3] == ["-", "ok"]
@@ -59,16 +59,16 @@ async def test_what_fires_is_shown_first_with_where_to_read_on(run: Run, store: 
 async def test_a_script_learns_by_the_exit_code_that_something_fires(run: Run, store: Store) -> None:
     await put(store, OVER)
     blind = await run("alerts", "--firing", "--json")
-    await store.note_look(timedelta(hours=1))
+    await store.alerts.note_check(timedelta(hours=1))
     quiet = await run("alerts", "--firing")
     await put(store, LATE)
     loud = await run("alerts", "--firing")
 
     assert (blind.code, json.loads(blind.out)) == (3, {"watched": False, "alerts": []})
-    assert (quiet.code, quiet.out, quiet.err) == (0, "nothing fires\n", "")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "no alert fires\n", "")
     assert loud.code == 1 and "late" in loud.out and "backlog" not in loud.out
-    told = await run("alerts", "--firing", "--json")
-    assert told.code == 1 and datetime.fromisoformat(json.loads(told.out)["watched"]) >= NOW
+    reported = await run("alerts", "--firing", "--json")
+    assert reported.code == 1 and datetime.fromisoformat(json.loads(reported.out)["watched"]) >= NOW
 
 
 async def test_the_rules_of_the_code_are_listed_beside_the_built_in_ones(run: Run, project: Project) -> None:
@@ -100,7 +100,7 @@ async def test_rules_that_see_nothing_are_marked_and_a_setting_that_turns_off_no
     assert refused.code == 2 and "'backlok'" in refused.err
 
 
-def test_a_rule_that_cannot_be_meant_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_impossible_rule_is_reported_in_one_line(tmp_path: Path) -> None:
     project = Project(tmp_path, "sqlite:///none.db")
     (tmp_path / "jobs.py").write_text(
         'from dutiful import Dutiful\napp = Dutiful()\napp.alert("x", "latency", above=1)\n'
@@ -113,25 +113,25 @@ def test_a_rule_that_cannot_be_meant_is_told_in_one_line(tmp_path: Path) -> None
 
 
 @pytest.fixture
-async def house(app: Dutiful) -> AsyncIterator[House]:
-    async with house_of(app) as house:
-        yield house
+async def admin(app: Dutiful) -> AsyncIterator[AdminApi]:
+    async with admin_api(app) as admin:
+        yield admin
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
-async def test_alerts_are_read_over_http_by_those_of_no_tenant(house: House) -> None:
-    await put(house.client.store, OVER, LATE)
+async def test_alerts_are_read_over_http_by_those_of_no_tenant(admin: AdminApi) -> None:
+    await put(admin.client.store, OVER, LATE)
 
-    await house.client.store.note_look(timedelta(0))
-    assert (await house.get("/admin/alerts/")).json()["watched"] is False
-    await house.client.store.note_look(timedelta(hours=1))
-    told = (await house.get("/admin/alerts/")).json()
+    await admin.client.store.alerts.note_check(timedelta(0))
+    assert (await admin.get("/admin/alerts/")).json()["watched"] is False
+    await admin.client.store.alerts.note_check(timedelta(hours=1))
+    reported = (await admin.get("/admin/alerts/")).json()
 
-    assert datetime.fromisoformat(told["watched"]) >= NOW
-    assert (told["firing"], [one["rule"] for one in told["alerts"]]) == (1, ["late", "backlog"])
-    late = told["alerts"][0]
+    assert datetime.fromisoformat(reported["watched"]) >= NOW
+    assert (reported["firing"], [one["rule"] for one in reported["alerts"]]) == (1, ["late", "backlog"])
+    late = reported["alerts"][0]
     assert (late["series"], late["value"], late["above"], late["metric"]) == (
         "queue=mail", 4000.5, 3600, "oldest_pending_seconds",
     )  # fmt: skip
     assert late["runbook"] == "docs/runbooks/queue-backing-up.md"
-    assert (await house.get("/admin/alerts/", "acme manager")).status_code == 403
+    assert (await admin.get("/admin/alerts/", "acme manager")).status_code == 403

@@ -4,9 +4,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from dutiful.cli.demo import WORDS, _table
+from dutiful.cli.commands.demo import LABELS, _table
 
-EXPECTED = {kind: 200 if kind == "greet" else 12 for kind in WORDS}
+EXPECTED = {kind: 200 if kind == "greet" else 12 for kind in LABELS}
 BUSY = {"running": 4, "scheduled": 3, "retries": 12, "completed": 1}
 
 
@@ -20,14 +20,14 @@ def test_nothing_is_cut_of_what_came_of_it() -> None:
     tally = {kind: {"completed": total} for kind, total in EXPECTED.items()}
     tally["hopeless"] = {"failed": 12, "retries": 2}
 
-    told = "\n".join(drawn(tally))
+    reported = "\n".join(drawn(tally))
 
-    assert "…" not in told
-    assert "200/200" in told and "2 retries, 12 dead letters" in told
+    assert "…" not in reported
+    assert "200/200" in reported and "2 retries, 12 dead letters" in reported
 
 
 def test_numbers_are_whole_however_much_there_is_to_say() -> None:
     _, *rows = drawn(dict.fromkeys(EXPECTED, BUSY))
 
     for row, (kind, total) in zip(rows, EXPECTED.items(), strict=True):
-        assert row.startswith(kind) and WORDS[kind] in row and f" 1/{total} " in row
+        assert row.startswith(kind) and LABELS[kind] in row and f" 1/{total} " in row

@@ -14,13 +14,13 @@ from uuid import UUID
 
 import pytest
 from command_line import Answer, Project
+from suite.builders import T0, start_one
 
-from dutiful.acting import PauseScope
 from dutiful.core import ids
-from dutiful.duties import WorkerRecord
 from dutiful.store import Store
-from dutiful.stores.sqlite.lock import FileLock
-from dutiful.testing.store_suite.builders import T0, start_one
+from dutiful.store.control import PauseScope
+from dutiful.store.workers import WorkerRecord
+from dutiful.stores.sqlite.engine.file_lock import FileLock
 
 Command = Callable[..., Awaitable[Answer]]
 JOBS = """
@@ -65,7 +65,7 @@ def worker(project: Project) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def frozen(worker: "subprocess.Popen[bytes]", project: Project) -> bool:
-    """Stop it; but let it go on if it holds the lock of a SQLite file, for then nobody else could write."""
+    """Stops it, unless it holds the lock of a SQLite file: then no other process could write."""
     worker.send_signal(signal.SIGSTOP)
     os.waitpid(worker.pid, os.WUNTRACED)
     locks = [FileLock(str(project.folder / f"dutiful.db-{name}")) for name in ("turn", "lock")]
@@ -89,7 +89,7 @@ def until(look: Callable[[], bool], what: str) -> None:
 @pytest.mark.req("L93", "L94")
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)  # what it asks of the stores is tested on both
 @pytest.mark.usefixtures("worker")
-async def test_a_drain_tells_what_runs_while_it_waits_and_then_that_it_is_safe(
+async def test_a_drain_reports_what_runs_while_it_waits_and_then_that_it_is_safe(
     project: Project, command: Command, store: Store
 ) -> None:
     folder = project.folder
@@ -99,11 +99,11 @@ async def test_a_drain_tells_what_runs_while_it_waits_and_then_that_it_is_safe(
     late = await command("drain", "--kind", "email", "--timeout", "1s", "--resume-on-timeout")
     assert late.code == 1, late.err
     assert "not safe after 1s: 1 job still runs" in late.out and "dutiful jobs cancel" in late.out
-    assert "kind email goes on" in late.err
-    assert await store.pauses() == []
+    assert "resumed: kind email" in late.err
+    assert await store.control.pauses() == []
 
-    told = folder / "told"
-    with told.open("wb") as out:
+    reported = folder / "reported"
+    with reported.open("wb") as out:
         draining = subprocess.Popen(  # noqa: ASYNC220 - this test waits for other processes, and for nothing else
             project.command("drain", "--kind", "email", "--timeout", "10m", "--reason", "it moves"),
             cwd=folder,
@@ -111,20 +111,20 @@ async def test_a_drain_tells_what_runs_while_it_waits_and_then_that_it_is_safe(
             stdout=out,
             stderr=out,
         )
-        until(lambda: "kind email paused; 1 job still runs" in told.read_text(), "it says what it waits for")
+        until(lambda: "kind email paused; 1 job still runs" in reported.read_text(), "it says what it waits for")
         await command("enqueue", "email", "name=second")
         (folder / "go").touch()
-        assert draining.wait(120) == 0, told.read_text()
-    assert "safe: nothing runs of kind email" in told.read_text()
-    assert "to let it go on: dutiful resume kind email" in told.read_text()
+        assert draining.wait(120) == 0, reported.read_text()
+    assert "safe: nothing runs of kind email" in reported.read_text()
+    assert "to resume: dutiful resume kind email" in reported.read_text()
     assert (folder / "first.done").exists() and not (folder / "second.begun").exists()
 
-    assert (await command("resume", "kind", "email")).out == "kind email goes on\n"
+    assert (await command("resume", "kind", "email")).out == "kind email is resumed\n"
     until((folder / "second.done").exists, "what waited runs after the resume")
     everything = (await command("drain", "--all", "--timeout", "10m", "--json")).json
     assert everything["safe"] and [p["name"] for p in everything["pauses"]] == ["*"]
     assert "`dutiful resume lane '*'`" in (await command("doctor")).out
-    assert (await command("resume", "lane", "*")).out == "lane * goes on\n"
+    assert (await command("resume", "lane", "*")).out == "lane * is resumed\n"
 
 
 @pytest.mark.req("L93")
@@ -141,7 +141,7 @@ async def test_a_worker_that_was_stopped_keeps_a_drain_from_being_safe_until_it_
 
     assert unsafe.code == 1, unsafe.out
     assert f"kill -CONT {worker.pid}" in unsafe.out and f"kill -KILL {worker.pid}" in unsafe.out
-    assert "its process is stopped" in (await command("workers")).out
+    assert "process stopped" in (await command("workers")).out
     sick = await command("doctor")
     assert sick.code == 1 and f"`kill -CONT {worker.pid}`" in sick.out
     assert (await command("drain", "--kind", "email", "--gone", f"{socket.gethostname()}:{worker.pid}")).code == 2
@@ -179,12 +179,12 @@ async def test_a_drain_that_cannot_end_lists_its_jobs_and_stays_paused(command: 
 
     assert late.code == 1
     assert ids.public(claim.job_id) in late.out and "its worker is gone" in late.out
-    assert "still paused: kind email; to let it go on: dutiful resume kind email" in late.err
+    assert "still paused: kind email; to resume: dutiful resume kind email" in late.err
     again = await command(
         "drain", "--kind", "email", "--queue", claim.queue, "--timeout", "0s", "--resume-on-timeout", "--json"
     )
     assert again.code == 1 and json.loads(again.out)["resumed"] == [{"scope": "queue", "name": claim.queue}]
-    assert [pause.name for pause in await store.pauses()] == ["email"], "the pause that was there before stays"
+    assert [pause.name for pause in await store.control.pauses()] == ["email"], "the pause that was there before stays"
     for wrong, why in (
         (["--kind", "emial"], "there is no kind 'emial'"),
         ([], "say what to drain"),
@@ -197,27 +197,27 @@ async def test_a_drain_that_cannot_end_lists_its_jobs_and_stays_paused(command: 
 
 @pytest.mark.req("L93")
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-async def test_a_drain_that_somebody_ends_is_not_called_safe(project: Project, store: Store) -> None:
+async def test_a_drain_that_is_resumed_is_not_called_safe(project: Project, store: Store) -> None:
     await start_one(store, kind="email", now=datetime.now(UTC))
-    told = project.folder / "told"
+    reported = project.folder / "reported"
 
     def draining() -> subprocess.Popen[bytes]:
-        with told.open("wb") as out:
+        with reported.open("wb") as out:
             command = project.command("drain", "--kind", "email", "--timeout", "10m")
             process = subprocess.Popen(command, cwd=project.folder, env=project.environment(), stdout=out, stderr=out)
-        until(lambda: "kind email paused; 1 job still runs" in told.read_text(), "it waits")
+        until(lambda: "kind email paused; 1 job still runs" in reported.read_text(), "it waits")
         return process
 
     first = draining()
-    await store.resume(PauseScope.KIND, "email")
+    await store.control.resume(PauseScope.KIND, "email")
     assert first.wait(120) == 1
-    assert "not safe: somebody has resumed kind email; 1 job still runs" in told.read_text()
+    assert "not safe: resumed meanwhile: kind email; 1 job still runs" in reported.read_text()
 
     second = draining()
     second.send_signal(signal.SIGINT)
     assert second.wait(120) == 130
-    assert "interrupted; what is paused stays so; to let it go on: dutiful resume kind email" in told.read_text()
-    assert [pause.name for pause in await store.pauses()] == ["email"]
+    assert "interrupted; what is paused stays paused; to resume: dutiful resume kind email" in reported.read_text()
+    assert [pause.name for pause in await store.control.pauses()] == ["email"]
 
 
 @pytest.mark.req("L73", "L95")
@@ -241,7 +241,7 @@ async def test_stuck_jobs_are_listed_and_released(command: Command, store: Store
         lanes={},
         kinds=[],
     )
-    await store.beat(ada, timedelta(hours=1))
+    await store.workers.heartbeat(ada, timedelta(hours=1))
     assert (await command("jobs", "stuck", "--json")).json["jobs"][0]["worker"] == "web-1:4711"
     assert "web-1:4711" in (await command("jobs", "stuck")).out
     for verb in ("stuck", "release"):

@@ -1,4 +1,4 @@
-"""`enqueue`: what is accepted, what is refused and in which words, and waiting for the result."""
+"""`enqueue`: what is accepted, what is refused and how, and waiting for the result."""
 
 import json
 import subprocess
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from command_line import Project
 
-from dutiful.auditing import AuditFilter
 from dutiful.core import ids
-from dutiful.core.transitions import State
-from dutiful.reading import JobFilter
+from dutiful.core.states import State
 from dutiful.store import Store
+from dutiful.store.audit import AuditFilter
+from dutiful.store.queries import JobFilter
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def test_a_job_is_stored_as_asked_for(project: Project, store: Store) -> N
         "--tenant", "acme", "--correlation-id", "order-17", "--max-attempts", "9", "--unique", "ada", "--json",
     ).json  # fmt: skip
 
-    (job,) = await store.jobs(JobFilter())
+    (job,) = await store.queries.jobs(JobFilter())
     assert (answer["id"], answer["uuid"], answer["created"]) == (ids.public(job.id), str(job.id), True)
     assert answer["created_at"].endswith("Z")
     assert (job.kind, job.queue, job.priority, job.state) == ("greet", "mail", 7, State.SCHEDULED)
@@ -67,11 +67,11 @@ async def test_a_job_of_the_command_line_is_on_record(project: Project, store: S
     stored = project.run("enqueue", "greet", "name=Ada", "--tenant", "acme", "--reason", "asked by phone").out.strip()
     assert project.run("enqueue", "greet").code == 2
 
-    refused, ended, begun = await store.audit_events(AuditFilter())
+    refused, ended, begun = await store.audit.search(AuditFilter())
     assert [event.outcome for event in (begun, ended, refused)] == ["requested", "succeeded", "refused"]
     assert {(event.action, event.target) for event in (begun, ended, refused)} == {("job.enqueue", "greet")}
     assert (ended.tenant, ended.reason, ended.origin) == ("acme", "asked by phone", "cli")
-    assert ended.principal == (await store.jobs(JobFilter()))[0].created_by
+    assert ended.principal == (await store.queries.jobs(JobFilter()))[0].created_by
     assert ended.after == {"job": stored, "made": True}
 
 
@@ -106,7 +106,7 @@ def test_a_payload_may_come_from_stdin(sqlite_project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "reported"),
     [
         (["gret", "name=Ada"], "no kind 'gret'; this app has: explode, greet"),
         (["greet"], "'name'"),
@@ -134,14 +134,14 @@ def test_what_does_not_fit_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     args: list[str],
-    told: str,
+    reported: str,
 ) -> None:
     (sqlite_project.folder / "big.json").write_text(json.dumps({"name": "x" * 300_000}))
 
     answer = sqlite_project.call(monkeypatch, capsys, "enqueue", *args)
 
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1), answer
-    assert told in answer.err
+    assert reported in answer.err
 
 
 def test_waiting_prints_the_result_or_fails_with_the_job(working: Project) -> None:
@@ -161,5 +161,5 @@ def test_waiting_has_an_end_and_the_job_goes_on(sqlite_project: Project) -> None
     answer = sqlite_project.run("enqueue", "greet", "name=Ada", "--wait", "--timeout", "100ms")
 
     assert answer.code == 1
-    assert "is not final after 100ms; it goes on" in answer.err
+    assert "is not final after 100ms; it continues" in answer.err
     assert sqlite_project.run("jobs", "list", "--state", "ready", "--json").json["jobs"]

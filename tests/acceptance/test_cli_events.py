@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import uuid_utils.compat
 from command_line import Project
+from suite.builders import OOPS, new_id, new_job, settle, start_one
 
 from dutiful.cli import INTERRUPTED
 from dutiful.core import ids
 from dutiful.core.outcome import Failed
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import OOPS, new_id, new_job, settle, start_one
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def following(project: Project, store: Store, *options: str) -> AsyncItera
     assert process.stdout is not None and process.stderr is not None
     try:
         async with asyncio.timeout(30):
-            while not await store.listened():  # noqa: ASYNC110 (another process)
+            while not await store.events.has_listeners():  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.01)
             yield process.stdout
     finally:
@@ -53,21 +53,21 @@ async def test_a_job_is_followed_line_by_line(project: Project, store: Store) ->
 
 
 async def test_events_of_some_jobs_are_printed_as_json(project: Project, store: Store) -> None:
-    """It may begin to listen before it counts: enqueue until it tells."""
+    """It may listen before it counts as a listener: enqueue until it prints something."""
     async with following(project, store, "--queue", "mine", "--type", "enqueued", "--json") as lines:
         made: list[str] = []
 
         async def enqueue() -> None:
             while True:
                 jobs = [new_job(id=uuid_utils.compat.uuid7(), queue=queue) for queue in ("other", "mine")]
-                await store.insert(jobs)
+                await store.jobs.insert(jobs)
                 made.append(ids.public(jobs[1].id))
                 await asyncio.sleep(0.1)
 
         enqueuing = asyncio.create_task(enqueue())
-        told = json.loads(await lines.readline())
+        reported = json.loads(await lines.readline())
         enqueuing.cancel()
-    assert told["type"] == "enqueued" and told["public_id"] in made and told["queue"] == "mine"
+    assert reported["type"] == "enqueued" and reported["public_id"] in made and reported["queue"] == "mine"
 
 
 async def test_a_job_that_is_not_there_is_an_error(project: Project) -> None:

@@ -45,9 +45,9 @@ def test_to_look_at_the_file_of_another_program_leaves_it_as_it_is(
     answers = [(verb, project.run(*verb, DUTIFUL_SQLITE_DRIVER=driver)) for verb in LOOKS]
 
     for verb, answer in answers:
-        told = answer.out if verb == ["doctor"] else answer.err
+        reported = answer.out if verb == ["doctor"] else answer.err
         assert answer.code == (1 if verb == ["doctor"] else 69), (verb, answer)
-        assert f"{file} is not a Dutiful database" in told and "`dutiful migrate` makes it one" in told, verb
+        assert f"{file} is not a Dutiful database" in reported and "`dutiful migrate` makes it one" in reported, verb
     assert state(file) == before
 
 
@@ -96,7 +96,7 @@ def test_a_file_that_a_worker_has_just_written_to_is_known(project: Project, fil
         assert project.run("stats").code == 0
 
 
-def test_the_doctor_tells_how_a_missing_file_is_made(project: Project, file: Path) -> None:
+def test_the_doctor_says_how_to_create_a_missing_file(project: Project, file: Path) -> None:
     answer = project.run("doctor")
 
     assert answer.code == 1

@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Project
-from uuid_utils.compat import uuid7
-
-from dutiful.core import ids
-from dutiful.core.ids import from_parts
-from dutiful.core.outcome import Failed
-from dutiful.core.transitions import State
-from dutiful.store import Store
-from dutiful.stores.listing import SEARCHED
-from dutiful.testing.store_suite.builders import (
+from suite.builders import (
     OOPS,
     enqueue_one,
     finish_one,
@@ -23,6 +15,14 @@ from dutiful.testing.store_suite.builders import (
     start_one,
     state,
 )
+from uuid_utils.compat import uuid7
+
+from dutiful.core import ids
+from dutiful.core.ids import from_parts
+from dutiful.core.outcome import Failed
+from dutiful.core.states import State
+from dutiful.store import Store
+from dutiful.stores.listing import SEARCHED
 
 
 @pytest.fixture
@@ -87,28 +87,28 @@ async def test_a_job_that_waits_for_its_retry_is_listed_with_its_last_error(proj
 
 @pytest.mark.parametrize("backend", ["sqlite"])
 @pytest.mark.parametrize(
-    ("option", "value", "words"),
+    ("option", "value", "phrase"),
     [
         ("--since", "yesterday", "length of time"),
         ("--error-class", "bad", "rate_limited"),
         ("--subject", "x", "order=17"),
     ],
 )
-async def test_a_filter_that_cannot_be_read_is_refused(project: Project, option: str, value: str, words: str) -> None:
+async def test_a_filter_that_cannot_be_read_is_refused(project: Project, option: str, value: str, phrase: str) -> None:
     refused = project.run("jobs", "list", option, value)
 
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert option in refused.err and words in refused.err
+    assert option in refused.err and phrase in refused.err
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
 async def test_a_search_that_is_not_over_says_how_to_go_on(project: Project, store: Store) -> None:
     rare = await enqueue_one(store, payload='{"name": "Ada"}', now=now())
-    await store.insert([new_job() for _ in range(SEARCHED + 10)])
+    await store.jobs.insert([new_job() for _ in range(SEARCHED + 10)])
 
     first = project.run("jobs", "list", "--text", "ada")
     assert "no jobs so far" in first.out + first.err
-    assert "looked back to 2024-01-01 12:00:00 UTC" in first.err
+    assert "searched back to 2024-01-01 12:00:00 UTC" in first.err
     cursor = first.err.split("--before ")[1].split()[0]
 
     assert ids.public(rare) in project.run("jobs", "list", "--text", "ada", "--before", cursor).out
@@ -148,7 +148,7 @@ async def test_jobs_are_cancelled_with_a_reason(project: Project, store: Store) 
     assert [line.split("  ")[1].split(":")[0] for line in lines] == [
         "cancelled", "running", "had ended before", "not found"
     ]  # fmt: skip
-    record = await store.find(waiting)
+    record = await store.queries.job(waiting)
     assert record is not None
     assert record.errors
     assert (record.state, record.errors[0]["message"]) == (State.CANCELLED, "by hand")
@@ -161,7 +161,7 @@ async def test_a_finished_job_is_retried_as_a_new_one(project: Project, store: S
     first, second = project.run("jobs", "retry", str(old)), project.run("jobs", "retry", ids.public(old))
 
     assert first.code == 0, first.err
-    record = await store.find(ids.parse(first.out.strip()))
+    record = await store.queries.job(ids.parse(first.out.strip()))
     assert record is not None
     assert (record.retry_of, record.state, record.kind) == (old, State.READY, "greet")
     assert (record.queue, record.priority, record.tenant, record.correlation_id) == ("mail", 7, "acme", "c")
@@ -169,7 +169,7 @@ async def test_a_finished_job_is_retried_as_a_new_one(project: Project, store: S
     assert await state(store, old) is State.FAILED
     # While that one lives, a second click makes no third job.
     assert second.out == first.out
-    assert await store.check_places() == []
+    assert await store.queries.check_places() == []
 
 
 async def test_a_waiting_retry_is_made_due_and_a_live_job_is_left_alone(project: Project, store: Store) -> None:
@@ -198,7 +198,7 @@ async def test_a_job_is_failed_by_hand_with_or_without_a_retry(project: Project,
     assert (dead.code, dead.out) == (0, f"{ids.public(waiting)}  failed\n"), dead.err
     assert (again.code, "has ended" in again.err) == (1, True)
     assert [await state(store, job_id) for job_id in (running, waiting)] == [State.SCHEDULED, State.FAILED]
-    assert "the file is corrupt" in project.run("dlq", "show", str(waiting)).out
+    assert "the file is corrupt" in project.run("dead-letters", "show", str(waiting)).out
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -218,7 +218,7 @@ async def test_finished_jobs_are_deleted_on_demand(project: Project, store: Stor
     assert project.run("jobs", "delete-finished", "--older-than", "2d").out == "1 job deleted\n"
     assert project.run("jobs", "delete-finished", "--older-than", "2d").out == "0 jobs deleted\n"
 
-    assert await store.find(young) is not None
+    assert await store.queries.job(young) is not None
     wrong = project.run("jobs", "delete-finished", "--older-than", "soon")
     assert wrong.code == 2 and "--older-than" in wrong.err
     assert project.run("jobs", "delete-finished").code == 2, "all of them is never meant"

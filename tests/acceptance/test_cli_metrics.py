@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pytest
 from command_line import Project
+from suite.builders import enqueue_one
 
-from dutiful.core.metric import METRICS
-from dutiful.core.sketch import bucket
-from dutiful.measuring import Tally
+from dutiful.core.metrics.catalogue import METRICS
+from dutiful.core.metrics.sketch import bucket
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import enqueue_one
+from dutiful.store.metrics import AttemptStats
 
 
 @pytest.fixture
@@ -28,20 +28,20 @@ async def test_metrics_are_tables_for_people_and_one_document_for_programs(proje
     assert "no attempt has ended in the last 5m" in quiet.out and "workers alive 0" in quiet.out
 
     await enqueue_one(store, kind="greet", queue="mail")
-    await store.force_breaker("email-service", timedelta(hours=1))
+    await store.breakers.force("email-service", timedelta(hours=1))
     took = {bucket(1_500_000): 30}
     tallies = [
-        Tally(kind="greet", outcome="completed", count=27, run=took, wait=took, payload_most=2048),
-        Tally(kind="greet", outcome="failed", count=3),
-        Tally(kind="greet", outcome="lost", count=1),
+        AttemptStats(kind="greet", outcome="completed", count=27, run=took, wait=took, payload_most=2048),
+        AttemptStats(kind="greet", outcome="failed", count=3),
+        AttemptStats(kind="greet", outcome="lost", count=1),
     ]
-    await store.tally(uuid4(), 1, tallies)
+    await store.metrics.add(uuid4(), 1, tallies)
 
-    told = project.run("metrics", "--since", "1h").out
-    greet = next(line for line in told.splitlines() if line.startswith("greet"))
+    reported = project.run("metrics", "--since", "1h").out
+    greet = next(line for line in reported.splitlines() if line.startswith("greet"))
     assert greet.split("  ")[0] == "greet"
     assert all(part in greet for part in ("30", "10.0 %", "1.4s", "2,048 bytes")), greet
-    assert "email-service" in told and "open" in told and "mail" in told
+    assert "email-service" in reported and "open" in reported and "mail" in reported
     found = project.run("metrics", "--json").json
     assert found["since_seconds"] == 300
     assert {sample["metric"] for sample in found["metrics"]} <= set(METRICS)
@@ -51,7 +51,7 @@ async def test_metrics_are_tables_for_people_and_one_document_for_programs(proje
         "value": 0.1,
         "labels": {"kind": "greet"},
         "count": 30,
-        "doubt": None,
+        "bounds": None,
     }
 
 

@@ -10,22 +10,23 @@ from uuid import UUID, uuid4
 
 import pytest
 from command_line import Project
+from suite.builders import OOPS, enqueue_one, finish_one, start_one
 
-from dutiful.acting import PauseScope
-from dutiful.alerting import AlertChange
-from dutiful.client import Client
-from dutiful.core.alert import Alert, AlertState
-from dutiful.core.audit import AuditEvent, AuditOutcome
+from dutiful.client.client import Client
+from dutiful.core.metrics.alert import Alert, AlertState
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Origin
-from dutiful.core.review import ReviewAct
-from dutiful.deliveries.in_process import InProcess
-from dutiful.duties import ScheduleRecord, WorkerRecord
-from dutiful.locking import LockMode
+from dutiful.core.review.audit import AuditEvent, AuditOutcome
+from dutiful.core.review.state import ReviewAct
+from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.operator import Operator
-from dutiful.reviewing import DeadLetterFilter
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, start_one
+from dutiful.store.alerts import AlertChange
+from dutiful.store.control import PauseScope
+from dutiful.store.dead_letters import DeadLetterFilter
+from dutiful.store.locks import LockMode
+from dutiful.store.schedules import ScheduleRecord
+from dutiful.store.workers import LaneRecord, WorkerRecord
 
 
 @pytest.fixture
@@ -42,13 +43,13 @@ async def start_worker(store: Store, kinds: list[str], locks: LockMode | None = 
     """A worker that is alive as long as this process is."""
     worker = WorkerRecord(
         id=uuid4(), name="w1", host=socket.gethostname(), pid=os.getpid(), started_at=now(), seen_at=now(),
-        lanes={"general": {"slots": 5, "queues": ["default"], "busy": 1}}, kinds=kinds,
+        lanes={"general": LaneRecord(slots=5, queues=("default",), busy=1)}, kinds=kinds,
         locks=locks,
     )  # fmt: skip
-    await store.beat(worker, timedelta(minutes=5))
+    await store.workers.heartbeat(worker, timedelta(minutes=5))
 
 
-async def test_how_things_stand_is_told_to_people_and_programs(project: Project, store: Store) -> None:
+async def test_the_state_is_shown_to_people_and_programs(project: Project, store: Store) -> None:
     await start_worker(store, ["greet"])
     await enqueue_one(store, queue="mail", now=now())
     await finish_one(store, Failed(OOPS, final=True), now=now())
@@ -74,19 +75,19 @@ async def test_a_pause_can_be_repeated_and_what_is_not_paused_cannot_be_resumed(
 
     assert (paused.code, paused.out, paused.err) == (0, "queue default is paused\n", "")
     assert "incident 12" in again.out
-    (held,) = await store.pauses()
+    (held,) = await store.control.pauses()
     assert (held.scope, held.name, held.reason) == (PauseScope.QUEUE, "default", "incident 12")
     assert held.by
-    assert "check its spelling" in project.run("pause", "kind", "gret").err
-    assert project.run("resume", "queue", "default").out == "queue default goes on\n"
+    assert "check the spelling" in project.run("pause", "kind", "gret").err
+    assert project.run("resume", "queue", "default").out == "queue default is resumed\n"
     nothing = project.run("resume", "queue", "default")
     assert (nothing.code, nothing.out) == (1, "")
     assert nothing.err == "dutiful: queue default was not paused; paused is: kind gret\n"
 
 
-async def test_schedules_are_listed_paused_and_resumed(project: Project, store: Store) -> None:
+async def test_schedules_are_listed_disabled_and_enabled(project: Project, store: Store) -> None:
     assert "hourly" in project.run("schedules").err  # declared, and not stored yet
-    await store.put_schedules(
+    await store.schedules.put(
         [
             ScheduleRecord(
                 name="hourly",
@@ -102,11 +103,11 @@ async def test_schedules_are_listed_paused_and_resumed(project: Project, store: 
 
     (listed,) = project.run("schedules", "--json").json["schedules"]
     assert (listed["name"], listed["enabled"], listed["last_job_id"]) == ("hourly", True, None)
-    assert project.run("schedules", "pause", "hourly").code == 0
-    assert "paused" in project.run("schedules", "list").out
-    assert project.run("schedules", "resume", "hourly").code == 0
-    assert (await store.schedules())[0].enabled
-    unknown = project.run("schedules", "pause", "daily")
+    assert project.run("schedules", "disable", "hourly").code == 0
+    assert "disabled" in project.run("schedules", "list").out
+    assert project.run("schedules", "enable", "hourly").code == 0
+    assert (await store.schedules.all())[0].enabled
+    unknown = project.run("schedules", "disable", "daily")
     assert (unknown.code, "there are: hourly" in unknown.err) == (1, True)
 
 
@@ -120,12 +121,12 @@ async def test_a_schedule_that_the_code_no_longer_declares_is_removed(project: P
         job={"queue": "default", "payload": {"name": "Ada"}},
         next_at=now() + timedelta(hours=1),
     )
-    await store.put_schedules([record])
+    await store.schedules.put([record])
 
     declared = project.run("schedules", "remove", "hourly")
-    assert (declared.code, "pause it" in declared.err) == (2, True)
+    assert (declared.code, "disable it" in declared.err) == (2, True)
     assert project.run("schedules", "remove", "forgotten").out == "schedule forgotten is removed\n"
-    assert await store.schedules() == []
+    assert await store.schedules.all() == []
     assert project.run("schedules", "remove", "forgotten").code == 1
 
 
@@ -157,35 +158,35 @@ async def test_doctor_names_each_problem_and_its_remedy(project: Project, store:
 
 
 @pytest.mark.req("L82")
-async def test_doctor_tells_of_alerts_that_fire_as_a_problem_while_somebody_watches(
+async def test_doctor_reports_firing_alerts_as_a_problem_while_a_worker_evaluates_them(
     project: Project, store: Store
 ) -> None:
     fires = Alert(rule="errors", series="kind=mail", state=AlertState.FIRING, since=now(), summary="Mail fails")
-    await store.change_alerts([AlertChange(None, fires)])
+    await store.alerts.change([AlertChange(None, fires)])
     stale = project.run("doctor")
     assert stale.code == 0 and "warning: alert 'errors' (kind=mail)" in stale.out
-    assert "no worker watches any more" in stale.out
-    await store.note_look(timedelta(hours=1))
+    assert "no worker evaluates alerts any more" in stale.out
+    await store.alerts.note_check(timedelta(hours=1))
     watched = project.run("doctor")
     assert watched.code == 1 and "problem: alert 'errors' (kind=mail)" in watched.out
     assert "→ read docs/runbooks/high-error-rate.md" in watched.out
 
 
-async def test_doctor_warns_of_what_waits_for_services_that_nobody_runs(project: Project, store: Store) -> None:
-    ada = Operator(Client(store, InProcess()), "ada")
+async def test_doctor_warns_of_what_waits_for_services_that_no_worker_runs(project: Project, store: Store) -> None:
+    ada = Operator(Client(store, InProcessDelivery()), "ada")
     await finish_one(store, Failed(OOPS, final=True), now=now())
-    await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter())
+    await ada.bulk.start(ReviewAct.DISCARD, DeadLetterFilter())
     young = project.run("doctor")
-    await store.append_audit([old_event()])
+    await store.audit.append([old_event()])
     old = project.run("doctor")
 
-    assert "of 1, and no worker is alive to go on with it" in young.out
+    assert "of 1, and no worker is alive to continue it" in young.out
     assert "wait for their seal" not in young.out
     assert "waited for their seal for 6m" in old.out
 
 
 async def test_doctor_finds_events_that_live_workers_do_not_seal(project: Project, store: Store) -> None:
-    await store.append_audit([old_event()])
+    await store.audit.append([old_event()])
     await start_worker(store, ["greet"])
 
     answer = project.run("doctor")
@@ -215,7 +216,7 @@ async def test_doctor_sees_workers_whose_locks_do_not_exclude_each_other(project
     assert "problem: live workers keep named locks as rows (w1) and as sessions (w1)" in answer.out
 
 
-def test_doctor_tells_one_remedy_for_a_schema_that_another_release_made(
+def test_doctor_names_one_remedy_for_a_schema_of_another_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "jobs.db"
@@ -224,14 +225,14 @@ def test_doctor_tells_one_remedy_for_a_schema_that_another_release_made(
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("update dutiful_migration set checksum = 'other'")
 
-    told = project.call(monkeypatch, capsys, "doctor").out
+    reported = project.call(monkeypatch, capsys, "doctor").out
 
-    assert "→ install the release that made this database, or start with a new file" in told
-    assert "migrate`" not in told and told.count("install the release") == 1
-    assert told.endswith("1 finding\n")
+    assert "→ install the release that made this database, or start with a new file" in reported
+    assert "migrate`" not in reported and reported.count("install the release") == 1
+    assert reported.endswith("1 finding\n")
 
 
-def test_what_is_misspelt_is_told_in_plain_words(
+def test_what_is_misspelt_is_reported_plainly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = Project(tmp_path, f"sqlite:///{tmp_path / 'jobs.db'}").write_jobs()

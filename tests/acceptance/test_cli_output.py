@@ -24,7 +24,7 @@ def project(tmp_path: Path) -> Project:
     [["pause", "kind", "greet"], ["jobs", "list"], ["stats", "--json"], ["enqueue", "greet", "name=Ada"], ["--help"]],
     ids=" ".join,
 )
-def test_a_full_disk_is_told_in_one_line(project: Project, verb: list[str], unbuffered: str) -> None:
+def test_a_full_disk_is_reported_in_one_line(project: Project, verb: list[str], unbuffered: str) -> None:
     with FULL.open("w") as full:
         done = subprocess.run(
             project.command(*verb),
@@ -38,10 +38,10 @@ def test_a_full_disk_is_told_in_one_line(project: Project, verb: list[str], unbu
 
     lines = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
     assert (done.returncode, len(lines)) == (74, 1), done.stderr
-    assert lines[0].startswith("dutiful: the answer cannot be written (No space left on device)"), lines
+    assert lines[0].startswith("dutiful: the output cannot be written (No space left on device)"), lines
 
 
-def test_a_reader_that_has_gone_is_no_error_to_tell(project: Project) -> None:
+def test_a_closed_pipe_is_not_reported_as_an_error(project: Project) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -1,4 +1,4 @@
-"""`jobs show` tells how far a job has come."""
+"""`jobs show` shows the progress of a job."""
 
 import json
 from datetime import UTC, datetime
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from command_line import Project
+from suite.builders import start_one
 
-from dutiful.core.items import Ledger
+from dutiful.core.items import ItemCounts
 from dutiful.core.pipeline import PhaseState
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import start_one
-from dutiful.tracking import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, Report
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -20,7 +20,7 @@ async def test_a_pipeline_is_shown_with_its_phases_progress_and_items(tmp_path: 
     project = Project(tmp_path, store.url).write_jobs()
     claimed = await start_one(store, options='{"phases": ["download", "editions"]}', now=datetime.now(UTC))
     ids: dict[str, Any] = {"job_id": claimed.job_id, "claim_id": claimed.claim_id}
-    ledger = Ledger(["main", *range(7)])
+    ledger = ItemCounts(["main", *range(7)])
     ledger.complete("main")
     for number in range(7):
         ledger.fail(number, f"no\x1b[2J {number}")
@@ -30,9 +30,9 @@ async def test_a_pipeline_is_shown_with_its_phases_progress_and_items(tmp_path: 
         PhaseMark(**ids, name="editions", position=1, state=PhaseState.RUNNING),
     ]
     said = "Cataloging 1,247 objects"
-    items = json.dumps(ledger.shape())
+    items = json.dumps(ledger.as_dict())
     report = Report(**ids, phase="editions", percent=50.0, overall=75, message=said, items=items)
-    assert await store.report([report], marks, now=datetime.now(UTC)) == frozenset()
+    assert await store.progress.report([report], marks, now=datetime.now(UTC)) == frozenset()
 
     shown = project.run("jobs", "show", str(claimed.job_id)).out
     full = project.run("jobs", "show", str(claimed.job_id), "--full").out

@@ -1,4 +1,4 @@
-"""`enqueue` of a kind with rules: the same door as any other."""
+"""`enqueue` of a kind with rules: validated as everywhere."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ def test_the_command_line_keeps_to_the_rules(tmp_path: Path, sqlite_path: Path) 
     project.run("migrate")
     refused = project.run("enqueue", "fetch", "tenant_id=x", "connection_id=4", "api_key=hunter2")
     assert refused.code != 0 and "hunter2" not in refused.err
-    for told in ("tenant_id is not", "correlation_id is missing", "idempotency_key is missing", "api_key means"):
-        assert told in refused.err
+    for reported in ("tenant_id is not", "correlation_id is missing", "idempotency_key is missing", "api_key means"):
+        assert reported in refused.err
 
     # A key of digits is a text all the same.
     job = project.run(

@@ -19,18 +19,18 @@ def taken() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-def test_a_port_that_is_taken_is_told_before_anything_is_begun(project: Project, taken: int) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(project: Project, taken: int) -> None:
     answer = project.run("server", "--port", str(taken))
 
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
-        f"dutiful: port {taken} at 127.0.0.1 is taken: end what listens there, or give another --port\n"
+        f"dutiful: port {taken} on 127.0.0.1 is in use: stop the process that listens there, or give another --port\n"
     )
     assert not (project.folder / "jobs.db").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (["--host", "nowhere.invalid"], "--host nowhere.invalid: there is no such address"),
         (["--host", "x" * 70 + ".example"], "there is no such address"),
@@ -39,8 +39,8 @@ def test_a_port_that_is_taken_is_told_before_anything_is_begun(project: Project,
         (["--port", "-1"], "'--port': it should be greater than or equal to 0"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_a_usage_error(project: Project, options: list[str], told: str) -> None:
+def test_an_address_that_cannot_be_had_is_a_usage_error(project: Project, options: list[str], reported: str) -> None:
     answer = project.run("server", *options)
 
     assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
-    assert told in answer.err
+    assert reported in answer.err

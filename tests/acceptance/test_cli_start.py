@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,20 +21,20 @@ def project(tmp_path: Path, sqlite_path: Path) -> Project:
 
 @pytest.fixture
 def bare_url(postgres18: Postgres) -> Iterator[str]:
-    """A database that nobody has migrated."""
+    """A database that is not migrated."""
     name = f"cli_{uuid4().hex}"
     yield postgres18.create_database(name)
     postgres18.drop_database(name)
 
 
-def test_the_version_and_all_verbs_are_told(tmp_path: Path) -> None:
+def test_the_version_and_all_verbs_are_shown(tmp_path: Path) -> None:
     project = Project(tmp_path, "sqlite:///dutiful.db", fresh=True)
 
     assert project.run("--version").out.startswith("dutiful 0.")
-    told = project.run("--help").out
+    reported = project.run("--help").out
     for verb in ("init", "migrate", "enqueue", "jobs", "queues", "workers", "pause", "resume", "schedules", "stats",
                  "doctor", "worker", "demo"):  # fmt: skip
-        assert f" {verb} " in told
+        assert f" {verb} " in reported
 
 
 def test_init_writes_a_starter_that_works_and_overwrites_nothing(tmp_path: Path) -> None:
@@ -55,11 +56,17 @@ def test_migrate_makes_a_sqlite_file_and_can_be_repeated(project: Project, sqlit
     script = project.run("migrate", "--sql")
     assert "create table" in script.out.lower()
     assert not sqlite_path.exists()
+    by_hand = sqlite_path.with_name("by_hand.db")
+    with closing(apsw.Connection(str(by_hand))) as database:
+        database.execute(script.out)
+    url = f"sqlite:///{by_hand}"
+    assert project.run("--database-url", url, "migrate").out.strip().endswith("is up to date")
+    assert project.run("--database-url", url, "jobs", "list").code == 0
 
     first, second = project.run("migrate"), project.run("migrate")
 
     assert (first.code, second.code) == (0, 0)
-    assert "making" in first.out
+    assert "creating" in first.out
     assert second.out == f"sqlite:///{sqlite_path} is up to date\n"
 
 
@@ -107,7 +114,7 @@ def test_looking_at_a_database_that_is_not_there_makes_none(project: Project, sq
 
 
 @pytest.mark.parametrize(
-    ("app", "told"),
+    ("app", "reported"),
     [
         ("nowhere:app", "no module 'nowhere'"),
         ("jobs:not_an_app", "it has jobs:app"),
@@ -116,13 +123,13 @@ def test_looking_at_a_database_that_is_not_there_makes_none(project: Project, sq
         ("", "DUTIFUL_APP"),
     ],
 )
-def test_an_app_that_cannot_be_had_is_a_usage_error_with_its_cause(project: Project, app: str, told: str) -> None:
+def test_an_app_that_cannot_be_had_is_a_usage_error_with_its_cause(project: Project, app: str, reported: str) -> None:
     (project.folder / "broken.py").write_text("\nimport missing_library\n")
 
     answer = project.run("enqueue", "greet", "name=Ada", DUTIFUL_APP=app)
 
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert told in answer.err
+    assert reported in answer.err
 
 
 def test_app_and_database_may_be_chosen_after_the_verb(project: Project) -> None:
@@ -142,7 +149,7 @@ def test_a_profile_that_the_app_does_not_have_is_refused_by_whatever_reads_its_s
     for verb in (["stats"], ["doctor"], ["pause", "queue", "default"], ["worker"]):
         refused = project.run(*verb, DUTIFUL_PROFILE="prod")
         assert refused.code == 2 and "there is no profile 'prod'" in refused.err, verb
-    # Without an app nobody can know which profiles it has, and none is needed.
+    # Without an app its profiles are unknown, and none is needed.
     assert project.run("stats", DUTIFUL_PROFILE="prod", DUTIFUL_APP="").code == 0
 
 

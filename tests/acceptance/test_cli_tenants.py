@@ -11,7 +11,7 @@ from command_line import Answer, Project
 from psycopg import sql
 
 from databases import Postgres
-from dutiful.stores.postgres import PostgresStore, migrations
+from dutiful.stores.postgres import PostgresStore, migrations, schema_files
 from tenanted import GROUPS, LoginRoles, dropped_after, new_schema
 
 pytestmark = pytest.mark.req("W67")
@@ -37,7 +37,7 @@ def migrated(postgres18: Postgres) -> Iterator[LoginRoles]:
 
 @pytest.fixture
 def roles(migrated: LoginRoles) -> Iterator[LoginRoles]:
-    """Tenants are off, and nobody is bound or in a group, whatever a test has left behind."""
+    """Tenants are off, and no role is bound or in a group, whatever a test has left behind."""
     yield migrated
     migrated.run("SELECT {}.tenants_off()", migrated.schema)
     migrated.run("DELETE FROM {}.tenant_role", migrated.schema)
@@ -127,7 +127,7 @@ def test_what_members_could_read_is_closed_when_tenants_are_off_again(roles: Log
 
 
 @pytest.mark.parametrize(
-    ("role", "tenant", "told"),
+    ("role", "tenant", "reported"),
     [
         ("nobody", "acme", "there is no role"),
         ("worker", "acme", "can see every tenant"),
@@ -135,7 +135,7 @@ def test_what_members_could_read_is_closed_when_tenants_are_off_again(roles: Log
     ],
 )
 def test_a_binding_that_would_mean_nothing_or_everything_is_refused(
-    roles: LoginRoles, run: Run, role: str, tenant: str, told: str
+    roles: LoginRoles, run: Run, role: str, tenant: str, reported: str
 ) -> None:
     run("owner", "tenants", "on")
     grant(roles, "worker")
@@ -143,7 +143,7 @@ def test_a_binding_that_would_mean_nothing_or_everything_is_refused(
     answer = run("owner", "tenants", "bind", roles.name(role), tenant)
 
     assert (answer.code, answer.out) == (2, "")
-    assert told in answer.err
+    assert reported in answer.err
 
 
 @pytest.mark.parametrize("more", [(), ("--processes=2",)])
@@ -180,22 +180,22 @@ GAPS = (
 )
 
 
-def test_doctor_sees_where_the_guard_is_missing_and_switching_on_again_mends_it(roles: LoginRoles, run: Run) -> None:
+def test_doctor_sees_where_protection_is_missing_and_switching_on_again_fixes_it(roles: LoginRoles, run: Run) -> None:
     run("owner", "tenants", "on")
     grant(roles, "application")
-    for change, told in GAPS:
+    for change, reported in GAPS:
         roles.run(change.replace("{schema}", roles.schema))
 
         [(what, remedy)] = problems(run("application", "doctor", "--json"))
         run("owner", "tenants", "on")
 
-        assert told in what
+        assert reported in what
         assert "run `dutiful tenants on` again" in remedy
     assert problems(run("application", "doctor", "--json")) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "undo", "told", "remedy"),
+    ("change", "undo", "reported", "remedy"),
     [
         (
             "GRANT {schema}_worker TO {schema}_reports_user",
@@ -218,7 +218,7 @@ def test_doctor_sees_where_the_guard_is_missing_and_switching_on_again_mends_it(
     ],
 )
 def test_doctor_names_what_goes_round_the_guard(
-    roles: LoginRoles, run: Run, change: str, undo: str, told: str, remedy: str
+    roles: LoginRoles, run: Run, change: str, undo: str, reported: str, remedy: str
 ) -> None:
     run("owner", "tenants", "on")
     run("owner", "tenants", "bind", roles.name("reports"), "acme")
@@ -231,7 +231,7 @@ def test_doctor_names_what_goes_round_the_guard(
 
     assert answer.code == 1
     [(what, how)] = problems(answer)
-    assert told in what
+    assert reported in what
     assert remedy in how
 
 
@@ -245,8 +245,8 @@ def test_a_table_that_a_migration_brings_is_guarded_by_it(
 ) -> None:
     run("owner", "tenants", "on")
     grant(roles, "application")
-    more = migrations.Migration("9999_more", "create table {schema}.more (tenant text);")
-    known = migrations.migrations()
+    more = schema_files.SchemaFile("9999_more", "create table {schema}.more (tenant text);")
+    known = schema_files.migrations()
     monkeypatch.setattr(migrations, "migrations", lambda: [*known, more])
 
     assert "applied 9999_more" in run("owner", "migrate").out
@@ -265,4 +265,4 @@ def test_a_file_cannot_keep_tenants_apart(
     for args in (["on"], ["on", "--sql"], ["status"], ["bind", "ada", "acme"]):
         answer = project.call(monkeypatch, capsys, "tenants", *args)
         assert answer.code == 2
-        assert "only Postgres keeps tenants apart" in answer.err
+        assert "only Postgres separates tenants" in answer.err

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 from command_line import Project
-from dead_letters import Office
+from dead_letters import CommandLine
 
 from dutiful.core import ids
 
 KIND = "send_invoice_to_customer"
 WHY = "the mail server at mx.example.org refused it for its policy: " + "see https://example.org/policy/7 " * 3
 ERROR = {"type": "SMTPError", "message": f"{WHY}THE END", "class": "retryable", "fingerprint": "f1"}
-LIST = [("dlq", "list"), ("jobs", "list", "--state", "failed")]
+LIST = [("dead-letters", "list"), ("jobs", "list", "--state", "failed")]
 
 
 @pytest.fixture
-def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Office:
-    return Office(Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db").write_jobs(), monkeypatch, capsys)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db").write_jobs(), monkeypatch, capsys)
 
 
 def on_terminal(project: Project, columns: int, *args: str) -> tuple[list[str], str]:
@@ -57,37 +57,37 @@ def _read(terminal: int) -> str:
 
 @pytest.mark.parametrize("columns", [120, 80, 60, 40])
 @pytest.mark.parametrize("verb", LIST, ids=" ".join)
-def test_ten_rows_take_ten_lines(office: Office, verb: tuple[str, ...], columns: int) -> None:
-    buried = office.bury(10, kind=KIND, error=ERROR)
+def test_ten_rows_take_ten_lines(cli: CommandLine, verb: tuple[str, ...], columns: int) -> None:
+    dead = cli.make_dead_letters(10, kind=KIND, error=ERROR)
 
-    lines, below = on_terminal(office.project, columns, *verb)
+    lines, below = on_terminal(cli.project, columns, *verb)
 
     assert len(lines) == 12, "a heading, a rule and ten rows"
     assert max(len(line) for line in lines) <= columns
-    assert {line.split()[0] for line in lines[2:]} == {ids.public(one) for one in buried}, "ids are never cut"
+    assert {line.split()[0] for line in lines[2:]} == {ids.public(one) for one in dead}, "ids are never cut"
     if columns >= 60:
         assert all(line.split()[1] == KIND for line in lines[2:]), "nor are kinds"
     if columns >= 80:
         assert all("SMTPError" in line and line.rstrip().endswith("…") for line in lines[2:]), "errors are"
     whole = lines[0].split()[-2:] == ["class", "error"]
-    assert whole or ("left out: " in below and "--json" in below), "what is not there is told"
+    assert whole or ("left out: " in below and "--json" in below), "left-out columns are named"
 
 
-def test_a_page_about_one_job_has_its_error_whole(office: Office) -> None:
-    (job,) = office.bury(1, kind=KIND, error=ERROR)
+def test_a_page_about_one_job_has_its_error_whole(cli: CommandLine) -> None:
+    (job,) = cli.make_dead_letters(1, kind=KIND, error=ERROR)
 
-    page, _ = on_terminal(office.project, 80, "jobs", "show", str(job))
-    letter, _ = on_terminal(office.project, 80, "dlq", "show", str(job))
+    page, _ = on_terminal(cli.project, 80, "jobs", "show", str(job))
+    letter, _ = on_terminal(cli.project, 80, "dead-letters", "show", str(job))
 
     assert "END" in "".join(page) and "…" not in "".join(page)
     assert "THE END" in " ".join(letter)
 
 
 @pytest.mark.parametrize("verb", LIST, ids=" ".join)
-def test_a_pipe_gets_all_columns_and_the_whole_error(office: Office, verb: tuple[str, ...]) -> None:
-    office.bury(2, kind=KIND, error=ERROR)
+def test_a_pipe_gets_all_columns_and_the_whole_error(cli: CommandLine, verb: tuple[str, ...]) -> None:
+    cli.make_dead_letters(2, kind=KIND, error=ERROR)
 
-    answer = office.run(*verb)
+    answer = cli.run(*verb)
 
     assert len(answer.out.splitlines()) == 3 and answer.out.count("THE END") == 2
     assert "tries" in answer.out and "class" in answer.out and answer.err == ""

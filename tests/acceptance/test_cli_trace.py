@@ -9,19 +9,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from api import house_of
+from api import admin_api
 from command_line import Answer, Project
+from suite.builders import OOPS, claim_one, enqueue, enqueue_one, finish_one, new_job, settle
 from uuid_utils.compat import uuid7
 
 from dutiful import Dutiful
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core import ids
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Principal
-from dutiful.deliveries.in_process import InProcess
-from dutiful.operator import Operator, tracing
+from dutiful.delivery.in_process import InProcessDelivery
+from dutiful.operator import Operator
+from dutiful.operator import trace as operator_trace
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import OOPS, claim_one, enqueue, enqueue_one, finish_one, new_job, settle
 
 START = datetime.now(UTC) - timedelta(minutes=5)
 
@@ -59,7 +60,7 @@ def trace(
     project = Project(tmp_path, url).write_jobs()
 
     async def trace(*args: str) -> Answer:
-        # In a thread, for the command has an event loop of its own.
+        # In a thread, because the command has an event loop of its own.
         return await asyncio.to_thread(project.call, monkeypatch, capsys, "trace", *args)
 
     return trace
@@ -82,13 +83,13 @@ async def test_a_correlation_id_is_traced_as_a_tree(trace: Trace, store: Store) 
         f"└─ {bill}  bill  ready  0/5",
     ]
     assert lines[1].endswith("ValueError: mailbox full")
-    told = (await trace("order/7", "--json")).json
-    assert [job["id"] for job in told["jobs"]] == [root, mail, bill, again], "as they were made"
-    assert [(job["under"], job["relation"], job["depth"]) for job in told["jobs"]] == [
+    reported = (await trace("order/7", "--json")).json
+    assert [job["id"] for job in reported["jobs"]] == [root, mail, bill, again], "as they were made"
+    assert [(job["under"], job["relation"], job["depth"]) for job in reported["jobs"]] == [
         (None, None, 0), (root, "child", 1), (root, "child", 1), (mail, "retry", 2),
     ]  # fmt: skip
-    assert told["correlation_id"] == "order/7" and told["cut"] is False
-    assert "payload" not in told["jobs"][0]
+    assert reported["correlation_id"] == "order/7" and reported["cut"] is False
+    assert "payload" not in reported["jobs"][0]
 
 
 @pytest.mark.req("L36", "L43")
@@ -98,8 +99,8 @@ async def test_any_job_of_it_leads_to_the_whole_and_a_job_without_one_is_its_own
     child = await enqueue_one(store, now=moment(1), id=uuid7(), parent_id=alone, correlation_id=str(alone))
 
     async def traced(reference: str) -> tuple[str, list[str]]:
-        told = (await trace(reference, "--json")).json
-        return told["correlation_id"], [job["uuid"] for job in told["jobs"]]
+        reported = (await trace(reference, "--json")).json
+        return reported["correlation_id"], [job["uuid"] for job in reported["jobs"]]
 
     whole = ("order/7", [str(one) for one in family])
     assert await traced(ids.public(family[3])) == whole
@@ -109,7 +110,7 @@ async def test_any_job_of_it_leads_to_the_whole_and_a_job_without_one_is_its_own
     assert await traced(str(alone)) == both
 
 
-async def test_what_nobody_has_is_no_jobs(trace: Trace) -> None:
+async def test_an_unknown_correlation_id_finds_no_jobs(trace: Trace) -> None:
     for strange in ("order-8", ids.public(uuid7()), "a\nb"):
         answer = await trace(strange)
         assert (answer.code, answer.out) == (1, "")
@@ -117,39 +118,37 @@ async def test_what_nobody_has_is_no_jobs(trace: Trace) -> None:
         assert answer.err.count("\n") == 1
 
 
-async def test_the_last_error_of_a_job_that_is_tried_again_is_told(store: Store) -> None:
+async def test_the_last_error_of_a_job_that_is_retried_is_shown(store: Store) -> None:
     await enqueue_one(store, correlation_id="c", now=moment(0), id=uuid7())
     for number in (1, 2):
         claimed = await claim_one(store, now=moment(100 * number))
         await settle(store, claimed, Failed({**OOPS, "message": f"no {number}"}), now=moment(100 * number))
-        await store.promote(10, now=moment(100 * number + 50))
+        await store.promotion.promote(10, now=moment(100 * number + 50))
 
-    (member,) = (await Operator(Client(store, InProcess())).trace("c")).members
+    (member,) = (await Operator(Client(store, InProcessDelivery())).trace.find("c")).members
 
     assert member.error == {"type": "ValueError", "message": "no 2", "class": None}
 
 
-async def test_only_the_newest_of_many_are_told_but_they_hang_together(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracing, "MOST", 7)
-    monkeypatch.setattr(tracing, "PAGE", 3)
-    operator = Operator(Client(store, InProcess()))
+async def test_only_the_newest_of_many_are_shown_but_as_one_tree(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_trace, "MOST", 7)
+    monkeypatch.setattr(operator_trace, "PAGE", 3)
+    operator = Operator(Client(store, InProcessDelivery()))
     root, parent = new_job(correlation_id="c"), new_job(correlation_id="c")
-    stranger = new_job()
+    other = new_job()
     jobs = [new_job(correlation_id="c", parent_id=parent.id) for _ in range(9)]
     await enqueue(store, root, now=moment(0))
     await enqueue(store, new_job(correlation_id="c", id=parent.id, parent_id=root.id), now=moment(1))
     await enqueue(store, *jobs, now=moment(2))
-    await enqueue(store, stranger, new_job(correlation_id="c", parent_id=stranger.id), now=moment(3))
+    await enqueue(store, other, new_job(correlation_id="c", parent_id=other.id), now=moment(3))
 
-    family = await operator.trace("c")
+    family = await operator.trace.find("c")
 
     assert family.cut
     newest = [one.id for one in jobs[-6:]]
     assert [one.id for one in family.members][:-1] == [root.id, parent.id, *newest]
-    assert [one.depth for one in family.members] == [0, 1, 2, 2, 2, 2, 2, 2, 0], "a stranger's child is a root"
-    assert not (await operator.trace(str(stranger.id))).cut
+    assert [one.depth for one in family.members] == [0, 1, 2, 2, 2, 2, 2, 2, 0], "the child of another tree is a root"
+    assert not (await operator.trace.find(str(other.id))).cut
 
 
 async def test_jobs_that_come_from_each_other_are_all_here(trace: Trace, store: Store) -> None:
@@ -161,15 +160,15 @@ async def test_jobs_that_come_from_each_other_are_all_here(trace: Trace, store: 
 
     head, first, second, third = printed.out.splitlines()
     assert head == "ring: 3 jobs"
-    assert f"a child of {ids.public(other)}, which comes from this one" in first
+    assert f"a child of {ids.public(other)}, which is below this one" in first
     assert second.startswith(f"└─ {ids.public(other)}") and "a child of" not in second
     assert third.startswith(ids.public(alone)) and third.endswith("a child of itself")
 
 
-async def test_that_there_are_more_is_told_before_those_that_are_shown(
+async def test_that_there_are_more_is_printed_before_those_that_are_shown(
     trace: Trace, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "MOST", 3)
+    monkeypatch.setattr(operator_trace, "MOST", 3)
     root = await enqueue_one(store, correlation_id="c", id=uuid7(), now=moment(0))
     for number in range(4):
         await enqueue_one(store, correlation_id="c", id=uuid7(), parent_id=root, now=moment(1 + number))
@@ -177,7 +176,7 @@ async def test_that_there_are_more_is_told_before_those_that_are_shown(
     printed = await trace("c")
 
     head, *lines = printed.out.splitlines()
-    assert head == f"c: {len(lines)} jobs, the newest and those that they come from; there are more"
+    assert head == f"c: {len(lines)} jobs, the newest and their ancestors; there are more"
     assert len(lines) == 4
 
 
@@ -185,25 +184,25 @@ async def test_that_there_are_more_is_told_before_those_that_are_shown(
 async def test_a_tenant_traces_its_own_jobs_only(store: Store) -> None:
     await order(store, tenant="globex")
     own = await enqueue_one(store, correlation_id="order/7", tenant="acme", now=moment(9), id=uuid7())
-    ann = Operator(Client(store, InProcess()), Principal(name="ann", tenant="acme"))
+    ann = Operator(Client(store, InProcessDelivery()), Principal(name="ann", tenant="acme"))
 
-    assert [one.id for one in (await ann.trace("order/7")).members] == [own]
+    assert [one.id for one in (await ann.trace.find("order/7")).members] == [own]
 
 
 @pytest.mark.req("L40", "L98")
-async def test_the_api_tells_the_same(app: Dutiful) -> None:
-    async with house_of(app) as house:
-        store = house.client.store
+async def test_the_api_shows_the_same(app: Dutiful) -> None:
+    async with admin_api(app) as admin:
+        store = admin.client.store
         family = [ids.public(one) for one in await order(store)]
 
         for address in ("order%2F7", "order/7", family[2]):
-            answer = await house.get(f"/admin/trace/{address}/")
+            answer = await admin.get(f"/admin/trace/{address}/")
             assert answer.status_code == 200, answer.text
-            told = answer.json()
-            assert told["correlation_id"] == "order/7"
-            assert [job["job_id"] for job in told["jobs"]] == family
-            assert [job["under"] for job in told["jobs"]] == [None, family[0], family[0], family[1]]
-        assert told["jobs"][1]["error"] == {"type": "ValueError", "message": "mailbox\nfull", "error_class": None}
-        missing = await house.get("/admin/trace/nobody/")
+            reported = answer.json()
+            assert reported["correlation_id"] == "order/7"
+            assert [job["job_id"] for job in reported["jobs"]] == family
+            assert [job["under"] for job in reported["jobs"]] == [None, family[0], family[0], family[1]]
+        assert reported["jobs"][1]["error"] == {"type": "ValueError", "message": "mailbox\nfull", "error_class": None}
+        missing = await admin.get("/admin/trace/unknown/")
         assert missing.status_code == 404
-        assert (await house.get("/admin/trace/order%2F7/", "acme manager")).status_code == 404
+        assert (await admin.get("/admin/trace/order%2F7/", "acme manager")).status_code == 404

@@ -1,4 +1,4 @@
-"""Every verb of the command line with two tenants: as one of them, or nobody's; a new verb has to say which."""
+"""Every command with two tenants: for tenants, or for none; a new command has to be declared as one of both."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,19 +8,19 @@ from uuid import UUID
 import pytest
 import typer
 from command_line import Answer, Project
-from dead_letters import Office
+from dead_letters import CommandLine
+from suite.builders import enqueue_one
 from uuid_utils.compat import uuid7
 
-from dutiful.cli.commands import build
-from dutiful.client import Client
+from dutiful.cli.registry import build
+from dutiful.client.client import Client
 from dutiful.core import ids
 from dutiful.core.principal import Principal
-from dutiful.core.review import ReviewAct, ReviewState
-from dutiful.deliveries.in_process import InProcess
+from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.operator import Operator
-from dutiful.reviewing import BulkState, DeadLetterFilter
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import enqueue_one
+from dutiful.store.dead_letters import BulkState, DeadLetterFilter
 
 pytestmark = pytest.mark.req("W67")
 
@@ -32,31 +32,41 @@ BY_ID = {
     "jobs fail": ["{job}"],
     "jobs release": ["{job}"],
     "trace": ["{job}"],
-    "dlq show": ["{letter}"],
-    "dlq reprocess": ["{letter}"],
-    "dlq acknowledge": ["{letter}"],
-    "dlq resolve": ["{letter}"],
-    "dlq discard": ["{letter}"],
+    "dead-letters show": ["{letter}"],
+    "dead-letters reprocess": ["{letter}"],
+    "dead-letters acknowledge": ["{letter}"],
+    "dead-letters resolve": ["{letter}"],
+    "dead-letters discard": ["{letter}"],
     "bulk show": ["{run}"],
     "bulk stop": ["{run}"],
     "bulk resume": ["{run}"],
 }
 # What each lists or counts as acme, which has nothing here.
-LISTS = ["queues", "stats", "jobs list", "jobs stuck", "dlq list", "dlq groups", "dlq stats", "bulk list", "audit list"]
+LISTS = [
+    "queues",
+    "stats",
+    "jobs list",
+    "jobs stuck",
+    "dead-letters list",
+    "dead-letters groups",
+    "dead-letters stats",
+    "bulk list",
+    "audit list",
+]
 # These act on all that their options choose, too.
-CHOOSING = ["dlq reprocess", "dlq acknowledge", "dlq resolve", "dlq discard"]
+CHOOSING = ["dead-letters reprocess", "dead-letters acknowledge", "dead-letters resolve", "dead-letters discard"]
 ELSEWHERE = {
     "worker": "--tenant: which tenants' jobs it takes; tests of lanes",
     "enqueue": "--tenant: whose job it makes; test_cli_enqueue",
     "events": "--tenant: whose events it follows; test_cli_events",
-    "token create": "--tenant: how far the token reaches; test_cli_tokens",
+    "tokens create": "--tenant: how far the token reaches; test_cli_tokens",
 }
 FLEETWIDE = {
     "init": "makes files, and asks no database",
     "demo": "has a database of its own",
     "server": "the API has tenants of its own, those of its tokens",
     "migrate": "the schema is one for all",
-    "doctor": "is about the whole house",
+    "doctor": "is about all tenants",
     "workers": "take jobs of all tenants",
     "metrics": "are counted by kind, over all tenants",
     "jobs delete-finished": "deletes jobs of all tenants",
@@ -64,12 +74,12 @@ FLEETWIDE = {
     "resume": "holds back jobs of all tenants",
     "drain": "holds back jobs of all tenants",
     "breakers *": "guard services that all tenants' jobs call",
-    "alerts *": "are about the whole house",
+    "alerts *": "are about all tenants",
     "schedules *": "belong to the code",
     "webhooks *": "belong to the code",
     "tenants *": "set up the database itself",
-    "token list": "is for administrators of the whole house",
-    "token revoke": "is for administrators of the whole house",
+    "tokens list": "is for administrators of all tenants",
+    "tokens revoke": "is for administrators of all tenants",
     "audit verify": "the chain is one for all",
     "audit keep": "the chain is one for all",
 }
@@ -84,7 +94,7 @@ def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
         yield from verbs(one, (*path, name))
 
 
-def test_of_every_verb_somebody_has_said_whether_it_is_a_tenants() -> None:
+def test_every_verb_is_declared_as_for_tenants_or_not() -> None:
     known = dict(verbs(typer.main.get_command(build(None))))
     scoped = {*BY_ID, *LISTS, *ELSEWHERE}
 
@@ -97,45 +107,47 @@ def test_of_every_verb_somebody_has_said_whether_it_is_a_tenants() -> None:
 
 
 @pytest.fixture
-def office(tmp_path: Path, app_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Office:
-    return Office(Project(tmp_path, app_url).write_jobs(), monkeypatch, capsys)
+def cli(
+    tmp_path: Path, app_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    return CommandLine(Project(tmp_path, app_url).write_jobs(), monkeypatch, capsys)
 
 
 async def run_of_globex(store: Store) -> UUID:
-    bob = Operator(Client(store, InProcess()), Principal(name="bob", tenant="globex"))
-    return (await bob.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(), "not yours")).id
+    bob = Operator(Client(store, InProcessDelivery()), Principal(name="bob", tenant="globex"))
+    return (await bob.bulk.start(ReviewAct.DISCARD, DeadLetterFilter(), "not yours")).id
 
 
-def test_as_one_tenant_nothing_of_another_is_found_shown_counted_or_changed(office: Office) -> None:
-    (letter,) = office.bury(tenant="globex", queue="other", payload='{"name": "Bob"}')
-    job = office.ask(lambda store: enqueue_one(store, tenant="globex", queue="theirs"))
-    run = office.ask(run_of_globex)
+def test_as_one_tenant_nothing_of_another_is_found_shown_counted_or_changed(cli: CommandLine) -> None:
+    (letter,) = cli.make_dead_letters(tenant="globex", queue="other", payload='{"name": "Bob"}')
+    job = cli.ask(lambda store: enqueue_one(store, tenant="globex", queue="theirs"))
+    run = cli.ask(run_of_globex)
     names = {"job": ids.public(job), "letter": ids.public(letter), "run": ids.public(run)}
     others = {name: ids.public(uuid7()) for name in names}
 
     for verb in (*LISTS, *CHOOSING):
         chosen = ["--all", "--yes"] if verb in CHOOSING else []
-        answer = office.run(*verb.split(), *chosen, "--tenant", "acme")
+        answer = cli.run(*verb.split(), *chosen, "--tenant", "acme")
         assert answer.code == 0, (verb, answer.err)
         for secret in (*names.values(), "globex", "Bob", "other", "theirs", "SMTPError", "not yours"):
             assert secret not in answer.out + answer.err, (verb, secret)
     for verb, args in BY_ID.items():
-        words = verb.split()
-        theirs = office.run(*words, *(arg.format(**names) for arg in args), "--tenant", "acme")
-        never_was = office.run(*words, *(arg.format(**others) for arg in args), "--tenant", "acme")
+        command = verb.split()
+        theirs = cli.run(*command, *(arg.format(**names) for arg in args), "--tenant", "acme")
+        never_was = cli.run(*command, *(arg.format(**others) for arg in args), "--tenant", "acme")
         assert theirs.code == 1, (verb, theirs.out)
-        # In the same words, so that nobody learns that it is there.
+        # With the same message, so that its existence stays hidden.
         assert _nameless(theirs, names) == _nameless(never_was, others), verb
 
-    left = office.letter(letter)
+    left = cli.letter(letter)
     assert (left.status, left.reviewed_by) == (ReviewState.PENDING_REVIEW, None)
-    unmoved = office.ask(lambda store: store.bulk_run(run))
+    unmoved = cli.ask(lambda store: store.dead_letters.bulk_run(run))
     assert unmoved is not None
     assert (unmoved.state, unmoved.done, unmoved.cursor) == (BulkState.RUNNING, 0, None)
-    waiting = office.ask(lambda store: store.find(job))
+    waiting = cli.ask(lambda store: store.queries.job(job))
     assert waiting is not None
     assert waiting.state == "ready"
-    assert {event.tenant for event in office.trail() if event.principal != "bob"} == {"acme"}
+    assert {event.tenant for event in cli.trail() if event.principal != "bob"} == {"acme"}
 
 
 def _nameless(answer: Answer, names: dict[str, str]) -> str:

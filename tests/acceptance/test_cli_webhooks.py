@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from command_line import Answer, Project
 from standardwebhooks import Webhook
+from suite.builders import finish_one
 
 from dutiful.core.outcome import Done
-from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import finish_one
+from dutiful.store.webhooks import PostResult, PostState, WebhookPost, WebhookRecord
 
 SHOP = WebhookRecord(name="shop", url="https://shop.example.com/hook", states=["completed"])
 
@@ -22,7 +22,7 @@ Run = Callable[..., Awaitable[Answer]]
 
 @pytest.fixture
 def run(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in a thread, for it has an event loop of its own."""
+    """The command in a thread, because it has an event loop of its own."""
     return lambda *args: asyncio.to_thread(project.call, monkeypatch, capsys, *args)
 
 
@@ -33,10 +33,10 @@ def project(tmp_path: Path, backend: str, store: Store, request: pytest.FixtureR
 
 
 async def failed_post(store: Store) -> WebhookPost:
-    await store.put_webhooks([SHOP])
+    await store.webhooks.put([SHOP])
     await finish_one(store, Done("1"))
-    (post,) = await store.take_posts(1, timedelta(minutes=1))
-    await store.settle_post(PostResult(post.id, post.attempts, PostState.FAILED, None, 404, "it answered 404"))
+    (post,) = await store.webhooks.take(1, timedelta(minutes=1))
+    await store.webhooks.settle(PostResult(post.id, post.attempts, PostState.FAILED, None, 404, "it answered 404"))
     return post
 
 
@@ -57,15 +57,15 @@ async def test_a_failed_message_is_found_and_posted_again(run: Run, store: Store
 
 
 async def test_a_webhook_that_no_code_declares_is_removed(run: Run, store: Store) -> None:
-    await store.put_webhooks([SHOP])
+    await store.webhooks.put([SHOP])
 
     assert (await run("webhooks", "remove", "shop")).out == "webhook shop is removed\n"
-    assert await store.webhooks() == []
+    assert await store.webhooks.all() == []
     assert (await run("webhooks", "remove", "shop")).code == 1
 
 
 async def test_a_webhook_is_disabled_and_enabled(run: Run, store: Store) -> None:
-    await store.put_webhooks([SHOP])
+    await store.webhooks.put([SHOP])
 
     assert (await run("webhooks", "disable", "shop", "--reason", "moving")).out == "webhook shop is disabled\n"
     (off,) = (await run("webhooks", "list", "--json")).json["webhooks"]

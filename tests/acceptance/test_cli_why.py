@@ -5,21 +5,20 @@ import shlex
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from command_line import Project
+from suite.builders import OOPS, enqueue_one, finish_one, settle, start_one
 
-from dutiful.acting import PauseScope
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core.outcome import Failed, Lost, Snoozed
-from dutiful.deliveries.in_process import InProcess
-from dutiful.duties import WorkerRecord
-from dutiful.explanation import Explanation, Why
+from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.operator import Operator
+from dutiful.operator.explain import Explanation, Why
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import OOPS, enqueue_one, finish_one, settle, start_one
+from dutiful.store.control import PauseScope
+from dutiful.store.workers import LaneRecord, WorkerRecord
 
 
 def now() -> datetime:
@@ -27,21 +26,21 @@ def now() -> datetime:
 
 
 async def explain(store: Store, job_id: UUID) -> Explanation:
-    return await Operator(Client(store, InProcess())).explain(job_id)
+    return await Operator(Client(store, InProcessDelivery())).jobs.explain(job_id)
 
 
 async def start_worker(store: Store, *, queues: list[str], kinds: list[str], busy: int = 0) -> None:
     """A worker that is alive as long as this process is."""
-    lanes: dict[str, Any] = {"general": {"slots": 2, "queues": queues, "busy": busy}}
+    lanes = {"general": LaneRecord(slots=2, queues=tuple(queues), busy=busy)}
     worker = WorkerRecord(
         id=uuid4(), name="w1", host=socket.gethostname(), pid=os.getpid(), started_at=now(), seen_at=now(),
         lanes=lanes, kinds=kinds,
     )  # fmt: skip
-    await store.beat(worker, timedelta(minutes=5))
+    await store.workers.heartbeat(worker, timedelta(minutes=5))
 
 
 async def pause(store: Store, scope: PauseScope, name: str) -> None:
-    await Operator(Client(store, InProcess()), "ada").pause(scope, name, "incident 12")
+    await Operator(Client(store, InProcessDelivery()), "ada").fleet.pause(scope, name, "incident 12")
 
 
 async def test_it_is_not_due(store: Store) -> None:
@@ -112,7 +111,7 @@ async def test_it_is_paused(store: Store, scope: PauseScope, name: str, code: Wh
     job_id = await enqueue_one(store, now=now())
     await pause(store, scope, name)
     if swept:
-        await store.sweep(10)
+        await store.promotion.sweep(10)
 
     why = await explain(store, job_id)
 
@@ -154,12 +153,12 @@ async def test_it_may_have_killed_a_worker(store: Store) -> None:
 
 async def test_it_runs_it_is_stopping_or_its_worker_is_gone(store: Store) -> None:
     running, stopping = await start_one(store, now=now()), await start_one(store, now=now())
-    await store.cancel(stopping.job_id, "no use")
-    lapsed = await start_one(store, now=now() - timedelta(hours=1))
+    await store.control.cancel(stopping.job_id, "no use")
+    expired = await start_one(store, now=now() - timedelta(hours=1))
 
-    codes = [(await explain(store, claimed.job_id)).code for claimed in (running, stopping, lapsed)]
+    codes = [(await explain(store, claimed.job_id)).code for claimed in (running, stopping, expired)]
 
-    assert codes == [Why.RUNNING, Why.STOPPING, Why.LAPSED]
+    assert codes == [Why.RUNNING, Why.STOPPING, Why.LEASE_EXPIRED]
 
 
 async def test_it_has_ended(store: Store) -> None:
@@ -172,7 +171,7 @@ async def test_it_has_ended(store: Store) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-async def test_the_command_tells_the_reason_and_the_remedy(store: Store, tmp_path: Path) -> None:
+async def test_the_command_prints_the_reason_and_the_remedy(store: Store, tmp_path: Path) -> None:
     job_id = await enqueue_one(store, now=now())
 
     out = Project(tmp_path, store.url).write_jobs().run("jobs", "show", str(job_id)).out

@@ -1,4 +1,4 @@
-"""What is handed to operators: rules and dashboards that ask for what /metrics really tells, and agree with Dutiful."""
+"""Rules and dashboards for operators use metrics that /metrics really has, and agree with Dutiful."""
 
 import asyncio
 import json
@@ -16,14 +16,15 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser
 
 from dutiful import Dutiful, Fixed, Retry
-from dutiful.acting import PauseScope
-from dutiful.alert import BUILT_IN
-from dutiful.core.alert import QUIET
 from dutiful.core.duration import duration
 from dutiful.core.job import NewJob
-from dutiful.core.metric import METRICS
+from dutiful.core.metrics.alert import QUIET
+from dutiful.core.metrics.catalogue import METRICS
+from dutiful.declare.alert import BUILT_IN
 from dutiful.observe.measure import DEPTHS
-from dutiful.web import create_app, metrics
+from dutiful.store.control import PauseScope
+from dutiful.web import create_app
+from dutiful.web.api import metrics
 
 ROOT = Path(__file__).parents[2]
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
@@ -41,7 +42,7 @@ TOKEN = re.compile(
 )
 read: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
 Series = dict[str, set[str]]  # by metric, the labels that its series have
-OWN: Series = {"ALERTS": {"alertname", "alertstate"}}  # what Prometheus tells of itself
+OWN: Series = {"ALERTS": {"alertname", "alertstate"}}  # Prometheus' own
 
 
 class Asked(NamedTuple):
@@ -96,8 +97,8 @@ def expressions() -> list[str]:
     ]
 
 
-async def told(app: Dutiful) -> Series:
-    """What a real server tells."""
+async def reported(app: Dutiful) -> Series:
+    """The metrics of a real server."""
     transport = httpx2.ASGITransport(app=create_app(app, open_metrics=True))
     async with httpx2.AsyncClient(transport=transport, base_url="http://here") as http:
         page = (await http.get("/metrics", headers={"accept": "application/openmetrics-text"})).text
@@ -117,25 +118,27 @@ async def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Series:
 
     @app.job(retry=Retry(max_attempts=2, backoff=Fixed("10ms")))
     async def mail() -> None:
-        raise OSError("nobody listens")
+        raise OSError("no listener")
 
     @app.job
     async def slow() -> None:
         await go_on.wait()
 
     async def whole() -> Series | None:
-        found = await told(app)
+        found = await reported(app)
         return found if {f"dutiful_{name}" for name in METRICS if name != "pending_total"} <= set(found) else None
 
     async with app, app.embedded(grace="5s"):
         store = (await app.client()).store
-        unknown = NewJob(id=uuid4(), kind="unknown", queue="default", payload="{}")  # so nobody takes it
-        await store.insert([unknown, NewJob(id=uuid4(), kind="x", queue="q", payload="{}", depends_on=(unknown.id,))])
+        unknown = NewJob(id=uuid4(), kind="unknown", queue="default", payload="{}")  # so no worker takes it
+        await store.jobs.insert(
+            [unknown, NewJob(id=uuid4(), kind="x", queue="q", payload="{}", depends_on=(unknown.id,))]
+        )
         await mail.options(delay="1h").enqueue()
         for kind in (mail, slow):
             await kind.enqueue()
-        await store.force_breaker("email-service", None)
-        await (await app.operator()).pause(PauseScope.KIND, "render", "a test")
+        await store.breakers.force("email-service", None)
+        await (await app.operator()).fleet.pause(PauseScope.KIND, "render", "a test")
         found: Series = await eventually(whole)
         go_on.set()
         return found

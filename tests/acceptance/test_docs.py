@@ -1,9 +1,9 @@
-"""What the documentation says is true: its examples run, its commands exist, its tables are up to date.
+"""The documentation is correct: its examples run, its commands exist, its tables are up to date.
 
 - A Python or TOML block that begins with `# name.py` is that file; `# name.py (at the end)` is appended to it.
 - Other Python blocks are cells: those of a page run one after the other in one event loop, so `await` may stand alone.
 - `sh` blocks of the pages in TOURS are run line by line; a worker runs until the next one, or the end of the page.
-- `<!-- not run: why -->` before a block leaves it out, `<!-- fails: 2 -->` tells its exit code.
+- `<!-- not run: why -->` before a block leaves it out, `<!-- fails: 2 -->` gives its exit code.
 - postgresql://localhost/shop stands for an empty database of the test's own.
 """
 
@@ -29,7 +29,7 @@ import pytest
 
 import dutiful
 from databases import Postgres
-from dutiful.explanation import Why
+from dutiful.operator.explain import Why
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -270,6 +270,25 @@ def test_each_generated_part_stands_in_a_page(generate: ModuleType) -> None:
     assert found == set(generate.PARTS)
 
 
+def test_every_requirement_that_a_test_names_has_a_sentence(generate: ModuleType) -> None:
+    unknown = generate.marked().keys() - generate.sentences().keys()
+
+    assert unknown == set(), "say in docs/requirements.toml what they ask for"
+
+
+def test_every_requirement_with_a_sentence_has_a_test(generate: ModuleType) -> None:
+    unproven = generate.sentences().keys() - generate.marked().keys()
+
+    assert unproven == set(), "no test has a req mark with these IDs of docs/requirements.toml"
+
+
+def test_every_requirement_stands_in_its_family(generate: ModuleType) -> None:
+    for letter, family in generate.families().items():
+        found = [requirement for _, sentences in generate._subjects(family) for requirement in sentences]
+        assert found == sorted(found, key=lambda requirement: int(requirement[1:])), letter
+        assert {requirement[0] for requirement in found} == {letter}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=_named)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)):
@@ -293,12 +312,12 @@ def test_a_fresh_folder_can_begin_with_the_first_line_of_the_admin_guide(desk: D
 
 
 def test_every_action_is_in_the_table_of_the_audit_guide() -> None:
-    told: set[str] = set()
+    listed: set[str] = set()
     for row in re.findall(r"^\|(.*)\| .*\|$", (DOCS / "guides" / "audit.md").read_text(), re.MULTILINE):
         noun = ""
         for before, verb in re.findall(r"`(\w*)\.(\w+)`", row):
             noun = before or noun
-            told.add(f"{noun}.{verb}")
+            listed.add(f"{noun}.{verb}")
     modules = [ast.parse(file.read_text()) for file in (ROOT / "src" / "dutiful" / "operator").glob("*.py")]
     texts = {
         node.value
@@ -309,10 +328,10 @@ def test_every_action_is_in_the_table_of_the_audit_guide() -> None:
 
     actions = {text for text in texts if re.fullmatch(r"(?!dutiful\.)[a-z_]+\.[a-z_]+", text)}
     assert "job.enqueue" in actions
-    assert actions - told == set()
+    assert actions - listed == set()
 
 
-def test_operating_tells_of_every_reason_to_wait_and_of_every_logger() -> None:
+def test_operating_lists_every_reason_to_wait_and_every_logger() -> None:
     page = (DOCS / "guides" / "operating.md").read_text()
     codes = {code for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for code in re.findall(r"`(\w+)`", row)}
     source = "".join(file.read_text() for file in (ROOT / "src" / "dutiful").rglob("*.py"))
@@ -351,6 +370,30 @@ def test_what_users_read_imports_only_what_is_public(page: Path) -> None:
     )
 
     assert {name for text in texts for name in INTERNAL.findall(text)} <= PUBLIC
+
+
+WORD = re.compile(r"^\| ([\w ]+) \| .+ \| \[[^]]+\]\(([^)]+)\)((?:,? `\w+`)+) \|$", re.MULTILINE)
+
+
+def test_each_word_of_the_glossary_is_defined_in_its_file() -> None:
+    page = DOCS / "explanation" / "glossary.md"
+    words = {word: (page.parent / file, names) for word, file, names in WORD.findall(page.read_text())}
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ") and "| file |" not in line]
+
+    assert len(words) == len(rows) >= 40, "a row is a word, its meaning, and a file with its names; no word twice"
+    for word, (file, names) in words.items():
+        text = file.read_text()
+        missing = [name for name in re.findall(r"\w+", names) if not re.search(rf"\b{name}\b", text)]
+        assert missing == [], f"{word}: {file} does not name {missing}"
+
+
+def test_the_journey_of_a_job_names_at_most_thirty_files() -> None:
+    page = DOCS / "explanation" / "journey.md"
+    files = {file for file, _ in LINK.findall(page.read_text()) if "/src/" in file}
+
+    assert "../../src/dutiful/kind.py" in files
+    assert [file for file in sorted(files) if not (page.parent / file).is_file()] == []
+    assert len(files) <= 30
 
 
 def test_the_readme_stays_short() -> None:

@@ -33,21 +33,21 @@ async def media(app_url: str, tmp_path: Path) -> AsyncIterator[Service]:
 
 
 @pytest.mark.req("J12", "J13", "J14", "J22", "J27", "J29", "J31", "J32", "J62", "J63", "J64", "J65", "J86")
-async def test_a_picture_is_fetched_made_smaller_and_handed_in_and_every_step_is_told(media: Service) -> None:
+async def test_a_picture_is_downloaded_processed_and_uploaded_with_an_event_for_every_step(media: Service) -> None:
     async with media.queue() as queue, listening(queue) as listener:
         job_id = await queue.enqueue(media.order("dawn.ppm"))
         assert (await seen(queue, job_id)).id == job_id, "it is stored by then"
         completed = await listener.until("job:completed", job_id)
         delivered = await listener.until("job:webhook:delivered", job_id)
         assert listener.names() == WHOLE
-        assert [t.data["phase"] for t in listener.told if t.name == "job:phase:completed"] == [
+        assert [t.data["phase"] for t in listener.events if t.name == "job:phase:completed"] == [
             "download",
             "process",
             "upload",
         ]
         job = await seen(queue, job_id)
 
-    assert "webhook" not in json.dumps(completed.data), "delivery is told by a later event only"
+    assert "webhook" not in json.dumps(completed.data), "delivery has an event of its own"
     assert delivered.at >= completed.at
     assert (job.status, job.progress, job.webhook_sent) == (Status.COMPLETED, 100, True)
     assert media.origin.products == {"dawn.png": make(SHELF["dawn.ppm"], lambda _: None).body}
@@ -74,7 +74,7 @@ async def test_a_table_is_summed_up(media: Service) -> None:
 
 
 @pytest.mark.req("J28", "J30", "J33", "J34", "J35", "J37", "J38")
-async def test_overall_progress_counts_phases_and_is_stored_before_it_is_told(media: Service) -> None:
+async def test_overall_progress_counts_phases_and_is_stored_before_its_event(media: Service) -> None:
     gates = {name: asyncio.Event() for name in ("one", "two", "three")}
 
     async def one(ctx: Context) -> int:
@@ -98,12 +98,12 @@ async def test_overall_progress_counts_phases_and_is_stored_before_it_is_told(me
         for phase, overall in (("one", 17), ("two", 42), ("three", 93)):
             await listener.until("job:progress", job_id, phase=phase, overall=overall)
             job = await seen(queue, job_id)
-            assert (job.progress, statuses(job)[phase]) == (overall, "running"), "it was stored before it was told"
+            assert (job.progress, statuses(job)[phase]) == (overall, "running"), "it was stored before its event"
             gates[phase].set()
         await listener.until("job:completed", job_id)
         assert (await seen(queue, job_id)).result == {"one": 1, "two": 2}
-    told = [told.data["overall"] for told in listener.told if told.name == "job:progress"]
-    assert told == sorted(told)
+    reported = [reported.data["overall"] for reported in listener.events if reported.name == "job:progress"]
+    assert reported == sorted(reported)
 
 
 @sqlite

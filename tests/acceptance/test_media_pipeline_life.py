@@ -13,7 +13,7 @@ import pytest
 from media import DEADLINE, Service, listening, seen, service
 
 from dutiful import JobRecord, ShutdownTimeout, UsageError
-from dutiful.worker import shutdown
+from dutiful.worker import worker as worker_module
 from examples.media_pipeline.config import Config
 from examples.media_pipeline.job import Status
 from examples.media_pipeline.queue import NAMES, JobQueue
@@ -33,10 +33,10 @@ async def work() -> str:
     return "done"
 
 
-async def unheard(queue: JobQueue) -> bool:
-    """Whether nobody listens any more."""
+async def no_listeners(queue: JobQueue) -> bool:
+    """Whether all listeners are gone."""
     client = await queue.app.client()
-    return not client.watcher.streams and not await client.store.listened()
+    return not client.watcher.streams and not await client.store.events.has_listeners()
 
 
 # --- opening
@@ -44,11 +44,11 @@ async def unheard(queue: JobQueue) -> bool:
 
 @pytest.mark.req("J1", "J2", "J3", "J4", "J5", "J6", "J7", "J8", "J9")
 async def test_it_opens_in_a_fixed_order(media: Service, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "dutiful.opening"):
+    with caplog.at_level(logging.DEBUG, "dutiful.startup"):
         async with media.queue(work, stale_after=SECOND, delete_after=2 * SECOND):
             if media.database_url.startswith("sqlite"):
                 assert list(media.folder.glob("*.db-wal")), "a write-ahead log"
-    said = [record.message for record in caplog.records if record.name == "dutiful.opening"]
+    said = [record.message for record in caplog.records if record.name == "dutiful.startup"]
     assert said == [
         "settings read",
         "store open",
@@ -56,7 +56,7 @@ async def test_it_opens_in_a_fixed_order(media: Service, caplog: pytest.LogCaptu
         "worker made",
         "webhooks: media",
         "recovered",
-        "services: promoter, rescuer, gates, scheduler, retention, webhooks, reviewer, sealer, tallier, alerts",
+        "services: promoter, rescuer, gates, scheduler, retention, webhooks, reviewer, sealer, rollup, alerts",
         "first claim",
     ]
 
@@ -78,8 +78,8 @@ def test_a_config_has_defaults_and_is_checked_before_anything_is_opened(tmp_path
         ({"webhook_url": "http://127.0.0.1/hook", "webhook_secrets": [NEW]}, "loopback"),
         ({"stale_after": 2 * SECOND, "delete_after": SECOND, "webhook_url": "https://example.org"}, "longer than"),
     ]
-    for changes, words in wrong:
-        with pytest.raises(UsageError, match=words):
+    for changes, phrase in wrong:
+        with pytest.raises(UsageError, match=phrase):
             JobQueue(replace(config, **changes))
     assert not list(tmp_path.iterdir())
 
@@ -102,29 +102,29 @@ async def test_a_stream_begins_with_the_snapshot_goes_on_with_events_and_pings_a
             first = await anext(stream)
             assert first.name == "snapshot"
             assert [job["id"] for job in first.data["jobs"]] == [job_id]
-            async for told in stream:
-                if told.name == "ping":
+            async for reported in stream:
+                if reported.name == "ping":
                     break
         before = await seen(queue, job_id)
-        assert await unheard(queue)
+        assert await no_listeners(queue)
         async with aclosing(queue.create_event_stream()) as stream:  # without a snapshot, only what is new
             assert (await anext(stream)).name == "ping"
             gate.set()
-            heard = [told.name async for told in _until(stream, "job:webhook:delivered")]
-        assert [name for name in heard if name not in ("ping", "job:progress")] == [
+            received = [reported.name async for reported in _until(stream, "job:webhook:delivered")]
+        assert [name for name in received if name not in ("ping", "job:progress")] == [
             "job:phase:completed",
             "job:completed",
             "job:webhook:delivered",
         ]
         assert before.status is Status.ACTIVE
-        assert await unheard(queue)
+        assert await no_listeners(queue)
 
 
 async def _until(stream: AsyncIterator[Any], name: str) -> AsyncIterator[Any]:
     async with asyncio.timeout(DEADLINE):
-        async for told in stream:
-            yield told
-            if told.name == name:
+        async for reported in stream:
+            yield reported
+            if reported.name == name:
                 return
 
 
@@ -164,7 +164,7 @@ async def test_a_receiver_changes_over_to_a_new_secret_without_losing_a_message(
 
 
 @pytest.mark.req("J68", "J69", "J70", "J71", "J72", "J73", "J74", "J75", "J76")
-async def test_jobs_go_stale_and_are_deleted_each_told_first_to_its_callback(media: Service) -> None:
+async def test_jobs_become_stale_and_are_deleted_after_their_callbacks(media: Service) -> None:
     story: list[str] = []
 
     def on_stale(job: JobRecord) -> None:
@@ -232,7 +232,7 @@ async def test_shutdown_lets_jobs_and_webhooks_end_and_starts_nothing_new(media:
         due = datetime.now(UTC) + timedelta(milliseconds=100)
         delayed = await queue.enqueue({}, scheduled_at=due)
         closing = asyncio.create_task(queue.shutdown("20s"))
-        await asyncio.sleep(0)  # it has been told
+        await asyncio.sleep(0)  # it was notified
         late = await queue.enqueue({})
         await asyncio.sleep((due - datetime.now(UTC)).total_seconds() + 0.2)  # now a timer would have rung
         release.set()
@@ -244,7 +244,7 @@ async def test_shutdown_lets_jobs_and_webhooks_end_and_starts_nothing_new(media:
         job = await seen(queue, job_id)
         assert (job.status, job.webhook_sent) == (Status.COMPLETED, True)
         assert [(await seen(queue, other)).status for other in (late, delayed)] == [Status.PENDING] * 2
-        assert await unheard(queue)
+        assert await no_listeners(queue)
 
 
 @sqlite
@@ -252,7 +252,9 @@ async def test_shutdown_lets_jobs_and_webhooks_end_and_starts_nothing_new(media:
 async def test_a_deaf_handler_delays_the_error_but_not_the_cleanup(
     media: Service, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.5)  # of the second drain; nobody here needs the usual five seconds
+    monkeypatch.setattr(
+        worker_module, "CLEANUP_SECONDS", 0.5
+    )  # of the second drain, which needs less than the usual five seconds
     story: list[str] = []
     running = {True: asyncio.Event(), False: asyncio.Event()}
     the_end = asyncio.Event()
@@ -279,8 +281,8 @@ async def test_a_deaf_handler_delays_the_error_but_not_the_cleanup(
     async with queue.app:
         assert [(await seen(queue, job_id)).status for job_id in jobs] == [Status.PENDING] * 2, "back in line"
         store = (await queue.app.client()).store
-        assert [worker.kinds for worker in await store.workers()] == [[]], "it claims nothing, but one runs on"
+        assert [worker.kinds for worker in await store.workers.all()] == [[]], "it claims nothing, but one runs on"
         the_end.set()
         async with asyncio.timeout(DEADLINE):
-            while await store.workers():  # noqa: ASYNC110
+            while await store.workers.all():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

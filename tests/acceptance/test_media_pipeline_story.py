@@ -1,4 +1,4 @@
-"""The example media_pipeline tells its story, and its web site answers."""
+"""The example media_pipeline runs its story, and its web site answers."""
 
 import os
 import subprocess
@@ -63,11 +63,11 @@ async def test_the_site_takes_orders_and_cancellations(media: Service) -> None:
 
 async def test_the_site_refuses_what_is_none_of_its_business(media: Service) -> None:
     async with visited(media) as (queue, http):
-        order, nobody = {"file": "dawn.ppm"}, "01900000-0000-7000-8000-000000000000"
+        order, missing = {"file": "dawn.ppm"}, "01900000-0000-7000-8000-000000000000"
         assert (await http.post("/jobs", json={"file": "../secret"})).status_code == 422
         assert (await http.post("/jobs", json={**order, "delay": -1})).status_code == 422
-        assert (await http.get(f"/jobs/{nobody}")).status_code == 404
-        assert (await http.post(f"/jobs/{nobody}/cancel")).status_code == 404
+        assert (await http.get(f"/jobs/{missing}")).status_code == 404
+        assert (await http.post(f"/jobs/{missing}/cancel")).status_code == 404
         assert (await http.get("/jobs/nonsense")).status_code == 422
         elsewhere = {"sec-fetch-site": "cross-site"}
         assert (await http.post("/jobs", json=order, headers=elsewhere)).status_code == 403
@@ -78,23 +78,23 @@ async def test_the_site_refuses_what_is_none_of_its_business(media: Service) -> 
 
 
 @pytest.mark.req("J55", "J57")
-async def test_the_sites_events_tell_of_this_queue_only(media: Service) -> None:
+async def test_the_sites_events_are_of_this_queue_only(media: Service) -> None:
     async with visited(media) as (_, http):
         since = (await http.get("/jobs")).json()["at"]
         job_id = (await http.post("/jobs", json={"file": "dawn.ppm"})).json()["id"]
-        heard: list[str] = []
+        received: list[str] = []
         async with http.stream("GET", "/events", params={"since": since}) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
             async for line in response.aiter_lines():
                 if line.startswith("data:") and "job_id" in line:
                     assert job_id in line
                 if line.startswith("event:"):
-                    heard.append(line.removeprefix("event: "))
-                if heard and heard[-1] == "webhook_delivered":
+                    received.append(line.removeprefix("event: "))
+                if received and received[-1] == "webhook_delivered":
                     break
         other = await http.get("/events", params={"kind": "another", "type": "nonsense"})
         assert other.status_code == 422
-    assert [name for name in heard if name != "progress"] == [
+    assert [name for name in received if name != "progress"] == [
         "enqueued",
         "started",
         *3 * ["phase_completed"],

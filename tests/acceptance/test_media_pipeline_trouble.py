@@ -81,14 +81,14 @@ async def test_attempts_count_the_first_run_and_wait_as_the_backoff_says(
             "job:failed",
         ]
         assert (await seen(queue, job_id)).attempts == 3
-    starts = [told.at for told in listener.told if told.name == "job:started"][1:]
-    ends = [told.at for told in listener.told if told.name == "job:retrying"]
+    starts = [reported.at for reported in listener.events if reported.name == "job:started"][1:]
+    ends = [reported.at for reported in listener.events if reported.name == "job:retrying"]
     for delay, end, start in zip(delays, ends, starts, strict=True):
         assert start - end >= timedelta(seconds=delay)
 
 
 @pytest.mark.req("J26", "J47", "J48", "J49", "J50", "J51")
-async def test_a_running_job_is_cancelled_alone_and_told_of_once(media: Service) -> None:
+async def test_only_the_named_running_job_is_cancelled_with_one_event(media: Service) -> None:
     media.origin.hold("files/dawn.ppm")
     async with media.queue() as queue, listening(queue) as listener:
         unwanted = await queue.enqueue(media.order("dawn.ppm"))
@@ -110,7 +110,7 @@ async def test_a_running_job_is_cancelled_alone_and_told_of_once(media: Service)
 
 @sqlite
 @pytest.mark.req("J48", "J51", "J52")
-async def test_a_job_cancelled_between_two_phases_is_told_of_once(media: Service) -> None:
+async def test_a_job_cancelled_between_two_phases_has_one_event(media: Service) -> None:
     async def first(ctx: Context) -> str:
         for _ in range(3):
             await queue.cancel(str(ctx.job_id))
@@ -142,7 +142,7 @@ async def test_a_pending_job_is_cancelled_with_all_its_phases(media: Service) ->
     assert set(statuses(job).values()) == {"cancelled"} and len(job.phases) == 3
 
 
-@sqlite  # on Postgres only the end of the dead one's lease, and of its term as leader, can tell
+@sqlite  # on Postgres it is detected only when the lease ends, and the term as leader
 @pytest.mark.req("J6", "J10", "J11")
 async def test_what_a_killed_process_left_active_is_failed_by_the_next_and_its_phases_are_kept(
     media: Service, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +153,11 @@ async def test_what_a_killed_process_left_active_is_failed_by_the_next_and_its_p
     async with queue.app, listening(queue) as listener:
         job_id = await queue.enqueue(media.order("dawn.ppm"))
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "examples.media_pipeline.doomed", str(media.folder), cwd=Path(__file__).parents[2]
+            sys.executable,
+            "-m",
+            "examples.media_pipeline.worker_process",
+            str(media.folder),
+            cwd=Path(__file__).parents[2],
         )
         try:
             await listener.until("job:progress", job_id, phase="upload", percent=100)

@@ -1,4 +1,4 @@
-"""The example practice: what a payload has to be before it becomes a job, at every door."""
+"""The example practice: which payloads are accepted, at every entry point."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -13,8 +13,8 @@ from practice import HERE, THERE, Practice, practice
 from dutiful import Dutiful, PayloadInvalid, Rules
 from examples.practice.categories import CATEGORIES, JOB_TYPES, PAYLOAD_LIMIT, REFERENCES
 from examples.practice.firms import Firms
-from examples.practice.office import Addresses
 from examples.practice.payload_validator import PayloadValidator
+from examples.practice.platform import Addresses
 from examples.practice.service import practice_app
 
 VALID: dict[str, Any] = {
@@ -56,7 +56,7 @@ def test_the_example_payload_is_valid_and_each_required_field_counts() -> None:
         "correlation_id",
         "idempotency_key",
         "tenant_id",
-    ], "all errors are told, not the first"
+    ], "all errors are reported, not only the first"
     for field, value in {
         "tenant_id": "123",
         "correlation_id": "not-a-uuid",
@@ -128,50 +128,50 @@ def test_a_payload_is_made_of_references_with_its_version() -> None:
 
 
 @pytest.fixture
-async def office(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
+async def platform(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
     async with practice(app_url, tmp_path) as made:
         yield made
 
 
 @pytest.mark.req("W11", "W14", "W17", "W68")
-async def test_no_door_lets_a_wrong_payload_in_and_each_tells_all_that_is_wrong(office: Practice) -> None:
-    kind = office.app.kind("email_ingestion_fetch")
+async def test_no_entry_point_accepts_a_wrong_payload_and_each_reports_all_errors(platform: Practice) -> None:
+    kind = platform.app.kind("email_ingestion_fetch")
     wrong = {**VALID, "tenant_id": "123", "connection_id": None, "password": "hunter2"}
-    doors: dict[str, Callable[[], Awaitable[Any]]] = {
-        "queue": lambda: office.queue().create(kind.name, wrong),
-        "app": lambda: office.app.enqueue(kind.name, wrong),
+    access: dict[str, Callable[[], Awaitable[Any]]] = {
+        "queue": lambda: platform.queue().create(kind.name, wrong),
+        "app": lambda: platform.app.enqueue(kind.name, wrong),
         "kind": lambda: kind.enqueue(**wrong),
         "many": lambda: kind.enqueue_many([VALID, wrong]),
     }
-    for name, enter in doors.items():
+    for name, enter in access.items():
         with pytest.raises(PayloadInvalid) as caught:
             await enter()
-        told = {error.field for error in caught.value.errors}
-        assert {"tenant_id", "connection_id", "password"} <= told, name
+        fields = {error.field for error in caught.value.errors}
+        assert {"tenant_id", "connection_id", "password"} <= fields, name
     with pytest.raises(PayloadInvalid):
         kind.sync.enqueue(**wrong)
-    assert not list(await office.app.jobs())
+    assert not list(await platform.app.jobs())
 
     unversioned = dict(VALID)
-    job = await office.queue().create(kind.name, unversioned)
+    job = await platform.queue().create(kind.name, unversioned)
     assert (job.payload_version, job.payload) == ("1.0", {**unversioned, "payload_version": "1.0"})
     assert job.correlation_id == UUID(VALID["correlation_id"])
 
 
 @pytest.mark.req("W17", "W67")
-async def test_a_firms_queue_takes_no_job_of_another_firm(office: Practice) -> None:
+async def test_a_firms_queue_takes_no_job_of_another_firm(platform: Practice) -> None:
     payload = PayloadValidator.create_payload(THERE, uuid4(), "key", connection_id=7, external_message_id="msg_1")
     with pytest.raises(PayloadInvalid, match="tenant"):
-        await office.queue(HERE).create("email_ingestion_fetch", payload)
-    assert not list(await office.app.jobs())
+        await platform.queue(HERE).create("email_ingestion_fetch", payload)
+    assert not list(await platform.app.jobs())
 
 
 @pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
 @pytest.mark.req("W17", "W25", "W26")
-async def test_the_database_itself_refuses_what_comes_by_sql_and_breaks_the_rules(office: Practice) -> None:
-    async with office.working():
-        pass  # a worker tells the database which rules there are
-    connection = await asyncpg.connect(office.database_url)
+async def test_the_database_itself_refuses_what_comes_by_sql_and_breaks_the_rules(platform: Practice) -> None:
+    async with platform.working():
+        pass  # a worker stores the rules in the database
+    connection = await asyncpg.connect(platform.database_url)
 
     async def enqueue(payload: dict[str, Any]) -> UUID:
         text = msgspec.json.encode(payload).decode()
@@ -182,10 +182,10 @@ async def test_the_database_itself_refuses_what_comes_by_sql_and_breaks_the_rule
         for wrong in ({"tenant_id": 123}, {**VALID, "payload_version": "7.0"}, {**VALID, "note": "x" * 11_000}):
             with pytest.raises(asyncpg.PostgresError):
                 await enqueue(wrong)
-        job = await office.seen(await enqueue(VALID))
+        job = await platform.seen(await enqueue(VALID))
         assert (job.tenant, job.idempotency_key, job.payload_version) == (HERE, VALID["idempotency_key"], "1.0")
         with pytest.raises(asyncpg.PostgresError, match="unique"):
             await enqueue(VALID)
     finally:
         await connection.close()
-    assert len(await office.queue().list()) == 1
+    assert len(await platform.queue().list()) == 1

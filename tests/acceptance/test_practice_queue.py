@@ -11,13 +11,13 @@ import pytest
 from practice import HERE, THERE, Practice, practice, until
 
 from dutiful import ErrorClass, UniqueConflict
-from examples.practice.furnishing import ADA, CLOSED_CALENDAR, CONNECTION, letter
 from examples.practice.record import QueueRecord, Status
+from examples.practice.sample_data import ADA, CLOSED_CALENDAR, CONNECTION, raw_mail
 from examples.practice.service import RETRY
 
 
 @pytest.fixture
-async def office(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
+async def platform(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
     async with practice(app_url, tmp_path) as made:
         yield made
 
@@ -26,14 +26,14 @@ async def office(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
 
 
 @pytest.mark.req("W28", "W31", "W69")
-async def test_a_jobs_record_tells_everything_about_it(office: Practice) -> None:
-    asked = await office.fetch("msg_789")
+async def test_a_jobs_record_has_everything_about_it(platform: Practice) -> None:
+    asked = await platform.fetch("msg_789")
     assert (asked.status, asked.attempt_count, asked.result) == (Status.PENDING, 0, None)
-    async with office.working():
-        done = await office.ended(asked.id)
-    told = msgspec.to_builtins(done)
+    async with platform.working():
+        done = await platform.ended(asked.id)
+    record = msgspec.to_builtins(done)
     assert isinstance(done.worker_id, UUID) and done.created_at <= datetime.now(UTC)
-    assert set(told) - {"id", "worker_id", "created_at", "scheduled_at", "payload", "correlation_id"} == {
+    assert set(record) - {"id", "worker_id", "created_at", "scheduled_at", "payload", "correlation_id"} == {
         "tenant", "category", "job_type", "payload_version", "idempotency_key", "priority", "status", "attempt_count",
         "max_attempts", "result", "error_class", "error_message",
     }  # fmt: skip
@@ -42,18 +42,18 @@ async def test_a_jobs_record_tells_everything_about_it(office: Practice) -> None
     assert done.correlation_id == UUID(done.payload["correlation_id"]) == asked.correlation_id
     assert (done.priority, done.max_attempts, done.attempt_count) == (2, 5, 1)
     assert (done.status, done.error_class, done.error_message) == (Status.COMPLETED, None, None)
-    assert done.result == {"bytes": len(office.outside.messages["456/msg_789"])}
+    assert done.result == {"bytes": len(platform.services.messages["456/msg_789"])}
 
 
 @pytest.mark.req("W29", "W30")
-async def test_a_failure_is_recorded_with_its_class_and_a_message_of_at_most_500_characters(office: Practice) -> None:
-    job = await office.fetch("m" * 470)
-    async with office.working():
-        failed = await office.ended(job.id)
+async def test_a_failure_is_recorded_with_its_class_and_a_message_of_at_most_500_characters(platform: Practice) -> None:
+    job = await platform.fetch("m" * 470)
+    async with platform.working():
+        failed = await platform.ended(job.id)
     assert (failed.status, failed.error_class) == (Status.FAILED, "non_retryable")
     assert failed.error_message is not None
     assert "404" in failed.error_message and len(failed.error_message) <= 500
-    (error,) = (await office.letter(job.id)).errors
+    (error,) = (await platform.dead_letter(job.id)).errors
     assert "m" * 470 in error["traceback"], "the traceback is kept apart, and whole"
 
 
@@ -61,20 +61,20 @@ async def test_a_failure_is_recorded_with_its_class_and_a_message_of_at_most_500
 
 
 @pytest.mark.req("W18", "W25", "W26", "W27", "W65", "W68")
-async def test_a_key_is_used_once_by_each_firm_for_ever(office: Practice) -> None:
-    other = office.another_app()
-    made = await asyncio.gather(*(office.fetch("msg_789") for _ in range(5)), return_exceptions=True)
+async def test_a_key_is_used_once_by_each_firm_for_ever(platform: Practice) -> None:
+    other = platform.another_app()
+    made = await asyncio.gather(*(platform.fetch("msg_789") for _ in range(5)), return_exceptions=True)
     jobs = [one for one in made if isinstance(one, QueueRecord)]
     assert len(jobs) == 1 and all(isinstance(one, UniqueConflict) for one in made if one is not jobs[0])
-    async with office.working():
-        await office.quiet()
-    assert office.outside.fetched[f"{CONNECTION}/msg_789"] == 1
+    async with platform.working():
+        await platform.quiet()
+    assert platform.services.fetched[f"{CONNECTION}/msg_789"] == 1
     with pytest.raises(UniqueConflict) as caught:
-        await office.fetch("msg_789")
+        await platform.fetch("msg_789")
     assert caught.value.existing == jobs[0].id, "also when it has ended"
     with pytest.raises(UniqueConflict):
-        await office.create("calendar_sync_pull", jobs[0].idempotency_key, calendar_id=31)
-    elsewhere = await office.fetch("msg_789", THERE)
+        await platform.create("calendar_sync_pull", jobs[0].idempotency_key, calendar_id=31)
+    elsewhere = await platform.fetch("msg_789", THERE)
     assert (elsewhere.idempotency_key, elsewhere.tenant) == (jobs[0].idempotency_key, THERE)
     await other.close()
 
@@ -83,88 +83,88 @@ async def test_a_key_is_used_once_by_each_firm_for_ever(office: Practice) -> Non
 
 
 @pytest.mark.req("W18", "W19", "W23", "W24", "W65", "W68")
-async def test_two_workers_take_different_jobs_and_no_job_is_taken_twice(office: Practice) -> None:
+async def test_two_workers_take_different_jobs_and_no_job_is_taken_twice(platform: Practice) -> None:
     names = [f"msg_{n}" for n in range(12)]
-    office.outside.messages |= {f"{CONNECTION}/{name}": letter(ADA, name) for name in names}
+    platform.services.messages |= {f"{CONNECTION}/{name}": raw_mail(ADA, name) for name in names}
     for name in names[:2]:
-        office.outside.hold(f"{CONNECTION}/{name}")
-    one, two = (office.another_app(lanes="only=1:*") for _ in range(2))
-    async with office.working(one), office.working(two):
-        held = [await office.fetch(name) for name in names[:2]]
+        platform.services.hold(f"{CONNECTION}/{name}")
+    one, two = (platform.another_app(lanes="only=1:*") for _ in range(2))
+    async with platform.working(one), platform.working(two):
+        held = [await platform.fetch(name) for name in names[:2]]
 
         # One of them may have claimed both, ahead of time; it gives back what it has no slot for.
-        await until(lambda: _fetched(office, 2))
-        running = [await office.seen(job.id) for job in held]
+        await until(lambda: _fetched(platform, 2))
+        running = [await platform.seen(job.id) for job in held]
         assert {job.status for job in running} == {Status.PROCESSING}
         assert len({job.worker_id for job in running}) == 2
         for name in names[2:]:
-            await office.fetch(name)
+            await platform.fetch(name)
         for name in names[:2]:
-            office.outside.release(f"{CONNECTION}/{name}")
-        await office.quiet()
-    assert office.outside.fetched == dict.fromkeys((f"{CONNECTION}/{name}" for name in names), 1)
-    assert len(office.firms.firm(HERE).all("messages")) == len(names)
+            platform.services.release(f"{CONNECTION}/{name}")
+        await platform.quiet()
+    assert platform.services.fetched == dict.fromkeys((f"{CONNECTION}/{name}" for name in names), 1)
+    assert len(platform.firms.firm(HERE).all("messages")) == len(names)
 
 
 @pytest.mark.req("W20", "W21", "W69")
-async def test_jobs_are_taken_when_due_by_priority_then_by_time(office: Practice) -> None:
+async def test_jobs_are_taken_when_due_by_priority_then_by_time(platform: Practice) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    waiting = await office.fetch("msg_far", priority=0, scheduled_at=later)
+    waiting = await platform.fetch("msg_far", priority=0, scheduled_at=later)
     order = {"normal_1": 2, "normal_2": 2, "last": 3, "first": 1, "normal_3": 2}
     for name, priority in order.items():
-        office.outside.messages[f"{CONNECTION}/{name}"] = letter(ADA, name)
-        await office.fetch(name, priority=priority)
-    worker = office.another_app(lanes="only=1:*", batch=1)
-    async with office.working(worker):
-        await until(lambda: _fetched(office, len(order)))
-    fetched = [name.partition("/")[2] for name in office.outside.fetched]
+        platform.services.messages[f"{CONNECTION}/{name}"] = raw_mail(ADA, name)
+        await platform.fetch(name, priority=priority)
+    worker = platform.another_app(lanes="only=1:*", batch=1)
+    async with platform.working(worker):
+        await until(lambda: _fetched(platform, len(order)))
+    fetched = [name.partition("/")[2] for name in platform.services.fetched]
     assert fetched == ["first", "normal_1", "normal_2", "normal_3", "last"]
-    assert (await office.seen(waiting.id)).status is Status.PENDING
+    assert (await platform.seen(waiting.id)).status is Status.PENDING
 
 
-async def _fetched(office: Practice, count: int) -> bool:
-    return len(office.outside.fetched) >= count
+async def _fetched(platform: Practice, count: int) -> bool:
+    return len(platform.services.fetched) >= count
 
 
 @pytest.mark.req("W22", "W67")
-async def test_a_worker_can_be_for_one_firm_only(office: Practice) -> None:
-    theirs = await office.fetch("msg_789", THERE)
-    ours = await office.fetch("msg_789", HERE)
-    worker = office.another_app(claim_tenants=[str(HERE)])
-    async with office.working(worker):
-        await office.ended(ours.id)
-    assert (await office.seen(theirs.id, THERE)).attempt_count == 0
+async def test_a_worker_can_be_for_one_firm_only(platform: Practice) -> None:
+    theirs = await platform.fetch("msg_789", THERE)
+    ours = await platform.fetch("msg_789", HERE)
+    worker = platform.another_app(claim_tenants=[str(HERE)])
+    async with platform.working(worker):
+        await platform.ended(ours.id)
+    assert (await platform.seen(theirs.id, THERE)).attempt_count == 0
 
 
 # --- errors
 
 
 @pytest.mark.req("W56", "W62", "W63", "W68")
-async def test_errors_are_of_four_classes_for_jobs_and_the_steps_of_workflows_alike(office: Practice) -> None:
-    office.outside.slow_down(f"{CONNECTION}/msg_789", 5)
-    firm = office.firms.firm(HERE)
+async def test_errors_are_of_four_classes_for_jobs_and_the_steps_of_workflows_alike(platform: Practice) -> None:
+    platform.services.slow_down(f"{CONNECTION}/msg_789", 5)
+    firm = platform.firms.firm(HERE)
     (firm.folder / "documents" / "bill.txt").unlink()
     (firm.folder / "clients").write_text("in the way of the workflow's first step")
-    ours = office.furnished[HERE]
+    ours = platform.samples[HERE]
     jobs = {
-        "rate_limited": await office.fetch("msg_789"),
-        "transient": await office.create(
+        "rate_limited": await platform.fetch("msg_789"),
+        "transient": await platform.create(
             "calendar_sync_push", "push", calendar_id=CLOSED_CALENDAR, appointment_id=ours.appointments[1]
         ),
-        "retryable": await office.create("document_scan", "scan", document_id=ours.documents[0]),
-        "retryable, too": await office.create("orchestration_step_execute", "s", execution_id=ours.execution, step=0),
-        "non_retryable": await office.create("orchestration_step_execute", "t", execution_id=999, step=0),
+        "retryable": await platform.create("document_scan", "scan", document_id=ours.documents[0]),
+        "retryable, too": await platform.create("orchestration_step_execute", "s", execution_id=ours.execution, step=0),
+        "non_retryable": await platform.create("orchestration_step_execute", "t", execution_id=999, step=0),
     }
-    async with office.working():
+    async with platform.working():
         for name, job in jobs.items():
             if name == "non_retryable":
-                assert (await office.ended(job.id)).error_class == name
+                assert (await platform.ended(job.id)).error_class == name
                 continue
-            errors = await until(lambda job=job: office.attempts(job.id))  # type: ignore[misc]
+            errors = await until(lambda job=job: platform.attempts(job.id))  # type: ignore[misc]
             assert errors[0]["class"] == name.partition(",")[0]
-            waiting = await office.seen(job.id)
+            waiting = await platform.seen(job.id)
             assert (waiting.status, waiting.max_attempts) == (Status.PENDING, 5)
-    policies = {kind.policy.retry for kind in office.app.kinds.values()}
+    policies = {kind.policy.retry for kind in platform.app.kinds.values()}
     assert policies == {RETRY}
 
 

@@ -1,4 +1,4 @@
-"""The example practice tells its story, on both databases."""
+"""The example practice runs its story, on both databases."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 """Every command of the runbooks is run, on an app in just the trouble that its page is for.
 
-A page is followed from its top to its end, line by line; `<!-- fails: 1 -->` before a block tells its exit code. The
+A page is followed from its top to its end, line by line; `<!-- fails: 1 -->` before a block is its exit code. The
 trouble is made by real jobs and a real worker; what has to be over afterwards is looked at.
 """
 
@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 from command_line import Answer, Project
+from suite.builders import claim_one, enqueue_one
 
+from dutiful.store.claims import QueueLevel
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.testing.store_suite.builders import claim_one, enqueue_one
-from dutiful.working import Line
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 BLOCK = re.compile(r"(?:<!-- fails: (\d+) -->\n)?^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -54,7 +54,7 @@ async def import_file(name: str, lines: list[str] = []) -> None:
 
 
 class Night:
-    """One project in trouble, and the shell of whoever is on call."""
+    """A project in trouble, and the shell of the engineer on call."""
 
     def __init__(self, project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._project = project
@@ -113,12 +113,12 @@ class Night:
                 self.start_worker(*options)
             case ["kill", number, pid]:
                 os.kill(int(pid), getattr(signal, f"SIG{number[1:]}"))
-            case ["dutiful", *words]:
-                answer = self.call(*words)
+            case ["dutiful", *args]:
+                answer = self.call(*args)
                 assert answer.code == expected, f"{line}\n{answer.out}\n{answer.err}"
                 assert "Traceback" not in answer.err, answer.err
             case _:
-                pytest.fail(f"nobody runs {line!r}")
+                pytest.fail(f"no rule runs {line!r}")
 
     def close(self) -> None:
         for worker in self._workers:
@@ -141,7 +141,7 @@ def metric(night: Night, name: str, **labels: str) -> float:
 
 
 def letters(night: Night, status: str) -> Any:
-    return night.call("dlq", "list", "--status", status, "--json").json["dead_letters"]
+    return night.call("dead-letters", "list", "--status", status, "--json").json["dead_letters"]
 
 
 def firing(night: Night) -> set[str]:
@@ -149,7 +149,7 @@ def firing(night: Night) -> set[str]:
 
 
 @pytest.mark.req("L96")
-def test_every_runbook_tells_symptom_cause_and_steps_and_is_followed_here() -> None:
+def test_every_runbook_has_symptom_cause_and_steps_and_is_followed_here() -> None:
     pages = {page.name for page in RUNBOOKS.glob("*.md")} - {"README.md"}
     followed = set(re.findall(r'follow\("([\w-]+\.md)"\)', Path(__file__).read_text()))
     assert pages == followed
@@ -165,7 +165,7 @@ async def held_for_two_hours(database: Path) -> str:
     await store.open()
     job_id = await enqueue_one(store, kind="import_file", payload='{"name": "one"}', now=begun)
     lease = timedelta(days=1)
-    await claim_one(store, lines=[Line("default", 100)], kinds=["import_file"], lease=lease, now=begun)
+    await claim_one(store, levels=[QueueLevel("default", 100)], kinds=["import_file"], lease=lease, now=begun)
     await store.close()
     return str(job_id)
 
@@ -189,9 +189,9 @@ def test_a_high_error_rate_of_jobs_that_wait_for_a_retry_is_seen_stopped_and_mad
     waiting = {"queue": "default", "kind": "send_email"}
     night.until(lambda: metric(night, "scheduled", **waiting) == len(jobs), "all have failed once, and wait")
     night.until(lambda: "errors" in firing(night), "the alert fires")
-    told = night.call("doctor")
-    assert told.code == 1 and "problem: alert 'errors' (kind=send_email) has fired for" in told.out
-    assert "read docs/runbooks/high-error-rate.md" in told.out
+    reported = night.call("doctor")
+    assert reported.code == 1 and "problem: alert 'errors' (kind=send_email) has fired for" in reported.out
+    assert "read docs/runbooks/high-error-rate.md" in reported.out
     for asked in (["--text", "mail server"], ["--state", "scheduled", "--error-class", "transient"]):
         found = night.call("jobs", "list", "--kind", "send_email", *asked, "--json").json["jobs"]
         assert {job["id"] for job in found} == set(jobs), asked

@@ -59,7 +59,7 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
 
 
 @pytest.fixture
-async def house(app_url: str, tmp_path: Path) -> AsyncIterator[Register]:
+async def sports(app_url: str, tmp_path: Path) -> AsyncIterator[Register]:
     async with register(app_url, tmp_path) as made, database(made.app) as old:
         await _script(old, LEGACY.read_text())
         for table, rows in ROWS.items():
@@ -103,8 +103,8 @@ def _counts(runs: list[Imported]) -> dict[str, tuple[int, int, int, int]]:
 
 
 @pytest.mark.req("L100")
-async def test_each_row_becomes_a_job_or_a_dead_letter_or_is_told_of(house: Register) -> None:
-    runs = await import_queues(house.app)
+async def test_each_row_becomes_a_job_or_a_dead_letter_or_is_called(sports: Register) -> None:
+    runs = await import_queues(sports.app)
     assert _counts(runs) == {
         "analysis_queue": (2, 0, 1, 1),
         "elevation_queue": (2, 1, 1, 1),
@@ -117,46 +117,46 @@ async def test_each_row_becomes_a_job_or_a_dead_letter_or_is_told_of(house: Regi
     assert "template" in problems["email_out_queue"][5] and "object" in problems["email_out_queue"][6]
     assert "lipas-id" in problems["integration_out_queue"][3] and "operation-type" in problems["webhook_queue"][5]
 
-    jobs = {row["correlation_id"]: row for row in await house.views.rows("select * from jobs")}
+    jobs = {row["correlation_id"]: row for row in await sports.views.rows("select * from jobs")}
     assert len(jobs) == 12 and {row["created_by"] for row in jobs.values()} == {"import"}
     first = jobs["analysis_queue-12345"]
     assert (first["type"], first["payload"], first["status"]) == ("analysis", {"lipas-id": 12345}, "pending")
     assert first["dedup_key"] == "analysis-12345"
     assert jobs["elevation_queue-12346"]["max_attempts"] == 2, "one of its three attempts was spent"
-    later = (await house.jobs.by_correlation("email_out_queue-2"))[0]
+    later = (await sports.jobs.by_correlation("email_out_queue-2"))[0]
     assert (
         later.state is State.SCHEDULED and later.run_at is not None and abs(later.run_at - LATER) < timedelta(seconds=1)
     )
-    letters = {letter.correlation_id: letter for letter in await house.jobs.dead_letters()}
+    letters = {letter.correlation_id: letter for letter in await sports.jobs.dead_letters()}
     assert set(letters) == {"elevation_queue-12348", "email_out_queue-3", "webhook_queue-4"}
     assert "mailbox full" in (letters["email_out_queue-3"].message or "")
     assert letters["email_out_queue-3"].payload == WELCOME
 
 
 @pytest.mark.req("L100")
-async def test_a_second_import_takes_nothing_twice_also_when_the_jobs_are_gone(house: Register) -> None:
-    before = await import_queues(house.app)
-    async with house.working():
-        await house.jobs.enqueue("email", WELCOME)  # beside what was imported
-        later = (await house.jobs.by_correlation("email_out_queue-2"))[0]
-        await house.app.cancel(later.id)
-        await house.quiet()
-    assert {message["To"] for message in house.outside.delivered} == {"ada@club.example"}
-    assert len(house.outside.delivered) == 2
-    assert await house.jobs.remove_finished(timedelta(0)) > 0
-    again = await import_queues(house.app)
+async def test_a_second_import_takes_nothing_twice_also_when_the_jobs_are_gone(sports: Register) -> None:
+    before = await import_queues(sports.app)
+    async with sports.working():
+        await sports.jobs.enqueue("email", WELCOME)  # beside what was imported
+        later = (await sports.jobs.by_correlation("email_out_queue-2"))[0]
+        await sports.app.cancel(later.id)
+        await sports.quiet()
+    assert {message["To"] for message in sports.services.delivered} == {"ada@club.example"}
+    assert len(sports.services.delivered) == 2
+    assert await sports.jobs.remove_finished(timedelta(0)) > 0
+    again = await import_queues(sports.app)
     assert [(run.jobs, run.same, run.dead) for run in again] == [(0, 0, 0)] * 5
-    assert [run.bad for run in again] == [run.bad for run in before], "those are told of until somebody mends them"
-    assert await house.views.rows("select * from jobs") == []
-    assert len(await house.jobs.dead_letters()) == 3
+    assert [run.bad for run in again] == [run.bad for run in before], "those are reported until they are fixed"
+    assert await sports.views.rows("select * from jobs") == []
+    assert len(await sports.jobs.dead_letters()) == 3
 
 
 @pytest.mark.req("L100")
 async def test_an_import_that_is_cut_short_goes_on_where_it_ended(
-    house: Register, monkeypatch: pytest.MonkeyPatch
+    sports: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importer, "BATCH", 2)
-    enqueue, taken = type(house.jobs).enqueue, 0
+    enqueue, taken = type(sports.jobs).enqueue, 0
 
     async def fragile(*args: Any, **options: Any) -> Any:
         nonlocal taken
@@ -165,48 +165,48 @@ async def test_an_import_that_is_cut_short_goes_on_where_it_ended(
             raise ConnectionError("the network is gone")
         return await enqueue(*args, **options)
 
-    monkeypatch.setattr(type(house.jobs), "enqueue", fragile)
+    monkeypatch.setattr(type(sports.jobs), "enqueue", fragile)
     with pytest.raises(ConnectionError):
-        await import_queues(house.app)
-    assert len(await house.views.rows("select * from jobs")) == 2
-    await import_queues(house.app)
-    rows = await house.views.rows("select * from jobs")
+        await import_queues(sports.app)
+    assert len(await sports.views.rows("select * from jobs")) == 2
+    await import_queues(sports.app)
+    rows = await sports.views.rows("select * from jobs")
     assert len({row["correlation_id"] for row in rows}) == len(rows) == 12
 
 
 @pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
 @pytest.mark.req("L100")
-async def test_what_had_been_given_up_is_never_run_though_the_import_dies_before_it_is_buried(
-    house: Register, monkeypatch: pytest.MonkeyPatch
+async def test_what_had_been_given_up_is_never_run_though_the_import_dies_before_it_is_failed(
+    sports: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def die(*_: Any) -> None:
         raise ConnectionError("killed")
 
     with monkeypatch.context() as patch, suppress(ConnectionError):
-        patch.setattr(importer, "_bury", die)
-        await import_queues(house.app)
-    assert await house.jobs.dead_letters() == []
-    (waiting,) = await house.jobs.by_correlation("email_out_queue-3")
+        patch.setattr(importer, "_fail_given_up", die)
+        await import_queues(sports.app)
+    assert await sports.jobs.dead_letters() == []
+    (waiting,) = await sports.jobs.by_correlation("email_out_queue-3")
     assert waiting.run_at is not None and waiting.run_at > NOW + timedelta(days=300)
-    await import_queues(house.app)
-    assert len(await house.jobs.dead_letters()) == 3
+    await import_queues(sports.app)
+    assert len(await sports.jobs.dead_letters()) == 3
 
 
 @pytest.mark.req("L100")
-async def test_rows_are_found_from_the_lowest_number_that_there_can_be(house: Register) -> None:
-    async with database(house.app) as old:
+async def test_rows_are_found_from_the_lowest_number_that_there_can_be(sports: Register) -> None:
+    async with database(sports.app) as old:
         for site in (-(2**31), -1, 0):
             await _insert(old, "elevation_queue", (site, "pending", 0, None, NOW))
         await _insert(old, "email_out_queue", (-(2**31), json.dumps(WELCOME), 0, None, None, None))
-    runs = {run.queue: run for run in await import_queues(house.app)}
+    runs = {run.queue: run for run in await import_queues(sports.app)}
     assert runs["elevation_queue"].jobs + len(runs["elevation_queue"].bad) == 2 + 1 + 3
     assert runs["email_out_queue"].jobs == 2 + 1
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
 @pytest.mark.req("L100")
-async def test_a_row_that_nobody_foresaw_is_told_of_and_holds_up_no_other(house: Register) -> None:
-    async with database(house.app) as old:
+async def test_an_unexpected_row_is_reported_and_delays_no_other(sports: Register) -> None:
+    async with database(sports.app) as old:
         for row in (
             (7, "[" * 100_000, 0, None, None, None),
             (8, json.dumps(WELCOME | {"data": {"name": "a\0b"}}), 0, None, None, None),
@@ -218,26 +218,26 @@ async def test_a_row_that_nobody_foresaw_is_told_of_and_holds_up_no_other(house:
             await _insert(old, "email_out_queue", row)
         for number, synced in ((4, "soon"), (5, "2020-01-31 09:00:00")):
             await _insert(old, "integration_out_queue", (number, 12345, NOW, synced))
-    runs = {run.queue: run for run in await import_queues(house.app)}
+    runs = {run.queue: run for run in await import_queues(sports.app)}
     mails, sites = runs["email_out_queue"], runs["integration_out_queue"]
     assert set(mails.bad) >= {7, 9, 10} and all(mails.bad.values())
     assert mails.jobs + mails.dead + len(mails.bad) == 5 + 6 and mails.over == 1
-    assert "sent_at" in mails.bad[10] and len(await house.jobs.by_correlation("email_out_queue-12")) == 1
+    assert "sent_at" in mails.bad[10] and len(await sports.jobs.by_correlation("email_out_queue-12")) == 1
     assert set(sites.bad) == {3, 4} and sites.over == 2
-    (lost,) = await house.jobs.by_correlation("email_out_queue-11")
+    (lost,) = await sports.jobs.by_correlation("email_out_queue-11")
     assert lost.state is State.FAILED
 
 
 @pytest.mark.req("L100")
-async def test_an_import_that_is_killed_goes_on_where_it_ended(house: Register) -> None:
-    environment = {**os.environ, **house.config.environment(), "DUTIFUL_DATABASE_URL": house.database_url}
+async def test_an_import_that_is_killed_goes_on_where_it_ended(sports: Register) -> None:
+    environment = {**os.environ, **sports.config.environment(), "DUTIFUL_DATABASE_URL": sports.database_url}
     command = [sys.executable, "-m", "examples.sports_sites.importing"]
-    async with database(house.app) as old:
+    async with database(sports.app) as old:
         async with old.transaction():
             for number in range(1_000, 3_000):
                 spent, error = (3, "mailbox full") if number % 10 == 0 else (0, None)
                 await _insert(old, "email_out_queue", (number, json.dumps(WELCOME), spent, None, None, error))
-            await old.run("make_ledger")
+            await old.run("make_imported_rows")
 
         async def mails_are_noted() -> bool:
             return any(row["source"] == "email_out_queue" for row in await _ledger(old))
@@ -252,12 +252,12 @@ async def test_an_import_that_is_killed_goes_on_where_it_ended(house: Register) 
                 running.kill()
         assert await running.wait() == -signal.SIGKILL, "it was in the middle"
         half = await _ledger(old)
-        assert len(half) < 12 + 2_000 and {row["job_id"] for row in half} == await _jobs(house)
-        await import_queues(house.app)
+        assert len(half) < 12 + 2_000 and {row["job_id"] for row in half} == await _jobs(sports)
+        await import_queues(sports.app)
         noted = await _ledger(old)
-    assert len(noted) == 12 + 2_000 and {row["job_id"] for row in noted} == await _jobs(house)
+    assert len(noted) == 12 + 2_000 and {row["job_id"] for row in noted} == await _jobs(sports)
     given_up = {row["job_id"] for row in noted if row["error"] is not None}
-    assert len(given_up) == 3 + 200 and given_up == {str(letter.id) for letter in await house.jobs.dead_letters()}
+    assert len(given_up) == 3 + 200 and given_up == {str(letter.id) for letter in await sports.jobs.dead_letters()}
 
 
 async def _ledger(old: Database) -> list[dict[str, Any]]:
@@ -267,15 +267,15 @@ async def _ledger(old: Database) -> list[dict[str, Any]]:
     return [dict(zip(("source", "job_id", "error"), row, strict=True)) for row in old.connection.execute(statement)]
 
 
-async def _jobs(house: Register) -> set[str]:
+async def _jobs(sports: Register) -> set[str]:
     """Also those that have become dead letters."""
-    rows = await house.views.rows("select id from jobs")
-    return {str(UUID(str(row["id"]))) for row in rows} | {str(one.id) for one in await house.jobs.dead_letters()}
+    rows = await sports.views.rows("select id from jobs")
+    return {str(UUID(str(row["id"]))) for row in rows} | {str(one.id) for one in await sports.jobs.dead_letters()}
 
 
 @pytest.mark.req("L100")
-async def test_two_imports_at_once_make_each_job_once(house: Register, monkeypatch: pytest.MonkeyPatch) -> None:
-    enqueue, both = type(house.jobs).enqueue, threading.Barrier(2)
+async def test_two_imports_at_once_make_each_job_once(sports: Register, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue, both = type(sports.jobs).enqueue, threading.Barrier(2)
 
     async def together(*args: Any, **options: Any) -> Any:
         # If the second one gets so far while the first has not committed, both have found the same rows.
@@ -283,50 +283,50 @@ async def test_two_imports_at_once_make_each_job_once(house: Register, monkeypat
             both.wait(0.3)
         return await enqueue(*args, **options)
 
-    monkeypatch.setattr(type(house.jobs), "enqueue", together)
-    await asyncio.gather(*(asyncio.to_thread(_import_by_itself, house.another_app()) for _ in range(2)))
-    rows = await house.views.rows("select * from jobs")
+    monkeypatch.setattr(type(sports.jobs), "enqueue", together)
+    await asyncio.gather(*(asyncio.to_thread(_import_by_itself, sports.another_app()) for _ in range(2)))
+    rows = await sports.views.rows("select * from jobs")
     assert len({row["correlation_id"] for row in rows}) == len(rows) == 12
-    assert len(await house.jobs.dead_letters()) == 3
+    assert len(await sports.jobs.dead_letters()) == 3
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
 @pytest.mark.req("L100")
-async def test_the_command_tells_what_it_took_and_what_it_left(house: Register) -> None:
-    environment = {**os.environ, **house.config.environment(), "DUTIFUL_DATABASE_URL": house.database_url}
+async def test_the_command_prints_what_it_imported_and_what_it_left(sports: Register) -> None:
+    environment = {**os.environ, **sports.config.environment(), "DUTIFUL_DATABASE_URL": sports.database_url}
     command = [sys.executable, "-m", "examples.sports_sites.importing"]
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 1, "rows were left"
-    assert "email_out_queue: 2 jobs, 0 asked for already, 1 dead letters, 1 over, 2 bad" in done.stdout
+    assert "email_out_queue: 2 jobs, 0 enqueued already, 1 dead letters, 1 done, 2 bad" in done.stdout
     assert done.stderr.count("was left") == 6 and "row 12348 was left: status 'limbo' is none of" in done.stderr
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
 @pytest.mark.req("L37", "L100")
-async def test_a_row_whose_job_is_there_already_is_not_asked_for_a_second_time(house: Register) -> None:
-    asked = await house.jobs.enqueue("analysis", {"lipas-id": 12345}, dedup_key="analysis-12345")
-    runs = await import_queues(house.app)
+async def test_a_row_whose_job_is_there_already_is_not_asked_for_a_second_time(sports: Register) -> None:
+    asked = await sports.jobs.enqueue("analysis", {"lipas-id": 12345}, dedup_key="analysis-12345")
+    runs = await import_queues(sports.app)
     assert (runs[0].jobs, runs[0].same) == (1, 1)
-    assert [UUID(str(row["id"])) for row in await house.views.rows("select * from jobs")].count(asked.id) == 1
+    assert [UUID(str(row["id"])) for row in await sports.views.rows("select * from jobs")].count(asked.id) == 1
 
 
 @pytest.mark.req("L100")
-def test_a_database_without_the_old_queues_is_told_in_a_line_and_left_as_it_is(
+def test_a_database_without_the_old_queues_is_reported_in_a_line_and_not_changed(
     tmp_path: Path, postgres18: Postgres
 ) -> None:
     name = f"bare_{uuid4().hex}"
-    for url, told in (
+    for url, reported in (
         (f"sqlite:///{tmp_path}/dutiful.db", "there is no database"),
         (postgres18.create_database(name), "this database has no analysis_queue, elevation_queue"),
-        ("postgresql://127.0.0.1:1/nowhere", "no database answers"),
+        ("postgresql://127.0.0.1:1/nowhere", "cannot connect to the database"),
     ):
         environment = {**os.environ, "SPORTS_FOLDER": str(tmp_path), "DUTIFUL_DATABASE_URL": url}
         command = [sys.executable, "-m", "examples.sports_sites.importing"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-        assert done.stderr.startswith(told)
+        assert done.stderr.startswith(reported)
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
     with psycopg.connect(postgres18.dsn(name)) as connection:
         assert connection.execute("select count(*) from pg_stat_user_tables").fetchone() == (0,)

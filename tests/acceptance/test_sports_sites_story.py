@@ -1,4 +1,4 @@
-"""The register of sports sites tells its story."""
+"""The register of sports sites runs its story."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_the_story_ends_by_itself_and_adds_up(app_url: str) -> None:
     done = _tell("--database-url", app_url) if postgres else _tell()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert done.stdout.count("✓") == 10 and "✗" not in done.stdout
-    assert not postgres or _tables(app_url) == before, "what it made is gone, so that it can be told again"
+    assert not postgres or _tables(app_url) == before, "it removes what it made, so that it can be repeated"
 
 
 def _tables(database_url: str) -> list[tuple[str, ...]]:
@@ -36,7 +36,7 @@ def _tables(database_url: str) -> list[tuple[str, ...]]:
         return [tuple(row) for row in found]
 
 
-def test_an_address_where_nothing_answers_is_told_in_a_line() -> None:
+def test_an_address_where_nothing_answers_is_reported_in_a_line() -> None:
     done = _tell("--database-url", "postgresql://127.0.0.1:1/nowhere")
-    assert done.returncode == 2 and "no database answers" in done.stderr
+    assert done.returncode == 2 and "cannot connect to the database" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 2, "below the usage"

@@ -1,4 +1,4 @@
-"""The register's queue asked by SQL, in the words of the people who run it."""
+"""The register's queue asked by SQL, in the text of the people who run it."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ import pytest
 from sports import Register, register, until
 
 from dutiful import State
-from dutiful.core.breaker import BreakerPolicy, Entry, Sign
+from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
 from dutiful.core.job import Token
 
 COLUMNS = {
@@ -24,7 +24,7 @@ REFUSED = (apsw.Error, asyncpg.PostgresError)
 
 
 @pytest.fixture
-async def house(app_url: str, tmp_path: Path) -> AsyncIterator[Register]:
+async def sports(app_url: str, tmp_path: Path) -> AsyncIterator[Register]:
     async with register(app_url, tmp_path, retry_base="1h", retry_max="2h") as made:
         yield made
 
@@ -34,9 +34,9 @@ def _moment(value: Any) -> datetime:
 
 
 @pytest.mark.req("L1", "L9", "L10", "L11", "L12", "L13", "L14", "L18", "L19", "L20")
-async def test_a_new_job_has_every_column_with_its_default(house: Register) -> None:
+async def test_a_new_job_has_every_column_with_its_default(sports: Register) -> None:
     before = datetime.now(UTC)
-    plain = await house.row((await house.jobs.enqueue("produce-reminders")).id)
+    plain = await sports.row((await sports.jobs.enqueue("produce-reminders")).id)
     assert set(plain) == COLUMNS
     assert (plain["type"], plain["payload"], plain["status"]) == ("produce-reminders", {}, "pending")
     assert (plain["priority"], plain["attempts"], plain["max_attempts"]) == (100, 0, 3)
@@ -48,81 +48,81 @@ async def test_a_new_job_has_every_column_with_its_default(house: Register) -> N
 
 
 @pytest.mark.req("L12", "L13", "L14", "L16", "L18", "L34", "L35", "L36", "L37", "L38")
-async def test_what_was_asked_for_is_in_its_columns(house: Register) -> None:
+async def test_what_was_asked_for_is_in_its_columns(sports: Register) -> None:
     due = datetime.now(UTC) + timedelta(minutes=5)
-    asked = await house.jobs.enqueue(
+    asked = await sports.jobs.enqueue(
         "analysis", {"lipas-id": 12345}, priority=50, run_at=due, correlation_id="user-action-123",
         dedup_key="analysis-12345", max_attempts=7,
     )  # fmt: skip
-    row = await house.row(asked.id)
+    row = await sports.row(asked.id)
     assert (row["payload"], row["priority"], row["max_attempts"]) == ({"lipas-id": 12345}, 50, 7)
     assert (row["correlation_id"], row["dedup_key"]) == ("user-action-123", "analysis-12345")
     assert abs(_moment(row["run_at"]) - due) < timedelta(seconds=1)
-    again = await house.jobs.enqueue("analysis", {"lipas-id": 12345}, dedup_key="analysis-12345")
+    again = await sports.jobs.enqueue("analysis", {"lipas-id": 12345}, dedup_key="analysis-12345")
     assert (again.id, again.created) == (asked.id, False)
-    other = await house.jobs.enqueue("elevation", {"lipas-id": 12345}, dedup_key="analysis-12345")
+    other = await sports.jobs.enqueue("elevation", {"lipas-id": 12345}, dedup_key="analysis-12345")
     assert other.created, "a key is combined with the type"
 
 
 @pytest.mark.req("L15", "L17", "L20", "L21", "L22", "L23", "L24", "L26", "L28", "L29", "L47", "L88")
-async def test_a_job_is_pending_processing_completed_failed_or_dead(house: Register) -> None:
-    house.outside.hold("copy")
-    house.outside.fail("mail")
-    house.outside.closed.add("nobody@club.example")
+async def test_a_job_is_pending_processing_completed_failed_or_dead(sports: Register) -> None:
+    sports.services.hold("copy")
+    sports.services.fail("mail")
+    sports.services.closed.add("nobody@club.example")
     welcome: dict[str, Any] = {"to": "ada@club.example", "template": "welcome", "data": {"name": "Ada"}}
-    async with house.working():
-        failed = await house.jobs.enqueue("email", welcome)
-        await house.becomes(failed.id, State.SCHEDULED)
-        house.outside.mend("mail")
-        dead = await house.jobs.enqueue("email", {**welcome, "to": "nobody@club.example"})
-        await house.becomes(dead.id, State.FAILED)
-        processing = await house.jobs.enqueue("integration", {"lipas-id": 12345}, correlation_id="user-action-123")
-        await house.becomes(processing.id, State.RUNNING)
-        started = await house.row(processing.id)
-        house.outside.release("copy")
-        await house.becomes(processing.id, State.COMPLETED)
-        (_, told) = await house.jobs.by_correlation("user-action-123")
-        await house.becomes(told.id, State.COMPLETED)
+    async with sports.working():
+        failed = await sports.jobs.enqueue("email", welcome)
+        await sports.becomes(failed.id, State.SCHEDULED)
+        sports.services.repair("mail")
+        dead = await sports.jobs.enqueue("email", {**welcome, "to": "nobody@club.example"})
+        await sports.becomes(dead.id, State.FAILED)
+        processing = await sports.jobs.enqueue("integration", {"lipas-id": 12345}, correlation_id="user-action-123")
+        await sports.becomes(processing.id, State.RUNNING)
+        started = await sports.row(processing.id)
+        sports.services.release("copy")
+        await sports.becomes(processing.id, State.COMPLETED)
+        (_, reported) = await sports.jobs.by_correlation("user-action-123")
+        await sports.becomes(reported.id, State.COMPLETED)
     assert (started["status"], started["attempts"], started["completed_at"]) == ("processing", 1, None)
-    done = await house.row(processing.id)
+    done = await sports.row(processing.id)
     assert (done["status"], done["error_message"], done["last_error"]) == ("completed", None, None)
     assert done["started_at"] <= done["completed_at"] == done["updated_at"]
     # A claim looks at the clock first, and may then find what was made a moment later.
     assert _moment(done["created_at"]) <= _moment(done["started_at"]) + timedelta(seconds=1)
-    child = await house.row(told.id)
+    child = await sports.row(reported.id)
     assert (child["status"], child["type"], str(child["parent_job_id"])) == ("completed", "webhook", str(processing.id))
 
-    retried = await house.row(failed.id)
+    retried = await sports.row(failed.id)
     assert (retried["status"], retried["attempts"], retried["completed_at"]) == ("failed", 1, None)
     assert "421" in retried["error_message"] and retried["last_error"] == retried["error_message"]
     assert retried["last_error_at"] == retried["updated_at"] and retried["run_at"] > retried["last_error_at"]
-    buried = await house.row(dead.id)
-    assert (buried["status"], buried["attempts"]) == ("dead", 1) and "550" in buried["error_message"]
+    shown = await sports.row(dead.id)
+    assert (shown["status"], shown["attempts"]) == ("dead", 1) and "550" in shown["error_message"]
 
-    (letter,) = await house.views.rows("select * from dead_letter_jobs")
+    (letter,) = await sports.views.rows("select * from dead_letter_jobs")
     assert set(letter) == {
         "id", "original_job", "error_message", "error_details", "died_at", "acknowledged", "acknowledged_by",
         "acknowledged_at",
     }  # fmt: skip
-    assert str(letter["id"]) == str(dead.id) and letter["error_message"] == buried["error_message"]
+    assert str(letter["id"]) == str(dead.id) and letter["error_message"] == shown["error_message"]
     assert (letter["original_job"]["type"], letter["original_job"]["payload"]["to"]) == ("email", "nobody@club.example")
     assert letter["error_details"]["errors"][0]["type"] == "SMTPRecipientsRefused" and not letter["acknowledged"]
 
-    metrics = await house.views.rows("select * from job_metrics")
+    metrics = await sports.views.rows("select * from job_metrics")
     assert sorted((row["job_type"], row["status"]) for row in metrics) == [
         ("email", "dead"), ("email", "failed"), ("integration", "completed"), ("webhook", "completed"),
     ]  # fmt: skip
     assert all(row["duration_ms"] >= 0 and row["queue_time_ms"] >= 0 and row["recorded_at"] for row in metrics)
-    health = await house.views.rows("select * from job_queue_health order by type, status")
+    health = await sports.views.rows("select * from job_queue_health order by type, status")
     assert [(row["type"], row["status"], row["jobs"]) for row in health] == [
         ("email", "dead", 1), ("email", "failed", 1), ("integration", "completed", 1), ("webhook", "completed", 1),
     ]  # fmt: skip
 
 
 @pytest.mark.req("L12", "L25")
-async def test_the_database_refuses_any_other_status_and_a_negative_priority(house: Register) -> None:
-    job = await house.jobs.enqueue("produce-reminders")
-    postgres = house.database_url.startswith("postgres")
+async def test_the_database_refuses_any_other_status_and_a_negative_priority(sports: Register) -> None:
+    job = await sports.jobs.enqueue("produce-reminders")
+    postgres = sports.database_url.startswith("postgres")
     tables = "dutiful." if postgres else "dutiful_"
     for statement in (
         "update jobs set status = 'paused'",
@@ -133,26 +133,26 @@ async def test_the_database_refuses_any_other_status_and_a_negative_priority(hou
         f" select id, 'limbo', 0, 0, created_at from {tables}job",
     ):
         with pytest.raises(REFUSED, match=r"view|check constraint|CHECK constraint"):
-            await house.views.rows(statement)
+            await sports.views.rows(statement)
     if postgres:
         with pytest.raises(asyncpg.CheckViolationError):
-            await house.views.rows("select dutiful.enqueue('produce-reminders', p_priority => -1)")
-    assert (await house.row(job.id))["status"] == "pending"
-    assert len(await house.views.rows("select * from jobs")) == 1
+            await sports.views.rows("select dutiful.enqueue('produce-reminders', p_priority => -1)")
+    assert (await sports.row(job.id))["status"] == "pending"
+    assert len(await sports.views.rows("select * from jobs")) == 1
 
 
 @pytest.mark.req("L27", "L75")
-async def test_breakers_are_rows_that_all_processes_share(house: Register) -> None:
-    store, policy = (await house.app.client()).store, BreakerPolicy(failures=2)
-    other = house.another_app()
+async def test_breakers_are_rows_that_all_processes_share(sports: Register) -> None:
+    store, policy = (await sports.app.client()).store, BreakerPolicy(failures=2)
+    other = sports.another_app()
     async with other:
         theirs = (await other.client()).store
-        token = Token(house.app.new_id(), 1)
+        token = Token(sports.app.new_id(), 1)
         for _ in range(2):
-            entry = await theirs.enter_breaker("email-service", policy, token)
+            entry = await theirs.breakers.enter("email-service", policy, token)
             assert isinstance(entry, Entry)
-            await theirs.leave_breaker("email-service", policy, token, entry, Sign.BAD)
-    (row,) = await house.views.rows("select * from circuit_breakers where state <> 'closed'")
+            await theirs.breakers.exit("email-service", policy, token, entry, CallResult.BAD)
+    (row,) = await sports.views.rows("select * from circuit_breakers where state <> 'closed'")
     assert set(row) == {
         "service_name", "state", "failure_count", "success_count", "last_failure_at", "opened_at", "half_opened_at",
         "updated_at",
@@ -160,45 +160,47 @@ async def test_breakers_are_rows_that_all_processes_share(house: Register) -> No
     assert (row["service_name"], row["state"], row["failure_count"]) == ("email-service", "open", 2)
     assert row["success_count"] == 0 and row["half_opened_at"] is None
     assert row["last_failure_at"] == row["opened_at"] == row["updated_at"]
-    assert (await store.reset_breaker("email-service")) is not None
-    assert await house.views.rows("select * from circuit_breakers where state <> 'closed'") == []
+    assert (await store.breakers.reset("email-service")) is not None
+    assert await sports.views.rows("select * from circuit_breakers where state <> 'closed'") == []
 
 
 @pytest.mark.req("L73", "L74", "L75", "L97", "L98")
-async def test_the_questions_that_people_ask_are_answered(house: Register) -> None:
-    """On Postgres word by word as they always asked them."""
-    house.outside.fail("mail")
+async def test_the_questions_that_people_ask_are_answered(sports: Register) -> None:
+    """On Postgres exactly as users have always written them."""
+    sports.services.fail("mail")
     hour_ago = (
         "now() - interval '1 hour'"
-        if house.database_url.startswith("postgres")
+        if sports.database_url.startswith("postgres")
         else ("strftime('%FT%H:%M:%fZ', 'now', '-1 hour')")
     )
-    async with house.working():
-        parent = await house.jobs.enqueue("integration", {"lipas-id": 12345}, correlation_id="user-action-123")
-        await house.becomes(parent.id, State.COMPLETED)
-        failing = await house.jobs.enqueue("email", {"to": "a@b.example", "template": "welcome", "data": {"name": "A"}})
-        await house.becomes(failing.id, State.SCHEDULED)
+    async with sports.working():
+        parent = await sports.jobs.enqueue("integration", {"lipas-id": 12345}, correlation_id="user-action-123")
+        await sports.becomes(parent.id, State.COMPLETED)
+        failing = await sports.jobs.enqueue(
+            "email", {"to": "a@b.example", "template": "welcome", "data": {"name": "A"}}
+        )
+        await sports.becomes(failing.id, State.SCHEDULED)
 
-        async def told() -> bool:
-            return len(house.outside.heard) == 1
+        async def reported() -> bool:
+            return len(sports.services.received) == 1
 
-        await until(told)
-        await until(lambda: _all_completed(house))
-    assert not await house.views.rows(
+        await until(reported)
+        await until(lambda: _all_completed(sports))
+    assert not await sports.views.rows(
         "select id, type, status, attempts, created_at, started_at from jobs"
         f" where status = 'processing' and started_at < {hour_ago}"
     )
-    (failures,) = await house.views.rows(
+    (failures,) = await sports.views.rows(
         "select type, count(*) as failures, max(last_error_at) as latest_failure from jobs"
         f" where status = 'failed' and last_error_at > {hour_ago} group by type"
     )
     assert (failures["type"], failures["failures"]) == ("email", 1) and failures["latest_failure"] is not None
-    traced = await house.views.rows(
+    traced = await sports.views.rows(
         "select id, type, status, created_at, completed_at, error_message from jobs"
         " where correlation_id = 'user-action-123' order by created_at"
     )
     assert [(row["type"], row["status"]) for row in traced] == [("integration", "completed"), ("webhook", "completed")]
-    (pair,) = await house.views.rows(
+    (pair,) = await sports.views.rows(
         "select j1.id as parent_id, j1.type as parent_type, j2.id as child_id, j2.type as child_type"
         " from jobs j1 join jobs j2 on j1.id = j2.parent_job_id where j1.correlation_id = 'user-action-123'"
     )
@@ -206,6 +208,6 @@ async def test_the_questions_that_people_ask_are_answered(house: Register) -> No
     assert [str(pair[name]) for name in ("parent_id", "child_id")] == [str(row["id"]) for row in traced]
 
 
-async def _all_completed(house: Register) -> bool:
-    jobs = await house.jobs.by_correlation("user-action-123")
+async def _all_completed(sports: Register) -> bool:
+    jobs = await sports.jobs.by_correlation("user-action-123")
     return len(jobs) == 2 and all(job.state is State.COMPLETED for job in jobs)

@@ -58,7 +58,7 @@ class Browser:
                 else:
                     answer.set_result(message["result"])
             elif (page := self._pages.get(message.get("sessionId", ""))) is not None:
-                page.hear(message["method"], message["params"])
+                page.receive(message["method"], message["params"])
 
     async def open(self, url: str) -> "Page":
         target = await self.call("Target.createTarget", url="about:blank")
@@ -76,7 +76,7 @@ class Page:
         self._session = session
         self.problems: list[str] = []  # errors of its script, and whatever its security policy kept out
 
-    def hear(self, method: str, params: dict[str, Any]) -> None:
+    def receive(self, method: str, params: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
             self.problems.append(str(params["exceptionDetails"]))
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
@@ -124,9 +124,9 @@ async def browsing(profile: Path) -> AsyncIterator[Browser]:
     command_end, commands = os.pipe()
     answers, answer_end = os.pipe()
     # Chromium reads from descriptor 3 and writes to 4.
-    words = ["bash", "-c", f'exec chromium "$@" 3<&{command_end} 4>&{answer_end}', "chromium"]
+    command = ["bash", "-c", f'exec chromium "$@" 3<&{command_end} 4>&{answer_end}', "chromium"]
     process = await asyncio.create_subprocess_exec(
-        *words,
+        *command,
         *FLAGS,
         f"--user-data-dir={profile}",
         pass_fds=(command_end, answer_end),

@@ -7,7 +7,7 @@ import pytest
 from chromium import Page, available, browsing
 
 from databases import missing
-from examples.media_pipeline.media import shelf
+from examples.media_pipeline.media import sample_files
 from examples.media_pipeline.origin import Origin
 from examples.media_pipeline.service import media_queue
 from examples.media_pipeline.site import site
@@ -17,7 +17,7 @@ from examples.serving import serving
 
 @pytest.fixture
 def origin() -> Origin:
-    return Origin(shelf(240, 200), OLD)
+    return Origin(sample_files(240, 200), OLD)
 
 
 @pytest.fixture

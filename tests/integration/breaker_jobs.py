@@ -1,4 +1,4 @@
-"""Services that fail when they are told to, and jobs that call them under a breaker."""
+"""Services that can be made to fail, and jobs that call them under a breaker."""
 
 import asyncio
 import multiprocessing
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from dutiful import Context, Dutiful, Fixed, Retry
-from dutiful.breaker import BreakerSpec
-from dutiful.client import Client
-from dutiful.core.breaker import Breaker
+from dutiful.client.client import Client
+from dutiful.core.breaker.state import Breaker
+from dutiful.declare.breaker import BreakerSpec
 
 ONCE = Retry(max_attempts=1)
 
 
 class Service:
-    """Remembers who called, and fails as long as it is told to."""
+    """Records its calls, and fails while `failing` is set."""
 
     def __init__(self, *, failing: bool = False) -> None:
         self.failing = failing
@@ -29,11 +29,11 @@ class Service:
 
 
 async def breaker_of(client: Client, name: str) -> Breaker:
-    return next(one.breaker for one in await client.store.breakers() if one.breaker.name == name)
+    return next(one.breaker for one in await client.store.breakers.all() if one.breaker.name == name)
 
 
 def styles(app: Dutiful, service: Service, breaker: BreakerSpec) -> dict[str, Any]:
-    """The same call, under the same breaker, in every way that it can be written."""
+    """The same call under the same breaker, in every style of code."""
 
     @app.job(retry=ONCE)
     async def block(ctx: Context) -> None:
@@ -81,7 +81,7 @@ def declare_kinds(app: Dutiful) -> None:
     async def page() -> None:
         print_page()
 
-    app.kinds["process"] = process_app.kinds["process"]  # which a process finds by its module
+    app.kinds["process"] = process_app.kinds["process"]  # found in the process by its module
 
 
 def print_page() -> None:
@@ -108,7 +108,7 @@ async def analyse() -> None:
 
 
 async def visit() -> None:
-    """Call the grid, which is "up", "down", or keeps everybody waiting until it is one of them."""
+    """Call the grid, which is "up" or "down", or "held" until it is one of them."""
     note("call")
     while grid_is("held"):  # noqa: ASYNC110 - another process changes it
         await asyncio.sleep(0.01)
@@ -153,7 +153,7 @@ def feed_undeclared() -> str:
 
 
 def import_slowly() -> None:
-    """In a job's process, take as long to import this as the test wants."""
+    """In a job's process, wait during the import until the test ends the wait."""
     imported = os.environ.get("BREAKER_IMPORTED")
     if imported is not None and multiprocessing.parent_process() is not None:
         note("importing")

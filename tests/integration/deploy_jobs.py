@@ -1,4 +1,4 @@
-"""One app in two releases, `before` and `after`: a kind is new, one is gone, one has a payload of a new version."""
+"""One app in two releases, `before` and `after`: one kind is new, one is removed, one has a new payload version."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ DIARY = "DEPLOY_DIARY"
 
 
 def diary() -> Iterator[int]:
-    """What both releases share: the file in which each run is one line."""
+    """The file of both releases in which each run is one line."""
     file = os.open(os.environ[DIARY], os.O_APPEND | os.O_CREAT | os.O_WRONLY)
     yield file
     os.close(file)

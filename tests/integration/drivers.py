@@ -1,4 +1,4 @@
-"""The same few words for every way in which a user may hold a Postgres transaction."""
+"""One interface for every way in which a user may have a Postgres transaction open."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,8 +19,8 @@ BLOCKING = ["psycopg", "sqlalchemy connection", "sqlalchemy session", "django"]
 
 
 @dataclass
-class Held:
-    """An open transaction: `within` is what the user has in hand."""
+class OpenTransaction:
+    """An open transaction; `within` is the user's connection or session."""
 
     within: Any
     execute: Callable[[str], Any]
@@ -33,17 +33,17 @@ def dialect(url: str, driver: str) -> str:
 
 
 @asynccontextmanager
-async def holding(driver: str, url: str) -> AsyncIterator[Held]:
+async def open_transaction(driver: str, url: str) -> AsyncIterator[OpenTransaction]:
     match driver:
         case "asyncpg":
-            connection = await asyncpg.connect(url, statement_cache_size=0)  # as one does behind a pooler
+            connection = await asyncpg.connect(url, statement_cache_size=0)  # as behind a pooler
             transaction = connection.transaction()
             await transaction.start()
-            yield Held(connection, connection.execute, transaction.commit, transaction.rollback)
+            yield OpenTransaction(connection, connection.execute, transaction.commit, transaction.rollback)
             await connection.close()
         case "psycopg":
             async with await psycopg.AsyncConnection.connect(url) as own:
-                yield Held(own, own.execute, own.commit, own.rollback)
+                yield OpenTransaction(own, own.execute, own.commit, own.rollback)
         case _:
             engine = create_async_engine(dialect(url, "psycopg" if "psycopg" in driver else "asyncpg"))
             held: Any = engine.connect() if "connection" in driver else AsyncSession(engine)
@@ -53,31 +53,32 @@ async def holding(driver: str, url: str) -> AsyncIterator[Held]:
                     answer: Awaitable[Any] = opened.execute(sqlalchemy.text(statement))
                     return answer
 
-                yield Held(opened, execute, opened.commit, opened.rollback)
+                yield OpenTransaction(opened, execute, opened.commit, opened.rollback)
             await engine.dispose()
 
 
 @contextmanager
-def holding_sync(driver: str, url: str) -> Iterator[Held]:
+def open_transaction_sync(driver: str, url: str) -> Iterator[OpenTransaction]:
     match driver:
         case "psycopg":
             with psycopg.connect(url) as own:
-                yield Held(own, own.execute, own.commit, own.rollback)
+                yield OpenTransaction(own, own.execute, own.commit, own.rollback)
         case "django":
             wrapper = django_connection(url)
             wrapper.set_autocommit(False)
-            yield Held(wrapper, lambda statement: run(wrapper, statement), wrapper.commit, wrapper.rollback)
+            yield OpenTransaction(wrapper, lambda statement: run(wrapper, statement), wrapper.commit, wrapper.rollback)
             wrapper.close()
         case _:
             engine = sqlalchemy.create_engine(dialect(url, "psycopg"))
             held: Any = engine.connect() if "connection" in driver else Session(engine)
             with held as opened:
-                yield Held(opened, lambda s: opened.execute(sqlalchemy.text(s)), opened.commit, opened.rollback)
+                execute_sync = lambda statement: opened.execute(sqlalchemy.text(statement))  # noqa: E731
+                yield OpenTransaction(opened, execute_sync, opened.commit, opened.rollback)
             engine.dispose()
 
 
 def django_connection(url: str, alias: str = "default") -> Any:
-    """A connection as `django.db.connections` would make it, without the project around it."""
+    """A connection as `django.db.connections` makes it, without a Django project."""
     if not django_settings.configured:
         django_settings.configure(DATABASES={})
         django.setup()

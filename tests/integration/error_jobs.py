@@ -1,4 +1,4 @@
-"""Kinds of each mode that fail as they are told; at module level, where a process can find them."""
+"""Kinds of each mode that fail as their payload says; at module level, where a process finds them."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ KEY = "sk_live_" + "4eC39HqLyjWDarjtT1zdp7dc"
 
 
 class Answered(Exception):
-    """As HTTP clients raise it."""
+    """An error as HTTP clients raise it."""
 
     def __init__(self, status: int, headers: dict[str, str]) -> None:
         super().__init__(f"it answered {status}")
@@ -20,7 +20,7 @@ class NoSuchUser(Fail): ...
 
 
 class Closed(Exception):
-    """The policy knows it."""
+    """An error that the policy names."""
 
 
 POLICY = Retry(

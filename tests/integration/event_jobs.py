@@ -1,4 +1,4 @@
-"""Kinds whose stories are told, at module level, where a worker of its own finds them; and patience with streams."""
+"""Kinds at module level, where a worker process finds them; and helpers that read streams."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,12 +26,12 @@ async def upload(ctx: Context, download: int) -> int:
 async def flaky(ctx: Context, works_at: int) -> str:
     if ctx.attempt < works_at:
         raise ValueError("not yet")
-    await asyncio.sleep(0.5)  # so that no hint of its beginning is left to tell of its end
+    await asyncio.sleep(0.5)  # so that no hint of its start is left to announce its end
     return "done"
 
 
-async def told(stream: EventStream, until: Callable[[Any], bool], limit: float = 20) -> list[Any]:
-    """What the stream yields, up to the first item of which `until` is true."""
+async def read_until(stream: EventStream, until: Callable[[Any], bool], limit: float = 20) -> list[Any]:
+    """Returns the items of the stream up to the first for which `until` is true."""
     items: list[Any] = []
     async with asyncio.timeout(limit):
         async for item in stream:
@@ -52,6 +52,6 @@ def reaching(count: int, fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def types(items: list[Any]) -> list[str]:
-    """The types of the events, of progress in a row only one: how often it is told is nobody's promise."""
+    """The types of the events; of several progress events in a row only one, because their number is not promised."""
     found = [str(item.type) for item in items if isinstance(item, Event)]
     return [kind for n, kind in enumerate(found) if not (kind == "progress" and n and found[n - 1] == kind)]

@@ -1,4 +1,4 @@
-"""Jobs that kill, block, wait and count: what the workers of the fault tests run."""
+"""Jobs that kill, block, wait and count, for the workers of the fault tests."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from uuid import UUID
 from dutiful import Context, Dutiful
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.faults import Fleet, WorkerProcess
+from faults import Fleet, WorkerProcess
 
 app = Dutiful()
 ticking = Dutiful()
@@ -25,48 +25,48 @@ FLOOD = 200
 
 @app.job(max_crashes=1000)
 async def brief(ctx: Context, milliseconds: int) -> None:
-    write_down(ctx.job_id)
+    record_start(ctx.job_id)
     await asyncio.sleep(milliseconds / 1000)
 
 
 @app.job(queue="long", max_crashes=1000)
 async def lengthy(ctx: Context, seconds: float) -> None:
-    write_down(ctx.job_id)
+    record_start(ctx.job_id)
     await asyncio.sleep(seconds)
 
 
 @app.job
 async def nothing(ctx: Context) -> int:
-    write_down(ctx.job_id)
+    record_start(ctx.job_id)
     return os.getpid()
 
 
 @app.job
 async def killer(ctx: Context) -> None:
-    write_down(ctx.job_id)
+    record_start(ctx.job_id)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.job(timeout="2s")
 async def stuck(ctx: Context) -> None:
-    """Holds the event loop for an hour."""
-    write_down(ctx.job_id)
+    """Blocks the event loop for an hour."""
+    record_start(ctx.job_id)
     time.sleep(3600)  # noqa: ASYNC251 - the fault itself
 
 
 @app.job
-async def deaf(ctx: Context, gate: str) -> int:
-    """Holds the event loop until the file `gate` is there, so that nobody can tell it anything."""
-    write_down(ctx.job_id)
+async def block_loop(ctx: Context, gate: str) -> int:
+    """Blocks the event loop until the file `gate` exists, so that it cannot be cancelled."""
+    record_start(ctx.job_id)
     while shut(gate):
         time.sleep(LOOK)  # noqa: ASYNC251 - the fault itself
     return os.getpid()
 
 
 @app.job
-async def patient(ctx: Context, gate: str) -> int:
-    """Waits until the file `gate` is there; when it is interrupted instead, it leaves a file `gate`.interrupted."""
-    write_down(ctx.job_id)
+async def wait(ctx: Context, gate: str) -> int:
+    """Waits until the file `gate` exists; if it is interrupted instead, it makes a file `gate`.interrupted."""
+    record_start(ctx.job_id)
     try:
         while shut(gate):  # noqa: ASYNC110 - another process opens it
             await asyncio.sleep(LOOK)
@@ -77,9 +77,9 @@ async def patient(ctx: Context, gate: str) -> int:
 
 
 @app.job
-def stubborn(ctx: Context, gate: str) -> int:
-    """Waits in a thread, and heeds nobody."""
-    write_down(ctx.job_id)
+def ignore_cancel_in_thread(ctx: Context, gate: str) -> int:
+    """Waits in a thread, and ignores cancellation."""
+    record_start(ctx.job_id)
     while True:
         with contextlib.suppress(Exception):
             while shut(gate):
@@ -88,9 +88,9 @@ def stubborn(ctx: Context, gate: str) -> int:
 
 
 @app.job
-async def unmoved(ctx: Context, gate: str) -> int:
-    """Waits on the event loop, and heeds nobody."""
-    write_down(ctx.job_id)
+async def ignore_cancel(ctx: Context, gate: str) -> int:
+    """Waits on the event loop, and ignores cancellation."""
+    record_start(ctx.job_id)
     while shut(gate):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(LOOK)
@@ -98,56 +98,56 @@ async def unmoved(ctx: Context, gate: str) -> int:
 
 
 @app.job
-async def entangled(ctx: Context, gate: str) -> int:
-    """Waits for a thread that heeds nobody."""
-    return await asyncio.to_thread(stubborn, ctx, gate)
+async def await_thread(ctx: Context, gate: str) -> int:
+    """Waits for a thread that ignores cancellation."""
+    return await asyncio.to_thread(ignore_cancel_in_thread, ctx, gate)
 
 
 @app.job(process=True, timeout="never")
-def engrossed(told: str) -> None:
-    """Tells the file which process it is, and then computes for hours in C, where no thread beside it can run."""
-    Path(told).write_text(str(os.getpid()))
+def compute_in_c(pid_file: str) -> None:
+    """Writes its process id to the file, and computes for hours in C, where no other thread can run."""
+    Path(pid_file).write_text(str(os.getpid()))
     sum(range(10**13))
 
 
 @app.job(queue="inert")
 async def inert() -> None:
-    """For those that only want to write."""
+    """A kind of which jobs are only enqueued."""
 
 
 @app.job
-async def voluminous(ctx: Context, gate: str) -> str:
-    """Waits until the file `gate` is there, and then has a result that takes room."""
-    await patient(ctx, gate)
+async def large_result(ctx: Context, gate: str) -> str:
+    """Waits until the file `gate` exists, and then has a large result."""
+    await wait(ctx, gate)
     return "x" * BULK
 
 
 @app.job
-async def bulky(ctx: Context, text: str) -> None:
-    """Takes room while it waits."""
-    write_down(ctx.job_id)
+async def large_payload(ctx: Context, text: str) -> None:
+    """A job with a large payload."""
+    record_start(ctx.job_id)
 
 
 @ticking.job
 async def tick(ctx: Context) -> None:
-    write_down(ctx.job_id)
+    record_start(ctx.job_id)
 
 
 @ticking.job(queue="later")
 async def later(ctx: Context) -> None:
-    write_down(ctx.job_id)
+    record_start(ctx.job_id)
 
 
 ticking.schedule(tick, every="1s", catch_up="all")
 
 
 def shut(gate: str) -> bool:
-    """Whether there is neither the file `gate` nor one of this process alone."""
+    """Whether neither the file `gate` nor the one of this process exists."""
     return not Path(gate).exists() and not Path(f"{gate}.{os.getpid()}").exists()
 
 
 def gate_of(gate: Path, worker: WorkerProcess) -> Path:
-    """The gate of one worker alone."""
+    """The gate of one worker."""
     return gate.with_name(f"{gate.name}.{worker.pid}")
 
 
@@ -155,8 +155,8 @@ def mark_interrupted(gate: str) -> None:
     Path(f"{gate}.interrupted").touch()
 
 
-def write_down(job_id: UUID) -> None:
-    """One line for each time that a handler was started: short enough to be appended in one piece."""
+def record_start(job_id: UUID) -> None:
+    """Append one line for each start of a handler; it is short enough to be written atomically."""
     path = os.environ.get(DIARY)
     if path:
         diary = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -165,15 +165,15 @@ def write_down(job_id: UUID) -> None:
 
 
 def executions(folder: Path) -> list[UUID]:
-    """Which jobs were started, once for each time."""
+    """The jobs that were started, once for each start."""
     diary = folder / "diary"
     lines = diary.read_text().splitlines() if diary.exists() else []
-    return [UUID(line) for line in lines if len(line) == 36]  # the last one may be half written
+    return [UUID(line) for line in lines if len(line) == 36]  # the last line may be incomplete
 
 
 @asynccontextmanager
 async def fleet(store: Store, folder: Path, *, of: Dutiful = app, **settings: str) -> AsyncIterator[Fleet]:
-    """Workers on the database of `store`, and the app itself opened on it, for enqueueing; DUTIFUL_* are `settings`."""
+    """Workers on the database of `store`, with the app opened on it; `settings` become DUTIFUL_* variables."""
     url = address(store)
     environment = {f"DUTIFUL_{name.upper()}": value for name, value in settings.items()}
     environment[DIARY] = str(folder / "diary")
@@ -191,7 +191,7 @@ def address(store: Store) -> str:
 
 
 async def flood() -> None:
-    """Enqueue as fast as it goes, and say how much was acknowledged."""
+    """Enqueue as fast as possible, and print how many jobs were acknowledged."""
     while True:
         await inert.enqueue_many({} for _ in range(FLOOD))
         print(FLOOD, flush=True)

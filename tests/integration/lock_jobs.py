@@ -1,4 +1,4 @@
-"""Jobs that take locks and write down when they were inside, and looks at who holds and who waits."""
+"""Jobs that take locks and record when they held them, and counts of holders and waiters."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ import asyncpg
 from fault_jobs import LOOK, shut
 
 from dutiful import Context, Dutiful, LaneSettings, Retry
-from dutiful.testing.faults import until
+from faults import until
 
 app = Dutiful()
 ONCE = Retry(max_attempts=1)
@@ -51,7 +51,7 @@ def note(line: str) -> None:
 
 
 class Room:
-    """Where only one is allowed: how many were, and who came in which order."""
+    """A critical section that records how many were inside at once, and in which order."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -79,9 +79,9 @@ def another(app: Dutiful, **settings: Any) -> Dutiful:
 
 
 async def locks(url: str) -> tuple[int, int]:
-    """How many locks are held, and how many waited for, in the whole fleet, whichever way they are kept."""
+    """How many locks are held and how many are waited for in the whole fleet, in either mode."""
     if url.startswith("sqlite"):
-        # Not by the sqlite3 module: closed by another copy of the library, the file would lose the locks of ours.
+        # Not by the sqlite3 module, because another copy of the library drops our file locks when it closes the file.
         with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as db:
             db.setbusytimeout(5000)
             tables = [db.execute(f"select count(*) from {name}") for name in ("dutiful_lock", "dutiful_lock_wait")]
@@ -106,7 +106,7 @@ async def until_locks(url: str, held: int, waiting: int) -> None:
     try:
         await until(look, f"{held} locks are held and {waiting} waited for", within=20)
     except AssertionError as error:
-        error.add_note(f"seen were {seen}")
+        error.add_note(f"the last counts were {seen}")
         raise
 
 

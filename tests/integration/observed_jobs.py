@@ -14,14 +14,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 
 from dutiful import Dutiful, Retry
 
-SECRET = "walrus-4711"  # what the payloads say
+SECRET = "walrus-4711"  # in every payload
 app = Dutiful()
 log = logging.getLogger("shop")
 tracer = trace.get_tracer("shop")
 
 
 class FileExporter(SpanExporter):
-    """A line a span, from whatever process."""
+    """Appends a line for each span, from any process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,12 +68,12 @@ def forger(what: str) -> None:
 
 
 def producer(*kinds: str) -> list[str]:
-    """The command that makes a job of each, in a process of its own."""
+    """The command that enqueues a job of each kind, in a process of its own."""
     return [sys.executable, "-c", f"import observed_jobs; observed_jobs.produce(*{kinds!r})"]
 
 
 def produce(*kinds: str) -> None:
-    """From blocking code, as one request."""
+    """Enqueue jobs from blocking code, as one request."""
     with tracer.start_as_current_span("request"):
         for name in kinds:
             app.kinds[name].sync.options(correlation_id="order 7", tenant="acme").enqueue(what=SECRET)

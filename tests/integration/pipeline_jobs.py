@@ -1,4 +1,4 @@
-"""A pipeline whose worker is killed: in a phase that waits at a gate, or by the condition of the next one."""
+"""A pipeline whose worker is killed: in a phase that waits for a file, or by the condition of the next phase."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ def write_down(phase: str) -> None:
 
 
 def kill_once(ctx: Context) -> bool:
-    """Kill this worker between two phases, unless that was done before."""
+    """Kill this worker between two phases, but only once."""
     mark = Path(ctx.payload["killed"])
     if not mark.exists():
         mark.touch()

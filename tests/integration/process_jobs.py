@@ -1,4 +1,4 @@
-"""Kinds of each mode that do what they are told; at module level, where a process can find them."""
+"""Kinds of each mode that do what their payload says; at module level, where a process finds them."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ class Broken(Exception):
 
 
 class Limited(RetryAfter):
-    """Has no delay, for it does not call its base."""
+    """Has no delay, because it does not call its base."""
 
     def __init__(self, response: str) -> None:
         self.response = response
@@ -84,42 +84,42 @@ CONTROLS: dict[str, Exception] = {
 }
 
 
-# --- jobs that never end by themselves; they tell the file who they are
+# --- jobs that never end by themselves; they write their process id to a file
 
 
 @app.job(name="hang on loop", timeout="10m")
-async def hang_on_loop(told: str) -> None:
-    await asyncio.to_thread(Path(told).write_text, "here")
+async def hang_on_loop(pid_file: str) -> None:
+    await asyncio.to_thread(Path(pid_file).write_text, "here")
     await asyncio.Event().wait()
 
 
 @app.job(name="hang in thread", timeout="10m")
-def hang_in_thread(told: str) -> None:
-    Path(told).write_text("here")
+def hang_in_thread(pid_file: str) -> None:
+    Path(pid_file).write_text("here")
     while True:
         time.sleep(0.005)
 
 
 @app.job(name="hang in process", process=True, timeout="10m")
-def hang_in_process(told: str) -> None:
-    Path(told).write_text(str(os.getpid()))
+def hang_in_process(pid_file: str) -> None:
+    Path(pid_file).write_text(str(os.getpid()))
     time.sleep(600)
 
 
 @app.job(name="late on loop", timeout="100ms", retry=Retry(max_attempts=1))
-async def late_on_loop(told: str) -> None:
+async def late_on_loop(pid_file: str) -> None:
     await asyncio.Event().wait()
 
 
 @app.job(name="late in thread", timeout="100ms", retry=Retry(max_attempts=1))
-def late_in_thread(told: str) -> None:
+def late_in_thread(pid_file: str) -> None:
     while True:
         time.sleep(0.005)
 
 
 @app.job(name="late in process", process=True, timeout="100ms", retry=Retry(max_attempts=1))
-def late_in_process(told: str) -> None:
-    Path(told).write_text(str(os.getpid()))
+def late_in_process(pid_file: str) -> None:
+    Path(pid_file).write_text(str(os.getpid()))
     time.sleep(600)
 
 
@@ -130,8 +130,8 @@ def takes_a_moment() -> int:
 
 
 @app.job(name="waits in process", process=True, timeout="10m", retry=Retry(max_attempts=1))
-def waits_in_process(told: str, gate: str) -> int:
-    Path(told).write_text(str(os.getpid()))
+def waits_in_process(pid_file: str, gate: str) -> int:
+    Path(pid_file).write_text(str(os.getpid()))
     while not Path(gate).exists():
         time.sleep(0.005)
     return os.getpid()

@@ -11,7 +11,7 @@ from typing import Any
 from standardwebhooks import Webhook
 from working import eventually
 
-from dutiful.core.webhook import new_secret
+from dutiful.core.webhooks.message import new_secret
 
 SECRET = new_secret(b"s" * 32)
 Reply = Callable[["Call", asyncio.StreamWriter], Awaitable[None]]
@@ -24,13 +24,13 @@ class Call:
     body: bytes
 
     def verified(self, secret: str = SECRET) -> Any:
-        """What it says, if its signature is right."""
+        """Its message, if the signature is right."""
         return Webhook(secret).verify(self.body, self.headers)
 
 
 @dataclass
 class Receiver:
-    """Answers each call as the next of `replies` says, and then as the last one does."""
+    """Answers each call with the next of `replies`, and then always with the last."""
 
     replies: Sequence[Reply]
     calls: list[Call] = field(default_factory=list)
@@ -55,15 +55,15 @@ class Receiver:
         writer.close()
 
     async def called(self, times: int = 1) -> list[Call]:
-        async def look() -> bool:
+        async def arrived() -> bool:
             return len(self.calls) >= times
 
-        await eventually(look)
+        await eventually(arrived)
         return self.calls
 
     @property
-    def told(self) -> list[str]:
-        """The public ids of the jobs that it heard of."""
+    def received(self) -> list[str]:
+        """The public ids of the jobs in its calls."""
         return [json.loads(call.body)["data"]["id"] for call in self.calls]
 
 
@@ -116,8 +116,8 @@ async def drip(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)
 
 
-async def babble(call: Call, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"SMTP says hello\r\n\r\n")
+async def send_garbage(call: Call, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"220 smtp.example ready\r\n\r\n")
     await writer.drain()
 
 

@@ -1,4 +1,4 @@
-"""Alerts through the real service: from real rows to those who are told."""
+"""Alerts through the real service: from rows to webhooks."""
 
 import asyncio
 import logging
@@ -6,26 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from operating import of_acme, operator
 from receivers import SECRET, Receiver, receiving
-from working import eventually, working
-
-from dutiful import Dutiful, UsageError
-from dutiful.alert import BUILT_IN, read_alert
-from dutiful.alerting import AlertChange
-from dutiful.core.alert import Alert, AlertRule, AlertState
-from dutiful.core.errors import NotAllowed
-from dutiful.core.metric import Sample
-from dutiful.core.outcome import Failed
-from dutiful.duties import WorkerRecord
-from dutiful.measuring import Tally
-from dutiful.observe.measure import measure
-from dutiful.outbox import WebhookPost
-from dutiful.services.alerts import KEEP, Alerts
-from dutiful.store import Store
-from dutiful.testing.store_suite.builders import (
+from suite.builders import (
     ADA,
     KIND,
     OOPS,
@@ -36,12 +22,27 @@ from dutiful.testing.store_suite.builders import (
     settle,
     start_one,
 )
-from dutiful.testing.store_suite.outbox import webhook
-from dutiful.working import Line
+from suite.webhooks import webhook
+from working import eventually, working
+
+from dutiful import Dutiful, UsageError
+from dutiful.core.errors import NotAllowed
+from dutiful.core.metrics.alert import Alert, AlertRule, AlertState
+from dutiful.core.metrics.catalogue import Sample
+from dutiful.core.outcome import Failed
+from dutiful.declare.alert import BUILT_IN, read_alert
+from dutiful.maintenance.alerts import KEEP, AlertChecker
+from dutiful.observe.measure import measure
+from dutiful.store import Store
+from dutiful.store.alerts import AlertChange
+from dutiful.store.claims import QueueLevel
+from dutiful.store.metrics import AttemptStats
+from dutiful.store.webhooks import WebhookPost
+from dutiful.store.workers import LaneRecord, WorkerRecord
 
 OK, PENDING, FIRING = AlertState.OK, AlertState.PENDING, AlertState.FIRING
 MINUTE = timedelta(minutes=1)
-HOUR = 60 * MINUTE  # between two looks that are meant, where a test looks only when something is to change
+HOUR = 60 * MINUTE  # the declared interval, where a test checks only when something is to change
 RULE = AlertRule(name="deep", metric="pending_total", above=5, hold=5 * MINUTE, summary="too deep")
 
 
@@ -55,24 +56,27 @@ class Watch:
     """All five built-in rules on what the store really holds."""
 
     def __init__(self, store: Store) -> None:
-        self.service = Alerts(store, BUILT_IN, lambda now: measure(store, now=now), HOUR)
+        self.service = AlertChecker(store.alerts, BUILT_IN, lambda now: measure(store, now=now), HOUR)
         self.store = store
 
     async def states(self, now: datetime) -> dict[str, AlertState]:
-        """By "rule series", once it has looked at this time."""
-        await self.service.once(now)
-        return {f"{alert.rule} {alert.series}".strip(): alert.state for alert in await self.store.alerts()}
+        """By "rule series", after a check at this time."""
+        await self.service.check(now)
+        return {f"{alert.rule} {alert.series}".strip(): alert.state for alert in await self.store.alerts.all()}
 
 
 @pytest.fixture
 async def watch(store: Store) -> Watch:
-    await store.put_webhooks([webhook("pager", alerts=True, states=[])])
+    await store.webhooks.put([webhook("pager", alerts=True, states=[])])
     return Watch(store)
 
 
 async def events(store: Store) -> list[str]:
-    """What the pager was told, the oldest first."""
-    return [f"{post.event} {post.data['rule']} {post.data['series']}".strip() for post in (await store.posts())[::-1]]
+    """What the pager has received, the oldest first."""
+    return [
+        f"{post.event} {post.data['rule']} {post.data['series']}".strip()
+        for post in (await store.webhooks.posts())[::-1]
+    ]
 
 
 @pytest.mark.req("L81")
@@ -97,26 +101,26 @@ async def test_more_than_500_jobs_that_wait_for_5_minutes_fire_until_they_are_fe
 
 @pytest.mark.req("L82")
 async def test_a_kind_that_fails_more_than_1_in_10_fires_and_no_other_does(watch: Watch, now: datetime) -> None:
-    def tallies(kind: str, failed: int, completed: int) -> list[Tally]:
+    def tallies(kind: str, failed: int, completed: int) -> list[AttemptStats]:
         return [
-            Tally(kind=kind, outcome="retried", count=failed),
-            Tally(kind=kind, outcome="completed", count=completed),
+            AttemptStats(kind=kind, outcome="retried", count=failed),
+            AttemptStats(kind=kind, outcome="completed", count=completed),
         ]
 
     counted = [*tallies("bad", 2, 17), *tallies("good", 1, 9), *tallies("rare", 1, 0)]
-    await watch.store.tally(ADA, 1, counted, now=now)
+    await watch.store.metrics.add(ADA, 1, counted, now=now)
 
     assert await watch.states(now) == {"errors kind=bad": FIRING}
-    await watch.store.tally(ADA, 2, tallies("bad", 0, 20), now=now)
+    await watch.store.metrics.add(ADA, 2, tallies("bad", 0, 20), now=now)
     assert await watch.states(now) == {"errors kind=bad": FIRING}  # 2 of 39 are more than 5 %
-    await watch.store.tally(ADA, 3, tallies("bad", 0, 2), now=now)
+    await watch.store.metrics.add(ADA, 3, tallies("bad", 0, 2), now=now)
     assert await watch.states(now + timedelta(seconds=1)) == {"errors kind=bad": OK}
     assert await events(watch.store) == ["alert.firing errors kind=bad", "alert.cleared errors kind=bad"]
 
 
 @pytest.mark.req("L82")
 async def test_failures_that_are_long_past_are_over(watch: Watch, now: datetime) -> None:
-    await watch.store.tally(ADA, 1, [Tally(kind="bad", outcome="failed", count=10)], now=now)
+    await watch.store.metrics.add(ADA, 1, [AttemptStats(kind="bad", outcome="failed", count=10)], now=now)
 
     assert await watch.states(now) == {"errors kind=bad": FIRING}
     assert await watch.states(now + 10 * MINUTE) == {"errors kind=bad": FIRING}  # it may only run rarely
@@ -127,7 +131,7 @@ async def test_failures_that_are_long_past_are_over(watch: Watch, now: datetime)
 async def test_a_job_that_was_to_be_tried_later_is_not_late_when_it_is_due_again(watch: Watch, now: datetime) -> None:
     tried = await start_one(watch.store, queue="mail", now=now)
     await settle(watch.store, tried, Failed(OOPS, retry_after=120 * MINUTE), now=now)
-    await watch.store.promote(10, now=now + 121 * MINUTE)
+    await watch.store.promotion.promote(10, now=now + 121 * MINUTE)
 
     assert await watch.states(now + 121 * MINUTE) == {}
     assert await watch.states(now + 181 * MINUTE) == {"late queue=mail": FIRING}
@@ -135,26 +139,26 @@ async def test_a_job_that_was_to_be_tried_later_is_not_late_when_it_is_due_again
 
 async def test_a_series_that_below_names_is_0_when_it_is_not_there(store: Store, now: datetime) -> None:
     rule = read_alert("idle", "running", below=1, where={"queue": "mail", "kind": KIND})
-    service = Alerts(store, {"idle": rule}, lambda now: measure(store, now=now), MINUTE)
-    await service.once(now)
-    (fires,) = await store.alerts()
+    service = AlertChecker(store.alerts, {"idle": rule}, lambda now: measure(store, now=now), MINUTE)
+    await service.check(now)
+    (fires,) = await store.alerts.all()
     await start_one(store, queue="mail", now=now)
 
-    await service.once(now + MINUTE)
+    await service.check(now + MINUTE)
 
-    (over,) = await store.alerts()
+    (over,) = await store.alerts.all()
     assert (fires.state, fires.value, over.state, over.value) == (FIRING, 0, OK, 1)
 
 
 @pytest.mark.req("L83")
 async def test_a_fast_lane_that_is_full_for_2_minutes_fires_until_there_is_room(watch: Watch, now: datetime) -> None:
     async def beat(busy: int) -> None:
-        lane = {"slots": 20, "busy": busy, "utilisation": busy / 20}
-        lanes = {"fast": {**lane, "queues": ["fast"]}, "general": {**lane, "queues": ["*"]}}
+        fast = LaneRecord(slots=20, busy=busy, utilisation=busy / 20, queues=("fast",))
+        lanes = {"fast": fast, "general": msgspec.structs.replace(fast, queues=("*",))}
         record = WorkerRecord(
             id=ADA, name="ada", host="here", pid=1, started_at=now, seen_at=now, lanes=lanes, kinds=[]
         )
-        await watch.store.beat(record, timedelta(hours=1))
+        await watch.store.workers.heartbeat(record, timedelta(hours=1))
 
     await beat(18)
     assert await watch.states(now) == {}
@@ -180,17 +184,17 @@ async def test_a_job_that_is_due_for_over_an_hour_fires_for_its_queue_until_it_i
 
     assert await watch.states(now + 59 * MINUTE) == {}
     assert await watch.states(now + 61 * MINUTE) == {"late queue=mail": FIRING}
-    await claim(watch.store, lines=[Line("mail", 100)], now=now)
+    await claim(watch.store, levels=[QueueLevel("mail", 100)], now=now)
     assert await watch.states(now + 62 * MINUTE) == {"late queue=mail": OK}
     assert await events(watch.store) == ["alert.firing late queue=mail", "alert.cleared late queue=mail"]
 
 
 @pytest.mark.req("L85")
 async def test_a_breaker_that_is_open_fires_until_it_is_closed(watch: Watch, now: datetime) -> None:
-    await watch.store.force_breaker("email-service", timedelta(hours=1), now=now)
+    await watch.store.breakers.force("email-service", timedelta(hours=1), now=now)
 
     assert await watch.states(now) == {"breaker-open breaker=email-service": FIRING}
-    await watch.store.reset_breaker("email-service", now=now)
+    await watch.store.breakers.reset("email-service", now=now)
     assert await watch.states(now) == {"breaker-open breaker=email-service": OK}
     assert len(await events(watch.store)) == 2
 
@@ -207,10 +211,10 @@ def saying(*values: float | None) -> Any:
 
 
 async def states(store: Store) -> list[AlertState]:
-    return [alert.state for alert in await store.alerts()]
+    return [alert.state for alert in await store.alerts.all()]
 
 
-async def test_a_hold_outlives_whoever_watched(store: Store, now: datetime) -> None:
+async def test_a_hold_outlives_the_worker_that_checked(store: Store, now: datetime) -> None:
     died = asyncio.Event()
 
     async def hang(now: datetime) -> Sequence[Sample]:
@@ -218,171 +222,171 @@ async def test_a_hold_outlives_whoever_watched(store: Store, now: datetime) -> N
         await asyncio.Event().wait()
         return []
 
-    first = Alerts(store, {"deep": RULE}, saying(6), MINUTE)
-    await first.once(now)
+    first = AlertChecker(store.alerts, {"deep": RULE}, saying(6), MINUTE)
+    await first.check(now)
     first._measure = hang
-    dying = asyncio.create_task(first.once(now + MINUTE))
+    dying = asyncio.create_task(first.check(now + MINUTE))
     await died.wait()
     dying.cancel()
     await asyncio.wait({dying})
 
-    second = Alerts(store, {"deep": RULE}, saying(7, 7, 7, 8), MINUTE)
-    for minutes in (1.9, 3, 4):  # the lead is free for a while, and whoever takes it may have to try again
-        await second.once(now + minutes * MINUTE)
+    second = AlertChecker(store.alerts, {"deep": RULE}, saying(7, 7, 7, 8), MINUTE)
+    for minutes in (1.9, 3, 4):  # no worker leads for a while, and the next may have to try again
+        await second.check(now + minutes * MINUTE)
         assert await states(store) == [PENDING]
-    await second.once(now + 5 * MINUTE)
+    await second.check(now + 5 * MINUTE)
 
-    (alert,) = await store.alerts()
+    (alert,) = await store.alerts.all()
     assert (alert.state, alert.value, alert.fired_at) == (FIRING, 8, now + 5 * MINUTE)
 
 
-async def test_a_hold_begins_anew_after_a_time_in_which_nobody_looked(store: Store, now: datetime) -> None:
-    await store.put_webhooks([webhook("pager", alerts=True, states=[])])
+async def test_a_hold_begins_anew_after_a_time_without_checks(store: Store, now: datetime) -> None:
+    await store.webhooks.put([webhook("pager", alerts=True, states=[])])
     rule = replace(RULE, clear_hold=5 * MINUTE)
     values = iter([6, 7, 7, 8, 2, 2, 2, 2])
     evening, morning, next_morning = now, now + 10 * HOUR, now + 34 * HOUR
 
-    async def look(at: datetime) -> None:
+    async def check(at: datetime) -> None:
         """By another worker every time."""
-        await Alerts(store, {"deep": rule}, saying(next(values)), 4 * MINUTE).once(at)
+        await AlertChecker(store.alerts, {"deep": rule}, saying(next(values)), 4 * MINUTE).check(at)
 
-    async def standing() -> tuple[AlertState, datetime, datetime | None]:
-        (alert,) = await store.alerts()
+    async def state() -> tuple[AlertState, datetime, datetime | None]:
+        (alert,) = await store.alerts.all()
         return alert.state, alert.since, alert.calm_since
 
-    await look(evening)
-    await look(morning)
-    assert await standing() == (PENDING, morning, None)
-    await look(morning + 4 * MINUTE)
+    await check(evening)
+    await check(morning)
+    assert await state() == (PENDING, morning, None)
+    await check(morning + 4 * MINUTE)
     assert await events(store) == []
-    await look(morning + 5 * MINUTE)
+    await check(morning + 5 * MINUTE)
     assert await events(store) == ["alert.firing deep"]
 
-    await look(morning + 6 * MINUTE)
-    await look(next_morning)
-    assert await standing() == (FIRING, morning + 5 * MINUTE, next_morning)
-    await look(next_morning + 4 * MINUTE)
+    await check(morning + 6 * MINUTE)
+    await check(next_morning)
+    assert await state() == (FIRING, morning + 5 * MINUTE, next_morning)
+    await check(next_morning + 4 * MINUTE)
     assert await events(store) == ["alert.firing deep"]
-    await look(next_morning + 5 * MINUTE)
-    assert await standing() == (OK, next_morning + 5 * MINUTE, None)
+    await check(next_morning + 5 * MINUTE)
+    assert await state() == (OK, next_morning + 5 * MINUTE, None)
     assert await events(store) == ["alert.firing deep", "alert.cleared deep"]
 
 
-async def test_whoever_slept_begins_a_hold_anew_too(store: Store, now: datetime) -> None:
-    service = Alerts(store, {"deep": RULE}, saying(6, 6, 6), 4 * MINUTE)
-    await service.once(now)
+async def test_a_process_that_slept_begins_a_hold_anew_too(store: Store, now: datetime) -> None:
+    service = AlertChecker(store.alerts, {"deep": RULE}, saying(6, 6, 6), 4 * MINUTE)
+    await service.check(now)
 
-    await service.once(now + 10 * HOUR)
+    await service.check(now + 10 * HOUR)
     assert await states(store) == [PENDING]
-    await service.once(now + 10 * HOUR + 5 * MINUTE - timedelta(seconds=1))
+    await service.check(now + 10 * HOUR + 5 * MINUTE - timedelta(seconds=1))
     assert await states(store) == [PENDING]
 
 
-async def test_two_that_watch_at_once_tell_once(store: Store, now: datetime, caplog: pytest.LogCaptureFixture) -> None:
-    await store.put_webhooks([webhook("pager", alerts=True, states=[])])
+async def test_two_checks_at_once_announce_once(store: Store, now: datetime, caplog: pytest.LogCaptureFixture) -> None:
+    await store.webhooks.put([webhook("pager", alerts=True, states=[])])
     both = asyncio.Barrier(2)
     rule = AlertRule(name="deep", metric="pending_total", above=5, summary="too deep")
 
     async def together(now: datetime) -> Sequence[Sample]:
-        await both.wait()  # both have read how it stands
+        await both.wait()  # both have read its state
         return [Sample("pending_total", 6)]
 
-    services = [Alerts(store, {"deep": rule}, together, MINUTE) for _ in range(2)]
+    services = [AlertChecker(store.alerts, {"deep": rule}, together, MINUTE) for _ in range(2)]
     with caplog.at_level(logging.INFO, "dutiful.alerts"):
-        applied = await asyncio.gather(*(service.once(now) for service in services))
+        applied = await asyncio.gather(*(service.check(now) for service in services))
 
     assert sorted(map(len, applied)) == [0, 1]
     assert await events(store) == ["alert.firing deep"]
     assert len(caplog.records) == 1
 
 
-async def test_the_log_tells_of_the_beginning_and_the_end_and_nothing_between(
+async def test_the_log_has_the_beginning_and_the_end_and_nothing_between(
     store: Store, now: datetime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = Alerts(store, {"deep": RULE}, saying(6, 7, 8, 2), HOUR)
+    service = AlertChecker(store.alerts, {"deep": RULE}, saying(6, 7, 8, 2), HOUR)
 
     with caplog.at_level(logging.INFO, "dutiful.alerts"):
         for minutes in (0, 5, 6, 7):
-            await service.once(now + minutes * MINUTE)
+            await service.check(now + minutes * MINUTE)
 
     begins, ends = caplog.records
     assert (begins.levelname, ends.levelname) == ("WARNING", "INFO")
     assert begins.getMessage() == "alert deep fires: too deep, pending_total is 7"
     assert ends.getMessage() == "alert deep is over: too deep, pending_total is 2"
-    told = vars(begins)
-    assert (told["rule"], told["series"], told["value"], told["summary"]) == ("deep", "", 7, "too deep")
+    fields = vars(begins)
+    assert (fields["rule"], fields["series"], fields["value"], fields["summary"]) == ("deep", "", 7, "too deep")
 
 
-async def test_an_alert_that_nobody_watches_any_more_is_over_and_then_forgotten(store: Store, now: datetime) -> None:
-    await store.put_webhooks([webhook("pager", alerts=True, states=[])])
-    first = Alerts(store, {"deep": RULE}, saying(6, 6), HOUR)
-    await first.once(now)
-    await first.once(now + 5 * MINUTE)
+async def test_an_alert_whose_rule_is_removed_is_over_and_then_deleted(store: Store, now: datetime) -> None:
+    await store.webhooks.put([webhook("pager", alerts=True, states=[])])
+    first = AlertChecker(store.alerts, {"deep": RULE}, saying(6, 6), HOUR)
+    await first.check(now)
+    await first.check(now + 5 * MINUTE)
 
-    second = Alerts(store, {}, saying(), MINUTE)
-    await second.once(now + 6 * MINUTE)
+    second = AlertChecker(store.alerts, {}, saying(), MINUTE)
+    await second.check(now + 6 * MINUTE)
 
     assert await states(store) == [OK]
     assert await events(store) == ["alert.firing deep", "alert.cleared deep"]
-    await second.once(now + 7 * MINUTE)
+    await second.check(now + 7 * MINUTE)
     assert await states(store) == []
 
 
-async def test_what_has_long_been_over_is_forgotten(store: Store, now: datetime) -> None:
-    service = Alerts(store, {"deep": RULE}, saying(6, None, None, None), MINUTE)
-    await service.once(now)
-    await service.once(now + MINUTE)
-    await service.once(now + KEEP)
+async def test_what_has_long_been_over_is_deleted(store: Store, now: datetime) -> None:
+    service = AlertChecker(store.alerts, {"deep": RULE}, saying(6, None, None, None), MINUTE)
+    await service.check(now)
+    await service.check(now + MINUTE)
+    await service.check(now + KEEP)
     assert await states(store) == [OK]
 
-    await service.once(now + KEEP + 2 * MINUTE)
+    await service.check(now + KEEP + 2 * MINUTE)
 
     assert await states(store) == []
 
 
-async def test_a_look_that_fails_is_not_repeated_at_once(store: Store, now: datetime) -> None:
-    looks = 0
+async def test_a_check_that_fails_is_not_repeated_at_once(store: Store, now: datetime) -> None:
+    checks = 0
 
     async def fail(now: datetime) -> Sequence[Sample]:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         raise OSError("the database is away")
 
-    service = Alerts(store, {"deep": RULE}, fail, timedelta(hours=1))
-    survey = await store.survey(ADA, timedelta(seconds=8))
+    service = AlertChecker(store.alerts, {"deep": RULE}, fail, timedelta(hours=1))
+    survey = await store.leadership.survey(ADA, timedelta(seconds=8))
     with pytest.raises(OSError, match="away"):
         await service.tick(survey)
 
     await service.tick(survey)
 
-    assert looks == 1 and await store.last_look() is None
+    assert checks == 1 and await store.alerts.last_check() is None
 
 
-async def test_a_look_that_hangs_is_given_up_and_told_of(
+async def test_a_check_that_hangs_is_given_up_and_logged(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def hang(now: datetime) -> Sequence[Sample]:
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr("dutiful.services.alerts.LIMIT", timedelta(milliseconds=50))
-    service = Alerts(store, {"deep": RULE}, hang, MINUTE)
-    await service.tick(await store.survey(ADA, timedelta(seconds=8)))
+    monkeypatch.setattr("dutiful.maintenance.alerts.CHECK_TIMEOUT", timedelta(milliseconds=50))
+    service = AlertChecker(store.alerts, {"deep": RULE}, hang, MINUTE)
+    await service.tick(await store.leadership.survey(ADA, timedelta(seconds=8)))
 
-    assert "was given up" in caplog.text and await store.last_look() is None
+    assert "was given up" in caplog.text and await store.alerts.last_check() is None
 
 
-async def test_whoever_takes_over_logs_once_what_fires_already(
+async def test_a_new_leader_logs_once_what_fires_already(
     store: Store, now: datetime, caplog: pytest.LogCaptureFixture
 ) -> None:
     rules = {name: AlertRule(name=name, metric="pending_total", above=5, summary="deep") for name in ("a", "b")}
-    await Alerts(store, rules, saying(6), MINUTE).once(now)
+    await AlertChecker(store.alerts, rules, saying(6), MINUTE).check(now)
     caplog.clear()
-    second = Alerts(store, {"a": rules["a"]}, saying(6, 6), MINUTE)
+    second = AlertChecker(store.alerts, {"a": rules["a"]}, saying(6, 6), MINUTE)
 
     with caplog.at_level(logging.INFO, "dutiful.alerts"):
         for minutes in (1, 2):
-            await second.once(now + minutes * MINUTE)
+            await second.check(now + minutes * MINUTE)
 
     over, known = [record.getMessage() for record in caplog.records]
     assert over.startswith("alert b is over")
@@ -406,7 +410,7 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield receiver
 
 
-async def test_a_worker_tells_a_pager_by_signed_messages(app: Dutiful, receiver: Receiver) -> None:
+async def test_a_worker_posts_signed_messages_to_a_pager(app: Dutiful, receiver: Receiver) -> None:
     app.configure(webhook_secrets=SECRET, webhook_networks="127.0.0.0/8", alert_interval="100ms")
     app.alert("waits", "scheduled", above=0, where={"queue": "mail"}, summary="mail waits", runbook="ask Ada")
     app.webhook("pager", receiver.url, alerts=True)
@@ -421,7 +425,7 @@ async def test_a_worker_tells_a_pager_by_signed_messages(app: Dutiful, receiver:
         fires, over = [call.verified() for call in await receiver.called(2)]
 
         async def delivered() -> list[WebhookPost] | None:
-            posts = await (await app.client()).store.posts()
+            posts = await (await app.client()).store.webhooks.posts()
             return posts if [post.status for post in posts] == [204, 204] else None
 
         posts = await eventually(delivered)
@@ -446,25 +450,25 @@ async def test_those_that_fire_are_listed_first_and_what_never_fired_is_not(stor
         Alert(rule="d", series="1", state=FIRING, since=now, fired_at=now),
         Alert(rule="gone", series="", state=FIRING, since=now + MINUTE, fired_at=now + MINUTE),
     ]
-    await store.change_alerts([AlertChange(None, alert) for alert in known])
+    await store.alerts.change([AlertChange(None, alert) for alert in known])
     ada = operator(store)
-    ada._alert_rules = rules
+    ada.actor.alert_rules = rules
 
-    found = await ada.alerts()
+    found = await ada.alerts.all()
 
     assert [(one.alert.rule, one.rule) for one in found] == [
         ("gone", None), ("d", rules["d"]), ("b", rules["b"]), ("a", rules["a"]),
     ]  # fmt: skip
-    assert ada.alert_rules() == list(rules.values())
+    assert ada.alerts.rules() == list(rules.values())
 
 
 async def test_alerts_are_closed_to_a_tenant(store: Store) -> None:
     with pytest.raises(NotAllowed, match="about all tenants"):
-        await of_acme(store).alerts()
+        await of_acme(store).alerts.all()
     with pytest.raises(NotAllowed, match="about all tenants"):
-        await of_acme(store).alerts_watched()
+        await of_acme(store).alerts.last_check()
     with pytest.raises(NotAllowed, match="about all tenants"):
-        of_acme(store).alert_rules()
+        of_acme(store).alerts.rules()
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)

@@ -1,4 +1,4 @@
-"""The audit trail: sealed by the services, verified by whoever doubts it, on both stores."""
+"""The audit trail: sealed by the services, and verified, on both stores."""
 
 import asyncio
 from datetime import timedelta
@@ -6,20 +6,19 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from meddler import meddle
-from operating import now, operator, trail
+from operating import now, operator, tamper, trail
+from suite.builders import enqueue_one
 from uuid_utils.compat import uuid7
 from working import eventually, working
 
 from dutiful import Dutiful
-from dutiful.acting import PauseScope
-from dutiful.core.audit import AuditEvent, AuditOutcome, Seal
 from dutiful.core.principal import Origin
-from dutiful.duties import Survey
+from dutiful.core.review.audit import AuditEvent, AuditOutcome, Seal
+from dutiful.maintenance.sealer import Sealer
 from dutiful.operator import Operator
-from dutiful.services.sealer import Sealer
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import enqueue_one
+from dutiful.store.control import PauseScope
+from dutiful.store.leadership import Survey
 
 BUSY = Survey(leading=True, now=now(), unsealed=True)
 
@@ -33,16 +32,16 @@ async def cancelled(store: Store, count: int = 3) -> Operator:
     """So many acts, two events each, all sealed."""
     ada = operator(store)
     for _ in range(count):
-        await ada.cancel(await enqueue_one(store, now=now()), "why not")
-    await Sealer(store).tick(BUSY)
+        await ada.jobs.cancel(await enqueue_one(store, now=now()), "why not")
+    await Sealer(store.audit).tick(BUSY)
     return ada
 
 
 async def test_events_are_sealed_and_the_chain_is_whole(store: Store) -> None:
     ada = await cancelled(store)
-    await ada.pause(PauseScope.QUEUE, "mail")
+    await ada.fleet.pause(PauseScope.QUEUE, "mail")
 
-    found = await ada.verify_audit()
+    found = await ada.audit.verify()
 
     assert (found.broken, found.checked, found.unsealed, found.anchor) == (None, 6, 2, None)
     assert found.head is not None
@@ -62,10 +61,10 @@ CHANGES = {
 @pytest.mark.parametrize("statement", CHANGES)
 async def test_the_first_break_is_found(store: Store, url: str, statement: str) -> None:
     ada = await cancelled(store)
-    (third,) = (await store.sealed(2, 1))[:1]
+    (third,) = (await store.audit.sealed(2, 1))[:1]
 
-    meddle(store, url, statement)
-    broken = (await ada.verify_audit()).broken
+    tamper(store, url, statement)
+    broken = (await ada.audit.verify()).broken
 
     assert broken is not None
     assert broken.seq == 3
@@ -75,24 +74,24 @@ async def test_the_first_break_is_found(store: Store, url: str, statement: str) 
 
 async def test_an_end_that_was_cut_off_is_found_by_a_head_that_was_kept(store: Store, url: str) -> None:
     ada = await cancelled(store)
-    head = (await ada.verify_audit()).head
+    head = (await ada.audit.verify()).head
     assert isinstance(head, Seal)
-    assert (await ada.verify_audit(head)).broken is None
+    assert (await ada.audit.verify(head)).broken is None
 
-    meddle(
+    tamper(
         store,
         url,
         "DELETE FROM {event} WHERE id IN (SELECT event_id FROM {seal} WHERE seq > 4)",
         "DELETE FROM {seal} WHERE seq > 4",
     )
 
-    assert (await ada.verify_audit()).broken is None
-    broken = (await ada.verify_audit(head)).broken
+    assert (await ada.audit.verify()).broken is None
+    broken = (await ada.audit.verify(head)).broken
     assert broken is not None
     assert (broken.seq, "cut off" in broken.problem) == (6, True)
     # Sealed anew, the chain goes on; the one that was kept is not in it.
     await cancelled(store, 2)
-    again = (await ada.verify_audit(head)).broken
+    again = (await ada.audit.verify(head)).broken
     assert again is not None
     assert (again.seq, "expected" in again.problem) == (6, True)
 
@@ -106,26 +105,26 @@ async def test_what_is_neither_sealed_nor_waits_for_it_is_found(
 ) -> None:
     ada = await cancelled(store)
     event = _event(action="mine")
-    await store.append_audit([event])
-    assert (await ada.verify_audit()).broken is None
+    await store.audit.append([event])
+    assert (await ada.audit.verify()).broken is None
 
-    meddle(store, url, statement)
-    broken = (await ada.verify_audit()).broken
+    tamper(store, url, statement)
+    broken = (await ada.audit.verify()).broken
 
     assert broken is not None
     assert (broken.seq, broken.event_id, problem in broken.problem) == (None, event.id, True)
 
 
 async def test_an_expected_seal_that_retention_has_deleted_is_neither_right_nor_wrong(store: Store) -> None:
-    await store.append_audit([_event(days=40) for _ in range(4)])
+    await store.audit.append([_event(days=40) for _ in range(4)])
     ada = await cancelled(store)
-    first, _, _, fourth = [link.seal for link in await store.sealed(0, 4)]
-    await store.keep_audit(timedelta(days=30))
-    await Sealer(store).tick(BUSY)
+    first, _, _, fourth = [link.seal for link in await store.audit.sealed(0, 4)]
+    await store.audit.set_retention(timedelta(days=30))
+    await Sealer(store.audit).tick(BUSY)
 
-    kept = await ada.verify_audit(fourth)
-    other = await ada.verify_audit(msgspec.structs.replace(fourth, hash="f" * 64))
-    deleted = await ada.verify_audit(first)
+    kept = await ada.audit.verify(fourth)
+    other = await ada.audit.verify(msgspec.structs.replace(fourth, hash="f" * 64))
+    deleted = await ada.audit.verify(first)
 
     assert kept.anchor is not None
     assert (kept.anchor.seq, kept.broken, kept.gone) == (4, None, False)
@@ -135,28 +134,28 @@ async def test_an_expected_seal_that_retention_has_deleted_is_neither_right_nor_
 
 
 async def test_two_who_seal_at_once_make_one_chain(store: Store) -> None:
-    await store.append_audit([_event() for _ in range(1_200)])
+    await store.audit.append([_event() for _ in range(1_200)])
 
     async def lead() -> None:
-        sealer = Sealer(store)
-        while await store.unsealed(1):
-            await sealer.seal_some()
+        sealer = Sealer(store.audit)
+        while await store.audit.unsealed(1):
+            await sealer.seal_batch()
 
     await asyncio.gather(lead(), lead(), lead())
 
-    found = await operator(store).verify_audit()
+    found = await operator(store).audit.verify()
     assert (found.broken, found.checked, found.unsealed) == (None, 1_200, 0)
 
 
 async def test_what_is_past_its_time_is_deleted_and_the_rest_can_be_verified(store: Store) -> None:
-    await store.append_audit([_event(days=40) for _ in range(700)])
+    await store.audit.append([_event(days=40) for _ in range(700)])
     ada = await cancelled(store)
 
-    await store.keep_audit(timedelta(days=30))
+    await store.audit.set_retention(timedelta(days=30))
 
-    await Sealer(store).tick(BUSY)
+    await Sealer(store.audit).tick(BUSY)
 
-    found = await ada.verify_audit()
+    found = await ada.audit.verify()
     assert found.anchor is not None
     assert (found.anchor.seq, found.checked, found.broken) == (700, 6, None)
     assert len(await trail(store)) == 6
@@ -168,10 +167,10 @@ async def test_a_worker_seals_what_people_did(app: Dutiful) -> None:
 
     async with working(app):
         ada = Operator(await app.client(), "ada")
-        await ada.pause(PauseScope.QUEUE, "mail", "incident 12")
+        await ada.fleet.pause(PauseScope.QUEUE, "mail", "incident 12")
 
         async def sealed() -> bool:
-            found = await ada.verify_audit()
+            found = await ada.audit.verify()
             return (found.checked, found.unsealed, found.broken) == (2, 0, None)
 
         await eventually(sealed)

@@ -1,4 +1,4 @@
-"""Breakers as handlers use them: what fails is left alone, by everybody, until a probe has found it well again."""
+"""Breakers as handlers use them: the whole fleet stops calling a failing service until a probe succeeds."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,13 +11,13 @@ from breaker_jobs import Service, breaker_of, declare_kinds, styles
 from working import clocked, eventually, final, working
 
 from dutiful import BreakerOpen, Cancel, Context, Dutiful, JobRecord, PayloadInvalid, Retry, State, UsageError
-from dutiful.client import Client
-from dutiful.core.breaker import BreakerState
+from dutiful.client.client import Client
+from dutiful.core.breaker.state import BreakerState
 from dutiful.kind import Handle
 from dutiful.operator import Operator
 from dutiful.testing import Clock, app_on, inline
-from dutiful.worker import breakers
-from dutiful.worker.slot import Stop
+from dutiful.worker.breakers import client as breaker_client
+from dutiful.worker.slots import StopReason
 
 ONCE = Retry(max_attempts=1)
 MAIL = "email-service"
@@ -25,14 +25,14 @@ MAIL = "email-service"
 
 @pytest.fixture
 def clock() -> Clock:
-    """Ahead of the time in which the test runs, so that what is to come by it does not pass meanwhile."""
+    """Ahead of the real time, so that nothing by this clock becomes due during the test."""
     return Clock(datetime.now(UTC) + timedelta(days=1))
 
 
 @pytest.fixture
 async def client(app: Dutiful, clock: Clock) -> AsyncIterator[Client]:
-    """Its store goes by the clock, so that nobody waits for a breaker's time to pass."""
-    app.configure(lease="1d")  # which the clock does not come to
+    """Its store uses the clock, so that tests need not wait for a breaker's time."""
+    app.configure(lease="1d")  # longer than the clock is moved
     async with clocked(app, clock) as client:
         yield client
 
@@ -51,7 +51,7 @@ async def all_in(app: Dutiful, jobs: list[Handle[Any]], *states: State) -> None:
 
 
 @pytest.mark.req("L48", "L49", "L55", "L56", "L57", "L58")
-async def test_five_failures_open_it_for_a_minute_and_then_one_probe_decides(
+async def test_five_failures_open_a_breaker_for_a_minute_and_then_one_probe_decides(
     app: Dutiful, clock: Clock, client: Client
 ) -> None:
     app.configure(lanes="one=1")
@@ -75,9 +75,9 @@ async def test_five_failures_open_it_for_a_minute_and_then_one_probe_decides(
         await all_in(app, waiting, State.BLOCKED)
         assert len(service.calls) == 5, "open: its body is not run"
         assert (await record(app, waiting[0])).attempt == 0, "no attempt is spent"
-        told = await (await app.operator()).explain(waiting[0].id)
-        assert told.code == "breaker"
-        assert MAIL in told.sentence
+        why = await (await app.operator()).jobs.explain(waiting[0].id)
+        assert why.code == "breaker"
+        assert MAIL in why.sentence
 
         clock.advance("60s")
         await eventually(lambda: reopened(client, trips=2))
@@ -99,7 +99,7 @@ async def reopened(client: Client, trips: int) -> bool:
 
 
 @pytest.mark.req("L57")
-async def test_every_way_to_call_is_barred_by_what_any_other_has_met(app: Dutiful) -> None:
+async def test_all_styles_of_calls_share_one_breaker(app: Dutiful) -> None:
     service = Service(failing=True)
     kinds = styles(app, service, app.breaker("shared", failures=1, open_for="1h"))
     async with working(app):
@@ -111,8 +111,8 @@ async def test_every_way_to_call_is_barred_by_what_any_other_has_met(app: Dutifu
             assert len(service.calls) == number
             operator = await app.operator()
             for job in jobs:
-                await operator.cancel(job.id)
-            await operator.reset_breaker("shared")
+                await operator.jobs.cancel(job.id)
+            await operator.breakers.reset("shared")
 
 
 @pytest.mark.req("L48", "L57", "L58")
@@ -139,8 +139,8 @@ async def test_jobs_of_a_kind_wait_for_its_breaker_and_spend_no_attempt(
         found = [await record(app, job) for job in jobs]
         assert {(job.attempt, job.gate) for job in found} == {(0, "paused")}
         assert calls() == 4
-        told = await (await app.operator()).explain(jobs[0].id)
-        assert (told.code, "'printer', which is open until" in told.sentence) == ("breaker", True)
+        why = await (await app.operator()).jobs.explain(jobs[0].id)
+        assert (why.code, "'printer', which is open until" in why.sentence) == ("breaker", True)
 
         failing.unlink()
         clock.advance("11m")
@@ -150,7 +150,7 @@ async def test_jobs_of_a_kind_wait_for_its_breaker_and_spend_no_attempt(
 
 
 @pytest.mark.req("L58")
-async def test_while_it_is_half_open_no_more_jobs_of_the_kind_run_than_may_probe(
+async def test_while_a_breaker_is_half_open_only_probes_of_its_kind_run(
     app: Dutiful, clock: Clock, client: Client
 ) -> None:
     service, gate = Service(failing=True), asyncio.Event()
@@ -173,12 +173,12 @@ async def test_while_it_is_half_open_no_more_jobs_of_the_kind_run_than_may_probe
         await eventually(both_run)
         later = await analyse.enqueue_many({"n": n} for n in range(9, 12))
         await all_in(app, list(later), State.BLOCKED)
-        assert len(service.calls) == 3, "two probes, and nobody else"
+        assert len(service.calls) == 3, "two probes, and no other call"
         gate.set()
         await all_in(app, [*jobs, *later], State.COMPLETED)
 
 
-async def test_a_breaker_inside_itself_counts_once_and_never_bars_itself(
+async def test_a_breaker_inside_itself_counts_once_and_never_rejects_itself(
     app: Dutiful, clock: Clock, client: Client
 ) -> None:
     inner = Service(failing=True)
@@ -206,10 +206,10 @@ async def test_a_breaker_inside_itself_counts_once_and_never_bars_itself(
     assert (await breaker_of(client, "grid")).state is BreakerState.CLOSED
 
 
-async def test_while_one_call_of_a_job_probes_its_other_calls_wait_for_what_comes_of_it(
+async def test_while_one_call_of_a_job_probes_its_other_calls_wait_for_the_result(
     app: Dutiful, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(breakers, "TURN", 3600.0)
+    monkeypatch.setattr(breaker_client, "PROBE_WAIT", 3600.0)
     app.breaker("grid", open_for="1h")
     service, gate = Service(), asyncio.Event()
     ended_before: list[int] = []
@@ -227,12 +227,12 @@ async def test_while_one_call_of_a_job_probes_its_other_calls_wait_for_what_come
         await ctx.each(range(8), lambda n: call(ctx, n))
 
     async with working(app, client):
-        await Operator(client).open_breaker("grid", new=True)
+        await Operator(client).breakers.open("grid", new=True)
         clock.advance("61m")
         job = await analyse.enqueue()
 
         async def probing() -> bool:
-            (found,) = await client.store.breakers()
+            (found,) = await client.store.breakers.all()
             return found.probing == 1 and len(service.calls) == 1
 
         await eventually(probing)
@@ -244,8 +244,8 @@ async def test_while_one_call_of_a_job_probes_its_other_calls_wait_for_what_come
     assert (await breaker_of(client, "grid")).state is BreakerState.CLOSED
 
 
-async def test_a_barred_item_lets_its_job_wait_and_has_not_failed(app: Dutiful) -> None:
-    await (await app.operator()).open_breaker("grid", new=True)
+async def test_a_rejected_item_makes_its_job_wait_and_has_not_failed(app: Dutiful) -> None:
+    await (await app.operator()).breakers.open("grid", new=True)
 
     async def call(ctx: Context, n: int) -> None:
         async with ctx.breaker("grid"):
@@ -267,8 +267,8 @@ async def test_a_barred_item_lets_its_job_wait_and_has_not_failed(app: Dutiful) 
     assert [(await record(app, job)).attempt for job in jobs] == [0, 0]
 
 
-async def test_a_handler_may_go_another_way_when_it_is_barred(app: Dutiful) -> None:
-    await (await app.operator()).open_breaker(MAIL, new=True)
+async def test_a_handler_may_handle_the_rejection_itself(app: Dutiful) -> None:
+    await (await app.operator()).breakers.open(MAIL, new=True)
 
     @app.job
     async def email(ctx: Context) -> str:
@@ -284,7 +284,7 @@ async def test_a_handler_may_go_another_way_when_it_is_barred(app: Dutiful) -> N
 
 
 @pytest.mark.req("L48")
-async def test_a_cancelled_probe_leaves_its_place_and_one_that_runs_late_was_bad(
+async def test_a_cancelled_probe_frees_its_place_and_a_late_one_counts_as_failed(
     app: Dutiful, clock: Clock, client: Client
 ) -> None:
     app.configure(lanes="one=1")
@@ -300,18 +300,18 @@ async def test_a_cancelled_probe_leaves_its_place_and_one_that_runs_late_was_bad
         return began[-1:] == [who]
 
     async with working(app, client) as worker:
-        await Operator(client).open_breaker("grid", new=True)
+        await Operator(client).breakers.open("grid", new=True)
         clock.advance("61s")
         cancelled = await hang.enqueue(who="cancelled")
         await eventually(lambda: it_began("cancelled"))
         await cancelled.cancel()
         assert (await final(app, cancelled)).state is State.CANCELLED
         after = await breaker_of(client, "grid")
-        assert (after.state, after.trips) == (BreakerState.HALF_OPEN, 0), "it says nothing of the service"
+        assert (after.state, after.trips) == (BreakerState.HALF_OPEN, 0), "it does not count for the service"
 
         late = await hang.enqueue(who="late")
         await eventually(lambda: it_began("late"))
-        worker.lanes[0].slots[0].tell(Stop.TIMEOUT)  # as the timer does when its time is over
+        worker.lanes[0].slots[0].request_stop(StopReason.TIMEOUT)  # as the timer does at the timeout
         assert (await final(app, late)).state is State.FAILED
         assert (await breaker_of(client, "grid")).trips == 1
 
@@ -336,12 +336,12 @@ async def test_a_cancelled_probe_leaves_its_place_and_one_that_runs_late_was_bad
         lambda app: Dutiful(breaker_open_for="0s").settings,
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_declared(wrong: Callable[[Dutiful], Any]) -> None:
+def test_a_breaker_that_makes_no_sense_is_refused_at_its_declaration(wrong: Callable[[Dutiful], Any]) -> None:
     with pytest.raises(UsageError):
         wrong(Dutiful("sqlite:///nowhere.db"))
 
 
-async def test_a_name_that_makes_no_sense_is_refused_where_it_is_used(app: Dutiful) -> None:
+async def test_a_breaker_name_that_makes_no_sense_is_refused_at_its_use(app: Dutiful) -> None:
     @app.job(retry=ONCE)
     async def email(ctx: Context) -> None:
         async with ctx.breaker("mail\nserver"):
@@ -400,7 +400,7 @@ async def test_with_a_clock_a_test_can_wait_for_a_breaker() -> None:
     assert sorted(service.calls) == [0, 1, 2, 3]
 
 
-async def test_a_job_that_is_cancelled_by_its_handler_says_nothing_of_the_service(app: Dutiful) -> None:
+async def test_a_job_that_its_handler_cancels_does_not_count_for_the_service(app: Dutiful) -> None:
     @app.job
     async def email(ctx: Context) -> None:
         async with ctx.breaker(MAIL):
@@ -409,4 +409,4 @@ async def test_a_job_that_is_cancelled_by_its_handler_says_nothing_of_the_servic
     async with working(app):
         assert (await final(app, await email.enqueue())).state is State.CANCELLED
     async with app.opened() as client:
-        assert await client.store.breakers() == []
+        assert await client.store.breakers.all() == []

@@ -1,4 +1,4 @@
-"""Kinds that declare a breaker, beside workers whose code says otherwise, and in processes of their own."""
+"""Kinds that declare a breaker, beside workers with other code, and in processes of their own."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -9,16 +9,16 @@ from breaker_jobs import Service, breaker_of, process_app
 from working import eventually, final, state, working
 
 from dutiful import Context, Dutiful, Fail, Retry, Snooze, State, StoreUnavailable
-from dutiful.core.breaker import BreakerPolicy, BreakerState
+from dutiful.core.breaker.state import BreakerPolicy, BreakerState
 from dutiful.operator import Operator
-from dutiful.worker.breakers import Breakers
+from dutiful.worker.breakers.client import BreakerClient
 
 ONCE = Retry(max_attempts=1)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
 
 
 @pytest.mark.req("L48", "L57")
-async def test_a_worker_of_an_older_version_does_not_set_a_kinds_jobs_spinning(app: Dutiful) -> None:
+async def test_a_worker_of_an_older_version_does_not_run_jobs_in_a_loop(app: Dutiful) -> None:
     service = Service()
 
     @app.job(breaker=app.breaker("grid", open_for="1h"), timeout="1m")
@@ -26,40 +26,40 @@ async def test_a_worker_of_an_older_version_does_not_set_a_kinds_jobs_spinning(a
         service.call()
 
     async with app.opened() as client, working(app, client):
-        await client.store.put_breaker_kinds({analyse.name: None})  # as it does when it starts
-        await Operator(client).open_breaker("grid", new=True)
+        await client.store.breakers.put_kinds({analyse.name: None})  # as it does when it starts
+        await Operator(client).breakers.open("grid", new=True)
         jobs = await analyse.enqueue_many({} for _ in range(5))
 
         async def wait() -> bool:
             return {await state(app, job) for job in jobs} == {State.BLOCKED}
 
         await eventually(wait)
-        (found,) = await client.store.breakers()
+        (found,) = await client.store.breakers.all()
         assert (found.kinds, found.waiting) == ([analyse.name], 5)
-        await Operator(client).reset_breaker("grid")
+        await Operator(client).breakers.reset("grid")
         for job in jobs:
             assert (await final(app, job)).attempt == 1
     assert len(service.calls) == 5
 
 
 @sqlite
-async def test_to_hold_a_kind_back_nobody_looks_at_all_breakers_and_who_waits(app: Dutiful) -> None:
+async def test_blocking_a_kind_reads_only_its_own_breaker(app: Dutiful) -> None:
     @app.job(breaker="grid", timeout="1m")
     async def analyse() -> None: ...
 
     async def all_of_them(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("only one kind is asked for")
+        raise AssertionError("only one kind is looked up")
 
     async with app.opened() as client:
-        client.store.breakers = all_of_them  # type: ignore[method-assign]
-        await client.store.put_breaker_kinds({analyse.name: None})
-        breakers = Breakers(client.store, {}, BreakerPolicy())
-        assert await breakers.hold_back(analyse.name, "grid")
-        assert await client.store.breaker_of_kind(analyse.name) == "grid"
+        client.store.breakers.all = all_of_them  # type: ignore[method-assign]
+        await client.store.breakers.put_kinds({analyse.name: None})
+        breakers = BreakerClient(client.store.breakers, {}, BreakerPolicy())
+        assert await breakers.make_kind_wait(analyse.name, "grid")
+        assert await client.store.breakers.of_kind(analyse.name) == "grid"
 
 
 @sqlite
-async def test_jobs_that_cannot_be_held_back_are_tried_later_and_not_at_once(app: Dutiful) -> None:
+async def test_jobs_that_cannot_be_blocked_are_retried_later_and_not_at_once(app: Dutiful) -> None:
     @app.job(breaker="grid")
     async def analyse() -> None:
         raise AssertionError("it is open")
@@ -68,16 +68,16 @@ async def test_jobs_that_cannot_be_held_back_are_tried_later_and_not_at_once(app
         raise StoreUnavailable("it is away")
 
     async with app.opened() as client, working(app, client):
-        await client.store.put_breaker_kinds({analyse.name: None})
-        await Operator(client).open_breaker("grid", new=True)
-        client.store.put_breaker_kinds = gone  # type: ignore[method-assign]
+        await client.store.breakers.put_kinds({analyse.name: None})
+        await Operator(client).breakers.open("grid", new=True)
+        client.store.breakers.put_kinds = gone  # type: ignore[method-assign]
         job = await analyse.enqueue()
 
         async def waits() -> bool:
             return await state(app, job) is State.BLOCKED
 
         await eventually(waits)
-        (attempt,) = await client.store.attempts(job.id)
+        (attempt,) = await client.store.queries.attempts(job.id)
         assert (attempt.outcome, (attempt.error or {})["breaker"]) == ("snoozed", "grid")
 
 
@@ -98,9 +98,7 @@ async def test_in_a_jobs_process_a_decorated_function_is_refused_unless_its_kind
 
 @pytest.mark.req("L58")
 @pytest.mark.parametrize("end", ["not found", "not yet", "in part"])
-async def test_a_half_open_breaker_closes_though_all_jobs_of_its_kind_end_for_reasons_of_their_own(
-    app: Dutiful, end: str
-) -> None:
+async def test_a_half_open_breaker_closes_after_neutral_jobs_of_its_kind(app: Dutiful, end: str) -> None:
     @app.job(breaker=app.breaker("grid", failures=3, open_for="1h"), retry=ONCE)
     async def analyse(ctx: Context) -> None:
         async def measure(site: int) -> None:
@@ -116,7 +114,7 @@ async def test_a_half_open_breaker_closes_though_all_jobs_of_its_kind_end_for_re
                 await ctx.each(range(2), measure)
 
     async with app.opened() as client, working(app, client):
-        await client.store.force_breaker("grid", timedelta(milliseconds=10))
+        await client.store.breakers.force("grid", timedelta(milliseconds=10))
         jobs = await analyse.enqueue_many({} for _ in range(9))
 
         async def all_have_run() -> bool:
@@ -128,7 +126,7 @@ async def test_a_half_open_breaker_closes_though_all_jobs_of_its_kind_end_for_re
 
 @pytest.mark.req("L58")
 @sqlite
-async def test_what_is_called_in_blocks_that_end_for_reasons_of_their_own_closes_it_too(app: Dutiful) -> None:
+async def test_a_half_open_breaker_closes_after_neutral_blocks_too(app: Dutiful) -> None:
     app.breaker("grid", failures=3, open_for="1h")
     states = []
 
@@ -138,7 +136,7 @@ async def test_what_is_called_in_blocks_that_end_for_reasons_of_their_own_closes
             raise Fail("there is no such site")
 
     async with app.opened() as client, working(app, client):
-        await client.store.force_breaker("grid", timedelta(milliseconds=10))
+        await client.store.breakers.force("grid", timedelta(milliseconds=10))
         for _ in range(3):
             await final(app, await analyse.enqueue())
             states.append((await breaker_of(client, "grid")).state)
@@ -146,7 +144,7 @@ async def test_what_is_called_in_blocks_that_end_for_reasons_of_their_own_closes
 
 
 @pytest.mark.req("L48", "L57")
-async def test_no_job_that_waited_for_a_process_begins_once_its_breaker_has_opened(
+async def test_a_job_that_waited_for_a_process_does_not_begin_once_its_breaker_is_open(
     app: Dutiful, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     diary, held = tmp_path / "diary", tmp_path / "held"
@@ -170,12 +168,12 @@ async def test_no_job_that_waited_for_a_process_begins_once_its_breaker_has_open
             return await states() == [*[State.BLOCKED] * 3, State.COMPLETED]
 
         await eventually(one_runs_and_others_wait_for_its_process)
-        await (await app.operator()).open_breaker("printer")
+        await (await app.operator()).breakers.open("printer")
         held.unlink()
         await eventually(others_wait_for_the_breaker)
         assert diary.read_text() == "page\n"
 
-        await (await app.operator()).reset_breaker("printer")
+        await (await app.operator()).breakers.reset("printer")
         assert [(await final(app, job)).attempt for job in jobs] == [1] * 4
     assert diary.read_text() == "page\n" * 4
 
@@ -198,7 +196,7 @@ async def test_a_breaker_that_opens_while_a_process_imports_the_handler_holds_it
             return diary.exists()
 
         await eventually(imports)
-        await (await app.operator()).open_breaker("printer")
+        await (await app.operator()).breakers.open("printer")
         imported.touch()
 
         async def waits() -> bool:
@@ -206,13 +204,13 @@ async def test_a_breaker_that_opens_while_a_process_imports_the_handler_holds_it
 
         await eventually(waits)
         assert diary.read_text() == "importing\n"
-        await (await app.operator()).reset_breaker("printer")
+        await (await app.operator()).breakers.reset("printer")
         assert (await final(app, job)).attempt == 1
     assert diary.read_text() == "importing\npage\n"
 
 
 @sqlite
-async def test_a_decorated_blocking_function_on_the_event_loop_is_told_where_to_run(app: Dutiful) -> None:
+async def test_a_decorated_blocking_function_on_the_event_loop_is_refused_with_the_remedy(app: Dutiful) -> None:
     @app.breaker("mail")
     def deliver() -> None:
         raise AssertionError("not even begun")

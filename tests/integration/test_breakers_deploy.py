@@ -1,4 +1,4 @@
-"""A release that takes a kind's breaker away, or gives it another one, beside workers of the release before."""
+"""A release that removes or changes the breaker of a kind, beside workers of the release before."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from breaker_jobs import Service
 from working import eventually, final, state, working
 
 from dutiful import Dutiful, State
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.kind import Kind
 from dutiful.operator import Operator
 
@@ -32,8 +32,8 @@ def release(
 
 
 async def beats(client: Client, times: int = 3) -> None:
-    """The worker on this client says so often that it lives; what goes with a beat it has done but for the last."""
-    beat, left = client.store.beat, times
+    """Wait until the worker on this client has sent so many heartbeats, with all writes of the earlier ones done."""
+    beat, left = client.store.workers.heartbeat, times
     enough = asyncio.Event()
 
     async def counted(*args: Any) -> None:
@@ -43,42 +43,42 @@ async def beats(client: Client, times: int = 3) -> None:
         if left == 0:
             enough.set()
 
-    with patch.object(client.store, "beat", counted):
+    with patch.object(client.store.workers, "heartbeat", counted):
         await enough.wait()
 
 
 def breaker_is(client: Client, name: str | None) -> Callable[[], Awaitable[bool]]:
     async def look() -> bool:
-        return await client.store.breaker_of_kind("analyse") == name
+        return await client.store.breakers.of_kind("analyse") == name
 
     return look
 
 
 @pytest.mark.req("L48", "L57")
 @new_breaker
-async def test_what_waits_for_a_breaker_goes_on_when_the_last_worker_that_has_it_is_gone(
+async def test_jobs_behind_a_breaker_are_released_when_the_last_worker_that_declares_it_is_gone(
     app: Dutiful, app_url: str, new: str | None
 ) -> None:
     theirs, ours = Service(), Service()
     (before, _), (after, analyse) = release(app_url, OLD, theirs, "10s"), release(app_url, new, ours)
 
     async with after.opened() as client, working(after, client):
-        async with working(before):  # and so the fleet knows the kind by its old breaker again
-            await Operator(client).open_breaker(OLD)
+        async with working(before):  # the fleet has the kind's old breaker again
+            await Operator(client).breakers.open(OLD)
             jobs = await analyse.enqueue_many({"n": n} for n in range(20))
             await beats(client)
-            assert await client.store.breaker_of_kind("analyse") == OLD  # one lives that heeds it
+            assert await client.store.breakers.of_kind("analyse") == OLD  # a living worker still declares it
             assert {await state(after, job) for job in jobs} == {State.BLOCKED}
         for job in jobs:
             record = await final(after, job)
             assert (record.state, record.attempt) == (State.COMPLETED, 1)
-        assert await client.store.breaker_of_kind("analyse") == new
+        assert await client.store.breakers.of_kind("analyse") == new
     assert (theirs.calls, sorted(ours.calls)) == ([], list(range(20)))
 
 
 @pytest.mark.req("L48", "L57")
 @new_breaker
-async def test_a_worker_that_is_about_to_go_keeps_no_jobs_waiting_for_a_breaker_that_only_it_has(
+async def test_a_worker_that_shuts_down_blocks_no_jobs_by_a_breaker_that_only_it_declares(
     app: Dutiful, app_url: str, new: str | None
 ) -> None:
     service, begun, over = Service(), asyncio.Event(), asyncio.Event()
@@ -92,7 +92,7 @@ async def test_a_worker_that_is_about_to_go_keeps_no_jobs_waiting_for_a_breaker_
     async with after.opened() as client, working(after, client), working(before) as older:
         digging = await dig.enqueue()
         await begun.wait()
-        await Operator(client).open_breaker(OLD)
+        await Operator(client).breakers.open(OLD)
         job = await analyse.enqueue(n=1)
         older.stop()
         assert (await final(after, job)).attempt == 1
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_about_to_go_keeps_no_jobs_waiting_for_a_breaker_
 
 
 @pytest.mark.req("L48", "L57")
-async def test_a_breaker_that_a_release_adds_is_known_when_the_last_worker_without_it_is_gone(
+async def test_a_breaker_of_a_new_release_is_in_force_when_the_last_worker_without_it_is_gone(
     app: Dutiful, app_url: str
 ) -> None:
     service = Service()
@@ -111,5 +111,5 @@ async def test_a_breaker_that_a_release_adds_is_known_when_the_last_worker_witho
     async with after.opened() as client, working(after, client):
         async with working(before):
             await beats(client)
-            assert await client.store.breaker_of_kind("analyse") is None
+            assert await client.store.breakers.of_kind("analyse") is None
         await eventually(breaker_is(client, OLD))

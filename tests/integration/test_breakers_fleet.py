@@ -1,4 +1,4 @@
-"""One failing service and many worker processes: what one of them learns, all know, and it outlives them."""
+"""One failing service and many worker processes, which share its breaker; the breaker outlives them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +12,11 @@ from breaker_jobs import analyse, call
 from fault_jobs import address
 
 from dutiful import State
-from dutiful.core.breaker import Breaker, BreakerState
+from dutiful.core.breaker.state import Breaker, BreakerState
 from dutiful.kind import Handle
 from dutiful.operator import Operator
 from dutiful.store import Store
-from dutiful.testing.faults import Fleet, until
+from faults import Fleet, until
 
 MOMENT = timedelta(milliseconds=10)
 
@@ -34,13 +34,13 @@ async def fleet(store: Store, folder: Path) -> AsyncIterator[Fleet]:
 
 
 @pytest.mark.req("L27", "L48", "L55", "L57", "L58", "L90", "L91")
-async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe_when_it_is_half_open(
+async def test_a_fleet_makes_no_call_while_a_breaker_is_open_and_only_probes_while_it_is_half_open(
     store: Store, tmp_path: Path
 ) -> None:
     diary = tmp_path / "diary"
 
     def set_grid(state: str) -> None:
-        """In one piece, for whoever reads it at this moment."""
+        """Replace the file atomically, because workers read it at any time."""
         (tmp_path / "new").write_text(state)
         (tmp_path / "new").replace(tmp_path / "grid")
 
@@ -48,19 +48,19 @@ async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe
         return len(diary.read_text().splitlines())
 
     async def breaker() -> Breaker:
-        (found,) = await store.breakers()
+        (found,) = await store.breakers.all()
         return found.breaker
 
     async def stand(jobs: list[Handle[Any]], *states: State) -> bool:
-        records = [await store.find(job.id) for job in jobs]
+        records = [await store.queries.job(job.id) for job in jobs]
         return all(record is not None and record.state in states for record in records)
 
     async def came(number: int) -> bool:
         return calls() >= number
 
-    async def barred(jobs: list[Handle[Any]]) -> list[datetime]:
-        """When each of them was barred last."""
-        tried = [await store.attempts(job.id) for job in jobs]
+    async def rejected_at(jobs: list[Handle[Any]]) -> list[datetime]:
+        """When each of them was rejected last."""
+        tried = [await store.queries.attempts(job.id) for job in jobs]
         return [max(a.ended_at for a in attempts if a.outcome == "snoozed") for attempts in tried]
 
     async with fleet(store, tmp_path) as workers:
@@ -75,28 +75,28 @@ async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe
         made = calls()
         assert made >= 3
 
-        # Open: nobody calls, be it a worker that was not there when it failed.
+        # Open: no worker calls, not even one that was started after the failures.
         await workers.start().ready(store)
         inside = await call.enqueue_many({} for _ in range(6))
         declared = await analyse.enqueue_many({} for _ in range(6))
-        await until(lambda: stand(list(inside), State.BLOCKED), "jobs wait that were barred inside their handler")
-        await until(lambda: stand(list(declared), State.BLOCKED), "jobs wait whose kind is barred")
+        await until(lambda: stand(list(inside), State.BLOCKED), "jobs wait that were rejected inside their handler")
+        await until(lambda: stand(list(declared), State.BLOCKED), "jobs wait whose kind is blocked")
         assert calls() == made
 
-        # Half-open: two calls find out, and the rest is barred while they do.
+        # Half-open: two calls probe, and the others are rejected meanwhile.
         set_grid("held")
-        forced = await operator.open_breaker("grid", MOMENT, "to be half-open soon", new=True)
+        forced = await operator.breakers.open("grid", MOMENT, "to be half-open soon", new=True)
         assert forced.opened_at is not None and forced.opened_at > (opened.opened_at or forced.opened_at)
         await until(lambda: came(made + 2), "the probes have called")
-        before = await barred(list(inside))
+        before = await rejected_at(list(inside))
         for job in inside:
-            await store.expedite(job.id)
+            await store.control.run_now(job.id)
 
-        async def barred_again() -> bool:
-            again = [one < two for one, two in zip(before, await barred(list(inside)), strict=True)]
-            return sum(again) >= len(inside) - 2  # should a minute have passed, two of them may probe
+        async def rejected_again() -> bool:
+            again = [one < two for one, two in zip(before, await rejected_at(list(inside)), strict=True)]
+            return sum(again) >= len(inside) - 2  # if a minute has passed, two of them may probe
 
-        await until(barred_again, "the others were barred again")
+        await until(rejected_again, "the others were rejected again")
         assert calls() == made + 2
         set_grid("down")
 
@@ -107,9 +107,9 @@ async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe
         assert (await breaker()).state is BreakerState.OPEN
         assert calls() == made + 2
 
-        # Well again: the probes close it, and whoever waited is run.
+        # Closed: the probes close it, and all waiting jobs run.
         set_grid("up")
-        await operator.open_breaker("grid", MOMENT, new=True)
+        await operator.breakers.open("grid", MOMENT, new=True)
 
         async def closed() -> bool:
             return (await breaker()).state is BreakerState.CLOSED
@@ -119,12 +119,12 @@ async def test_nobody_in_a_fleet_calls_while_it_is_open_and_as_many_as_may_probe
 
         async def all_done() -> bool:
             for job in jobs:
-                record = await store.find(job.id)
+                record = await store.queries.job(job.id)
                 if record is not None and record.state is State.SCHEDULED:
-                    await store.expedite(job.id)  # a retry
+                    await store.control.run_now(job.id)  # a retry
             return await stand(jobs, State.COMPLETED)
 
         await until(all_done, "every job is done")
-        spent = [(await store.find(job.id)).attempt for job in inside]  # type: ignore[union-attr]
+        spent = [(await store.queries.job(job.id)).attempt for job in inside]  # type: ignore[union-attr]
         assert spent.count(1) >= len(inside) - 2
-    assert await store.check_places() == []
+    assert await store.queries.check_places() == []

@@ -1,4 +1,4 @@
-"""Breakers inside breakers, and several at once in one job: each call is looked after, and none waits for itself."""
+"""Breakers inside breakers, and several at once in one job: each call counts, and none waits for itself."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,11 +10,11 @@ from breaker_jobs import Service, breaker_of
 from working import clocked, eventually, final, state, working
 
 from dutiful import Context, Dutiful, Retry, State
-from dutiful.client import Client
-from dutiful.core.breaker import BreakerState
+from dutiful.client.client import Client
+from dutiful.core.breaker.state import BreakerState
 from dutiful.operator import Operator
 from dutiful.testing import Clock
-from dutiful.worker import breakers
+from dutiful.worker.breakers import client as breaker_client
 
 ONCE = Retry(max_attempts=1)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -34,7 +34,7 @@ async def client(app: Dutiful, clock: Clock) -> AsyncIterator[Client]:
 
 @pytest.mark.req("L48", "L57")
 @pytest.mark.parametrize("around", ["kind", "block"])
-async def test_calls_inside_are_refused_once_it_is_open_and_failures_that_are_handled_count(
+async def test_inner_calls_are_rejected_once_the_breaker_is_open_and_handled_failures_count(
     app: Dutiful, around: str
 ) -> None:
     service = Service(failing=True)
@@ -70,7 +70,7 @@ async def test_calls_inside_are_refused_once_it_is_open_and_failures_that_are_ha
 
 
 @sqlite
-async def test_the_outer_word_counts_only_if_no_inner_one_was_said(app: Dutiful) -> None:
+async def test_the_outer_result_counts_only_if_there_was_no_inner_one(app: Dutiful) -> None:
     app.breaker("grid", failures=9)
 
     @app.job(retry=ONCE)
@@ -93,7 +93,7 @@ async def test_the_outer_word_counts_only_if_no_inner_one_was_said(app: Dutiful)
     assert counted == [1, 2, 0]
 
 
-async def test_a_probe_keeps_its_place_while_calls_inside_it_go_well(
+async def test_a_probe_keeps_its_place_while_its_inner_calls_succeed(
     app: Dutiful, clock: Clock, client: Client
 ) -> None:
     seen: list[int] = []
@@ -104,12 +104,12 @@ async def test_a_probe_keeps_its_place_while_calls_inside_it_go_well(
         for _ in range(3):
             async with ctx.breaker("grid"):
                 pass
-            (found,) = await client.store.breakers()
+            (found,) = await client.store.breakers.all()
             seen.append(found.probing + found.breaker.successes)
 
     app.configure(lanes="one=1")
     async with working(app, client):
-        await Operator(client).open_breaker("grid", new=True)
+        await Operator(client).breakers.open("grid", new=True)
         jobs = [await analyse.enqueue(), await analyse.enqueue()]
         clock.advance("11m")
         for job in jobs:
@@ -119,15 +119,15 @@ async def test_a_probe_keeps_its_place_while_calls_inside_it_go_well(
 
 
 @sqlite
-async def test_a_call_waits_for_another_one_of_its_job_that_probes_but_not_without_end(
+async def test_a_call_waits_for_a_probe_of_its_job_but_not_for_ever(
     app: Dutiful, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(breakers, "TURN", 0.05)
+    monkeypatch.setattr(breaker_client, "PROBE_WAIT", 0.05)
 
     @app.job
     def pooled(ctx: Context) -> None:
         def one(n: int) -> None:
-            with ctx.breaker("grid"):  # in a thread that does not know of the block around it
+            with ctx.breaker("grid"):  # in a thread without the context of the block around it
                 pass
 
         with ctx.breaker("grid"), ThreadPoolExecutor(2) as pool:
@@ -151,7 +151,7 @@ async def test_a_call_waits_for_another_one_of_its_job_that_probes_but_not_witho
 
     async with working(app, client):
         for name in ("grid", "x", "y"):
-            await Operator(client).open_breaker(name, new=True)
+            await Operator(client).breakers.open(name, new=True)
         clock.advance("61s")
         for job in [await pooled.enqueue(), await crossed.enqueue()]:
             assert (await final(app, job)).state is State.COMPLETED

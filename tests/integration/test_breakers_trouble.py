@@ -1,4 +1,4 @@
-"""What a call says of its service, and breakers whose store does not answer."""
+"""How the end of a call counts for its service, and breakers whose store does not answer."""
 
 import asyncio
 import urllib.error
@@ -29,46 +29,46 @@ from dutiful import (
     StoreUnavailable,
     Transient,
 )
-from dutiful.core.breaker import Entry, Sign
+from dutiful.core.breaker.state import CallResult, Entry
 from dutiful.core.errors import JobCancelled
 from dutiful.core.outcome import Cancelled, Lost, Partial, Released, Snoozed, TimeoutExceeded
-from dutiful.worker import breakers
-from dutiful.worker.ending import sign_of, sign_of_error, until_it_may_call
-from dutiful.worker.slot import Slot, Stop
+from dutiful.worker.breakers import client as breaker_client
+from dutiful.worker.executor.outcomes import breaker_result, breaker_result_of_error, snooze_for_breaker
+from dutiful.worker.slots import Slot, StopReason
 
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
-ERRORS: list[tuple[Callable[[], BaseException], Stop | None, Sign]] = [
-    (lambda: ConnectionRefusedError(), None, Sign.BAD),
-    (lambda: TimeoutError(), None, Sign.BAD),
-    (lambda: RuntimeError("anything"), None, Sign.BAD),
-    (lambda: Transient("busy"), None, Sign.BAD),
-    (lambda: RateLimited(), None, Sign.BAD),
-    (lambda: http_error(503), None, Sign.BAD),
-    (lambda: ItemsFailed("all of them"), None, Sign.BAD),
-    (lambda: ExceptionGroup("both", [ConnectionError(), TimeoutError()]), None, Sign.BAD),
-    (lambda: http_error(404), None, Sign.NEUTRAL),
-    (lambda: LookupError("by the policy"), None, Sign.NEUTRAL),
-    (lambda: PayloadInvalid("no such field"), None, Sign.NEUTRAL),
-    (lambda: Fail("never"), None, Sign.NEUTRAL),
-    (lambda: Snooze("1m"), None, Sign.NEUTRAL),
-    (lambda: Cancel("not wanted"), None, Sign.NEUTRAL),
-    (lambda: Skip("nothing to do"), None, Sign.NEUTRAL),
-    (lambda: ExceptionGroup("both", [ConnectionError(), Cancel("not wanted")]), None, Sign.NEUTRAL),
-    (lambda: JobCancelled("another one, whose result it waited for"), None, Sign.NEUTRAL),
-    (lambda: barred(), None, Sign.UNCLEAR),
-    (lambda: StoreUnavailable("our own database"), None, Sign.UNCLEAR),
-    (lambda: LockLost("our own lock"), None, Sign.UNCLEAR),
-    (lambda: ClaimLost("no longer ours"), None, Sign.UNCLEAR),
-    (lambda: asyncio.CancelledError(), None, Sign.UNCLEAR),
-    (lambda: SystemExit(1), None, Sign.UNCLEAR),
-    (lambda: asyncio.CancelledError(), Stop.TIMEOUT, Sign.BAD),
-    (lambda: TimeoutExceeded("in a thread"), Stop.TIMEOUT, Sign.BAD),
-    (lambda: asyncio.CancelledError(), Stop.CANCEL, Sign.UNCLEAR),
-    (lambda: JobCancelled("in a thread"), Stop.CANCEL, Sign.UNCLEAR),
-    (lambda: Cancel("so be it"), Stop.CANCEL, Sign.UNCLEAR),
-    (lambda: asyncio.CancelledError(), Stop.SHUTDOWN, Sign.UNCLEAR),
-    (lambda: ClaimLost("in a thread"), Stop.SHUTDOWN, Sign.UNCLEAR),
-    (lambda: asyncio.CancelledError(), Stop.LOST, Sign.UNCLEAR),
+ERRORS: list[tuple[Callable[[], BaseException], StopReason | None, CallResult]] = [
+    (lambda: ConnectionRefusedError(), None, CallResult.BAD),
+    (lambda: TimeoutError(), None, CallResult.BAD),
+    (lambda: RuntimeError("anything"), None, CallResult.BAD),
+    (lambda: Transient("busy"), None, CallResult.BAD),
+    (lambda: RateLimited(), None, CallResult.BAD),
+    (lambda: http_error(503), None, CallResult.BAD),
+    (lambda: ItemsFailed("all of them"), None, CallResult.BAD),
+    (lambda: ExceptionGroup("both", [ConnectionError(), TimeoutError()]), None, CallResult.BAD),
+    (lambda: http_error(404), None, CallResult.NEUTRAL),
+    (lambda: LookupError("by the policy"), None, CallResult.NEUTRAL),
+    (lambda: PayloadInvalid("no such field"), None, CallResult.NEUTRAL),
+    (lambda: Fail("never"), None, CallResult.NEUTRAL),
+    (lambda: Snooze("1m"), None, CallResult.NEUTRAL),
+    (lambda: Cancel("not wanted"), None, CallResult.NEUTRAL),
+    (lambda: Skip("nothing to do"), None, CallResult.NEUTRAL),
+    (lambda: ExceptionGroup("both", [ConnectionError(), Cancel("not wanted")]), None, CallResult.NEUTRAL),
+    (lambda: JobCancelled("another one, whose result it waited for"), None, CallResult.NEUTRAL),
+    (lambda: rejected(), None, CallResult.UNCLEAR),
+    (lambda: StoreUnavailable("our own database"), None, CallResult.UNCLEAR),
+    (lambda: LockLost("our own lock"), None, CallResult.UNCLEAR),
+    (lambda: ClaimLost("no longer ours"), None, CallResult.UNCLEAR),
+    (lambda: asyncio.CancelledError(), None, CallResult.UNCLEAR),
+    (lambda: SystemExit(1), None, CallResult.UNCLEAR),
+    (lambda: asyncio.CancelledError(), StopReason.TIMEOUT, CallResult.BAD),
+    (lambda: TimeoutExceeded("in a thread"), StopReason.TIMEOUT, CallResult.BAD),
+    (lambda: asyncio.CancelledError(), StopReason.CANCEL, CallResult.UNCLEAR),
+    (lambda: JobCancelled("in a thread"), StopReason.CANCEL, CallResult.UNCLEAR),
+    (lambda: Cancel("no use"), StopReason.CANCEL, CallResult.UNCLEAR),
+    (lambda: asyncio.CancelledError(), StopReason.SHUTDOWN, CallResult.UNCLEAR),
+    (lambda: ClaimLost("in a thread"), StopReason.SHUTDOWN, CallResult.UNCLEAR),
+    (lambda: asyncio.CancelledError(), StopReason.LOST, CallResult.UNCLEAR),
 ]
 
 
@@ -76,41 +76,41 @@ def http_error(status: int) -> BaseException:
     return urllib.error.HTTPError("http://example.com", status, "no", Message(), None)
 
 
-def barred() -> BreakerOpen:
+def rejected() -> BreakerOpen:
     return BreakerOpen("another", datetime.now(UTC), timedelta(seconds=1))
 
 
 @pytest.mark.req("L48")
 @pytest.mark.parametrize("number", range(len(ERRORS)))
-def test_only_what_may_be_the_services_fault_counts_against_it(number: int) -> None:
-    make, stop, sign = ERRORS[number]
+def test_only_errors_that_may_be_of_the_service_count_against_it(number: int) -> None:
+    make, stop, result = ERRORS[number]
     slot = Slot("here")
     slot.stop = stop
     error = make()
-    assert sign_of_error(error, slot, Retry(per_error={LookupError: None})) is sign, repr(error)
+    assert breaker_result_of_error(error, slot, Retry(per_error={LookupError: None})) is result, repr(error)
 
 
-def test_a_block_that_came_to_its_end_was_good_however_late() -> None:
+def test_a_block_that_ended_without_error_is_a_success_however_late() -> None:
     slot = Slot("here")
-    slot.stop = Stop.TIMEOUT
-    assert sign_of_error(None, slot, Retry()) is Sign.GOOD
+    slot.stop = StopReason.TIMEOUT
+    assert breaker_result_of_error(None, slot, Retry()) is CallResult.GOOD
 
 
-def test_an_attempt_that_completes_with_errors_speaks_neither_for_the_service_nor_against_it() -> None:
-    assert sign_of(Partial(None, ({"type": "ConnectionError", "message": "down"},)), None) is Sign.NEUTRAL
+def test_an_attempt_that_completes_with_errors_is_neutral() -> None:
+    assert breaker_result(Partial(None, ({"type": "ConnectionError", "message": "down"},)), None) is CallResult.NEUTRAL
 
 
-def test_an_attempt_that_was_cut_short_says_nothing() -> None:
-    assert sign_of(Cancelled("by its handler"), None) is Sign.NEUTRAL
-    assert sign_of(Cancelled("while running"), Stop.CANCEL) is Sign.UNCLEAR
-    assert sign_of(Snoozed(timedelta(hours=1)), None) is Sign.NEUTRAL
-    assert sign_of(until_it_may_call(barred()), None) is Sign.UNCLEAR
-    assert {sign_of(Released(), None), sign_of(Lost(), Stop.LOST)} == {Sign.UNCLEAR}
+def test_an_interrupted_attempt_is_unclear() -> None:
+    assert breaker_result(Cancelled("by its handler"), None) is CallResult.NEUTRAL
+    assert breaker_result(Cancelled("while running"), StopReason.CANCEL) is CallResult.UNCLEAR
+    assert breaker_result(Snoozed(timedelta(hours=1)), None) is CallResult.NEUTRAL
+    assert breaker_result(snooze_for_breaker(rejected()), None) is CallResult.UNCLEAR
+    assert {breaker_result(Released(), None), breaker_result(Lost(), StopReason.LOST)} == {CallResult.UNCLEAR}
 
 
 @sqlite
 @pytest.mark.parametrize("way", ["block", "declared", "thread"])
-async def test_a_store_that_does_not_answer_makes_no_good_call_a_failure(
+async def test_a_successful_call_does_not_fail_because_the_store_does_not_answer(
     app: Dutiful, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     @app.job
@@ -131,7 +131,7 @@ async def test_a_store_that_does_not_answer_makes_no_good_call_a_failure(
         raise StoreUnavailable("it is away")
 
     async with app.opened() as client:
-        client.store.leave_breaker = gone  # type: ignore[method-assign]
+        client.store.breakers.exit = gone  # type: ignore[method-assign]
         async with working(app, client):
             job = await final(app, await app.enqueue(way))
     assert (job.state, job.result, job.attempt) == (State.COMPLETED, "well", 1)
@@ -139,10 +139,10 @@ async def test_a_store_that_does_not_answer_makes_no_good_call_a_failure(
 
 
 @sqlite
-async def test_a_store_that_hangs_holds_up_a_block_for_a_while_only(
+async def test_a_store_that_hangs_delays_a_block_for_a_limited_time(
     app: Dutiful, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(breakers, "PATIENCE", 0.05)
+    monkeypatch.setattr(breaker_client, "REPORT_TIMEOUT", 0.05)
 
     @app.job
     async def call(ctx: Context) -> str:
@@ -153,15 +153,15 @@ async def test_a_store_that_hangs_holds_up_a_block_for_a_while_only(
         await asyncio.Event().wait()
 
     async with app.opened() as client:
-        client.store.leave_breaker = hang  # type: ignore[method-assign]
+        client.store.breakers.exit = hang  # type: ignore[method-assign]
         async with working(app, client):
             assert (await final(app, await call.enqueue())).result == "well"
-    assert "takes long to hear" in caplog.text
+    assert "takes long to store" in caplog.text
 
 
 @sqlite
-async def test_a_store_that_is_away_when_it_is_asked_costs_an_attempt_by_the_policy(app: Dutiful) -> None:
-    asked: list[str] = []
+async def test_a_store_that_is_unavailable_on_entry_costs_an_attempt(app: Dutiful) -> None:
+    entered: list[str] = []
 
     @app.job(retry=Retry(max_attempts=2, backoff=Fixed("0s")))
     async def call(ctx: Context) -> int:
@@ -169,23 +169,23 @@ async def test_a_store_that_is_away_when_it_is_asked_costs_an_attempt_by_the_pol
             return ctx.attempt
 
     async with app.opened() as client:
-        enter = client.store.enter_breaker
+        enter = client.store.breakers.enter
 
         async def away_once(name: str, *args: Any, **kwargs: Any) -> Any:
-            asked.append(name)
-            if len(asked) == 1:
+            entered.append(name)
+            if len(entered) == 1:
                 raise StoreUnavailable("it is away")
             return await enter(name, *args, **kwargs)
 
-        client.store.enter_breaker = away_once  # type: ignore[method-assign]
+        client.store.breakers.enter = away_once  # type: ignore[method-assign]
         async with working(app, client):
             assert (await final(app, await call.enqueue())).result == 2
 
 
 @sqlite
-async def test_who_is_let_in_when_nobody_waits_for_it_any_more_gives_the_probes_place_back(app: Dutiful) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-    left: list[tuple[Entry, Sign]] = []
+async def test_an_entry_whose_caller_was_cancelled_frees_its_place(app: Dutiful) -> None:
+    entered, answer = asyncio.Event(), asyncio.Event()
+    left: list[tuple[Entry, CallResult]] = []
 
     @app.job
     async def call(ctx: Context) -> None:
@@ -193,25 +193,25 @@ async def test_who_is_let_in_when_nobody_waits_for_it_any_more_gives_the_probes_
             raise AssertionError("cancelled before it began")
 
     async def slow(*args: Any, **kwargs: Any) -> Any:
-        asked.set()
+        entered.set()
         await answer.wait()
         return Entry(2, probe=True)
 
-    async def leave(name: str, policy: Any, token: Any, entry: Entry, sign: Sign, **kwargs: Any) -> Any:
-        left.append((entry, sign))
+    async def leave(name: str, policy: Any, token: Any, entry: Entry, result: CallResult, **kwargs: Any) -> Any:
+        left.append((entry, result))
         raise StoreUnavailable("never mind")
 
     async def has_left() -> bool:
         return bool(left)
 
     async with app.opened() as client:
-        client.store.enter_breaker = slow  # type: ignore[method-assign]
-        client.store.leave_breaker = leave  # type: ignore[method-assign]
+        client.store.breakers.enter = slow  # type: ignore[method-assign]
+        client.store.breakers.exit = leave  # type: ignore[method-assign]
         async with working(app, client):
             job = await call.enqueue()
-            await asked.wait()
+            await entered.wait()
             await job.cancel()
             assert (await final(app, job)).state is State.CANCELLED
             answer.set()
             await eventually(has_left)
-    assert left == [(Entry(2, probe=True), Sign.UNCLEAR)]
+    assert left == [(Entry(2, probe=True), CallResult.UNCLEAR)]

@@ -14,7 +14,7 @@ import pytest
 from working import EVERYWHERE, state
 
 from dutiful import DataRefused, Dutiful, PayloadInvalid, State, UsageError
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.core.job import Inserted, NewJob
 from dutiful.kind import Kind
 
@@ -32,11 +32,11 @@ def greet(app: Dutiful) -> Kind[[str], None]:
 async def stored(app: Dutiful) -> int:
     """How many jobs wait."""
     client = await app.client()
-    return sum(q.ready + q.scheduled + q.blocked for q in await client.store.queues())
+    return sum(q.ready + q.scheduled + q.blocked for q in await client.store.queries.queues())
 
 
 def counted(app_url: str) -> int:
-    """The same one by one, for of many the store tells an estimate."""
+    """The same one by one, because the store estimates the number of many."""
     if app_url.startswith("sqlite"):
         file = sqlite3.connect(app_url.removeprefix("sqlite:///"))
         with closing(file):
@@ -149,7 +149,7 @@ class Counted:
     def __init__(self, client: Client) -> None:
         self.sizes: list[int] = []
         self.began = asyncio.Event()
-        self._insert = client.store.insert
+        self._insert = client.store.jobs.insert
 
     async def __call__(self, jobs: Sequence[NewJob], **options: Any) -> list[Inserted]:
         self.sizes.append(len(jobs))
@@ -161,7 +161,7 @@ class Counted:
 async def test_callers_that_enqueue_at_once_share_a_commit(app: Dutiful, greet: Kind[[str], None]) -> None:
     client = await app.client()
     counted = Counted(client)
-    with patch.object(client.store, "insert", counted):
+    with patch.object(client.store.jobs, "insert", counted):
         first = asyncio.create_task(greet.enqueue("first"))
         await counted.began.wait()
         jobs = await asyncio.gather(*(greet.enqueue(f"n{n}") for n in range(300)))
@@ -177,7 +177,7 @@ async def test_the_database_sees_as_few_transactions_as_there_are_batches(
     await greet.enqueue("warm")
 
     def committed() -> int:
-        """How many transactions wrote a job since the table was made, told by their ids."""
+        """How many transactions wrote a job since the table was made, by their ids."""
         with psycopg.connect(app_url) as connection:
             row = connection.execute("select count(distinct xmin::text) from dutiful.job").fetchone()
             assert row is not None
@@ -208,7 +208,7 @@ async def test_a_caller_that_gives_up_does_not_hurt_those_who_share_its_batch(
 ) -> None:
     client = await app.client()
     counted = Counted(client)
-    with patch.object(client.store, "insert", counted):
+    with patch.object(client.store.jobs, "insert", counted):
         tasks = [asyncio.create_task(greet.enqueue(f"n{n}")) for n in range(20)]
         await counted.began.wait()
         tasks[3].cancel()

@@ -56,7 +56,7 @@ async def test_loop_after_loop_leaves_no_connections_behind(pg18_url: str) -> No
         count = "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle'"
 
         async def gone() -> bool:
-            return (await store._db.fetch(count))[0][0] <= 3  # type: ignore[attr-defined, no-any-return]
+            return (await store._session.db.fetch(count))[0][0] <= 3  # type: ignore[attr-defined, no-any-return]
 
         await eventually(gone)
 
@@ -91,13 +91,13 @@ async def test_to_close_the_app_closes_the_client_of_this_loop_only(app: Dutiful
         ready.set()
         await asyncio.to_thread(closed.wait, 20)
         assert await app.client() is there
-        assert await there.store.queues() == []
+        assert await there.store.queries.queues() == []
         await app.close()
 
     thread = asyncio.create_task(asyncio.to_thread(asyncio.run, elsewhere()))
     await asyncio.to_thread(ready.wait, 20)
     await app.close()
     with pytest.raises(StoreUnavailable):
-        await here.store.queues()
+        await here.store.queries.queues()
     closed.set()
     await thread

@@ -21,7 +21,7 @@ from dutiful import (
 
 @pytest.mark.req("W28")
 @pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
-async def test_whoever_waits_gets_the_result(app: Dutiful) -> None:
+async def test_a_caller_that_waits_gets_the_result(app: Dutiful) -> None:
     @app.job
     async def describe(n: int) -> dict[str, Any]:
         return {"n": n, "list": [1.5, None, "ä"], "deep": {"yes": True}}
@@ -50,7 +50,7 @@ async def test_a_wait_that_is_over_leaves_the_job_alone(app: Dutiful) -> None:
         return "in the end"
 
     job = await idle.enqueue()
-    with pytest.raises(ResultTimeout, match=f"{job.public_id}.*goes on"):
+    with pytest.raises(ResultTimeout, match=f"{job.public_id}.*continues"):
         await job.result("50ms")
     assert await state(app, job) is State.READY
     async with working(app):
@@ -77,8 +77,8 @@ async def test_a_waiting_job_can_be_cancelled_and_its_waiters_hear_why(app: Duti
 
     job = await idle.enqueue()
     waiting = asyncio.create_task(job.result("20s"))
-    assert await job.cancel("nobody needs it") is True
-    with pytest.raises(JobCancelled, match="nobody needs it"):
+    assert await job.cancel("not needed any more") is True
+    with pytest.raises(JobCancelled, match="not needed any more"):
         await waiting
     assert await job.cancel("again") is False and await state(app, job) is State.CANCELLED
 
@@ -95,7 +95,7 @@ async def test_a_job_that_never_was_is_not_found(app: Dutiful) -> None:
         await client.get(stranger)
 
 
-async def test_whoever_waits_while_the_app_is_closed_is_told(app: Dutiful) -> None:
+async def test_a_caller_that_waits_while_the_app_is_closed_gets_an_error(app: Dutiful) -> None:
     @app.job
     async def idle() -> None: ...
 
@@ -104,7 +104,7 @@ async def test_whoever_waits_while_the_app_is_closed_is_told(app: Dutiful) -> No
     client = await app.client()
 
     async def registered() -> bool:
-        return bool(client._waiting._waiters)
+        return bool(client._waiter._waiters)
 
     await eventually(registered)
     await app.close()

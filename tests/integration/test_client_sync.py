@@ -151,8 +151,8 @@ async def test_a_blocking_wait_ends_when_the_app_is_closed(
     waiting = threads.submit(job.result)
 
     async def waited_for() -> bool:
-        room = app._portal._room
-        return room is not None and room._client is not None and job.id in room._client._waiting._waiters
+        thread = app._portal._thread
+        return thread is not None and thread._client is not None and job.id in thread._client._waiter._waiters
 
     await eventually(waited_for)
     await asyncio.to_thread(app.close_sync)

@@ -65,7 +65,7 @@ async def test_how_long_a_key_is_held(app: Dutiful, scope: Scope) -> None:
         await go.wait()
 
     async def free() -> bool:
-        """Whether somebody else could have the key, without taking it."""
+        """Whether another job could take the key; does not take it."""
         try:
             probe = await bill.options(unique=key(scope, OnConflict.REJECT), delay="1h").enqueue()
         except UniqueConflict:

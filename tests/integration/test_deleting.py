@@ -1,9 +1,10 @@
-"""Finished jobs are deleted when somebody says so, as retention would have done later."""
+"""Finished jobs are deleted by hand, as retention would have done later."""
 
 from datetime import timedelta
 
 import pytest
 from operating import BROKEN, now, of_acme, operator, trail
+from suite.builders import enqueue_one, finish_one, start_one
 from working import eventually, final, working
 
 from dutiful import Dutiful, JobRecord
@@ -11,7 +12,6 @@ from dutiful.core.errors import NotAllowed, UsageError
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Role
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import enqueue_one, finish_one, start_one
 
 DAY = timedelta(days=1)
 
@@ -26,26 +26,26 @@ async def test_what_ended_long_ago_is_deleted_and_what_retention_would_keep_stay
         await enqueue_one(store, now=now() - 2 * DAY),
     ]
 
-    assert await operator(store).delete_finished(DAY, "a load test") == 4
+    assert await operator(store).jobs.delete_finished(DAY, "a load test") == 4
 
-    assert [await store.find(job_id) for job_id in gone] == [None] * 4
-    assert None not in [await store.find(job_id) for job_id in stay]
-    assert (await operator(store).dead_letter(failed)).payload == {}, "it stands for itself"
+    assert [await store.queries.job(job_id) for job_id in gone] == [None] * 4
+    assert None not in [await store.queries.job(job_id) for job_id in stay]
+    assert (await operator(store).dead_letters.get(failed)).payload == {}, "it stands for itself"
     asked, done = await trail(store, action="job.delete_finished")
     assert (asked.target, done.reason, done.outcome, done.after) == ("1d", "a load test", "succeeded", {"deleted": 4})
 
 
 async def test_more_than_one_step_is_deleted_to_the_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dutiful.operator.deleting.STEP", 2)
+    monkeypatch.setattr("dutiful.operator.jobs.STEP", 2)
     for _ in range(5):
         await finish_one(store, now=now() - 2 * DAY)
-    assert await operator(store).delete_finished(DAY) == 5
-    assert await operator(store).delete_finished(DAY) == 0
+    assert await operator(store).jobs.delete_finished(DAY) == 5
+    assert await operator(store).jobs.delete_finished(DAY) == 0
 
 
-async def test_the_next_worker_calls_those_who_want_to_hear_of_it(app: Dutiful) -> None:
-    heard: list[JobRecord] = []
-    app.on_delete(heard.append)
+async def test_the_next_worker_calls_the_callbacks(app: Dutiful) -> None:
+    received: list[JobRecord] = []
+    app.on_delete(received.append)
 
     @app.job
     async def fine() -> str:
@@ -54,15 +54,15 @@ async def test_the_next_worker_calls_those_who_want_to_hear_of_it(app: Dutiful) 
     async with app.opened() as client:
         async with working(app, client):
             ended = await final(app, await fine.enqueue())
-        assert await (await app.operator("ada")).delete_finished(timedelta(0)) == 1
-        assert heard == [], "they are a worker's to call"
+        assert await (await app.operator("ada")).jobs.delete_finished(timedelta(0)) == 1
+        assert received == [], "only a worker calls them"
         async with working(app, client):
-            await eventually(lambda: told_of(heard))
-    assert [(job.id, job.result) for job in heard] == [(ended.id, "yes")]
+            await eventually(lambda: called(received))
+    assert [(job.id, job.result) for job in received] == [(ended.id, "yes")]
 
 
-async def told_of(heard: list[JobRecord]) -> bool:
-    return bool(heard)
+async def called(received: list[JobRecord]) -> bool:
+    return bool(received)
 
 
 async def test_it_is_for_admins_of_all_tenants_and_for_spans_that_there_are(store: Store) -> None:
@@ -72,7 +72,7 @@ async def test_it_is_for_admins_of_all_tenants_and_for_spans_that_there_are(stor
         (operator(store, role=Role.MANAGER), "needs admin"),
     ):
         with pytest.raises(NotAllowed, match=problem):
-            await who.delete_finished(DAY)
+            await who.jobs.delete_finished(DAY)
     with pytest.raises(UsageError, match="older_than"):
-        await operator(store).delete_finished(-DAY)
+        await operator(store).jobs.delete_finished(-DAY)
     assert [one.outcome for one in await trail(store, action="job.delete_finished")] == ["refused"] * 3

@@ -1,4 +1,4 @@
-"""Handlers and workers that are left over: a drain waits for them until they end, or somebody knows that they did."""
+"""Lingering handlers and silent workers: a drain waits until they end, or are known to have ended."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,14 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from operating import fall_silent, now, operator, trail
+from operating import add_silent_worker, now, operator, trail
+from suite.builders import complete, start_one
 from working import eventually, working
 
 from dutiful import Dutiful, ShutdownTimeout
 from dutiful.core.errors import UsageError
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import complete, start_one
-from dutiful.worker import shutdown
+from dutiful.worker import worker as worker_module
 
 FAR = timedelta(minutes=10)
 BEAT = "1s"  # a worker counts as alive for three of them: so long may a slow machine keep it from the next
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("soon_settled")
 
 
 def heed_nobody(begun: threading.Event, go: threading.Event) -> None:
-    """What a handler in a thread may do: it is told to stop, and goes on until it is let go."""
+    """A handler in a thread that is asked to stop, but runs on until it is released."""
     begun.set()
     while not go.is_set():
         with contextlib.suppress(BaseException):
@@ -52,19 +52,21 @@ async def test_a_handler_that_runs_on_after_its_claim_was_taken_away_is_waited_f
             job = await crawl.enqueue()
             await asyncio.to_thread(begun.wait, 60)
             ada = await app.operator("ada")
-            drain = await (ada.drain(everything=True) if scope == "everything" else ada.drain(kinds=["crawl"]))
+            drain = await (
+                ada.fleet.drain(everything=True) if scope == "everything" else ada.fleet.drain(kinds=["crawl"])
+            )
 
             async def runs_on() -> bool:
-                seen = await ada.draining(drain.parts)
+                seen = await ada.fleet.drain_status(drain.targets)
                 assert not seen.safe
-                return [one.job_id for one in seen.holdups if "without a claim" in one.remedy] == [job.id]
+                return [one.job_id for one in seen.blockers if "without a claim" in one.remedy] == [job.id]
 
             for act in acts:
-                await getattr(ada, act)(job.id, "it hangs")
+                await getattr(ada.stuck if act == "release" else ada.jobs, act)(job.id, "it hangs")
                 await eventually(runs_on)
         finally:
             go.set()
-        assert (await ada.drained(drain, FAR, lambda _: None)).safe
+        assert (await ada.fleet.wait_drained(drain, FAR, lambda _: None)).safe
 
 
 @pytest.mark.req("L93", "L95")
@@ -73,7 +75,7 @@ async def test_a_handler_that_runs_on_after_its_claim_was_taken_away_is_waited_f
 async def test_a_handler_that_outlives_its_embedded_worker_is_waited_for(
     app: Dutiful, mode: str, scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(worker_module, "CLEANUP_SECONDS", 0.1)
     app.configure(heartbeat=BEAT)
     begun, go = threading.Event(), threading.Event()
 
@@ -95,22 +97,22 @@ async def test_a_handler_that_outlives_its_embedded_worker_is_waited_for(
                 job = await app.enqueue(mode)
                 await asyncio.to_thread(begun.wait, 60)
         ada = await app.operator("ada")
-        drain = await ada.drain(**{scope: names[scope]})
+        drain = await ada.fleet.drain(**{scope: names[scope]})
 
         async def runs_on() -> bool:
-            seen = await ada.draining(drain.parts)
+            seen = await ada.fleet.drain_status(drain.targets)
             assert not seen.safe
-            return [one.job_id for one in seen.holdups if "without a claim" in one.remedy] == [job.id]
+            return [one.job_id for one in seen.blockers if "without a claim" in one.remedy] == [job.id]
 
         await eventually(runs_on)
     finally:
         go.set()
-    assert (await ada.drained(drain, FAR, lambda _: None)).safe
-    assert await ada.workers() == []
+    assert (await ada.fleet.wait_drained(drain, FAR, lambda _: None)).safe
+    assert await ada.fleet.workers() == []
 
 
 @pytest.mark.req("L93", "L95")
-async def test_a_job_that_was_taken_away_before_its_worker_could_tell_of_it_is_not_overlooked(app: Dutiful) -> None:
+async def test_a_job_that_was_taken_away_before_its_worker_could_report_it_is_not_overlooked(app: Dutiful) -> None:
     app.configure(heartbeat="1h")
     begun = asyncio.Event()
 
@@ -123,62 +125,62 @@ async def test_a_job_that_was_taken_away_before_its_worker_could_tell_of_it_is_n
         job = await email.enqueue()
         await asyncio.wait_for(begun.wait(), 60)
         ada = await app.operator("ada")
-        await ada.pause("kind", "email")
-        await ada.release(job.id)
-        seen = await ada.draining()
-        assert (seen.running, len(seen.unheard), seen.safe) == (0, 1, False)
+        await ada.fleet.pause("kind", "email")
+        await ada.stuck.release(job.id)
+        seen = await ada.fleet.drain_status()
+        assert (seen.running, len(seen.unconfirmed), seen.safe) == (0, 1, False)
 
 
 @pytest.mark.req("L93")
 @pytest.mark.parametrize("part", ["kinds", "queues", "lanes", "everything"])
-async def test_a_worker_that_fell_silent_is_waited_for_until_somebody_knows_that_it_is_gone(
-    store: Store, part: str
-) -> None:
-    worker, ada = await fall_silent(store), operator(store)
+async def test_a_drain_waits_for_a_silent_worker_until_it_is_known_to_be_gone(store: Store, part: str) -> None:
+    worker, ada = await add_silent_worker(store), operator(store)
     await complete(store, await start_one(store, kind="email", now=now()), now=now())
     names: dict[str, Any] = {"kinds": ["email"], "queues": ["default"], "lanes": ["general"], "everything": True}
 
-    drain = await ada.drain(**{part: names[part]})
+    drain = await ada.fleet.drain(**{part: names[part]})
 
     (silent,) = drain.silent
-    assert (drain.safe, drain.unheard, silent.worker) == (False, [], worker.name)
-    assert "be sure that its process has ended" in silent.remedy and f"--gone {worker.name}" in silent.remedy
-    assert not (await ada.drained(drain, timedelta(0), lambda _: None)).safe
-    assert (await ada.draining(drain.parts, gone=[worker.name])).safe
-    again = await ada.drain(**{part: names[part]}, gone=[worker.name])
-    assert again.safe and (await ada.drained(again, FAR, lambda _: None)).safe
-    (*_, told) = await trail(store, action="fleet.drain")
-    assert told.after is not None and told.after["gone"] == [worker.name]
+    assert (drain.safe, drain.unconfirmed, silent.worker) == (False, [], worker.name)
+    assert "make sure that its process has ended" in silent.remedy and f"--gone {worker.name}" in silent.remedy
+    assert not (await ada.fleet.wait_drained(drain, timedelta(0), lambda _: None)).safe
+    assert (await ada.fleet.drain_status(drain.targets, gone=[worker.name])).safe
+    again = await ada.fleet.drain(**{part: names[part]}, gone=[worker.name])
+    assert again.safe and (await ada.fleet.wait_drained(again, FAR, lambda _: None)).safe
+    (*_, reported) = await trail(store, action="fleet.drain")
+    assert reported.after is not None and reported.after["gone"] == [worker.name]
 
 
 @pytest.mark.req("L93")
 async def test_only_a_worker_that_may_go_on_is_waited_for(store: Store) -> None:
     await complete(store, await start_one(store, kind="email", now=now()), now=now())
     ada = operator(store)
-    await fall_silent(store, host="long-ago", since=timedelta(hours=2))
+    await add_silent_worker(store, host="long-ago", since=timedelta(hours=2))
     ended = await asyncio.create_subprocess_exec("sleep", "60")
-    await fall_silent(store, host=socket.gethostname(), pid=ended.pid)
+    await add_silent_worker(store, host=socket.gethostname(), pid=ended.pid)
     ended.kill()
     await ended.wait()
-    first = await fall_silent(store, host="pod-1", pid=1)
-    await store.beat(msgspec.structs.replace(first, id=uuid4(), started_at=now(), lanes={}), timedelta(hours=1))
+    first = await add_silent_worker(store, host="pod-1", pid=1)
+    await store.workers.heartbeat(
+        msgspec.structs.replace(first, id=uuid4(), started_at=now(), lanes={}), timedelta(hours=1)
+    )
 
-    drain = await ada.drain(kinds=["email"])
+    drain = await ada.fleet.drain(kinds=["email"])
 
-    assert (drain.safe, drain.silent, drain.unheard) == (True, [], [])
+    assert (drain.safe, drain.silent, drain.unconfirmed) == (True, [], [])
 
 
 @pytest.mark.req("L93")
 async def test_a_worker_that_is_not_known_to_be_silent_cannot_be_called_gone(store: Store) -> None:
     ada = operator(store)
-    here = await fall_silent(store, host=socket.gethostname(), pid=os.getpid())
-    lately = await fall_silent(store, host="near", since=timedelta(0))
+    here = await add_silent_worker(store, host=socket.gethostname(), pid=os.getpid())
+    lately = await add_silent_worker(store, host="near", since=timedelta(0))
 
     for name, why in (
         (here.name, "its process is there"),
-        (lately.name, "sign of life"),
+        (lately.name, "sent a heartbeat"),
         ("x:1", "there is no worker"),
     ):
         with pytest.raises(UsageError, match=why):
-            await ada.drain(everything=True, gone=[name])
-    assert await store.pauses() == []
+            await ada.fleet.drain(everything=True, gone=[name])
+    assert await store.control.pauses() == []

@@ -1,4 +1,4 @@
-"""A worker inside the user's own process: how it opens, feeds itself, and closes."""
+"""A worker inside the user's own process: how it opens, gets its jobs, and closes."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ from working import eventually, final
 
 from dutiful import Dutiful, Inject, ShutdownTimeout, State, StoreUnavailable, UsageError
 from dutiful.core.job import Claim
-from dutiful.worker import shutdown
-from dutiful.working import Ask
+from dutiful.store.claims import ClaimRequest
+from dutiful.worker import worker as worker_module
 
 
 @pytest.mark.req("J1", "J2", "J3", "J4", "J5", "J6", "J7", "J8", "J9")
@@ -24,18 +24,18 @@ async def test_it_opens_in_a_fixed_order(app: Dutiful, caplog: pytest.LogCapture
 
     app.configure(webhook_secrets="whsec_" + "c2VjcmV0" * 5, stale_after="1h", retention="2h")
     app.webhook("orders", "https://example.org/hook")
-    with caplog.at_level(logging.DEBUG, "dutiful.opening"):
+    with caplog.at_level(logging.DEBUG, "dutiful.startup"):
         async with app.embedded():
             pass
 
-    assert [record.message for record in caplog.records if record.name == "dutiful.opening"] == [
+    assert [record.message for record in caplog.records if record.name == "dutiful.startup"] == [
         "settings read",
         "store open",
         "retry policies of 1 kinds",
         "worker made",
         "webhooks: orders",
         "recovered",
-        "services: promoter, rescuer, gates, scheduler, retention, webhooks, reviewer, sealer, tallier, alerts",
+        "services: promoter, rescuer, gates, scheduler, retention, webhooks, reviewer, sealer, rollup, alerts",
         "first claim",
     ]
 
@@ -52,7 +52,7 @@ async def test_a_file_is_opened_with_a_write_ahead_log(sqlite_path: Any) -> None
 
 
 @pytest.mark.req("J1")
-async def test_bad_settings_are_told_before_anything_is_opened(sqlite_path: Any) -> None:
+async def test_bad_settings_are_refused_before_anything_is_opened(sqlite_path: Any) -> None:
     app = Dutiful(f"sqlite:///{sqlite_path}", stale_after="3h", retention="1h")
     with pytest.raises(UsageError, match=r"stale_after is 3:00:00, longer than retention"):
         await app.embedded().open()
@@ -94,8 +94,8 @@ async def test_a_delayed_job_starts_when_its_time_has_come_and_not_before(app: D
 
 
 @pytest.mark.req("J18", "J19", "J21", "J25")
-async def test_what_arrives_during_a_claim_is_claimed_by_the_next_one_and_each_job_once(app: Dutiful) -> None:
-    """A claim is held up in the middle; what is enqueued meanwhile must not be forgotten."""
+async def test_jobs_that_arrive_during_a_claim_are_claimed_by_the_next_one_and_once(app: Dutiful) -> None:
+    """A claim is delayed; a job that is enqueued meanwhile must not be missed."""
     app.configure(poll="60s", lanes="general=2:*")
     started: list[int] = []
 
@@ -106,15 +106,15 @@ async def test_what_arrives_during_a_claim_is_claimed_by_the_next_one_and_each_j
     async with app.embedded():
         store = (await app.client()).store
         asking, go_on = asyncio.Event(), asyncio.Event()
-        claim: Callable[..., Awaitable[list[Claim]]] = store.claim
+        claim: Callable[..., Awaitable[list[Claim]]] = store.claims.claim
 
-        async def slow_claim(ask: Ask, **rest: Any) -> list[Claim]:
+        async def slow_claim(ask: ClaimRequest, **rest: Any) -> list[Claim]:
             claims = await claim(ask, **rest)
             asking.set()
             await go_on.wait()
             return claims
 
-        store.claim = slow_claim  # type: ignore[method-assign]
+        store.claims.claim = slow_claim  # type: ignore[method-assign]
         jobs = [await count.enqueue(0)]
         await asyncio.wait_for(asking.wait(), 20)
         jobs += [await count.enqueue(n) for n in range(1, 20)]
@@ -125,7 +125,7 @@ async def test_what_arrives_during_a_claim_is_claimed_by_the_next_one_and_each_j
 
 
 @pytest.mark.req("J17", "J77")
-async def test_nothing_starts_once_it_is_told_to_close(app: Dutiful) -> None:
+async def test_no_job_starts_once_the_worker_is_closing(app: Dutiful) -> None:
     release = asyncio.Event()
     running = asyncio.Event()
 
@@ -142,7 +142,7 @@ async def test_nothing_starts_once_it_is_told_to_close(app: Dutiful) -> None:
     await slow.enqueue()
     await asyncio.wait_for(running.wait(), 20)
     closing = asyncio.create_task(queue.close())
-    await asyncio.sleep(0)  # it has been told
+    await asyncio.sleep(0)  # it has begun to close
     late = await nothing.enqueue()
     release.set()
     await closing
@@ -170,7 +170,7 @@ async def test_running_jobs_finish_and_then_the_store_is_closed(app: Dutiful) ->
     await queue.close()
 
     with pytest.raises(StoreUnavailable):
-        await client.store.find(job.id)
+        await client.store.queries.job(job.id)
     async with app.opened() as fresh:
         record = await fresh.find(job.id)
         assert record is not None and record.state is State.COMPLETED and record.result == "done"
@@ -191,7 +191,7 @@ async def test_a_handler_that_ignores_the_abort_delays_the_error_but_not_the_cle
             try:
                 await the_end.wait()
             except asyncio.CancelledError:
-                story.append("deaf was told")
+                story.append("deaf was cancelled")
 
     @app.job
     async def polite() -> None:
@@ -203,36 +203,36 @@ async def test_a_handler_that_ignores_the_abort_delays_the_error_but_not_the_cle
             story.append("polite has cleaned up")
 
     request.addfinalizer(the_end.set)
-    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.5)
+    monkeypatch.setattr(worker_module, "CLEANUP_SECONDS", 0.5)
     queue = app.embedded()
     await queue.open()
     client = await app.client()
     jobs = [await deaf.enqueue(), await polite.enqueue()]
     for event in running.values():
         await asyncio.wait_for(event.wait(), 20)
-    heard: list[str] = []
+    received: list[str] = []
 
     async def follow() -> None:
         async with app.events(jobs[0]) as stream:
             async for item in stream:
-                heard.append(item.type)
-        heard.append("the end")
+                received.append(item.type)
+        received.append("the end")
 
     following = asyncio.create_task(follow())
-    await eventually(client.store.listened)
+    await eventually(client.store.events.has_listeners)
 
     with pytest.raises(ShutdownTimeout, match="2 jobs were interrupted after the grace"):
         await queue.close(grace="0.2s")
-    assert "polite has cleaned up" in story and "deaf was told" in story
+    assert "polite has cleaned up" in story and "deaf was cancelled" in story
     await asyncio.wait_for(following, 20)
-    assert heard[0] == "snapshot" and heard[-1] == "the end"
+    assert received[0] == "snapshot" and received[-1] == "the end"
     with pytest.raises(StoreUnavailable):
-        await client.store.find(jobs[0].id)
+        await client.store.queries.job(jobs[0].id)
     async with app.opened() as fresh:
-        assert not await fresh.store.listened()
-        (outlived,) = await fresh.store.workers()  # until deaf has ended, nobody may call this worker gone
-        assert outlived.kinds == [] and [lane["jobs"] for lane in outlived.lanes.values()] == [[str(jobs[0].id)]]
-        for job in jobs:  # nobody's fault: back in line
+        assert not await fresh.store.events.has_listeners()
+        (outlived,) = await fresh.store.workers.all()  # until deaf has ended, the worker counts as alive
+        assert outlived.kinds == [] and [lane.jobs for lane in outlived.lanes.values()] == [(jobs[0].id,)]
+        for job in jobs:  # no attempt is spent: ready again
             record = await fresh.find(job.id)
             assert record is not None and record.state is State.READY and record.attempt == 0
 
@@ -253,7 +253,7 @@ async def test_an_error_of_the_block_itself_is_not_hidden_by_a_late_handler(app:
             raise ZeroDivisionError
 
 
-async def test_a_worker_that_cannot_start_says_why_and_leaves_nothing_open(app: Dutiful) -> None:
+async def test_a_worker_that_cannot_start_raises_the_reason_and_leaves_nothing_open(app: Dutiful) -> None:
     @app.resource
     def broken() -> int:
         raise OSError("no such device")
@@ -264,7 +264,7 @@ async def test_a_worker_that_cannot_start_says_why_and_leaves_nothing_open(app: 
     with pytest.raises(OSError, match="no such device"):
         await app.embedded().open()
     async with app.opened() as client:
-        assert await client.store.workers() == []
+        assert await client.store.workers.all() == []
 
 
 @pytest.mark.req("J78")
@@ -289,7 +289,7 @@ async def test_services_stop_before_running_jobs_are_waited_for(app: Dutiful) ->
 
     async def resigned() -> bool:
         async with app.opened() as other:
-            return (await other.store.survey(uuid4(), timedelta(seconds=1))).leading
+            return (await other.store.leadership.survey(uuid4(), timedelta(seconds=1))).leading
 
     assert await eventually(resigned)
     release.set()
@@ -297,7 +297,7 @@ async def test_services_stop_before_running_jobs_are_waited_for(app: Dutiful) ->
 
 
 @pytest.mark.req("J65", "J66", "J82", "J83")
-async def test_what_happens_while_it_closes_is_heard_before_listeners_are_removed(app: Dutiful) -> None:
+async def test_events_during_the_close_are_received_before_listeners_are_removed(app: Dutiful) -> None:
     running, release = asyncio.Event(), asyncio.Event()
 
     @app.job
@@ -310,22 +310,22 @@ async def test_what_happens_while_it_closes_is_heard_before_listeners_are_remove
         queue = app.embedded(grace="20s")
         await queue.open()
         job = await slow.options(webhook=receiver.url).enqueue()
-        heard: list[str] = []
+        received: list[str] = []
 
         async def follow() -> None:
             async with app.events(job) as stream:
                 async for item in stream:
-                    heard.append(item.type)
+                    received.append(item.type)
 
         following = asyncio.create_task(follow())
         await asyncio.wait_for(running.wait(), 20)
-        await eventually(lambda: _has(heard, "snapshot"))
+        await eventually(lambda: _has(received, "snapshot"))
         closing = asyncio.create_task(queue.close())
         asyncio.get_running_loop().call_later(0.2, release.set)
         await closing
         await asyncio.wait_for(following, 20)
-    assert heard[-2:] == ["completed", "webhook_delivered"]
+    assert received[-2:] == ["completed", "webhook_delivered"]
 
 
-async def _has(heard: list[str], word: str) -> bool:
-    return word in heard
+async def _has(received: list[str], kind: str) -> bool:
+    return kind in received

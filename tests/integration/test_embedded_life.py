@@ -1,4 +1,4 @@
-"""Who holds the store open beside an embedded worker, and what an opening or closing that goes wrong leaves behind."""
+"""Who keeps the store open beside an embedded worker, and what a failed open or close leaves behind."""
 
 import asyncio
 import subprocess
@@ -15,12 +15,13 @@ from receivers import SECRET, ok, receiving
 from working import eventually, final
 
 from dutiful import Dutiful, Inject, JobCancelled, ShutdownTimeout, State, StoreUnavailable, UsageError
-from dutiful.duties import WorkerRecord
-from dutiful.services.rescuer import Rescuer
+from dutiful.maintenance.rescuer import Rescuer
 from dutiful.store import Store
+from dutiful.store.claims import ClaimRequest, QueueLevel
+from dutiful.store.workers import WorkerRecord
 from dutiful.stores import liveness
-from dutiful.worker import lease, shutdown
-from dutiful.working import Ask, Line
+from dutiful.worker import leases
+from dutiful.worker import worker as worker_module
 
 
 async def test_a_block_of_the_app_inside_leaves_the_worker_its_store(app: Dutiful) -> None:
@@ -37,9 +38,9 @@ async def test_a_block_of_the_app_inside_leaves_the_worker_its_store(app: Dutifu
         await app.close()
         assert await first.result("20s") == "hello"
         assert await (await hello.enqueue()).result("20s") == "hello"
-        assert await app.client() is client, "the worker hears at once of what the same client enqueues"
+        assert await app.client() is client, "the worker is notified at once of jobs of the same client"
     with pytest.raises(StoreUnavailable):
-        await client.store.queues()
+        await client.store.queries.queues()
 
 
 async def test_a_block_of_the_app_outside_keeps_its_store_when_the_worker_ends(app: Dutiful) -> None:
@@ -62,15 +63,15 @@ async def test_one_app_may_have_two_workers_and_each_ends_alone(app: Dutiful) ->
     await first.open()
     await second.open()
     client = await app.client()
-    assert len(await client.store.workers()) == 2
+    assert len(await client.store.workers.all()) == 2
     await second.close()
     assert await (await hello.enqueue()).result("20s") == "hello"
     await first.close()
     with pytest.raises(StoreUnavailable):
-        await client.store.queues()
+        await client.store.queries.queues()
 
 
-async def test_whoever_closes_it_second_waits_for_the_same_end(app: Dutiful) -> None:
+async def test_a_second_close_waits_for_the_end_of_the_first(app: Dutiful) -> None:
     running, release = asyncio.Event(), asyncio.Event()
 
     @app.job
@@ -91,7 +92,7 @@ async def test_whoever_closes_it_second_waits_for_the_same_end(app: Dutiful) -> 
     await asyncio.gather(*closers)
     await queue.close()  # there is nothing left to close
     async with queue:
-        assert await (await app.client()).store.workers() != [], "and it may be opened again"
+        assert await (await app.client()).store.workers.all() != [], "and it may be opened again"
 
 
 @pytest.mark.req("J84")
@@ -111,9 +112,9 @@ async def test_a_close_that_is_cancelled_interrupts_the_jobs_and_still_cleans_up
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(queue.close(), 0.1)
     with pytest.raises(StoreUnavailable):
-        await client.store.queues()
+        await client.store.queries.queues()
     async with app.opened() as fresh:
-        assert await fresh.store.workers() == []
+        assert await fresh.store.workers.all() == []
         record = await fresh.find(job.id)
         assert record is not None and record.state is State.READY and record.attempt == 0
 
@@ -158,7 +159,7 @@ async def test_an_opening_that_is_cancelled_again_and_again_still_closes_what_it
     @app.job
     async def work(connection: str = Inject("connection")) -> None: ...
 
-    monkeypatch.setattr(Rescuer, "recover", recover)
+    monkeypatch.setattr(Rescuer, "rescue_orphans", recover)
     opening = asyncio.create_task(app.embedded().open())
     await recovering.wait()
     opening.cancel()
@@ -166,7 +167,8 @@ async def test_an_opening_that_is_cancelled_again_and_again_still_closes_what_it
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert story == ["closed"] and not app._clients.open
+    assert story == ["closed"]
+    app.configure(poll="1s")  # which is refused while the app is open
 
 
 async def test_an_opening_that_fails_late_leaves_no_worker_behind(
@@ -175,16 +177,14 @@ async def test_an_opening_that_fails_late_leaves_no_worker_behind(
     async def fail(self: Rescuer) -> int:
         raise OSError("no such device")
 
-    monkeypatch.setattr(Rescuer, "recover", fail)
+    monkeypatch.setattr(Rescuer, "rescue_orphans", fail)
     with pytest.raises(OSError, match="no such device"):
         await app.embedded().open()
     async with app.opened() as client:
-        assert await client.store.workers() == []
+        assert await client.store.workers.all() == []
 
 
-async def test_both_are_told_jobs_that_were_late_and_outcomes_that_were_lost(
-    app: Dutiful, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_late_jobs_and_lost_outcomes_are_both_reported(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
     running = asyncio.Event()
 
     @app.job
@@ -195,21 +195,21 @@ async def test_both_are_told_jobs_that_were_late_and_outcomes_that_were_lost(
     async def refuse(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("down")
 
-    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.3)
+    monkeypatch.setattr(worker_module, "CLEANUP_SECONDS", 0.3)
     queue = app.embedded(grace="0.1s")
     await queue.open()
     await slow.enqueue()
     await asyncio.wait_for(running.wait(), 20)
-    (await app.client()).store.settle = refuse  # type: ignore[method-assign]
+    (await app.client()).store.claims.settle = refuse  # type: ignore[method-assign]
     late = r"^1 job was interrupted after the grace of 100ms; 1 outcome could not be stored: .* when their leases end$"
     with pytest.raises(ShutdownTimeout, match=late):
         await queue.close()
 
 
-async def test_a_job_of_this_process_is_cancelled_without_waiting_for_a_look(
+async def test_a_job_of_this_process_is_cancelled_without_waiting_for_a_poll(
     app: Dutiful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "LOOK", 3600.0)
+    monkeypatch.setattr(leases, "CHECK_EVERY", 3600.0)
     running = asyncio.Event()
 
     @app.job
@@ -229,9 +229,9 @@ async def test_a_job_of_this_process_is_cancelled_without_waiting_for_a_look(
 STUCK = """
 import asyncio, sys, time
 from dutiful import Dutiful, ShutdownTimeout
-from dutiful.worker import shutdown
+from dutiful.worker import worker as worker_module
 
-shutdown.LAST_WORDS = 0.2
+worker_module.CLEANUP_SECONDS = 0.2
 app = Dutiful(f"sqlite:///{sys.argv[1]}")
 
 @app.job
@@ -254,20 +254,20 @@ except ShutdownTimeout as late:
 
 
 @pytest.mark.req("J85")
-async def test_a_blocking_handler_that_does_not_stop_keeps_no_process_from_its_end(sqlite_path: Path) -> None:
+async def test_a_blocking_handler_that_does_not_stop_does_not_keep_the_process_alive(sqlite_path: Path) -> None:
     ended = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", STUCK, str(sqlite_path)], capture_output=True, text=True, timeout=30
     )
     assert (ended.returncode, ended.stdout) == (
         0,
-        "1 job was interrupted after the grace of 100ms, and given back\n",
+        "1 job was interrupted after the grace of 100ms, and released\n",
     ), ended.stderr
     async with Dutiful(f"sqlite:///{sqlite_path}").opened() as fresh:
-        assert await fresh.store.workers() == [], "it has not signed off at its end"
+        assert await fresh.store.workers.all() == [], "it has not signed off at its end"
 
 
 @pytest.mark.req("J5", "J6", "J7", "J8", "J9")
-async def test_webhooks_are_declared_and_orphans_taken_back_before_services_and_the_first_claim(
+async def test_webhooks_are_declared_and_orphans_rescued_before_services_and_the_first_claim(
     app: Dutiful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.job
@@ -280,8 +280,14 @@ async def test_webhooks_are_declared_and_orphans_taken_back_before_services_and_
 
     def spied() -> Store:
         store = make_store()
-        for verb in ("put_webhooks", "orphans", "survey", "claim"):
-            setattr(store, verb, recorded(verb, getattr(store, verb)))
+        for subject, verb in (
+            ("webhooks", "put"),
+            ("claims", "orphans"),
+            ("leadership", "survey"),
+            ("claims", "claim"),
+        ):
+            part = getattr(store, subject)
+            setattr(part, verb, recorded(verb, getattr(part, verb)))
         return store
 
     def recorded(verb: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -295,12 +301,12 @@ async def test_webhooks_are_declared_and_orphans_taken_back_before_services_and_
     monkeypatch.setattr(app, "make_store", spied)
     async with app.embedded():
         await (await nothing.enqueue()).result("20s")
-    assert calls[:2] == ["put_webhooks", "orphans"]
+    assert calls[:2] == ["put", "orphans"]
     assert {"survey", "claim"} <= set(calls[2:])
 
 
 @pytest.mark.req("J5", "J6", "J65")
-async def test_what_died_with_its_process_is_told_to_a_webhook_that_is_new(sqlite_path: Path) -> None:
+async def test_a_job_lost_with_its_process_is_posted_to_a_new_webhook(sqlite_path: Path) -> None:
     app = Dutiful(f"sqlite:///{sqlite_path}", webhook_secrets=SECRET, webhook_networks="127.0.0.0/8")
 
     @app.job(on_crash="fail")
@@ -320,9 +326,9 @@ async def test_what_died_with_its_process_is_told_to_a_webhook_that_is_new(sqlit
             lanes={},
             kinds=[],
         )
-        await client.store.beat(died, timedelta(hours=1))
-        ask = Ask(died.id, "general", [Line("default", 100)], ["charge"], 1, timedelta(hours=1))
-        assert len(await client.store.claim(ask)) == 1
+        await client.store.workers.heartbeat(died, timedelta(hours=1))
+        ask = ClaimRequest(died.id, "general", [QueueLevel("default", 100)], ["charge"], 1, timedelta(hours=1))
+        assert len(await client.store.claims.claim(ask)) == 1
         process.kill()
         await process.wait()
     await app.close()

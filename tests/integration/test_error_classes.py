@@ -47,7 +47,7 @@ async def tried(app: Dutiful, job: Handle[Any]) -> tuple[JobRecord, dict[str, An
     record: JobRecord = await eventually(settled)
     if record.errors:
         return record, record.errors[0]
-    error = (await (await app.client()).store.attempts(job.id))[0].error
+    error = (await (await app.client()).store.queries.attempts(job.id))[0].error
     assert error is not None
     return record, error
 
@@ -136,7 +136,7 @@ async def test_a_job_is_a_dead_letter_when_its_attempts_are_spent(app: Dutiful) 
         await kit.drain(until="10m")
         record = await app.find(job.id)
         assert record is not None and (record.state, record.attempt) == (State.FAILED, 5)
-        attempts = await kit.store.attempts(job.id)
+        attempts = await kit.store.queries.attempts(job.id)
     assert record.errors is not None and record.errors[0]["class"] == "transient"
     assert [(a.outcome, (a.error or {})["class"]) for a in attempts] == [("failed", "transient")] * 4
 
@@ -146,22 +146,22 @@ async def test_a_job_is_a_dead_letter_when_its_attempts_are_spent(app: Dutiful) 
 
 @pytest.mark.req("W63")
 async def test_a_phase_is_retried_by_the_class_of_its_error(app: Dutiful) -> None:
-    told: list[str] = []
+    calls: list[str] = []
     publish = app.pipeline("publish", retry=Retry(max_attempts=9))
     own = Retry(max_attempts=9, by_class={ErrorClass.TRANSIENT: Fixed(0), ErrorClass.RATE_LIMITED: Fixed(0)})
 
     @publish.phase(retry=own)
     async def upload(ctx: Context) -> None:
-        told.append("upload")
+        calls.append("upload")
         errors: list[Exception] = [Transient("busy"), error_jobs.Answered(429, {}), Fail("never")]
-        raise errors[len(told) - 1]
+        raise errors[len(calls) - 1]
 
     async with working(app):
         job = await publish.enqueue()
         record, error = await tried(app, job)
-    assert told == ["upload"] * 3
+    assert calls == ["upload"] * 3
     assert record.state is State.FAILED and (error["class"], error["phase"]) == ("non_retryable", "upload")
-    attempts = await (await app.client()).store.attempts(job.id)
+    attempts = await (await app.client()).store.queries.attempts(job.id)
     assert [(a.error or {})["class"] for a in attempts] == ["transient", "rate_limited"]
 
 
@@ -186,15 +186,15 @@ async def test_a_phase_without_a_policy_goes_by_the_classes_of_its_pipeline(app:
 @sqlite
 @pytest.mark.req("W63")
 async def test_an_optional_phase_that_cannot_succeed_is_not_tried_again(app: Dutiful) -> None:
-    told: list[str] = []
+    calls: list[str] = []
     publish = app.pipeline("publish")
 
     @publish.phase(optional=True, retry=Retry(max_attempts=5, backoff=Fixed(0)))
     async def thumbnail() -> None:
-        told.append("thumbnail")
+        calls.append("thumbnail")
         raise error_jobs.Answered(404, {})
 
     async with working(app):
         record, error = await tried(app, await publish.enqueue())
-    assert told == ["thumbnail"] and record.state is State.COMPLETED_WITH_ERRORS
+    assert calls == ["thumbnail"] and record.state is State.COMPLETED_WITH_ERRORS
     assert error["class"] == "non_retryable"

@@ -1,4 +1,4 @@
-"""What estimates can be relied on for: no alert goes by chance, and no look costs more the more queues there are."""
+"""Estimates are reliable: no alert fires by chance, and a count of many queues stays cheap."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -8,27 +8,27 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+from suite.builders import claim, new_job
 
-from dutiful.alert import read_alert
-from dutiful.core.transitions import State
+from dutiful.core.states import State
+from dutiful.declare.alert import read_alert
+from dutiful.maintenance.alerts import AlertChecker
 from dutiful.observe.measure import measure
-from dutiful.services.alerts import Alerts
 from dutiful.store import Store
+from dutiful.store.claims import QueueLevel
 from dutiful.stores.postgres.store import PostgresStore
-from dutiful.stores.sqlite import counting
-from dutiful.stores.sqlite.driver import Connection, Row, connect
-from dutiful.testing.store_suite.builders import claim, new_job
-from dutiful.working import Line
+from dutiful.stores.sqlite import metrics_depths
+from dutiful.stores.sqlite.engine.driver import Connection, Row, connect
 
 LOOK = timedelta(seconds=15)
 QUEUES, EACH = 1_000, 200
 
 
 @pytest.mark.req("L81", "L83")
-async def test_alerts_on_a_kind_too_rare_to_be_seen_neither_begin_nor_end_by_chance(store: Store) -> None:
+async def test_alerts_on_a_kind_too_rare_for_the_sample_neither_fire_nor_clear_by_chance(store: Store) -> None:
     now = datetime.now(UTC)
     kinds = ["rare" if n % 10_000 == 5_000 else "common" for n in range(30_000)]
-    await store.insert([new_job(kind=kind) for kind in kinds], now=now)
+    await store.jobs.insert([new_job(kind=kind) for kind in kinds], now=now)
     rare = {"queue": "default", "kind": "rare"}
     rules = {
         rule.name: rule
@@ -39,21 +39,21 @@ async def test_alerts_on_a_kind_too_rare_to_be_seen_neither_begin_nor_end_by_cha
             read_alert("all", "pending_total", above=20_000),
         )
     }
-    alerts = Alerts(store, rules, lambda now: measure(store, now=now), LOOK)
+    alerts = AlertChecker(store.alerts, rules, lambda now: measure(store, now=now), LOOK)
 
-    told: Counter[str] = Counter()
+    announced: Counter[str] = Counter()
     for look in range(15):
-        told.update(change.after.rule for change in await alerts.once(now + look * LOOK) if change.event)
+        announced.update(change.after.rule for change in await alerts.check(now + look * LOOK) if change.event)
 
-    assert told == {"common": 1, "all": 1}
+    assert announced == {"common": 1, "all": 1}
 
 
-async def test_of_many_that_run_each_tenant_and_kind_is_told_by_its_own(store: Store) -> None:
+async def test_many_running_jobs_are_counted_for_each_tenant_and_kind(store: Store) -> None:
     now, many, few = datetime.now(UTC), 21_000, 600
-    await store.insert([new_job(queue="bulk", kind="bulk", tenant="large") for _ in range(many)], now=now)
-    await store.insert([new_job(queue="mail", kind="mail", tenant="small") for _ in range(few)], now=now)
-    lines = [Line("bulk", 100), Line("mail", 100)]
-    while await claim(store, limit=5_000, lines=lines, kinds=["bulk", "mail"], now=now):
+    await store.jobs.insert([new_job(queue="bulk", kind="bulk", tenant="large") for _ in range(many)], now=now)
+    await store.jobs.insert([new_job(queue="mail", kind="mail", tenant="small") for _ in range(few)], now=now)
+    levels = [QueueLevel("bulk", 100), QueueLevel("mail", 100)]
+    while await claim(store, limit=5_000, levels=levels, kinds=["bulk", "mail"], now=now):
         pass
 
     for tenant, expected in (
@@ -61,16 +61,16 @@ async def test_of_many_that_run_each_tenant_and_kind_is_told_by_its_own(store: S
         ("large", {"bulk": many}),
         ("small", {"mail": few}),
     ):
-        depths = {one.kind: one for one in await store.depths(tenant=tenant)}
+        depths = {one.kind: one for one in await store.metrics.depths(tenant=tenant)}
         assert {kind: one.count for kind, one in depths.items()} == {
             kind: pytest.approx(count, rel=0.2) for kind, count in expected.items()
         }
         for kind, one in depths.items():
-            assert one.state is State.RUNNING and one.doubt is not None
-            assert one.doubt.low <= expected[kind] <= one.doubt.high
+            assert one.state is State.RUNNING and one.bounds is not None
+            assert one.bounds.low <= expected[kind] <= one.bounds.high
 
 
-async def test_a_look_at_many_queues_costs_what_queues_do_not_what_their_jobs_do(pg18_url: str) -> None:
+async def test_counting_many_queues_costs_by_queue_and_not_by_job(pg18_url: str) -> None:
     store, connection = PostgresStore(pg18_url), await asyncpg.connect(pg18_url)
     await store.open()
     await connection.execute(
@@ -79,11 +79,11 @@ async def test_a_look_at_many_queues_costs_what_queues_do_not_what_their_jobs_do
         f"FROM generate_series(1, {QUEUES * EACH}) n"
     )
 
-    await store.depths()
+    await store.metrics.depths()
     explained = await connection.fetchval("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM dutiful.depths(null)")
     plan = msgspec.json.decode(explained)[0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 40 * QUEUES
-    depths = await store.depths()
+    depths = await store.metrics.depths()
     assert {one.queue for one in depths} == {f"q{n}" for n in range(QUEUES)}
     assert sum(one.count for one in depths) == pytest.approx(QUEUES * EACH, rel=0.1)
     assert all(one.estimated for one in depths)
@@ -92,7 +92,7 @@ async def test_a_look_at_many_queues_costs_what_queues_do_not_what_their_jobs_do
 
 
 class Counting(Connection):
-    """Counts what is read."""
+    """Counts the rows that are read."""
 
     def __init__(self, db: Connection) -> None:
         self.db, self.read = db, 0
@@ -111,7 +111,7 @@ class Counting(Connection):
         return self.db.value(sql, bindings)
 
 
-def test_a_look_at_many_queues_of_a_file_reads_a_few_rows_of_each(migrated_path: Path) -> None:
+def test_counting_many_queues_of_a_file_reads_a_few_rows_of_each(migrated_path: Path) -> None:
     db = Counting(connect(str(migrated_path), "apsw", 0))
     db.db.run("BEGIN")
     db.db.many(
@@ -120,7 +120,7 @@ def test_a_look_at_many_queues_of_a_file_reads_a_few_rows_of_each(migrated_path:
     )
     db.db.run("COMMIT")
 
-    depths = counting.depths(db, None)
+    depths = metrics_depths.depths(db, None)
 
     assert db.read < 50 * QUEUES
     assert {one.queue for one in depths} == {f"q{n}" for n in range(QUEUES)}

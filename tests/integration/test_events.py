@@ -1,4 +1,4 @@
-"""What listeners hear of jobs: what is stored, in order, once each."""
+"""Event streams of jobs: what is stored, in order, once each."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ import asyncpg
 import event_jobs
 import psycopg
 import pytest
-from event_jobs import of_type, reaching, told, types
+from event_jobs import of_type, reaching, read_until, types
 from receivers import SECRET, answer, receiving
 from working import eventually, final, state, working
 
@@ -31,15 +31,15 @@ from dutiful import (
 )
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.pipeline import PhaseState
-from dutiful.services.retention import Retention
-from dutiful.testing.faults import Fleet
-from dutiful.watcher import watcher
+from dutiful.events import watcher
+from dutiful.maintenance.retention import Retention
+from faults import Fleet
 
 FINAL = of_type("completed", "failed", "cancelled")
 
 
 @pytest.mark.req("J14", "J22", "J30", "J31", "J32", "J55")
-async def test_a_listener_hears_of_each_step_when_it_is_stored(app: Dutiful) -> None:
+async def test_a_listener_gets_each_step_when_it_is_stored(app: Dutiful) -> None:
     publish = app.pipeline("publish")
     go_on = asyncio.Event()
 
@@ -60,7 +60,7 @@ async def test_a_listener_hears_of_each_step_when_it_is_stored(app: Dutiful) -> 
         async with asyncio.timeout(20):
             async for item in stream:
                 record = await job.record()
-                found = await (await app.client()).store.phases(job.id)
+                found = await (await app.client()).store.progress.phases(job.id)
                 stored.append((str(item.type), record.state, [phase.state for phase in found]))
                 items.append(item)
                 if isinstance(item, Event) and item.type is EventType.PROGRESS and item.data["percent"] == 50:
@@ -68,9 +68,9 @@ async def test_a_listener_hears_of_each_step_when_it_is_stored(app: Dutiful) -> 
                     go_on.set()
                 if FINAL(item):
                     break
-    heard = types(items)
-    assert heard[:2] == ["enqueued", "started"] and heard[-1] == "completed"
-    assert [kind for kind in heard if kind != "progress"] == [
+    received = types(items)
+    assert received[:2] == ["enqueued", "started"] and received[-1] == "completed"
+    assert [kind for kind in received if kind != "progress"] == [
         "enqueued", "started", "phase_completed", "phase_completed", "completed",
     ]  # fmt: skip
     assert [item.data["phase"] for item in items if item.type == "phase_completed"] == ["download", "upload"]
@@ -84,21 +84,21 @@ async def test_a_listener_hears_of_each_step_when_it_is_stored(app: Dutiful) -> 
 
 
 @pytest.mark.req("J41", "J42")
-async def test_a_retry_and_a_failure_are_told_when_they_are_decided(app: Dutiful) -> None:
+async def test_a_retry_and_a_failure_are_sent_when_they_are_decided(app: Dutiful) -> None:
     @app.job(retry=Retry(max_attempts=2, backoff=Fixed("10ms")))
     async def fails() -> None:
         raise ValueError("no luck")
 
     async with app.events(kinds=["fails"]) as stream, working(app):
         job = await fails.enqueue()
-        items = await told(stream, FINAL)
+        items = await read_until(stream, FINAL)
     assert types(items) == ["enqueued", "started", "retrying", "started", "failed"]
     assert items[2].data["error"]["message"] == "no luck" and "traceback" not in items[2].data["error"]
     assert items[-1].data["state"] == State.FAILED and (await job.record()).state is State.FAILED
 
 
 @pytest.mark.req("J50", "J52", "J53")
-async def test_a_cancelled_job_is_told_of_once_wherever_it_stood(app: Dutiful) -> None:
+async def test_a_cancellation_is_sent_once_in_whatever_state_the_job_was(app: Dutiful) -> None:
     publish = app.pipeline("publish")
     between = asyncio.Event()
 
@@ -116,9 +116,9 @@ async def test_a_cancelled_job_is_told_of_once_wherever_it_stood(app: Dutiful) -
         running = await publish.enqueue()
         await between.wait()
         await asyncio.gather(*(running.cancel() for _ in range(3)))
-        items = await told(stream, lambda item: item.type == "cancelled" and item.job_id == running.id)
+        items = await read_until(stream, lambda item: item.type == "cancelled" and item.job_id == running.id)
         marker = await publish.options(delay="1h").enqueue()
-        items += await told(stream, lambda item: item.job_id == marker.id)
+        items += await read_until(stream, lambda item: item.job_id == marker.id)
     for job in (waiting, running):
         own = [item.type for item in items if item.job_id == job.id]
         assert own.count(EventType.CANCELLED) == 1 and own[-1] is EventType.CANCELLED
@@ -149,13 +149,13 @@ async def test_a_watched_job_is_shown_as_it_stands_and_then_every_event_since(ap
         await eventually(half_way)
         async with app.events([job, other.public_id]) as stream:
             go_on.set()
-            items = await told(stream, FINAL)
+            items = await read_until(stream, FINAL)
         async with (
             app.events(job) as late,
             app.events(job.id, snapshot=False, since=datetime(2000, 1, 1, tzinfo=UTC)) as all_,
         ):
-            (last,) = await told(late, of_type("snapshot"))
-            history = await told(all_, FINAL)
+            (last,) = await read_until(late, of_type("snapshot"))
+            history = await read_until(all_, FINAL)
     snapshots = [item for item in items if isinstance(item, Snapshot)]
     assert snapshots == items[:2] and {item.job.id for item in snapshots} == {job.id, other.id}
     mine = next(item for item in snapshots if item.job.id == job.id)
@@ -166,7 +166,7 @@ async def test_a_watched_job_is_shown_as_it_stands_and_then_every_event_since(ap
     assert types(history)[:2] == ["enqueued", "started"] and types(history)[-1] == "completed"
 
 
-async def test_a_filter_tells_only_what_it_lets_through(app: Dutiful) -> None:
+async def test_a_filter_yields_only_what_matches(app: Dutiful) -> None:
     @app.job
     async def one() -> None: ...
 
@@ -184,13 +184,13 @@ async def test_a_filter_tells_only_what_it_lets_through(app: Dutiful) -> None:
             await two.options(tenant="acme").enqueue(),
             await one.options(correlation_id="order 7").enqueue(),
         )
-        assert [item.job_id for item in await told(ones, FINAL)] == [second.id]
-        assert [item.job_id for item in await told(fast, of_type("started"))] == [first.id]
-        assert [item.job_id for item in await told(acme, of_type("enqueued"))] == [first.id]
-        assert types(await told(order, FINAL)) == ["enqueued", "started", "completed"]
+        assert [item.job_id for item in await read_until(ones, FINAL)] == [second.id]
+        assert [item.job_id for item in await read_until(fast, of_type("started"))] == [first.id]
+        assert [item.job_id for item in await read_until(acme, of_type("enqueued"))] == [first.id]
+        assert types(await read_until(order, FINAL)) == ["enqueued", "started", "completed"]
 
 
-async def test_since_tells_what_happened_then_and_goes_on_without_a_seam(app: Dutiful) -> None:
+async def test_since_yields_what_happened_then_and_goes_on_without_a_gap(app: Dutiful) -> None:
     @app.job
     async def work(n: int) -> None: ...
 
@@ -201,7 +201,7 @@ async def test_since_tells_what_happened_then_and_goes_on_without_a_seam(app: Du
             await job.result("20s")
         async with app.events(since=started) as stream:
             after = [await work.enqueue(n) for n in range(20)]
-            items = await told(stream, reaching(40, FINAL))
+            items = await read_until(stream, reaching(40, FINAL))
     assert len(items) == len({(item.job_id, item.key) for item in items}) == 120, "each once, none missing"
     for job in [*before, *after]:
         assert [i.type for i in items if i.job_id == job.id] == ["enqueued", "started", "completed"]
@@ -216,13 +216,13 @@ async def test_closing_a_stream_frees_everything_and_changes_nothing(app: Dutifu
     client = await app.client()
     before = asyncio.all_tasks()
     async with app.events(job) as stream, app.events() as other:
-        assert await client.store.listened()
-        await told(stream, of_type("snapshot"))
+        assert await client.store.events.has_listeners()
+        await read_until(stream, of_type("snapshot"))
         reading = asyncio.create_task(anext(other))
         await asyncio.sleep(0)
         reading.cancel()  # a reader that is closed while it waits
         await asyncio.gather(reading, return_exceptions=True)
-    assert client.watcher.streams == set() and not await client.store.listened()
+    assert client.watcher.streams == set() and not await client.store.events.has_listeners()
 
     async def quiet() -> bool:
         return asyncio.all_tasks() <= before
@@ -273,7 +273,7 @@ async def test_a_job_that_is_not_there_cannot_be_watched(app: Dutiful) -> None:
 
 
 async def listens(url: str) -> bool:
-    """Whether the worker would hear that somebody watches: it says that it lives a moment before it listens."""
+    """Whether the worker would be notified of a watcher: its first heartbeat comes a moment before it listens."""
     if url.startswith("sqlite"):
         return True
     with psycopg.connect(url) as connection:
@@ -282,13 +282,13 @@ async def listens(url: str) -> bool:
 
 
 @pytest.mark.req("J14", "J22", "J30", "J31", "J32", "J41", "J57")
-async def test_listeners_hear_of_what_other_processes_do(app_url: str, tmp_path: Path) -> None:
-    """By hints alone: no look by the clock would come in time."""
+async def test_listeners_get_events_of_other_processes(app_url: str, tmp_path: Path) -> None:
+    """By hints alone: no timed poll would come in time."""
     event_jobs.app.configure(database_url=app_url)
-    # Nor does a heartbeat tell the worker that it is watched: the watcher itself does.
+    # Nor does the worker learn of the watcher by its heartbeat: the watcher notifies it.
     heartbeat = {"DUTIFUL_HEARTBEAT": "1h"}
     fleet = Fleet("event_jobs:app", app_url, folder=tmp_path, path=Path(__file__).parent, environment=heartbeat)
-    with patch.object(watcher, "LOOK", 600.0):
+    with patch.object(watcher, "POLL_INTERVAL", 600.0):
         async with fleet, event_jobs.app as app:
             await fleet.start().ready((await app.client()).store)
             await eventually(lambda: listens(app_url))
@@ -296,17 +296,17 @@ async def test_listeners_hear_of_what_other_processes_do(app_url: str, tmp_path:
             async with app.events() as everything, app.events(job) as one:
                 enqueue = [sys.executable, "-m", "dutiful.cli", "--app", "event_jobs:app", "enqueue"]
                 fleet.run(*enqueue, "flaky", "works_at=2")
-                items = await told(everything, FINAL)
+                items = await read_until(everything, FINAL)
                 assert types(items) == ["enqueued", "started", "retrying", "started", "completed"]
                 fleet.run(*enqueue[:-1], "jobs", "retry", job.public_id)
-                mine = await told(one, FINAL)
-    heard = types(mine)
-    assert heard[0] == "started" and heard[-1] == "completed"
-    assert [kind for kind in heard if kind != "progress"][1:-1] == ["phase_completed"] * 2
+                mine = await read_until(one, FINAL)
+    received = types(mine)
+    assert received[0] == "started" and received[-1] == "completed"
+    assert [kind for kind in received if kind != "progress"][1:-1] == ["phase_completed"] * 2
 
 
 @pytest.mark.req("J14", "J22", "J30", "J31", "J32", "J41", "J42", "J50", "J65", "J72", "J75", "J86")
-async def test_every_type_of_event_is_told_in_one_story(app: Dutiful) -> None:
+async def test_every_type_of_event_is_sent(app: Dutiful) -> None:
     app.configure(webhook_secrets=SECRET, webhook_networks="127.0.0.0/8")
     publish = app.pipeline("publish", retry=Retry(max_attempts=2, backoff=Fixed("10ms")))
 
@@ -326,14 +326,14 @@ async def test_every_type_of_event_is_told_in_one_story(app: Dutiful) -> None:
         failed = await fails.options(webhook=bad.url).enqueue()
         cancelled = await fails.options(delay="1h").enqueue()
         await cancelled.cancel()
-        items = await told(stream, reaching(2, of_type("webhook_delivered", "webhook_failed")))
+        items = await read_until(stream, reaching(2, of_type("webhook_delivered", "webhook_failed")))
         assert (await told_snapshot(app, completed)).webhook_sent
         async with app.events(completed, snapshot=False) as single:
-            await Retention(client.store, None, timedelta(0)).once()
-            items += await told(stream, reaching(3, of_type("stale")))
-            mine = await told(single, of_type("stale"))
-            await Retention(client.store, timedelta(0), timedelta(0), on_delete=[lambda job: None]).once()
-            items += await told(stream, reaching(3, of_type("deleted")))
+            await Retention(client.store, None, timedelta(0)).run_once()
+            items += await read_until(stream, reaching(3, of_type("stale")))
+            mine = await read_until(single, of_type("stale"))
+            await Retention(client.store, timedelta(0), timedelta(0), on_delete=[lambda job: None]).run_once()
+            items += await read_until(stream, reaching(3, of_type("deleted")))
             async with asyncio.timeout(20):
                 mine += [item async for item in single]
             assert types(mine) == ["stale", "deleted"], "and with its last job the stream ends"
@@ -347,7 +347,7 @@ async def test_every_type_of_event_is_told_in_one_story(app: Dutiful) -> None:
         "enqueued", "started", "failed", "webhook_failed", "stale", "deleted",
     ]  # fmt: skip
     (done,) = [item for item in items if item.type == "completed"]
-    assert "webhook" not in str(done.data), "delivery is told later"
+    assert "webhook" not in str(done.data), "its delivery comes later"
 
 
 async def told_snapshot(app: Dutiful, job: Any) -> Snapshot:
@@ -370,14 +370,14 @@ async def test_a_listener_misses_nothing_when_all_connections_are_cut(app: Dutif
         )
         try:
             await job.cancel("meanwhile")
-        except StoreUnavailable:  # its connection broke, and nobody knows whether it was done
+        except StoreUnavailable:  # its connection broke, so it is unknown whether it was done
             await job.cancel("meanwhile")
         for stream in (one, everything):
-            assert types(await told(stream, FINAL)) == ["cancelled"]
+            assert types(await read_until(stream, FINAL)) == ["cancelled"]
     await connection.close()
 
 
-async def test_jobs_are_listed_and_looked_at_through_the_app(app: Dutiful) -> None:
+async def test_jobs_are_listed_and_looked_up_through_the_app(app: Dutiful) -> None:
     @app.job
     async def one() -> None: ...
 
@@ -388,7 +388,7 @@ async def test_jobs_are_listed_and_looked_at_through_the_app(app: Dutiful) -> No
 
     assert [job.id for job in await app.jobs(kind="one", state="ready")] == [jobs[1].id, jobs[0].id]
     assert [job.id for job in await app.jobs(before=jobs[2].public_id, limit=1)] == [jobs[1].id]
-    with pytest.raises(UsageError, match="there is no state 'done'; there are: scheduled, ready"):
+    with pytest.raises(UsageError, match="state 'done' must be one of: scheduled, ready"):
         await app.jobs(state="done")
     found = await app.look(jobs[0].id)
     assert found is not None and (found.job.id, found.phases, found.webhook_sent) == (jobs[0].id, [], False)

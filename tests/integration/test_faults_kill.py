@@ -1,4 +1,4 @@
-"""Workers that die without a word: nothing is lost, nothing ends twice, and the innocent do not pay."""
+"""Killed workers: no job is lost or ends twice, and other jobs are not blamed."""
 
 import random
 from collections import Counter
@@ -10,23 +10,23 @@ import fault_jobs
 import pytest
 from fault_jobs import executions
 
-from dutiful.core.transitions import State
-from dutiful.reading import JobFilter
+from dutiful.core.states import State
 from dutiful.store import Store
+from dutiful.store.queries import JobFilter
 from dutiful.stores.liveness import process_started
-from dutiful.testing.faults import Fleet, WorkerProcess, children, end, until
+from faults import Fleet, WorkerProcess, children, end, until
 
 HOUR = timedelta(hours=1)
 
 
 def started(folder: Path) -> int:
-    """How many runs were begun, by the length of their diary: workers that are killed take their tallies with them."""
+    """How many runs were started, by the length of their log, because killed workers lose their counts."""
     diary = folder / "diary"
     return diary.stat().st_size // 37 if diary.exists() else 0
 
 
 async def live(store: Store) -> int:
-    return sum((await store.stats(HOUR)).live.values())
+    return sum((await store.queries.stats(HOUR)).live.values())
 
 
 SLOTS, BATCH, MORE = 25, 20, 500
@@ -41,7 +41,7 @@ async def enqueue_briefs(count: int) -> None:
 
 
 class Slaughter:
-    """Kills workers in the middle of their work, one after the other, and puts new ones in their place."""
+    """Kills busy workers one after the other, and starts new ones in their place."""
 
     def __init__(self, fleet: Fleet, store: Store, *, workers: int, doomed: int) -> None:
         self._fleet = fleet
@@ -50,13 +50,13 @@ class Slaughter:
         self._doomed = doomed
         self.victims: set[UUID | None] = set()
         self.in_flight = 0
-        self.more = 0  # jobs that were made so that there is work to be hit at
+        self.more = 0  # jobs that were added so that workers are busy
 
     async def begin(self) -> None:
-        """Kill the leader first, whose death is felt most."""
+        """Kill the leader first, because its loss has the largest effect."""
 
         async def leader() -> WorkerProcess | None:
-            leading = {worker.id for worker in await self._store.workers() if worker.leading}
+            leading = {worker.id for worker in await self._store.workers.all() if worker.leading}
             return next((worker for worker in self._workers if worker.id in leading), None)
 
         first = await until(leader, "a worker leads")
@@ -74,10 +74,10 @@ class Slaughter:
         await until(hit, "a worker was hit at work")
 
     async def _kill(self, seat: int) -> bool:
-        """Kill the worker in this seat, unless it has nothing to do, and put another there."""
+        """Kill the worker in this seat, unless it is idle, and start another there."""
         victim = self._workers[seat]
-        victim.stop()  # it must not finish what we count
-        held = await self._store.held_by(victim.id)
+        victim.stop()  # it must not finish jobs while they are counted
+        held = await self._store.claims.held_by(victim.id)
         if not held:
             victim.resume()
             return False
@@ -91,7 +91,7 @@ class Slaughter:
 async def survive_kills(
     store: Store, folder: Path, *, briefs: int, lengthies: int, kills: int, doomed: int, within: float
 ) -> None:
-    """Only `doomed` of the four seats are hit: lost jobs are tried again one at a time, which takes its time."""
+    """Only `doomed` of the four seats are killed, because lost jobs are run one at a time, which is slow."""
     async with fault_jobs.fleet(store, folder) as fleet:
         await fault_jobs.lengthy.enqueue_many({"seconds": 6.0} for _ in range(lengthies))
         await enqueue_briefs(briefs)
@@ -110,10 +110,14 @@ async def survive_kills(
 
         await until(drained, "every job is final", within=within, every=0.2)
 
-    jobs = await store.jobs(JobFilter(limit=2 * (briefs + lengthies + slaughter.more)))
+    jobs = await store.queries.jobs(JobFilter(limit=2 * (briefs + lengthies + slaughter.more)))
     assert Counter(job.state for job in jobs) == {State.COMPLETED: briefs + lengthies + slaughter.more}
     lost = [
-        attempt for job in jobs if job.crashes for attempt in await store.attempts(job.id) if attempt.outcome == "lost"
+        attempt
+        for job in jobs
+        if job.crashes
+        for attempt in await store.queries.attempts(job.id)
+        if attempt.outcome == "lost"
     ]
     assert {attempt.worker_id for attempt in lost} >= slaughter.victims
     assert len(slaughter.victims) == kills
@@ -121,12 +125,13 @@ async def survive_kills(
     assert set(runs) == {job.id for job in jobs}
     again = len(runs) - len(jobs)
     print(f"\n{kills} kills, {len(lost)} claims lost, {again} re-runs of at most {slaughter.in_flight} in flight")
-    # On a machine that is busy elsewhere, a worker that lives may be kept from renewing, too.
+    # On a busy machine a living worker may fail to renew its leases, too.
     starved = sum(1 for attempt in lost if attempt.worker_id not in slaughter.victims)
     assert again <= slaughter.in_flight + starved <= kills * (SLOTS + 2 * BATCH)
-    assert await store.check_places() == []
+    assert await store.queries.check_places() == []
 
 
+@pytest.mark.req("L92")
 @pytest.mark.parametrize("backend", ["postgres18"])
 async def test_no_job_is_lost_or_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
     await survive_kills(store, tmp_path, briefs=10_000, lengthies=20, kills=15, doomed=2, within=120)
@@ -134,11 +139,11 @@ async def test_no_job_is_lost_or_ends_twice_when_workers_are_killed(store: Store
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-async def test_no_job_is_lost_or_ends_twice_in_a_long_slaughter(store: Store, tmp_path: Path) -> None:
+async def test_no_job_is_lost_or_ends_twice_in_a_long_run_of_kills(store: Store, tmp_path: Path) -> None:
     await survive_kills(store, tmp_path, briefs=100_000, lengthies=40, kills=150, doomed=4, within=1200)
 
 
-async def test_a_job_that_kills_its_worker_takes_nobody_with_it(store: Store, tmp_path: Path) -> None:
+async def test_a_job_that_kills_its_worker_fails_alone(store: Store, tmp_path: Path) -> None:
     async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
         innocent = await fault_jobs.nothing.enqueue_many({} for _ in range(250))
         guilty = await fault_jobs.killer.enqueue()
@@ -150,23 +155,23 @@ async def test_a_job_that_kills_its_worker_takes_nobody_with_it(store: Store, tm
 
         await until(drained, "every job is final")
 
-    jobs = {job.id: job for job in await store.jobs(JobFilter(limit=1000))}
+    jobs = {job.id: job for job in await store.queries.jobs(JobFilter(limit=1000))}
     assert {job.id for job in jobs.values() if job.state is State.FAILED} == {guilty.id}
     assert {job.id for job in jobs.values() if job.state is State.COMPLETED} == {job.id for job in innocent}
-    assert (await store.stats(HOUR)).dead_letters == 1
+    assert (await store.queries.stats(HOUR)).dead_letters == 1
     assert Counter(executions(tmp_path))[guilty.id] == jobs[guilty.id].crashes == 3
-    print(f"\n{sum(job.crashes for job in jobs.values()) - 3} innocents were there at a death")
-    assert any(job.crashes for job in jobs.values() if job.id != guilty.id), "nobody was there when it killed"
-    assert await store.check_places() == []
+    print(f"\n{sum(job.crashes for job in jobs.values()) - 3} other jobs lost their worker")
+    assert any(job.crashes for job in jobs.values() if job.id != guilty.id), "no other job ran then"
+    assert await store.queries.check_places() == []
 
 
-async def test_jobs_that_were_there_at_a_death_are_tried_one_at_a_time(store: Store, tmp_path: Path) -> None:
+async def test_jobs_that_lost_their_worker_are_run_one_at_a_time(store: Store, tmp_path: Path) -> None:
     gate, count = tmp_path / "gate", 4
     async with fault_jobs.fleet(store, tmp_path, lease="2s", poll="1h") as fleet:
         two_lanes = ("--lane", "one=2:default", "--lane", "two=2:long")
         first = fleet.start(*two_lanes, "--no-services")
         jobs = [
-            await fault_jobs.app.enqueue("patient", {"gate": str(gate)}, queue=queue)
+            await fault_jobs.app.enqueue("wait", {"gate": str(gate)}, queue=queue)
             for queue in ["default", "long"] * (count // 2)
         ]
 
@@ -184,35 +189,34 @@ async def test_jobs_that_were_there_at_a_death_are_tried_one_at_a_time(store: St
         bystander = await fault_jobs.nothing.enqueue()
         assert await bystander.result(timeout="60s") == second.pid
         assert len(executions(tmp_path)) == count + 2
-        assert len(await store.held_by(second.id)) == 1
+        assert len(await store.claims.held_by(second.id)) == 1
         gate.touch()
         for job in jobs:
             assert await job.result(timeout="60s") == second.pid
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
 
 
-async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store: Store, tmp_path: Path) -> None:
+async def test_a_supervisor_rescues_the_jobs_of_a_killed_worker_at_once(store: Store, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with fault_jobs.fleet(store, tmp_path, lease="5m", poll="1h") as fleet:
         supervisor = fleet.start("--processes", "2", "--lane", "one=2:default", "--lane", "two=2:long")
         jobs = [
-            await fault_jobs.app.enqueue("patient", {"gate": str(gate)}, queue=queue)
-            for queue in ["default", "long"] * 4
+            await fault_jobs.app.enqueue("wait", {"gate": str(gate)}, queue=queue) for queue in ["default", "long"] * 4
         ]
 
         async def all_run() -> bool:
             return len(executions(tmp_path)) == len(jobs)
 
         await until(all_run, "all jobs run")
-        victim, other = await store.workers()
-        held = await store.held_by(victim.id)
-        kept = await store.held_by(other.id)
+        victim, other = await store.workers.all()
+        held = await store.claims.held_by(victim.id)
+        kept = await store.claims.held_by(other.id)
         assert len(held) == len(kept) == 4
         assert {victim.pid, other.pid} == set(children(supervisor.pid))
         end(victim.pid)
 
         async def taken_back() -> bool:
-            return not await store.held_by(victim.id)
+            return not await store.claims.held_by(victim.id)
 
         # Long before the five minutes of their leases are over.
         await until(taken_back, "the killed worker's jobs are taken back")
@@ -223,20 +227,20 @@ async def test_a_supervisor_takes_back_the_jobs_of_a_killed_worker_at_once(store
 
         assert {key for key, record in records.items() if record.crashes == 1} == {claim.job_id for claim in held}
         assert all(records[claim.job_id].worker_id == other.id for claim in kept)
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-async def test_a_handler_in_a_process_dies_with_its_worker_even_if_it_computes_in_c(
+async def test_a_handler_in_a_process_ends_with_its_worker_even_if_it_computes_in_c(
     store: Store, tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
+    pid_file = tmp_path / "pid"
     async with fault_jobs.fleet(store, tmp_path) as fleet:
         worker = fleet.start("--no-services")
-        await fault_jobs.engrossed.enqueue(str(told))
+        await fault_jobs.compute_in_c.enqueue(str(pid_file))
 
         async def begun() -> int:
-            return int(told.read_text() or 0) if told.exists() else 0
+            return int(pid_file.read_text() or 0) if pid_file.exists() else 0
 
         child = await until(begun, "the handler computes")
         assert child in children(worker.pid)

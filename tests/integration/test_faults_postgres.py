@@ -1,4 +1,4 @@
-"""A Postgres that goes away and comes back: what it acknowledged is done, and every worker works again."""
+"""A Postgres that crashes and restarts: acknowledged writes are kept, and every worker works again."""
 
 import asyncio
 import random
@@ -13,12 +13,12 @@ import pytest
 from fault_jobs import address, executions
 
 from dutiful.core.errors import StoreUnavailable
-from dutiful.core.transitions import State
-from dutiful.reading import JobFilter
+from dutiful.core.states import State
 from dutiful.store import Store
+from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.faults import Fleet, until
-from dutiful.testing.servers import PostgresServer
+from faults import Fleet, until
+from servers import PostgresServer
 
 FOUR_SLOTS = ("--fast", "0", "--general", "4")
 SELF = "select pid from pg_stat_activity where datname = current_database() and application_name = 'dutiful'"
@@ -26,7 +26,7 @@ SELF = "select pid from pg_stat_activity where datname = current_database() and 
 
 @pytest.fixture
 def own_server(postgres18: object) -> Iterator[PostgresServer]:
-    """A server to crash, which keeps its word as in production."""
+    """A server to crash, which is durable as in production."""
     if reason := PostgresServer.available(18):
         pytest.skip(f"the server that the environment offers is not ours to crash, and {reason}")
     with PostgresServer(18) as server:
@@ -35,7 +35,7 @@ def own_server(postgres18: object) -> Iterator[PostgresServer]:
 
 @asynccontextmanager
 async def producers(count: int) -> AsyncIterator[list[UUID]]:
-    """Enqueue as fast as it goes; the list grows by what was acknowledged."""
+    """Enqueue as fast as possible; acknowledged jobs are added to the list."""
     acknowledged: list[UUID] = []
 
     async def produce() -> None:
@@ -55,10 +55,10 @@ async def producers(count: int) -> AsyncIterator[list[UUID]]:
 
 
 async def completed(store: Store) -> int:
-    """Counted one by one: of so many, what people are shown is what workers have handed over by now."""
+    """Count exactly, because the shown count of so many jobs is what workers have reported so far."""
     try:
         connection = await asyncpg.connect(address(store))
-    except (OSError, asyncpg.PostgresError):  # the server is about to come back
+    except (OSError, asyncpg.PostgresError):  # the server is restarting
         return 0
     try:
         return int(await connection.fetchval("select count(*) from dutiful.finished where state = 'completed'"))
@@ -67,7 +67,7 @@ async def completed(store: Store) -> int:
 
 
 async def progress(store: Store, acknowledged: list[UUID], jobs: int = 100) -> None:
-    """Wait until that many more jobs were taken in, and as many done."""
+    """Wait until that many more jobs were accepted, and as many completed."""
     taken_in, done = len(acknowledged) + jobs, await until(lambda: completed(store), "a job is done") + jobs
 
     async def more() -> bool:
@@ -79,10 +79,10 @@ async def progress(store: Store, acknowledged: list[UUID], jobs: int = 100) -> N
 async def assert_every_slot_works(store: Store, fleet: Fleet, folder: Path) -> None:
     """As many jobs as there are slots run at once, which takes all slots of all workers."""
     gate = folder / "gate"
-    jobs = [await fault_jobs.app.enqueue("patient", {"gate": str(gate)}) for _ in range(4 * len(fleet.workers))]
+    jobs = [await fault_jobs.app.enqueue("wait", {"gate": str(gate)}) for _ in range(4 * len(fleet.workers))]
 
     async def full() -> bool:
-        return [len(await store.held_by(worker.id)) for worker in fleet.workers] == [4] * len(fleet.workers)
+        return [len(await store.claims.held_by(worker.id)) for worker in fleet.workers] == [4] * len(fleet.workers)
 
     await until(full, "every slot of every worker is taken")
     gate.touch()
@@ -92,17 +92,17 @@ async def assert_every_slot_works(store: Store, fleet: Fleet, folder: Path) -> N
 
 async def assert_all_done(store: Store, acknowledged: list[UUID]) -> None:
     async def drained() -> bool:
-        return not await store.queues()
+        return not await store.queries.queues()
 
     await until(drained, "every job is final")
-    jobs = await store.jobs(JobFilter(limit=1_000_000))
+    jobs = await store.queries.jobs(JobFilter(limit=1_000_000))
     assert {job.state for job in jobs} == {State.COMPLETED}
     assert set(acknowledged) <= {job.id for job in jobs}
     assert len(set(acknowledged)) == len(acknowledged)
-    assert await store.check_places() == []
+    assert await store.queries.check_places() == []
 
 
-async def test_what_was_acknowledged_survives_crashes_of_the_server(own_server: PostgresServer, tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_crashes_of_the_server(own_server: PostgresServer, tmp_path: Path) -> None:
     store = PostgresStore(own_server.create_database("dutiful"))
     await store.migrate()
     await store.open()
@@ -118,12 +118,12 @@ async def test_what_was_acknowledged_survives_crashes_of_the_server(own_server: 
         await assert_every_slot_works(store, fleet, tmp_path)
         assert all(worker.running for worker in fleet.workers)
         print(f"\n{len(acknowledged)} acknowledged over 3 crashes, {len(executions(tmp_path))} executions")
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
     await store.close()
 
 
 @pytest.mark.parametrize("backend", ["postgres18"])
-async def test_workers_get_over_the_loss_of_any_connection(store: Store, tmp_path: Path) -> None:
+async def test_workers_recover_from_the_loss_of_any_connection(store: Store, tmp_path: Path) -> None:
     url = address(store)
     admin = await asyncpg.connect(url)
     async with fault_jobs.fleet(store, tmp_path) as fleet:
@@ -134,7 +134,7 @@ async def test_workers_get_over_the_loss_of_any_connection(store: Store, tmp_pat
         async def listeners() -> bool:
             return len(await admin.fetch(f"{SELF} and query ilike 'listen%'")) == 2
 
-        # Enough to keep every lane claiming all the while.
+        # Enough to keep every lane claiming throughout.
         backlog = await fault_jobs.nothing.enqueue_many({} for _ in range(10_000))
         killed = 0
         async with producers(4) as acknowledged:
@@ -148,7 +148,7 @@ async def test_workers_get_over_the_loss_of_any_connection(store: Store, tmp_pat
             await progress(store, acknowledged)
         await until(listeners, "both workers listen again")
         await assert_all_done(store, acknowledged)
-        # They poll once an hour: what starts now, was heard of.
+        # They poll once an hour, so a job that starts now was announced by a hint.
         for _ in range(10):
             await (await fault_jobs.nothing.enqueue()).result(timeout="60s")
         await assert_every_slot_works(store, fleet, tmp_path)
@@ -156,5 +156,5 @@ async def test_workers_get_over_the_loss_of_any_connection(store: Store, tmp_pat
         runs = executions(tmp_path)
         print(f"\n{killed} connections ended, {len(acknowledged)} acknowledged, {len(runs)} executions")
         assert len(set(runs)) == len(runs), "no worker died and no lease ended, so no job had to run twice"
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
     await admin.close()

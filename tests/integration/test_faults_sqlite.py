@@ -15,11 +15,11 @@ import pytest
 from fault_jobs import BULK, FLOOD, executions
 
 from dutiful.core.errors import StoreUnavailable
-from dutiful.core.transitions import State
-from dutiful.reading import JobFilter
+from dutiful.core.states import State
 from dutiful.store import Store
+from dutiful.store.queries import JobFilter
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.testing.faults import Process, until
+from faults import Process, until
 
 NOT_INERT = ("--kinds", "lengthy,nothing")
 
@@ -35,7 +35,7 @@ def in_a_write(process: Process, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-async def test_a_process_that_writes_without_rest_costs_nobody_a_lease_and_may_be_killed(
+async def test_a_process_that_writes_all_the_time_costs_no_lease_and_may_be_killed(
     store: Store, sqlite_path: Path, tmp_path: Path
 ) -> None:
     async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
@@ -56,7 +56,7 @@ async def test_a_process_that_writes_without_rest_costs_nobody_a_lease_and_may_b
         print(f"\n{batches * FLOOD} jobs written beside 4 that ran for three leases")
         for job in jobs:
             assert (await job.record()).crashes == 0
-            assert await store.attempts(job.id) == []
+            assert await store.queries.attempts(job.id) == []
         assert len(executions(tmp_path)) == len(jobs)
 
         async def frozen_in_a_write() -> bool:
@@ -70,20 +70,20 @@ async def test_a_process_that_writes_without_rest_costs_nobody_a_lease_and_may_b
         writer.kill()
         acknowledged = writer.output.count("\n") * FLOOD
         assert await (await fault_jobs.nothing.enqueue()).result(timeout="60s") == worker.pid
-        # The last batch may have been committed without a word, but only as a whole.
+        # The last batch may have been committed without a reply, but only as a whole.
         assert ready_in(sqlite_path, "inert") in (acknowledged, acknowledged + FLOOD)
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
 
 
 def ready_in(path: Path, queue: str) -> int:
-    """Counted one by one: what people are shown of so many is an estimate."""
+    """Count exactly, because the shown count of so many jobs is an estimate."""
     with contextlib.closing(sqlite3.connect(path)) as file:
         (count,) = file.execute("SELECT count(*) FROM dutiful_ready WHERE queue = ?", (queue,)).fetchone()
     return int(count)
 
 
 class Disk(Protocol):
-    """Where a database may lie that is to run out of space."""
+    """A place for a database that is to run out of space."""
 
     folder: Path
 
@@ -108,7 +108,7 @@ class SmallDisk:
 
 
 class FileLimit:
-    """Files that may not grow beyond a limit, which the kernel sets for a process: for machines without SmallDisk."""
+    """A limit on the size of files that the kernel sets for a process, for machines without SmallDisk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -145,13 +145,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         pytest.skip("neither can a small disk be mounted here nor the size of files be limited")
 
 
-async def test_a_worker_gets_over_a_full_disk_and_loses_nothing(disk: Disk, tmp_path: Path) -> None:
+async def test_a_worker_recovers_from_a_full_disk_and_loses_nothing(disk: Disk, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     store = SqliteStore(disk.folder / "jobs.db")
     await store.open()
     async with fault_jobs.fleet(store, tmp_path) as fleet:
         worker = await fleet.start("--poll", "1h").ready(store)
-        running = await fault_jobs.app.enqueue("voluminous", {"gate": str(gate)})
+        running = await fault_jobs.app.enqueue("large_result", {"gate": str(gate)})
 
         async def runs() -> bool:
             return running.id in executions(tmp_path)
@@ -161,7 +161,7 @@ async def test_a_worker_gets_over_a_full_disk_and_loses_nothing(disk: Disk, tmp_
         acknowledged: list[UUID] = [running.id]
         with pytest.raises(StoreUnavailable, match=r"full|space"):
             for _ in range(1000):
-                acknowledged.append((await fault_jobs.app.enqueue("bulky", {"text": "x" * BULK})).id)
+                acknowledged.append((await fault_jobs.app.enqueue("large_payload", {"text": "x" * BULK})).id)
         gate.touch()
 
         async def waiting() -> bool:
@@ -170,20 +170,20 @@ async def test_a_worker_gets_over_a_full_disk_and_loses_nothing(disk: Disk, tmp_
         await until(waiting, "the worker cannot store what its job has done")
         disk.free()
         assert await running.result(timeout="60s") == "x" * BULK
-        # It polls once an hour: what starts now, was heard of.
+        # It polls once an hour, so a job that starts now was announced by a hint.
         for _ in range(3):
             handle = await fault_jobs.nothing.enqueue()
             acknowledged.append(handle.id)
             assert await handle.result(timeout="60s") == worker.pid
 
         async def drained() -> bool:
-            return not await store.queues()
+            return not await store.queries.queues()
 
         await until(drained, "every job is final")
-        jobs = await store.jobs(JobFilter(limit=10_000))
+        jobs = await store.queries.jobs(JobFilter(limit=10_000))
         assert {job.id for job in jobs} == set(acknowledged)
         assert {job.state for job in jobs} == {State.COMPLETED}
         assert len(executions(tmp_path)) == len(jobs)
         assert worker.running
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
     await store.close()

@@ -1,4 +1,4 @@
-"""Slow work cannot hold up fast work: told by the order in which things happen, not by a clock."""
+"""Slow work cannot hold up fast work: shown by the order in which things happen, not by a clock."""
 
 import asyncio
 from typing import Any

@@ -8,7 +8,7 @@ import pytest
 from dutiful import Dutiful
 from dutiful.core.errors import UsageError
 from dutiful.core.ids import time_of
-from dutiful.core.transitions import State
+from dutiful.core.states import State
 
 
 @pytest.mark.req("W51")
@@ -43,7 +43,7 @@ async def test_an_app_lists_jobs_by_everything_there_is_to_filter_by(app: Dutifu
 async def test_what_cannot_be_listed_is_refused_with_a_reason(app: Dutiful) -> None:
     with pytest.raises(UsageError, match="since 2030-01-01T00:00:00 has no time zone"):
         await app.jobs(since=datetime(2030, 1, 1))  # noqa: DTZ001
-    with pytest.raises(UsageError, match="no error class 'bad'; there are: transient"):
+    with pytest.raises(UsageError, match="error_class 'bad' must be one of: transient"):
         await app.jobs(error_class="bad")
     with pytest.raises(UsageError, match="since is later than until"):
         await app.jobs(since=datetime(2030, 1, 2, tzinfo=UTC), until=datetime(2030, 1, 1, tzinfo=UTC))

@@ -14,9 +14,9 @@ from working import EVERYWHERE, eventually, final, working
 from dutiful import Context, Dutiful, JobRecord, LaneSettings, Retry, ShutdownTimeout, Snooze, State, UsageError
 from dutiful.kind import Handle
 from dutiful.observe.logs import JobFields
-from dutiful.worker import lock_link
-from dutiful.worker import locks as worker_locks
-from dutiful.worker.lock import lock_name
+from dutiful.worker.locks import connections
+from dutiful.worker.locks import manager as worker_locks
+from dutiful.worker.locks.handle import lock_name
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -27,7 +27,7 @@ ONCE = Retry(max_attempts=1)
 @pytest.fixture(autouse=True)
 def connections_that_stay_open() -> Iterator[None]:
     """What a connection still holds is not to be freed by its end."""
-    with patch.object(lock_link, "IDLE", 3600.0):
+    with patch.object(connections, "IDLE", 3600.0):
         yield
 
 

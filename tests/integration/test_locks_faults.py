@@ -10,11 +10,11 @@ import pytest
 from fault_jobs import address
 from lock_jobs import DIARY, lines, until_locks
 
-from dutiful.core.transitions import State
+from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.faults import Fleet, until
-from dutiful.testing.servers import PostgresServer
+from faults import Fleet, until
+from servers import PostgresServer
 
 SLOTS = ("--fast", "0", "--general", "6")
 
@@ -95,8 +95,8 @@ async def test_a_lock_lost_with_the_server_is_taken_again_by_the_next_attempt(
         await until(again, "the second attempt holds the lock")
         gate.touch()
         assert await job.result("60s") == 2
-        (attempt,) = await store.attempts(job.id)
-        record = await store.find(job.id)
+        (attempt,) = await store.queries.attempts(job.id)
+        record = await store.queries.job(job.id)
     await store.close()
 
     assert attempt.error is not None and attempt.error["type"] == "LockLost"

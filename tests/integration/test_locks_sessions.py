@@ -17,9 +17,9 @@ from working import eventually, final, working
 from dutiful import Context, Dutiful, Fixed, LaneSettings, LockLost, Retry, State
 from dutiful.core.job import Token
 from dutiful.stores.postgres import PostgresStore
-from dutiful.worker import lock_link
-from dutiful.worker.lock import AttemptLocks, NamedLock, lock_name
-from dutiful.worker.locks import Locks
+from dutiful.worker.locks import connections
+from dutiful.worker.locks.handle import AttemptLocks, NamedLock, lock_name
+from dutiful.worker.locks.manager import LockManager
 
 pytestmark = pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
 SOON = "20s"
@@ -123,7 +123,7 @@ async def test_an_idle_worker_holds_no_connection_for_locks(app: Dutiful, admin:
     async def gone() -> bool:
         return not await admin.fetchval("select count(*) from pg_stat_activity where pid = $1", pid)
 
-    with patch.object(lock_link, "IDLE", 0.2):
+    with patch.object(connections, "IDLE", 0.2):
         async with working(app):
             pid = await (await update.enqueue()).result(SOON)
             await eventually(gone)
@@ -135,7 +135,7 @@ async def test_a_connection_for_locks_is_used_again_soon_after(app: Dutiful, adm
         async with ctx.lock("edition", 1):
             return int((await holders(admin))[0]["pid"])
 
-    with patch.object(lock_link, "IDLE", 60.0):
+    with patch.object(connections, "IDLE", 60.0):
         async with working(app):
             first, second = [await (await update.enqueue()).result(SOON) for _ in range(2)]
             assert first == second
@@ -189,7 +189,7 @@ async def test_who_loses_the_lock_is_stopped_and_tries_again(app: Dutiful, admin
         await eventually(lambda: asyncio.sleep(0, room.entered.is_set()))
         await terminate_holders(admin)
         assert await job.result(SOON) == 2
-        (attempt,) = await (await app.client()).store.attempts(job.id)
+        (attempt,) = await (await app.client()).store.queries.attempts(job.id)
         await until_locks(app.settings.database_url, 0, 0)
 
     assert attempt.error is not None and (attempt.outcome, attempt.error["type"]) == ("failed", "LockLost")
@@ -206,7 +206,7 @@ async def test_a_contender_gets_over_the_loss_of_its_connection(app: Dutiful, ad
 
     name = lock_name("edition", 1)
     async with working(app):
-        holder = await (await app.client()).store.lock_session(lambda: None)
+        holder = await (await app.client()).store.locks.session(lambda: None)
         assert holder is not None and await holder.acquire(name, 1)
         job = await update.enqueue()
         await until_locks(app_url, 1, 1)
@@ -258,7 +258,7 @@ async def test_who_is_cancelled_as_the_lock_is_granted_does_not_keep_it(app: Dut
             await until_locks(app_url, 1, 0)  # the outer one, of the same connection
 
     async with working(app):
-        holder = await (await app.client()).store.lock_session(lambda: None)
+        holder = await (await app.client()).store.locks.session(lambda: None)
         assert holder is not None and await holder.acquire(inner, 1)
         await (await update.enqueue()).result(SOON)
         await holder.close()
@@ -271,7 +271,7 @@ async def test_two_workers_that_wait_for_each_other_are_parted(app_url: str) -> 
     meeting = asyncio.Barrier(2)
 
     async def job(first: str, second: str) -> None:
-        locks = Locks(store, 1)
+        locks = LockManager(store.locks, 1)
         attempt = AttemptLocks(locks, Token(uuid4(), 1))
         try:
             async with NamedLock(attempt, lock_name("row", first)):
@@ -282,7 +282,7 @@ async def test_two_workers_that_wait_for_each_other_are_parted(app_url: str) -> 
             await until_locks(app_url, 0, 0)  # before connections are closed
             await locks.close()
 
-    with patch.object(lock_link, "IDLE", 3600.0):  # what a connection still holds is not to be freed by its end
+    with patch.object(connections, "IDLE", 3600.0):  # what a connection still holds is not to be freed by its end
         ends = await asyncio.gather(job("a", "b"), job("b", "a"), return_exceptions=True)
     await store.close()
 
@@ -293,7 +293,7 @@ async def test_two_workers_that_wait_for_each_other_are_parted(app_url: str) -> 
 async def test_a_storm_of_cancellations_and_lost_connections_leaves_nothing_held(app_url: str, admin: Any) -> None:
     store = PostgresStore(app_url)
     await store.open()
-    workers = [Locks(store, 2), Locks(store, 3)]
+    workers = [LockManager(store.locks, 2), LockManager(store.locks, 3)]
     names = [lock_name("storm", n) for n in range(4)]
     rooms = [Room() for _ in names]
     seed = random.randrange(10**6)
@@ -317,7 +317,7 @@ async def test_a_storm_of_cancellations_and_lost_connections_leaves_nothing_held
             outcomes.append("lost")
 
     jobs = [asyncio.create_task(job()) for _ in range(60)]
-    with patch.object(lock_link, "IDLE", 3600.0):
+    with patch.object(connections, "IDLE", 3600.0):
         for _ in range(30):
             await asyncio.sleep(dice.random() * 0.02)
             dice.choice(jobs).cancel()
@@ -326,7 +326,7 @@ async def test_a_storm_of_cancellations_and_lost_connections_leaves_nothing_held
         await until_locks(app_url, 0, 0)
     for worker in workers:
         await worker.close()
-        assert worker._places == {}
+        assert worker._local == {}
     await store.close()
 
     assert outcomes.count("done") > 5

@@ -39,24 +39,24 @@ async def test_blocking_handlers_take_locks_with_plain_with(app: Dutiful) -> Non
 
 @pytest.mark.req("D55")
 async def test_a_thread_that_is_stopped_frees_the_lock_it_holds_or_waits_for(app: Dutiful) -> None:
-    room, told = Room(), []
+    room, steps = Room(), []
 
     @app.job(retry=ONCE)
     def block(ctx: Context) -> None:
         try:
-            told.append("asked")
+            steps.append("asked")
             with ctx.lock("edition", 1):
-                told.append("in")
+                steps.append("in")
                 while not room.open.is_set():
                     time.sleep(0.01)
         finally:
-            told.append("out")
+            steps.append("out")
 
     async with working(app):
         holding = await block.enqueue()
         await until_locks(app.settings.database_url, 1, 0)
         waiting = await block.enqueue()
-        await eventually(lambda: asyncio.sleep(0, told == ["asked", "in", "asked"]))
+        await eventually(lambda: asyncio.sleep(0, steps == ["asked", "in", "asked"]))
         assert await waiting.cancel()
         assert (await final(app, waiting)).state is State.CANCELLED
         assert await holding.cancel()

@@ -16,6 +16,7 @@ from unittest.mock import AsyncMock, Mock
 import msgspec
 import observed_jobs
 import pytest
+from suite.builders import start_one
 from working import working
 
 from dutiful import Context, Dutiful, JobFailed, JobRecord, ResultTimeout, Retry, UsageError
@@ -23,16 +24,14 @@ from dutiful.core import ids
 from dutiful.core.errors import DataRefused
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Done
-from dutiful.observe.logs import ABOUT, FIELDS, JobFields, JsonLines, TextLines
-from dutiful.services.rescuer import Rescuer
+from dutiful.maintenance.rescuer import Rescuer
+from dutiful.observe.logs import FIELDS, PROCESS_JOB, JobFields, JsonLines, TextLines
 from dutiful.settings import load
 from dutiful.store import Store
-from dutiful.testing.faults import Fleet, until
-from dutiful.testing.store_suite.builders import start_one
-from dutiful.worker.lease import Leases
-from dutiful.worker.reporter import Reporter
+from dutiful.worker.executor.progress import ProgressTracker, ProgressWriter
+from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
-from dutiful.worker.track import Track
+from faults import Fleet, until
 
 HERE = Path(__file__).parent
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -40,7 +39,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
 
 
 @contextmanager
-def heard(formatter: logging.Formatter) -> Iterator[io.StringIO]:
+def captured(formatter: logging.Formatter) -> Iterator[io.StringIO]:
     """What this process logs meanwhile, as one handler of the user's would write it."""
     handler = logging.StreamHandler(io.StringIO())
     handler.addFilter(JobFields())
@@ -92,9 +91,9 @@ async def test_what_handlers_and_the_worker_say_of_a_job_names_it_and_its_correl
     async def fails() -> None:
         raise ValueError("oops")
 
-    with heard(JsonLines()) as stream:
+    with captured(JsonLines()) as stream:
         async with working(app) as worker:
-            log.info("from nobody")
+            log.info("from no job")
             first = await on_loop.options(correlation_id="order 7", tenant="acme").enqueue()
             await first.result(timeout=60)
             await (await pipeline.enqueue()).result(timeout=60)
@@ -104,16 +103,16 @@ async def test_what_handlers_and_the_worker_say_of_a_job_names_it_and_its_correl
     jobs = {job.kind: job for job in [child, await first.record(), *await app.jobs()]}
     lines = {line["message"]: line for line in map(json.loads, stream.getvalue().splitlines())}
 
-    def told(message: str) -> dict[str, Any]:
+    def fields(message: str) -> dict[str, Any]:
         return {name: value for name, value in lines[message].items() if name in FIELDS}
 
-    assert told("from nobody") == {}
+    assert fields("from no job") == {}
     inherited = {"tenant": "acme", "worker": str(worker.id)}
-    assert told("from the loop") == fields_of(jobs["on_loop"], **inherited) | {"correlation_id": "order 7"}
-    assert told("from a thread") == fields_of(jobs["in_thread"], **inherited) | {"correlation_id": "order 7"}
-    assert told("from a phase") == fields_of(jobs["pipeline"], worker=str(worker.id))
+    assert fields("from the loop") == fields_of(jobs["on_loop"], **inherited) | {"correlation_id": "order 7"}
+    assert fields("from a thread") == fields_of(jobs["in_thread"], **inherited) | {"correlation_id": "order 7"}
+    assert fields("from a phase") == fields_of(jobs["pipeline"], worker=str(worker.id))
     failure = next(message for message in lines if "failed at attempt 1 of 1: ValueError: oops" in message)
-    assert told(failure) == fields_of(jobs["fails"], worker=str(worker.id))
+    assert fields(failure) == fields_of(jobs["fails"], worker=str(worker.id))
 
 
 async def _ended(app: Dutiful, kind: str) -> list[JobRecord]:
@@ -154,38 +153,36 @@ async def _all_ended(app: Dutiful, count: int) -> list[JobRecord]:
 
 async def test_what_is_said_of_a_job_where_it_does_not_run_names_its_tenant_and_correlation_too(store: Store) -> None:
     claimed = await start_one(store, tenant="acme", correlation_id="order 7")
-    with heard(JsonLines()) as stream:
+    with captured(JsonLines()) as stream:
         await _lose(store, claimed)
         leases = Leases()
         leases.add([claimed])
-        settler = Settler(store, {}, leases, lambda low, high: low)
+        settler = Settler(store.claims, {}, leases, lambda low, high: low)
         settler.settle(claimed, Done())
         settler.close()
         await asyncio.wait_for(settler.run(), 60)
-        reporter = Reporter(Mock(report=AsyncMock(side_effect=DataRefused("too odd"))), lambda: None)
+        reporter = ProgressWriter(Mock(report=AsyncMock(side_effect=DataRefused("too odd"))), lambda: None)
         with pytest.raises(DataRefused):
-            await reporter.mark(Track(claimed, reporter), ())
+            await reporter.write(ProgressTracker(claimed, reporter), ())
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    told = ("was lost with worker", "its claim was lost", "says of itself is refused")
-    assert [part for line in lines for part in told if part in line["message"]] == list(told)
+    parts = ("was lost with worker", "its claim was lost", "the progress of job")
+    assert [part for line in lines for part in parts if part in line["message"]] == list(parts)
     whose = {"kind": claimed.kind, "attempt": 1, "tenant": "acme", "correlation_id": "order 7"}
     for line in lines:
         assert {name: line[name] for name in FIELDS if name in line} == {"job": ids.public(claimed.job_id), **whose}
 
 
 async def _lose(store: Store, claimed: Claim) -> None:
-    held = await store.held(claimed.job_id)
+    held = await store.claims.held(claimed.job_id)
     assert held is not None
-    rescuer = Rescuer(store, {})
-    changes = rescuer.decide([held])
-    rescuer.report([held], changes, await store.settle(changes))
+    await Rescuer(store, {}).rescue([held])
 
 
-WHO: ContextVar[str] = ContextVar("who", default="nobody")
+WHO: ContextVar[str] = ContextVar("who", default="none")
 
 
-async def test_what_is_shared_is_done_in_nobodys_context(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the handler who comes first would be told of, and traced, for as long as others come after it."""
+async def test_what_is_shared_runs_in_an_empty_context(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the log fields and the trace of the first caller would stay for all others after it."""
     done_by: dict[str, str] = {}
 
     def spied(store: Any, name: str) -> None:
@@ -203,14 +200,15 @@ async def test_what_is_shared_is_done_in_nobodys_context(app: Dutiful, monkeypat
     spied(type(app.make_store()), "open")
     WHO.set("the first handler")
     client = await app.client()
-    for name in ("insert", "outcomes", "listen"):
-        spied(client.store, name)
+    spied(client.store.jobs, "insert")
+    spied(client.store.queries, "outcomes")
+    spied(client.store.events, "listen")
     job = await later.enqueue()
     with pytest.raises(ResultTimeout):
         await job.result("50ms")
     async with app.events():
         await until(lambda: _has(done_by, "listen"), "the watcher has signed on")
-    assert done_by == dict.fromkeys(("open", "insert", "outcomes", "listen"), "nobody")
+    assert done_by == dict.fromkeys(("open", "insert", "outcomes", "listen"), "none")
 
 
 async def _has(found: dict[str, str], name: str) -> bool:
@@ -230,9 +228,9 @@ def test_text_shows_the_job_and_its_correlation_id_always() -> None:
 def running() -> Iterator[dict[str, Any]]:
     """A job, as in a process of its handler's own, and its fields."""
     job = {"job": "01JC", "kind": "mail", "attempt": 2, "tenant": "acme", "correlation_id": "7", "worker": "ada"}
-    token = ABOUT.set(job)
+    token = PROCESS_JOB.set(job)
     yield job
-    ABOUT.reset(token)
+    PROCESS_JOB.reset(token)
 
 
 def test_no_message_and_no_extra_passes_for_the_fields_of_the_job_that_runs(running: dict[str, Any]) -> None:
@@ -261,8 +259,8 @@ def test_no_message_and_no_error_can_forge_a_line() -> None:
     line = written(JsonLines(), evil, correlation_id=evil, error=_raised())
     assert line.isascii() and line.isprintable()
     read = json.loads(line)
-    told = evil.replace("\ud800", "\ufffd")  # for half a character no reader of JSON takes
-    assert (read["message"], read["correlation_id"]) == (told, told)
+    readable = evil.replace("\ud800", "\ufffd")  # because readers of JSON refuse a lone surrogate
+    assert (read["message"], read["correlation_id"]) == (readable, readable)
     assert read["exception"]["type"] == "ValueError" and "forged" in read["exception"]["traceback"]
 
 

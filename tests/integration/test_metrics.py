@@ -8,35 +8,34 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from suite.builders import claim, claim_one, enqueue, new_job, settle, start_one
 from working import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, Snooze
-from dutiful.acting import Pause, PauseScope
-from dutiful.core.breaker import BreakerPolicy
-from dutiful.core.error_info import describe
+from dutiful.core.breaker.state import BreakerPolicy
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import Token
-from dutiful.core.metric import METRICS, Sample
+from dutiful.core.metrics.catalogue import METRICS, Sample
+from dutiful.core.metrics.sketch import bucket
 from dutiful.core.outcome import Done, Fail, Failed, Lost, Outcome
-from dutiful.core.sketch import bucket
-from dutiful.duties import WorkerRecord
-from dutiful.measuring import Tally
+from dutiful.core.retry.error_info import describe
+from dutiful.maintenance.rescuer import Rescuer
 from dutiful.observe.measure import measure
-from dutiful.services.rescuer import Rescuer
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import claim, claim_one, enqueue, new_job, settle, start_one
-from dutiful.worker.lease import Leases
-from dutiful.worker.pile import Span
+from dutiful.store.claims import Completion
+from dutiful.store.control import Pause, PauseScope
+from dutiful.store.metrics import AttemptStats
+from dutiful.store.workers import LaneRecord, WorkerRecord
+from dutiful.worker.counters import AttemptCounters, Timing
+from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
-from dutiful.worker.tallies import Tallies
-from dutiful.working import Completion
 
-Counted = dict[tuple[str, str], Tally]
+Counted = dict[tuple[str, str], AttemptStats]
 
 
 async def counted(app: Dutiful) -> Counted:
     async with app.opened() as client:
-        return {(tally.kind, tally.outcome): tally for tally in await client.store.totals()}
+        return {(tally.kind, tally.outcome): tally for tally in await client.store.metrics.totals()}
 
 
 def counts(tallies: Counted) -> dict[tuple[str, str], int]:
@@ -112,49 +111,49 @@ async def test_every_attempt_counts_once_by_what_came_of_it(app: Dutiful) -> Non
 async def test_counts_are_handed_over_with_the_heartbeat_and_folded_by_the_leader(
     app: Dutiful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dutiful.services.tallier.REST", 0.1)
+    monkeypatch.setattr("dutiful.maintenance.rollup.INTERVAL", 0.1)
     app.configure(heartbeat="100ms")
 
     @app.job
     async def fine() -> None: ...
 
     async with app.opened() as client:
-        fold, found = client.store.fold_tallies, 0
+        fold, found = client.store.metrics.fold, 0
 
         async def spy(keep: timedelta) -> bool:
             nonlocal found
-            found = max(found, len(await client.store.totals()))
+            found = max(found, len(await client.store.metrics.totals()))
             return await fold(keep)
 
         async def handed_over_and_folded() -> bool:
             return found > 0
 
-        monkeypatch.setattr(client.store, "fold_tallies", spy)
+        monkeypatch.setattr(client.store.metrics, "fold", spy)
         async with working(app, client):
             await final(app, await fine.enqueue())
             await eventually(handed_over_and_folded)
-            assert [(one.kind, one.count) for one in await client.store.totals()] == [("fine", 1)]
+            assert [(one.kind, one.count) for one in await client.store.metrics.totals()] == [("fine", 1)]
 
 
 async def test_a_turn_whose_reply_was_lost_is_repeated_and_counts_once(store: Store) -> None:
     class LosesReplies:
         lost = 0
 
-        async def tally(self, worker_id: UUID, turn: int, tallies: Sequence[Tally]) -> None:
-            await store.tally(worker_id, turn, tallies)
+        async def add(self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats]) -> None:
+            await store.metrics.add(worker_id, turn, tallies)
             if self.lost < 2:
                 self.lost += 1
                 raise StoreUnavailable("the reply was lost")
 
-    tallies, wire, worker_id = Tallies(), LosesReplies(), uuid4()
+    tallies, wire, worker_id = AttemptCounters(), LosesReplies(), uuid4()
     await enqueue(store, *(new_job(payload='{"name": "Ada"}') for _ in range(3)))
     for one in await claim(store):
-        tallies.completed([(one, Completion(one.job_id, one.claim_id), Span(0.0, 0.5))])
+        tallies.completed([(one, Completion(one.job_id, one.claim_id), Timing(0.0, 0.5))])
         if wire.lost < 2:
             with pytest.raises(StoreUnavailable):
-                await tallies.hand_over(wire, worker_id)  # type: ignore[arg-type]
-    await tallies.hand_over_all(wire, worker_id)  # type: ignore[arg-type]
-    (total,) = await store.totals()
+                await tallies.flush(wire, worker_id)  # type: ignore[arg-type]
+    await tallies.flush_all(wire, worker_id)  # type: ignore[arg-type]
+    (total,) = await store.metrics.totals()
     assert (total.count, total.run, total.run_microseconds) == (3, {bucket(500_000): 3}, 1_500_000)
 
 
@@ -181,14 +180,12 @@ async def test_what_another_took_away_is_lost_and_its_late_outcome_counts_nothin
     async with working(app), app.opened() as client:
         job = await slow.enqueue()
         await asyncio.wait_for(begun.wait(), 60)
-        elsewhere = Tallies()
-        rescuer = Rescuer(client.store, app.kinds, rescued=elsewhere.rescued)
-        held = [await client.store.held(job.id)]
-        assert held[0] is not None
-        lapsed = [one for one in held if one is not None]
-        changes = rescuer.decide(lapsed)
-        rescuer.report(lapsed, changes, await client.store.settle(changes))
-        await elsewhere.hand_over(client.store, uuid4())
+        elsewhere = AttemptCounters()
+        rescuer = Rescuer(client.store, app.kinds, on_rescue=elsewhere.rescued)
+        held = await client.store.claims.held(job.id)
+        assert held is not None
+        await rescuer.rescue([held])
+        await elsewhere.flush(client.store.metrics, uuid4())
         go_on.set()
         await final(app, job)
     tallies = await counted(app)
@@ -197,8 +194,8 @@ async def test_what_another_took_away_is_lost_and_its_late_outcome_counts_nothin
 
 
 async def test_an_outcome_that_the_store_refuses_counts_nothing(store: Store) -> None:
-    tallies, leases = Tallies(), Leases()
-    settler = Settler(store, {}, leases, lambda low, high: low, tallies=tallies)
+    tallies, leases = AttemptCounters(), Leases()
+    settler = Settler(store.claims, {}, leases, lambda low, high: low, counters=tallies)
     settling = asyncio.create_task(settler.run())
     await enqueue(store, *(new_job() for _ in range(4)))
     claims = await claim(store)
@@ -207,14 +204,14 @@ async def test_an_outcome_that_the_store_refuses_counts_nothing(store: Store) ->
         await settle(store, late, Lost())
     outcomes: list[Outcome] = [Done(), _failed(), Done(), _failed()]
     for one, outcome in zip(claims, outcomes, strict=True):
-        settler.settle(one, outcome, Span(0.0, 1.0))
+        settler.settle(one, outcome, Timing(0.0, 1.0))
     settler.close()
     await asyncio.wait_for(settling, 60)
-    await tallies.hand_over(store, uuid4())
-    assert [(one.outcome, one.count) for one in await store.totals()] == [("completed", 1), ("failed", 1)]
+    await tallies.flush(store.metrics, uuid4())
+    assert [(one.outcome, one.count) for one in await store.metrics.totals()] == [("completed", 1), ("failed", 1)]
 
 
-async def test_a_lapsed_lease_counts_as_a_lost_attempt(app: Dutiful) -> None:
+async def test_an_expired_lease_counts_as_a_lost_attempt(app: Dutiful) -> None:
     @app.job
     async def greet() -> None: ...
 
@@ -270,20 +267,22 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
     )
     other = new_job(kind="other")
     await enqueue(store, other, new_job(kind="waits", depends_on=(other.id,)), now=now)
-    await store.force_breaker("email-service", None, now=now)
-    await store.enter_breaker("fine", BreakerPolicy(), Token(uuid4(), 1), now=now)
+    await store.breakers.force("email-service", None, now=now)
+    await store.breakers.enter("fine", BreakerPolicy(), Token(uuid4(), 1), now=now)
     forgotten = Pause(PauseScope.KIND, "render", long_ago, "ada")
-    await store.pause(forgotten, now=long_ago)
-    await store.beat(_worker(), timedelta(minutes=1), now=now)
+    await store.control.pause(forgotten, now=long_ago)
+    await store.workers.heartbeat(_worker(), timedelta(minutes=1), now=now)
     run = {bucket(1_000_000): 98, bucket(60_000_000): 2}
     tallies = [
-        Tally(kind="mail", outcome="completed", count=89, run=run, wait={bucket(2_000_000): 89}, payload_most=700),
-        Tally(kind="mail", outcome="retried", count=10),
-        Tally(kind="mail", outcome="failed", count=1),
-        Tally(kind="mail", outcome="snoozed", count=50),
-        Tally(kind="mail", outcome="lost", count=4),
+        AttemptStats(
+            kind="mail", outcome="completed", count=89, run=run, wait={bucket(2_000_000): 89}, payload_most=700
+        ),
+        AttemptStats(kind="mail", outcome="retried", count=10),
+        AttemptStats(kind="mail", outcome="failed", count=1),
+        AttemptStats(kind="mail", outcome="snoozed", count=50),
+        AttemptStats(kind="mail", outcome="lost", count=4),
     ]
-    await store.tally(uuid4(), 1, tallies, now=now)
+    await store.metrics.add(uuid4(), 1, tallies, now=now)
 
     found = await measure(store, now=now)
     assert {sample.metric for sample in found} == set(METRICS)
@@ -316,7 +315,7 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
 
     later = await measure(store, now=now + timedelta(minutes=10))
     assert by_label(later, "error_rate") == {}, "that was not lately"
-    assert by_label(later, "breaker_open")["email-service",] == 0, "its time is over, and nobody waits"
+    assert by_label(later, "breaker_open")["email-service",] == 0, "its time is over, and no job waits"
 
 
 async def test_an_empty_store_measures_nothing_but_zeros(store: Store) -> None:
@@ -334,5 +333,5 @@ def _worker() -> WorkerRecord:
     moment = datetime.now(UTC)
     return WorkerRecord(
         id=uuid4(), name="ada", host="here", pid=1, started_at=moment, seen_at=moment, kinds=["mail"],
-        lanes={"fast": {"slots": 3, "queues": ["fast"], "busy": 2}},
+        lanes={"fast": LaneRecord(slots=3, queues=("fast",), busy=2)},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Jobs that people hold back are blocked, not pending: nobody is to be woken for what somebody meant."""
+"""Paused jobs are blocked, not pending: an intended pause fires no alert."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -6,18 +6,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from suite.builders import new_job, pause
 
-from dutiful.acting import EVERY_LANE, PauseScope
-from dutiful.alert import BUILT_IN
-from dutiful.core.estimate import Doubt
-from dutiful.core.metric import Sample
-from dutiful.core.transitions import State
-from dutiful.duties import WorkerRecord
-from dutiful.measuring import LETTERS, Depth, Signs
-from dutiful.observe.measure import Look, measure, samples
-from dutiful.services.alerts import Alerts
+from dutiful.core.metrics.catalogue import Sample
+from dutiful.core.metrics.estimate import Bounds
+from dutiful.core.states import State
+from dutiful.declare.alert import BUILT_IN
+from dutiful.maintenance.alerts import AlertChecker
+from dutiful.observe.measure import FleetSnapshot, measure, samples
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import new_job, pause
+from dutiful.store.control import EVERY_LANE, PauseScope
+from dutiful.store.metrics import LETTERS, Depth, Gauges
+from dutiful.store.workers import LaneRecord, WorkerRecord
 
 MINUTE = timedelta(minutes=1)
 QUEUE, KIND, LANE = PauseScope.QUEUE, PauseScope.KIND, PauseScope.LANE
@@ -27,7 +27,7 @@ def worker(**lanes: Sequence[str]) -> WorkerRecord:
     now = datetime.now(UTC)
     return WorkerRecord(
         id=uuid4(), name="ada", host="here", pid=1, started_at=now, seen_at=now, kinds=["mail"],
-        lanes={name: {"slots": 1, "queues": [*queues]} for name, queues in lanes.items()},
+        lanes={name: LaneRecord(slots=1, queues=tuple(queues)) for name, queues in lanes.items()},
     )  # fmt: skip
 
 
@@ -50,10 +50,10 @@ async def test_jobs_in_a_line_that_is_paused_are_blocked(
 ) -> None:
     now = datetime.now(UTC)
     await pause(store, *paused, now=now)
-    await store.beat(worker(post=["mail"], general=["web"]), timedelta(hours=2), now=now)
-    await store.beat(worker(more=["web"]), timedelta(hours=2), now=now)
-    await store.insert([new_job(queue="mail") for _ in range(300)], now=now)
-    await store.insert([new_job(queue="web") for _ in range(300)], now=now)
+    await store.workers.heartbeat(worker(post=["mail"], general=["web"]), timedelta(hours=2), now=now)
+    await store.workers.heartbeat(worker(more=["web"]), timedelta(hours=2), now=now)
+    await store.jobs.insert([new_job(queue="mail") for _ in range(300)], now=now)
+    await store.jobs.insert([new_job(queue="web") for _ in range(300)], now=now)
     free = {"mail", "web"} - held
 
     found = await measure(store, now=now + MINUTE)
@@ -62,41 +62,41 @@ async def test_jobs_in_a_line_that_is_paused_are_blocked(
     assert values(found, "pending") == dict.fromkeys(free, 300)
     assert values(found, "pending_total") == {"": 300 * len(free)}
     assert values(found, "oldest_pending_seconds") == dict.fromkeys(free, 60)
-    queues = {one.queue: (one.ready, one.paused) for one in await store.queues()}
+    queues = {one.queue: (one.ready, one.paused) for one in await store.queries.queues()}
     assert queues == {name: (300, paused == (QUEUE, name)) for name in ("mail", "web")}
 
 
 async def test_a_paused_queue_sets_off_no_alert(store: Store) -> None:
     now = datetime.now(UTC)
     await pause(store, QUEUE, "mail", now=now)
-    await store.insert([new_job(queue="mail") for _ in range(600)], now=now)
-    alerts = Alerts(store, BUILT_IN, lambda now: measure(store, now=now), 2 * MINUTE)
+    await store.jobs.insert([new_job(queue="mail") for _ in range(600)], now=now)
+    alerts = AlertChecker(store.alerts, BUILT_IN, lambda now: measure(store, now=now), 2 * MINUTE)
 
-    async def told(minutes: range) -> list[str]:
-        return [change.after.rule for n in minutes for change in await alerts.once(now + n * MINUTE) if change.event]
+    async def fired(minutes: range) -> list[str]:
+        return [change.after.rule for n in minutes for change in await alerts.check(now + n * MINUTE) if change.event]
 
-    assert await told(range(0, 90, 2)) == []
-    await store.resume(QUEUE, "mail")
-    assert sorted(await told(range(90, 100, 2))) == ["backlog", "late"]
+    assert await fired(range(0, 90, 2)) == []
+    await store.control.resume(QUEUE, "mail")
+    assert sorted(await fired(range(90, 100, 2))) == ["backlog", "late"]
 
 
-def look(**fields: Any) -> Look:
+def snapshot(**fields: Any) -> FleetSnapshot:
     empty: dict[str, Any] = {
-        "at": datetime.now(UTC), "depths": [], "tallies": [], "workers": [], "breakers": [], "pauses": [],
-        "signs": Signs(due_since={}, dead_letters=0, stuck=0),
+        "at": datetime.now(UTC), "depths": [], "attempts": [], "workers": [], "breakers": [], "pauses": [],
+        "gauges": Gauges(due_since={}, dead_letters=0, stuck=0),
     }  # fmt: skip
-    return Look(**empty | fields)
+    return FleetSnapshot(**empty | fields)
 
 
 def test_dead_letters_that_are_too_many_to_count_are_at_least_so_many() -> None:
-    for count, doubt in ((LETTERS - 1, None), (LETTERS, Doubt(LETTERS, float("inf")))):
-        found = samples(look(signs=Signs(due_since={}, dead_letters=count, stuck=0)))
-        assert [sample.doubt for sample in found if sample.metric == "dead_letters"] == [doubt]
+    for count, bounds in ((LETTERS - 1, None), (LETTERS, Bounds(LETTERS, float("inf")))):
+        found = samples(snapshot(gauges=Gauges(due_since={}, dead_letters=count, stuck=0)))
+        assert [sample.bounds for sample in found if sample.metric == "dead_letters"] == [bounds]
 
 
 def test_the_bounds_of_all_that_wait_are_narrower_than_those_of_each() -> None:
-    doubt = Doubt(60, 140, unseen=50)
-    depths = [Depth(queue="q", kind=f"k{n}", state=State.READY, count=100, doubt=doubt) for n in range(100)]
-    (total,) = [sample for sample in samples(look(depths=depths)) if sample.metric == "pending_total"]
+    bounds = Bounds(60, 140, unseen=50)
+    depths = [Depth(queue="q", kind=f"k{n}", state=State.READY, count=100, bounds=bounds) for n in range(100)]
+    (total,) = [sample for sample in samples(snapshot(depths=depths)) if sample.metric == "pending_total"]
 
-    assert (total.value, total.doubt) == (10_000, Doubt(9_600, 10_400))
+    assert (total.value, total.bounds) == (10_000, Bounds(9_600, 10_400))

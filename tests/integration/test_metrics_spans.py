@@ -10,47 +10,46 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from suite.builders import start_one
 from working import eventually, final, working
 
 from dutiful import Context, Dutiful, ShutdownTimeout, State
 from dutiful.core.outcome import Done
-from dutiful.measuring import Tally
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import start_one
-from dutiful.worker import shutdown
-from dutiful.worker.lease import Leases
-from dutiful.worker.pile import Span
+from dutiful.store.claims import Completion
+from dutiful.store.metrics import AttemptStats
+from dutiful.worker import worker as worker_module
+from dutiful.worker.counters import AttemptCounters, Timing
+from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
-from dutiful.worker.slot import Slot
-from dutiful.worker.tallies import Tallies
-from dutiful.working import Completion
+from dutiful.worker.slots import Slot
 
 
-async def totals(app: Dutiful) -> dict[str, Tally]:
+async def totals(app: Dutiful) -> dict[str, AttemptStats]:
     """By outcome; of the one kind that there is."""
     async with app.opened() as client:
-        return {tally.outcome: tally for tally in await client.store.totals()}
+        return {tally.outcome: tally for tally in await client.store.metrics.totals()}
 
 
 async def test_what_is_stored_counts_though_its_claim_was_found_gone_before_the_reply_came(store: Store) -> None:
-    tallies, leases = Tallies(), Leases()
+    tallies, leases = AttemptCounters(), Leases()
     one = await start_one(store)
 
     class Late:
-        """The keeper looks between the commit and its reply, finds no claim, and drops what it knows of it."""
+        """The renewer runs between the commit and its reply, finds no claim, and drops what it knows of it."""
 
         async def complete(self, done: Sequence[Completion], **options: Any) -> Any:
-            refused = await store.complete(done, **options)
+            refused = await store.claims.complete(done, **options)
             leases.drop([one.claim_id])
             return refused
 
-    settler = Settler(Late(), {}, leases, lambda low, high: low, tallies=tallies)  # type: ignore[arg-type]
+    settler = Settler(Late(), {}, leases, lambda low, high: low, counters=tallies)  # type: ignore[arg-type]
     leases.add([one])
-    settler.settle(one, Done(), Span(2.0, 0.5))
+    settler.settle(one, Done(), Timing(2.0, 0.5))
     settler.close()
     await settler.run()
-    await tallies.hand_over(store, uuid4())
-    (total,) = await store.totals()
+    await tallies.flush(store.metrics, uuid4())
+    (total,) = await store.metrics.totals()
     assert (total.count, total.run_microseconds) == (1, 500_000)
     assert total.wait_microseconds == 2_000_000 + int(one.waited * 1e6), "until it began, not until it was claimed"
 
@@ -76,29 +75,29 @@ async def test_a_handler_that_goes_on_after_its_own_transaction_is_left_alone(ap
     story: list[str] = []
 
     @app.job
-    async def tell(ctx: Context) -> None:
+    async def report(ctx: Context) -> None:
         async with ctx.transaction():
             pass
         for _ in range(30):
-            await asyncio.sleep(0.05)  # several looks of the keeper, which finds the claim gone
+            await asyncio.sleep(0.05)  # several renewals, which find the claim gone
         story.append("to the end")
 
     async with working(app):
-        await final(app, await tell.enqueue())
-        await eventually(lambda: _told(story))
+        await final(app, await report.enqueue())
+        await eventually(lambda: _reported(story))
     assert {outcome: one.count for outcome, one in (await totals(app)).items()} == {"completed": 1}
 
 
-async def _told(story: list[str]) -> bool:
+async def _reported(story: list[str]) -> bool:
     return bool(story)
 
 
 def test_what_waits_for_a_process_has_not_begun() -> None:
     slot, claimed = Slot("general"), time.monotonic() - 5
-    slot.count_from_now()
+    slot.start_clock()
     slot.started -= 3
-    span = slot.span(claimed)
-    assert 2 <= span.ahead < 3 <= span.ran
+    span = slot.timing(claimed)
+    assert 2 <= span.buffered < 3 <= span.ran
 
 
 async def test_payloads_are_counted_in_bytes(app: Dutiful) -> None:
@@ -113,7 +112,7 @@ async def test_payloads_are_counted_in_bytes(app: Dutiful) -> None:
 async def test_an_attempt_that_does_not_heed_the_end_of_its_worker_is_counted_as_released(
     app: Dutiful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(worker_module, "CLEANUP_SECONDS", 0.2)
     begun, go = threading.Event(), threading.Event()
 
     @app.job
@@ -140,7 +139,7 @@ async def test_an_attempt_that_does_not_heed_the_end_of_its_worker_is_counted_as
 async def test_a_job_that_completed_itself_counts_so_though_its_handler_outlives_the_worker(
     app: Dutiful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(worker_module, "CLEANUP_SECONDS", 0.2)
     begun, go = asyncio.Event(), asyncio.Event()
 
     @app.job

@@ -1,4 +1,4 @@
-"""What somebody has put into the database by SQL, and Python cannot read or does not expect, hurts nobody else."""
+"""Rows written by SQL that Python cannot read or does not expect do not affect other jobs."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,19 +10,19 @@ import msgspec
 import psycopg
 import pytest
 from operating import dead_letter, now, operator
+from suite.builders import OOPS, T0, at, enqueue_one, finish_one, new_job
+from suite.webhooks import webhook
 
-from dutiful.bulk import step
 from dutiful.core.errors import DataRefused, PayloadInvalid
 from dutiful.core.outcome import Failed
-from dutiful.core.review import ReviewAct
-from dutiful.reading import JobFilter
-from dutiful.reviewing import BulkState, DeadLetterFilter
-from dutiful.services import reviewer
-from dutiful.services.reviewer import Reviewer
+from dutiful.core.review.state import ReviewAct
+from dutiful.maintenance import reviewer
+from dutiful.maintenance.bulk_step import step
+from dutiful.maintenance.reviewer import Reviewer
 from dutiful.store import Store
+from dutiful.store.dead_letters import BulkState, DeadLetterFilter
+from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
-from dutiful.testing.store_suite.builders import OOPS, T0, at, enqueue_one, finish_one, new_job
-from dutiful.testing.store_suite.outbox import webhook
 
 ODD = {
     "a number of 5,000 digits": f'{{"n": {"9" * 5_000}}}',
@@ -32,7 +32,7 @@ ODD = {
 
 
 def put_in(store: Store, job_id: UUID, payload: str) -> None:
-    """Write what no client of ours would."""
+    """Write rows that no Dutiful client would write."""
     if isinstance(store, PostgresStore):
         with psycopg.connect(store.direct_dsn) as connection:
             connection.execute("UPDATE dutiful.job SET payload = %s WHERE id = %s", [payload, job_id])
@@ -53,7 +53,7 @@ def put_in(store: Store, job_id: UUID, payload: str) -> None:
 
 
 def by_hand(store: Store, statement: str, *args: Any) -> None:
-    """By the library that our process uses already: a second one would take the first one's locks away."""
+    """With the library that this process uses already, because a second one would drop the locks of the first."""
     database = apsw.Connection(store.url.removeprefix("sqlite:///"))
     database.execute(statement, args)
     database.close()
@@ -66,22 +66,31 @@ async def test_a_job_that_cannot_be_read_whole_is_listed_with_its_neighbours(sto
     for job_id in (odd, failed):
         put_in(store, job_id, payload)
 
-    page = await store.jobs(JobFilter())
+    page = await store.queries.jobs(JobFilter())
     assert len(page) == 3
     assert "cannot be read by Python" in msgspec.json.encode(page.jobs).decode()
-    assert {record.id for record in await store.outcomes([odd, failed])} == {odd, failed}
-    assert len(await store.views([job.id for job in page])) == 3
-    (letter,) = await store.dead_letters(DeadLetterFilter())
+    assert {record.id for record in await store.queries.outcomes([odd, failed])} == {odd, failed}
+    assert len(await store.events.views([job.id for job in page])) == 3
+    (letter,) = await store.dead_letters.search(DeadLetterFilter())
     assert "cannot be read by Python" in msgspec.json.encode(letter).decode()
-    assert len((await store.mark_stale(timedelta(0), 10, None, told=False, now=at(1))).jobs) == 2
-    assert len(await store.untold(10)) == 2
-    await store.tell([odd, failed], [], now=at(1))
-    assert len((await store.remove(timedelta(0), 10, None, stale_only=True, told=False, now=at(2))).jobs) == 2
-    assert len(await store.untold(10)) == 2
+    assert len((await store.retention.mark_stale(timedelta(0), 10, None, notified=False, now=at(1))).jobs) == 2
+    assert len(await store.retention.unsent(10)) == 2
+    await store.retention.mark_sent([odd, failed], [], now=at(1))
+    assert (
+        len(
+            (
+                await store.retention.delete_announced(
+                    timedelta(0), 10, None, stale_only=True, notified=False, now=at(2)
+                )
+            ).jobs
+        )
+        == 2
+    )
+    assert len(await store.retention.unsent(10)) == 2
 
 
-async def test_a_message_about_it_is_posted_with_words_for_what_cannot_be_read(store: Store) -> None:
-    await store.put_webhooks([webhook()])
+async def test_a_webhook_about_it_is_posted_with_a_placeholder_for_unreadable_values(store: Store) -> None:
+    await store.webhooks.put([webhook()])
     await finish_one(store)
     if isinstance(store, PostgresStore):
         with psycopg.connect(store.direct_dsn) as connection:
@@ -89,53 +98,53 @@ async def test_a_message_about_it_is_posted_with_words_for_what_cannot_be_read(s
     else:
         by_hand(store, "UPDATE dutiful_webhook_post SET data = '{\"n\": ' || ? || '}'", "9" * 5_000)
 
-    (post,) = await store.take_posts(10, timedelta(minutes=1))
+    (post,) = await store.webhooks.take(10, timedelta(minutes=1))
 
     assert "cannot be read by Python" in post.data["n"]
 
 
-async def test_it_is_not_run_again_with_words_in_its_payload(store: Store) -> None:
+async def test_it_is_not_run_again_with_placeholders_in_its_payload(store: Store) -> None:
     job_id, good = await dead_letter(store), await dead_letter(store)
     put_in(store, job_id, ODD["a number of 5,000 digits"])
     ada = operator(store)
 
     with pytest.raises(PayloadInvalid, match="cannot be read by Python"):
-        await ada.reprocess(job_id)
-    run = await ada.start_bulk(ReviewAct.REPROCESS, DeadLetterFilter(), "all")
-    after, _ = await step(store, run, {})
+        await ada.dead_letters.reprocess(job_id)
+    run = await ada.bulk.start(ReviewAct.REPROCESS, DeadLetterFilter(), "all")
+    after, _ = await step(store.dead_letters, run, {})
 
     assert after is not None and (after.state, after.done, after.skipped) == (BulkState.DONE, 1, 1)
-    letters = {letter.id: letter.status for letter in await store.dead_letters(DeadLetterFilter())}
+    letters = {letter.id: letter.status for letter in await store.dead_letters.search(DeadLetterFilter())}
     assert letters == {job_id: "pending_review", good: "reprocessing"}
 
 
-async def test_a_bulk_run_that_fails_in_a_way_that_nobody_foresaw_holds_up_no_other_and_is_told_once(
+async def test_a_bulk_run_that_fails_unexpectedly_blocks_no_other_and_is_logged_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for tenant in ("acme", "globex"):
         await dead_letter(store, tenant=tenant)
     ada = operator(store)
-    bad = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(tenant="acme"), "acme's")
-    good = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter(tenant="globex"), "globex's")
+    bad = await ada.bulk.start(ReviewAct.DISCARD, DeadLetterFilter(tenant="acme"), "acme's")
+    good = await ada.bulk.start(ReviewAct.DISCARD, DeadLetterFilter(tenant="globex"), "globex's")
 
     async def failing(*args: object, **options: object) -> object:
         if args[1].id == bad.id:  # type: ignore[attr-defined]
-            raise ValueError("nobody foresaw this")
+            raise ValueError("an unexpected error")
         return await step(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reviewer, "step", failing)
-    service = Reviewer(store, {}, lambda lines: None)
+    service = Reviewer(store.dead_letters, {}, lambda lines: None)
     while await service.step_all():
         pass
     await service.step_all()
 
-    done = await store.bulk_run(good.id)
+    done = await store.dead_letters.bulk_run(good.id)
     assert done is not None and done.state is BulkState.DONE
-    assert caplog.text.count("nobody foresaw this") >= 1
-    assert len([record for record in caplog.records if record.name == "dutiful.services"]) == 1
+    assert caplog.text.count("an unexpected error") >= 1
+    assert len([record for record in caplog.records if record.name == "dutiful.maintenance"]) == 1
 
 
-# --- what the database does not take
+# --- what the database refuses
 
 
 REFUSED = {
@@ -145,13 +154,13 @@ REFUSED = {
     "before Christ": "p_run_at => '0044-03-15 BC'",
     "a text for a subject": "p_subject => '\"x\"'",
     "a list for a subject": "p_subject => '[1, 2]'",
-    "nobody": "p_tenant => ''",
-    "everybody": "p_tenant => '*'",
+    "no tenant": "p_tenant => ''",
+    "all tenants": "p_tenant => '*'",
 }
 
 
 @pytest.mark.parametrize("argument", REFUSED.values(), ids=REFUSED)
-async def test_what_nobody_could_read_or_means_something_else_is_refused(pg18_url: str, argument: str) -> None:
+async def test_payloads_that_cannot_be_read_back_unchanged_are_refused(pg18_url: str, argument: str) -> None:
     connection = await asyncpg.connect(pg18_url)
     try:
         with pytest.raises(asyncpg.CheckViolationError):
@@ -164,8 +173,8 @@ async def test_what_nobody_could_read_or_means_something_else_is_refused(pg18_ur
 
 
 @pytest.mark.parametrize("fields", [{"tenant": ""}, {"tenant": "*"}, {"delay": timedelta(days=4_000_000)}], ids=str)
-async def test_a_store_refuses_it_too(store: Store, fields: dict[str, object]) -> None:
+async def test_a_store_refuses_such_payloads_too(store: Store, fields: dict[str, object]) -> None:
     with pytest.raises(DataRefused):
-        await store.insert([new_job(**fields)], now=T0)
+        await store.jobs.insert([new_job(**fields)], now=T0)
 
-    assert (await store.survey(UUID(int=1), timedelta(seconds=5), now=now())).next_run_at is None
+    assert (await store.leadership.survey(UUID(int=1), timedelta(seconds=5), now=now())).next_run_at is None

@@ -7,14 +7,11 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from operating import dead_letter, now, of_acme, operator, told, trail
+from operating import audited, dead_letter, now, of_acme, operator, trail
+from suite.builders import enqueue_one, finish_one, state
 from uuid_utils.compat import uuid7
 
-from dutiful.access import hash_of
-from dutiful.acting import PauseScope
-from dutiful.auditing import AuditFilter
 from dutiful.core import ids
-from dutiful.core.audit import AuditEvent, AuditOutcome
 from dutiful.core.errors import (
     BulkRunNotFound,
     DataRefused,
@@ -27,14 +24,17 @@ from dutiful.core.errors import (
     UsageError,
 )
 from dutiful.core.principal import Role
-from dutiful.core.review import ReviewAct, ReviewState
-from dutiful.core.transitions import State
+from dutiful.core.review.audit import AuditEvent, AuditOutcome
+from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.core.states import State
 from dutiful.operator import Operator
-from dutiful.outbox import WebhookRecord
-from dutiful.reading import JobFilter
-from dutiful.reviewing import BulkState, DeadLetterFilter, Review
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import enqueue_one, finish_one, state
+from dutiful.store.audit import AuditFilter
+from dutiful.store.control import PauseScope
+from dutiful.store.dead_letters import BulkState, DeadLetterFilter, Review
+from dutiful.store.queries import JobFilter
+from dutiful.store.tokens import hash_of
+from dutiful.store.webhooks import WebhookRecord
 
 HOUR = timedelta(hours=1)
 
@@ -42,7 +42,7 @@ HOUR = timedelta(hours=1)
 async def test_an_act_is_on_record_when_it_is_asked_for_and_when_it_has_ended(store: Store) -> None:
     job_id = await enqueue_one(store, tenant="acme", now=now())
 
-    await operator(store).cancel(job_id, "sent by hand")
+    await operator(store).jobs.cancel(job_id, "sent by hand")
 
     asked, done = await trail(store, target=ids.public(job_id))
     assert (asked.outcome, done.outcome) == (AuditOutcome.REQUESTED, AuditOutcome.SUCCEEDED)
@@ -59,12 +59,12 @@ async def test_an_act_that_could_not_be_done_is_recorded_as_failed(
 
     job_id = await enqueue_one(store, now=now())
     ada = operator(store)
-    monkeypatch.setattr(ada._client, "cancel", refuse)
+    monkeypatch.setattr(ada.actor.client, "cancel", refuse)
 
     with pytest.raises(DataRefused):
-        await ada.cancel(job_id)
+        await ada.jobs.cancel(job_id)
 
-    assert await told(store, job_id) == ["job.cancel requested", "job.cancel failed"]
+    assert await audited(store, job_id) == ["job.cancel requested", "job.cancel failed"]
 
 
 async def test_an_act_whose_answer_was_lost_is_not_called_a_failure(
@@ -72,18 +72,18 @@ async def test_an_act_whose_answer_was_lost_is_not_called_a_failure(
 ) -> None:
     job_id = await dead_letter(store)
     ada = operator(store)
-    review = store.review
+    review = store.dead_letters.review
 
     async def answer_lost(reviews: Sequence[Review], **more: Any) -> None:
         await review(reviews, **more)
         raise StoreUnavailable("the connection ended")
 
-    monkeypatch.setattr(ada._store, "review", answer_lost)
+    monkeypatch.setattr(ada.actor.store.dead_letters, "review", answer_lost)
 
     with pytest.raises(StoreUnavailable):
-        await ada.discard(job_id)
+        await ada.dead_letters.discard(job_id)
 
-    assert await told(store, job_id) == ["dead_letter.discard requested", "dead_letter.discard succeeded"]
+    assert await audited(store, job_id) == ["dead_letter.discard requested", "dead_letter.discard succeeded"]
 
 
 async def test_an_act_that_was_done_does_not_fail_for_want_of_its_record(
@@ -91,7 +91,7 @@ async def test_an_act_that_was_done_does_not_fail_for_want_of_its_record(
 ) -> None:
     job_id = await enqueue_one(store, now=now())
     ada = operator(store)
-    append, calls = store.append_audit, 0
+    append, calls = store.audit.append, 0
 
     async def once(events: object) -> None:
         nonlocal calls
@@ -100,31 +100,31 @@ async def test_an_act_that_was_done_does_not_fail_for_want_of_its_record(
             raise StoreUnavailable("the database did not answer")
         await append(events)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ada._store, "append_audit", once)
+    monkeypatch.setattr(ada.actor.store.audit, "append", once)
 
-    assert (await ada.cancel(job_id)).changed
-    assert await told(store, job_id) == ["job.cancel requested"]
+    assert (await ada.jobs.cancel(job_id)).changed
+    assert await audited(store, job_id) == ["job.cancel requested"]
 
 
 Look = Callable[[Operator, UUID], Awaitable[object]]
 LOOKS: list[Look] = [
-    lambda o, i: o.job(i),
-    lambda o, i: o.attempts(i),
-    lambda o, i: o.phases(i),
-    lambda o, i: o.needs(i),
-    lambda o, i: o.posts_of(i),
-    lambda o, i: o.explain(i),
-    lambda o, i: o.dead_letter(i),
+    lambda o, i: o.jobs.get(i),
+    lambda o, i: o.jobs.attempts(i),
+    lambda o, i: o.jobs.phases(i),
+    lambda o, i: o.jobs.dependencies(i),
+    lambda o, i: o.jobs.posts(i),
+    lambda o, i: o.jobs.explain(i),
+    lambda o, i: o.dead_letters.get(i),
 ]
 ACTS: list[Look] = [
-    lambda o, i: o.cancel(i, "mine"),
-    lambda o, i: o.retry(i, "mine"),
-    lambda o, i: o.fail(i, "mine"),
-    lambda o, i: o.acknowledge(i, "mine"),
-    lambda o, i: o.reprocess(i, "mine"),
-    lambda o, i: o.reprocess(i, "mine", {"n": 1}),
-    lambda o, i: o.resolve(i, "mine"),
-    lambda o, i: o.discard(i, "mine"),
+    lambda o, i: o.jobs.cancel(i, "mine"),
+    lambda o, i: o.jobs.retry(i, "mine"),
+    lambda o, i: o.jobs.fail(i, "mine"),
+    lambda o, i: o.dead_letters.acknowledge(i, "mine"),
+    lambda o, i: o.dead_letters.reprocess(i, "mine"),
+    lambda o, i: o.dead_letters.reprocess(i, "mine", {"n": 1}),
+    lambda o, i: o.dead_letters.resolve(i, "mine"),
+    lambda o, i: o.dead_letters.discard(i, "mine"),
 ]
 
 
@@ -139,7 +139,7 @@ async def test_what_belongs_to_another_tenant_is_as_if_it_never_was(store: Store
     waiting = await enqueue_one(store, tenant="globex", now=now())
     dead = await dead_letter(store, tenant="globex", queue="other", options='{"unique": "k"}')
     ann = of_acme(store)
-    before = await store.dead_letter(dead)
+    before = await store.dead_letters.find(dead)
 
     for theirs in (waiting, dead):
         for ask in (*LOOKS, *ACTS):
@@ -150,7 +150,7 @@ async def test_what_belongs_to_another_tenant_is_as_if_it_never_was(store: Store
             )
 
     assert await state(store, waiting) is State.READY
-    assert await store.dead_letter(dead) == before
+    assert await store.dead_letters.find(dead) == before
     assert await trail(store, tenant="globex") == []
     tries = await trail(store, target=ids.public(dead))
     assert [event.outcome for event in tries] == [AuditOutcome.REFUSED] * len(ACTS)
@@ -166,21 +166,24 @@ async def test_lists_and_counts_show_a_tenant_its_own_only(store: Store) -> None
     await enqueue_one(store, now=now())
     dead = await dead_letter(store, tenant="acme", queue="other")
     await dead_letter(store, tenant="globex", queue="other")
-    await operator(store, tenant="globex").start_bulk(ReviewAct.DISCARD, DeadLetterFilter())
+    await operator(store, tenant="globex").bulk.start(ReviewAct.DISCARD, DeadLetterFilter())
     ann = of_acme(store)
 
-    assert {job.id for job in await ann.jobs(JobFilter())} == {own, dead}
-    assert [(q.queue, q.ready) for q in await ann.queues() if q.ready] == [("default", 1)]
-    assert (await ann.stats(HOUR)).live["ready"] == 1
-    assert [letter.id for letter in await ann.dead_letters(DeadLetterFilter())] == [dead]
-    assert await ann.dead_letter_count(DeadLetterFilter()) == 1
-    assert (await ann.dead_letter_counts(DeadLetterFilter())).total == 1
-    assert [group.count for group in await ann.dead_letter_groups(DeadLetterFilter())] == [1]
-    assert (await ann.preview(ReviewAct.DISCARD, DeadLetterFilter())).count == 1
-    assert await ann.bulk_runs() == []
-    assert await ann.audit_events(AuditFilter()) == []
-    assert len(await operator(store).audit_events(AuditFilter(tenant="globex"))) == 2
-    for asks in (ann.jobs(JobFilter(tenant="globex")), ann.dead_letters(DeadLetterFilter(tenant="globex"))):
+    assert {job.id for job in await ann.jobs.search(JobFilter())} == {own, dead}
+    assert [(q.queue, q.ready) for q in await ann.queues.all() if q.ready] == [("default", 1)]
+    assert (await ann.queues.stats(HOUR)).live["ready"] == 1
+    assert [letter.id for letter in await ann.dead_letters.search(DeadLetterFilter())] == [dead]
+    assert await ann.dead_letters.count(DeadLetterFilter()) == 1
+    assert (await ann.dead_letters.counts(DeadLetterFilter())).total == 1
+    assert [group.count for group in await ann.dead_letters.groups(DeadLetterFilter())] == [1]
+    assert (await ann.bulk.preview(ReviewAct.DISCARD, DeadLetterFilter())).count == 1
+    assert await ann.bulk.all() == []
+    assert await ann.audit.search(AuditFilter()) == []
+    assert len(await operator(store).audit.search(AuditFilter(tenant="globex"))) == 2
+    for asks in (
+        ann.jobs.search(JobFilter(tenant="globex")),
+        ann.dead_letters.search(DeadLetterFilter(tenant="globex")),
+    ):
         with pytest.raises(NotAllowed, match="acme"):
             await asks
 
@@ -188,14 +191,14 @@ async def test_lists_and_counts_show_a_tenant_its_own_only(store: Store) -> None
 @pytest.mark.req("W67")
 async def test_another_tenants_bulk_run_can_be_neither_seen_nor_stepped_nor_stopped(store: Store) -> None:
     await dead_letter(store, tenant="globex")
-    run = await operator(store, tenant="globex").start_bulk(ReviewAct.DISCARD, DeadLetterFilter())
+    run = await operator(store, tenant="globex").bulk.start(ReviewAct.DISCARD, DeadLetterFilter())
     ann = of_acme(store)
 
-    for ask in (ann.bulk_run(run.id), ann.step_bulk(run.id), ann.stop_bulk(run.id)):
+    for ask in (ann.bulk.get(run.id), ann.bulk.step(run.id), ann.bulk.stop(run.id)):
         with pytest.raises(BulkRunNotFound):
             await ask
 
-    after = await store.bulk_run(run.id)
+    after = await store.dead_letters.bulk_run(run.id)
     assert after is not None
     assert (after.state, after.done, after.cursor) == (BulkState.RUNNING, 0, None)
 
@@ -203,32 +206,32 @@ async def test_another_tenants_bulk_run_can_be_neither_seen_nor_stepped_nor_stop
 async def test_what_is_about_all_tenants_is_closed_to_a_tenants_principal(store: Store) -> None:
     ann = of_acme(store)
     looks = [
-        ann.workers(),
-        ann.pauses(),
-        ann.schedules(),
-        ann.webhooks(),
-        ann.posts(),
-        ann.tokens(),
-        ann.verify_audit(),
+        ann.fleet.workers(),
+        ann.fleet.pauses(),
+        ann.schedules.all(),
+        ann.webhooks.all(),
+        ann.webhooks.posts(),
+        ann.tokens.all(),
+        ann.audit.verify(),
     ]
     acts = [
-        ann.pause(PauseScope.QUEUE, "default"),
-        ann.resume(PauseScope.QUEUE, "default"),
-        ann.enable_schedule("nightly", False),
-        ann.remove_schedule("nightly"),
-        ann.enable_webhook("all", False),
-        ann.remove_webhook("all"),
-        ann.redeliver(uuid7()),
-        ann.create_token("ann", Role.VIEWER, "acme"),
-        ann.revoke_token(uuid7()),
+        ann.fleet.pause(PauseScope.QUEUE, "default"),
+        ann.fleet.resume(PauseScope.QUEUE, "default"),
+        ann.schedules.enable("nightly", False),
+        ann.schedules.remove("nightly"),
+        ann.webhooks.enable("all", False),
+        ann.webhooks.remove("all"),
+        ann.webhooks.redeliver(uuid7()),
+        ann.tokens.create("ann", Role.VIEWER, "acme"),
+        ann.tokens.revoke(uuid7()),
     ]
 
     for ask in (*looks, *acts):
         with pytest.raises(NotAllowed, match="all tenants"):
             await ask
 
-    assert await store.pauses() == []
-    assert await store.tokens() == []
+    assert await store.control.pauses() == []
+    assert await store.tokens.all() == []
     recorded = await trail(store)
     assert [event.outcome for event in recorded] == [AuditOutcome.REFUSED] * len(acts)
 
@@ -237,125 +240,125 @@ async def test_who_is_no_manager_may_look_and_not_act(store: Store) -> None:
     job_id = await enqueue_one(store, tenant="acme", now=now())
     staff = of_acme(store, Role.STAFF)
 
-    assert (await staff.job(job_id)).id == job_id
+    assert (await staff.jobs.get(job_id)).id == job_id
     with pytest.raises(NotAllowed, match="needs manager or higher"):
-        await staff.cancel(job_id)
+        await staff.jobs.cancel(job_id)
 
     assert await state(store, job_id) is State.READY
-    assert await told(store, job_id) == ["job.cancel refused"]
+    assert await audited(store, job_id) == ["job.cancel refused"]
 
 
 async def test_a_failed_job_that_is_retried_is_reprocessed(store: Store) -> None:
     job_id = await dead_letter(store)
     ada = operator(store)
 
-    first = await ada.retry(job_id, "the server is back")
-    again = await ada.retry(job_id)
+    first = await ada.jobs.retry(job_id, "the server is back")
+    again = await ada.jobs.retry(job_id)
 
     assert (first.made, again.made, again.job_id) == (True, False, first.job_id)
-    letter = await store.dead_letter(job_id)
+    letter = await store.dead_letters.find(job_id)
     assert letter is not None
     assert (letter.status, letter.new_job_id) == (ReviewState.REPROCESSING, first.job_id)
 
 
 async def test_a_failed_job_whose_new_one_was_cancelled_never_has_two_in_its_place(store: Store) -> None:
     job_id, ada = await dead_letter(store), operator(store)
-    first = await ada.reprocess(job_id)
-    await ada.cancel(first.new_job_id)
+    first = await ada.dead_letters.reprocess(job_id)
+    await ada.jobs.cancel(first.new_job_id)
 
-    second = await ada.retry(job_id)  # before the services have seen the end of the first
+    second = await ada.jobs.retry(job_id)  # before the services have seen the end of the first
 
     assert second.made
-    await store.resolve_reprocessed(10)
+    await store.dead_letters.resolve_reprocessed(10)
     with pytest.raises(IllegalTransition, match="reprocessing"):
-        await ada.reprocess(job_id)
-    assert [job.id for job in await store.jobs(JobFilter(state=State.READY))] == [second.job_id]
+        await ada.dead_letters.reprocess(job_id)
+    assert [job.id for job in await store.queries.jobs(JobFilter(state=State.READY))] == [second.job_id]
 
 
 async def test_a_retry_makes_nothing_while_the_new_job_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id, ada = await dead_letter(store), operator(store)
-    new_job_id = (await ada.reprocess(job_id)).new_job_id
-    append = store.append_audit
+    new_job_id = (await ada.dead_letters.reprocess(job_id)).new_job_id
+    append = store.audit.append
 
     async def cancelled_meanwhile(events: Sequence[AuditEvent]) -> None:
-        monkeypatch.setattr(ada._store, "append_audit", append)
-        await store.cancel(new_job_id, "no use")
+        monkeypatch.setattr(ada.actor.store.audit, "append", append)
+        await store.control.cancel(new_job_id, "no use")
         await append(events)
 
-    monkeypatch.setattr(ada._store, "append_audit", cancelled_meanwhile)
+    monkeypatch.setattr(ada.actor.store.audit, "append", cancelled_meanwhile)
 
     with pytest.raises(IllegalTransition, match="try again"):
-        await ada.retry(job_id)
+        await ada.jobs.retry(job_id)
 
-    assert list(await store.jobs(JobFilter(state=State.READY))) == []
+    assert list(await store.queries.jobs(JobFilter(state=State.READY))) == []
 
 
 @pytest.mark.parametrize("decision", ["discard", "resolve"])
-async def test_what_somebody_has_decided_is_not_retried_past_them(store: Store, decision: str) -> None:
+async def test_a_decision_in_review_is_not_overridden_by_a_retry(store: Store, decision: str) -> None:
     job_id = await dead_letter(store)
-    closed = await getattr(operator(store, "bob"), decision)(job_id, "paid by hand")
+    closed = await getattr(operator(store, "bob").dead_letters, decision)(job_id, "paid by hand")
 
     with pytest.raises(IllegalTransition, match=r"by bob: paid by hand; .* enqueue a new job"):
-        await operator(store).retry(job_id)
+        await operator(store).jobs.retry(job_id)
 
-    assert await store.dead_letter(job_id) == closed
-    assert (await told(store, job_id))[2:] == ["job.retry refused"]
+    assert await store.dead_letters.find(job_id) == closed
+    assert (await audited(store, job_id))[2:] == ["job.retry refused"]
 
 
 async def test_a_viewer_neither_retries_what_is_under_way_nor_steps_a_run(store: Store) -> None:
     job_id = await dead_letter(store)
     ada, viewer = operator(store), operator(store, "vic", role=Role.VIEWER)
-    await ada.reprocess(job_id)
+    await ada.dead_letters.reprocess(job_id)
     await dead_letter(store, queue="other")
-    run = await ada.start_bulk(ReviewAct.DISCARD, DeadLetterFilter())
+    run = await ada.bulk.start(ReviewAct.DISCARD, DeadLetterFilter())
 
-    for ask in (viewer.retry(job_id), viewer.step_bulk(run.id)):
+    for ask in (viewer.jobs.retry(job_id), viewer.bulk.step(run.id)):
         with pytest.raises(NotAllowed, match="needs manager"):
             await ask
 
-    assert (await told(store, job_id))[2:] == ["job.retry refused"]
-    assert (await ada.bulk_run(run.id)).done == 0
+    assert (await audited(store, job_id))[2:] == ["job.retry refused"]
+    assert (await ada.bulk.get(run.id)).done == 0
 
 
 async def test_an_act_that_found_nothing_to_act_on_has_not_succeeded(store: Store) -> None:
     ada = operator(store)
     ended = await finish_one(store, now=now())
 
-    assert not await ada.enable_schedule("nightly", False)
-    assert not await ada.remove_schedule("nightly")
-    assert not await ada.enable_webhook("all", True)
-    assert not await ada.remove_webhook("all")
-    assert not await ada.redeliver(uuid7())
-    assert not await ada.revoke_token(uuid7())
-    assert not (await ada.cancel(ended)).changed
+    assert not await ada.schedules.enable("nightly", False)
+    assert not await ada.schedules.remove("nightly")
+    assert not await ada.webhooks.enable("all", True)
+    assert not await ada.webhooks.remove("all")
+    assert not await ada.webhooks.redeliver(uuid7())
+    assert not await ada.tokens.revoke(uuid7())
+    assert not (await ada.jobs.cancel(ended)).changed
 
     assert [event.outcome.value for event in await trail(store)] == ["requested", "failed"] * 7
 
 
 @pytest.mark.req("W67")
-async def test_a_tenant_learns_nothing_of_the_houses_webhooks_and_pauses(store: Store) -> None:
+async def test_a_tenant_learns_nothing_of_fleetwide_webhooks_and_pauses(store: Store) -> None:
     secret = "https://hooks.example.com/services/T000/B000"
-    await store.put_webhooks([WebhookRecord(name="chat", url=secret, states=["completed"])])
+    await store.webhooks.put([WebhookRecord(name="chat", url=secret, states=["completed"])])
     done = await finish_one(store, now=now(), tenant="acme")
     waiting = await enqueue_one(store, tenant="acme", now=now())
-    await operator(store, "root").pause(PauseScope.QUEUE, "default", "globex is under attack")
+    await operator(store, "root").fleet.pause(PauseScope.QUEUE, "default", "globex is under attack")
     ann = of_acme(store)
 
-    (post,) = await ann.posts_of(done)
-    why = await ann.explain(waiting)
+    (post,) = await ann.jobs.posts(done)
+    why = await ann.jobs.explain(waiting)
 
     assert (post.webhook, post.url) == ("chat", "https://hooks.example.com/")
     assert (why.sentence, why.remedy) == ("waits because its queue 'default' is paused", None)
-    assert (await operator(store).posts_of(done))[0].url == secret
-    assert "by root: globex is under attack" in (await operator(store).explain(waiting)).sentence
+    assert (await operator(store).jobs.posts(done))[0].url == secret
+    assert "by root: globex is under attack" in (await operator(store).jobs.explain(waiting)).sentence
 
 
 async def test_a_finished_job_that_is_retried_does_not_hold_its_old_key(store: Store) -> None:
     job_id = await finish_one(store, now=now(), options='{"unique": "k", "note": 1}')
 
-    retried = await operator(store).retry(job_id)
+    retried = await operator(store).jobs.retry(job_id)
 
-    new = await store.find(retried.job_id)
+    new = await store.queries.job(retried.job_id)
     assert new is not None
     assert (new.retry_of, new.created_by) == (job_id, "ada")
     assert new.options == {"note": 1, "unique": f"retry of {job_id}"}
@@ -365,15 +368,15 @@ async def test_a_finished_job_that_is_retried_does_not_hold_its_old_key(store: S
 async def test_of_a_tokens_secret_only_a_hash_is_kept(store: Store) -> None:
     ada = operator(store)
 
-    token, secret = await ada.create_token("ann", Role.MANAGER, "acme", timedelta(days=90))
+    token, secret = await ada.tokens.create("ann", Role.MANAGER, "acme", timedelta(days=90))
 
     assert secret.startswith("dtf_")
     assert len(secret) == 47
-    assert await store.token_of(hash_of(secret)) == token
-    assert await store.token_of(secret) is None
-    assert secret not in msgspec.json.encode([await trail(store), await ada.tokens()]).decode()
-    assert await ada.revoke_token(token.id)
-    assert not await ada.revoke_token(token.id)
+    assert await store.tokens.find(hash_of(secret)) == token
+    assert await store.tokens.find(secret) is None
+    assert secret not in msgspec.json.encode([await trail(store), await ada.tokens.all()]).decode()
+    assert await ada.tokens.revoke(token.id)
+    assert not await ada.tokens.revoke(token.id)
     assert [f"{event.action} {event.outcome}" for event in await trail(store)][:2] == [
         "token.create requested",
         "token.create succeeded",
@@ -382,14 +385,14 @@ async def test_of_a_tokens_secret_only_a_hash_is_kept(store: Store) -> None:
 
 async def test_a_token_cannot_have_ended_before_it_begins(store: Store) -> None:
     with pytest.raises(UsageError, match="a time to come"):
-        await operator(store).create_token("ann", Role.VIEWER, None, now() - HOUR)
+        await operator(store).tokens.create("ann", Role.VIEWER, None, now() - HOUR)
 
-    assert await store.tokens() == []
+    assert await store.tokens.all() == []
 
 
 async def test_only_an_administrator_makes_tokens(store: Store) -> None:
     manager = operator(store, role=Role.MANAGER)
 
-    for ask in (manager.create_token("me", Role.ADMIN), manager.tokens()):
+    for ask in (manager.tokens.create("me", Role.ADMIN), manager.tokens.all()):
         with pytest.raises(DutifulError, match="needs admin"):
             await ask

@@ -9,34 +9,34 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from operating import BROKEN, dead_letter, now, operator, told, trail
+from operating import BROKEN, audited, dead_letter, now, operator, trail
+from suite.builders import claim, settle
 
 from dutiful import Dutiful, Rules, Unique
 from dutiful.core import ids
 from dutiful.core.errors import IllegalTransition, PayloadInvalid, UniqueConflict
 from dutiful.core.job import JobRecord, OnConflict, Scope
+from dutiful.core.json import read_object
 from dutiful.core.outcome import Failed
-from dutiful.core.readable import read_object
-from dutiful.core.review import ReviewState
-from dutiful.core.transitions import State
+from dutiful.core.review.state import ReviewState
+from dutiful.core.states import State
+from dutiful.maintenance.requeue import changed_fields, retry_key
 from dutiful.operator import Operator
-from dutiful.reading import JobFilter
-from dutiful.reprocessing import changed_fields, retry_key
-from dutiful.reviewing import DeadLetter
 from dutiful.store import Store
-from dutiful.testing.store_suite.builders import claim, settle
+from dutiful.store.dead_letters import DeadLetter
+from dutiful.store.queries import JobFilter
 
 KEYED = '{"unique": "welcome-7", "unique_field": "key", "webhook": null}'
 
 
 async def found(store: Store, job_id: UUID) -> JobRecord:
-    record = await store.find(job_id)
+    record = await store.queries.job(job_id)
     assert record is not None
     return record
 
 
 async def letter_of(store: Store, job_id: UUID) -> DeadLetter:
-    letter = await store.dead_letter(job_id)
+    letter = await store.dead_letters.find(job_id)
     assert letter is not None
     return letter
 
@@ -56,7 +56,7 @@ async def test_a_reprocessed_job_differs_from_the_dead_one_by_its_key_only(store
     )
     before, old = await letter_of(store, job_id), await found(store, job_id)
 
-    made = await operator(store).reprocess(job_id, "the mail server is back")
+    made = await operator(store).dead_letters.reprocess(job_id, "the mail server is back")
 
     new, after = await found(store, made.new_job_id), await letter_of(store, job_id)
     key = made.new_unique_key
@@ -78,7 +78,7 @@ async def test_a_reprocessed_job_differs_from_the_dead_one_by_its_key_only(store
 async def test_reprocessing_is_on_record_when_it_is_asked_for_and_once_the_new_job_exists(store: Store) -> None:
     job_id = await dead_letter(store, tenant="acme")
 
-    made = await operator(store).reprocess(job_id, "back")
+    made = await operator(store).dead_letters.reprocess(job_id, "back")
 
     asked, done = await trail(store, target=ids.public(job_id))
     assert [asked.outcome, done.outcome] == ["requested", "succeeded"]
@@ -92,30 +92,30 @@ async def test_reprocessing_is_on_record_when_it_is_asked_for_and_once_the_new_j
 async def test_a_second_decision_is_refused_and_changes_nothing(store: Store, first: str) -> None:
     job_id = await dead_letter(store)
     ada = operator(store)
-    await getattr(ada, first)(job_id, "mine")
+    await getattr(ada.dead_letters, first)(job_id, "mine")
     decided = await letter_of(store, job_id)
 
     for second in ("reprocess", "resolve", "discard", "acknowledge"):
         with pytest.raises(IllegalTransition, match="closed"):
-            await getattr(ada, second)(job_id, "no, mine")
+            await getattr(ada.dead_letters, second)(job_id, "no, mine")
 
     assert await letter_of(store, job_id) == decided
     assert len(await store_jobs(store)) == (2 if first == "reprocess" else 1)
-    assert (await told(store, job_id))[2:] == [
+    assert (await audited(store, job_id))[2:] == [
         f"dead_letter.{act} refused" for act in ("reprocess", "resolve", "discard", "acknowledge")
     ]
 
 
 async def store_jobs(store: Store) -> list[JobRecord]:
-    return list(await store.jobs(JobFilter(limit=100)))
+    return list(await store.queries.jobs(JobFilter(limit=100)))
 
 
 async def test_an_acknowledged_one_stays_open(store: Store) -> None:
     job_id = await dead_letter(store)
     ada = operator(store)
 
-    seen = await ada.acknowledge(job_id, "looking")
-    closed = await ada.discard(job_id, "a duplicate")
+    seen = await ada.dead_letters.acknowledge(job_id, "looking")
+    closed = await ada.dead_letters.discard(job_id, "a duplicate")
 
     assert (seen.status, seen.notes) == (ReviewState.ACKNOWLEDGED, "looking")
     assert (closed.status, closed.notes, closed.reviewed_by) == (ReviewState.DISCARDED, "a duplicate", "ada")
@@ -126,7 +126,7 @@ async def test_of_many_who_reprocess_at_once_one_makes_a_job(store: Store) -> No
     job_id = await dead_letter(store, options='{"unique": "k"}')
 
     answers = await asyncio.gather(
-        *(operator(store, f"p{n}").reprocess(job_id, f"by {n}") for n in range(8)), return_exceptions=True
+        *(operator(store, f"p{n}").dead_letters.reprocess(job_id, f"by {n}") for n in range(8)), return_exceptions=True
     )
 
     (made,) = [answer for answer in answers if not isinstance(answer, BaseException)]
@@ -140,12 +140,12 @@ async def test_of_many_who_reprocess_at_once_one_makes_a_job(store: Store) -> No
 async def test_a_reprocessed_job_that_dies_has_a_dead_letter_of_its_own(store: Store) -> None:
     job_id = await dead_letter(store, options='{"unique": "k"}')
     ada = operator(store)
-    first = await ada.reprocess(job_id)
+    first = await ada.dead_letters.reprocess(job_id)
     (claimed,) = await claim(store, now=now())
     await settle(store, claimed, Failed(BROKEN, final=True), now=now())
-    assert await store.resolve_reprocessed(10) == 1
+    assert await store.dead_letters.resolve_reprocessed(10) == 1
 
-    second = await ada.reprocess(first.new_job_id)
+    second = await ada.dead_letters.reprocess(first.new_job_id)
 
     assert (await letter_of(store, job_id)).status is ReviewState.RESOLVED
     assert second.new_unique_key is not None
@@ -181,9 +181,9 @@ async def fetched(app: Dutiful) -> tuple[Operator, UUID]:
 async def test_the_new_key_stands_where_the_rules_take_it_from(app: Dutiful) -> None:
     ada, job_id = await fetched(app)
 
-    made = await ada.reprocess(job_id)
+    made = await ada.dead_letters.reprocess(job_id)
 
-    new = await ada.job(made.new_job_id)
+    new = await ada.jobs.get(made.new_job_id)
     assert new.payload == {**PAYLOAD, "idempotency_key": made.new_unique_key}
     assert (new.tenant, new.correlation_id) == ("7", "c-1")
     # It is held as the kind holds its keys: for good, and among all kinds of the tenant.
@@ -201,10 +201,10 @@ async def test_an_edited_payload_is_checked_and_its_values_stay_out_of_the_trail
         ({**PAYLOAD, "password": "hunter2"}, "password"),
     ):
         with pytest.raises(PayloadInvalid, match=field):
-            await ada.reprocess(job_id, "mended", wrong)
-    made = await ada.reprocess(job_id, "mended", {**PAYLOAD, "n": 424242})
+            await ada.dead_letters.reprocess(job_id, "fixed", wrong)
+    made = await ada.dead_letters.reprocess(job_id, "fixed", {**PAYLOAD, "n": 424242})
 
-    new, letter = await ada.job(made.new_job_id), await ada.dead_letter(job_id)
+    new, letter = await ada.jobs.get(made.new_job_id), await ada.dead_letters.get(job_id)
     assert new.payload == {**PAYLOAD, "n": 424242, "idempotency_key": made.new_unique_key}
     assert letter.payload == PAYLOAD
     events = await trail(store, target=ids.public(job_id))
@@ -214,18 +214,18 @@ async def test_an_edited_payload_is_checked_and_its_values_stay_out_of_the_trail
     assert "hunter2" not in msgspec.json.encode(events).decode()
 
 
-async def test_an_edited_payload_of_an_unknown_kind_is_refused_for_nobody_can_check_it(store: Store) -> None:
+async def test_an_edited_payload_of_an_unknown_kind_is_refused_because_it_cannot_be_checked(store: Store) -> None:
     job_id = await dead_letter(store, payload='{"n": 1}')
 
     for edited in ({"n": 2}, [1]):
         with pytest.raises(PayloadInvalid):
-            await operator(store).reprocess(job_id, None, edited)  # type: ignore[arg-type]
+            await operator(store).dead_letters.reprocess(job_id, None, edited)  # type: ignore[arg-type]
 
-    assert await told(store, job_id) == ["dead_letter.reprocess refused"] * 2
+    assert await audited(store, job_id) == ["dead_letter.reprocess refused"] * 2
     assert (await letter_of(store, job_id)).status is ReviewState.PENDING_REVIEW
 
 
-async def test_nobody_puts_a_secret_into_a_payload_by_hand_even_where_no_rules_forbid_it(app: Dutiful) -> None:
+async def test_a_secret_in_an_edited_payload_is_refused_even_where_no_rules_forbid_it(app: Dutiful) -> None:
     @app.job
     async def greet(n: int, token: str = "", extra: dict[str, Any] | None = None) -> None: ...
 
@@ -235,12 +235,12 @@ async def test_nobody_puts_a_secret_into_a_payload_by_hand_even_where_no_rules_f
 
     for padding in ("", "x" * 50_000):
         with pytest.raises(PayloadInvalid, match="password"):
-            await ada.reprocess(
+            await ada.dead_letters.reprocess(
                 job_id, None, {"n": 2, "token": "kept", "extra": {"note": padding, "password": "hunter2"}}
             )
-    made = await ada.reprocess(job_id, None, {"n": 2, "token": "kept"})
+    made = await ada.dead_letters.reprocess(job_id, None, {"n": 2, "token": "kept"})
 
-    assert (await ada.job(made.new_job_id)).payload == {"n": 2, "token": "kept"}
+    assert (await ada.jobs.get(made.new_job_id)).payload == {"n": 2, "token": "kept"}
 
 
 async def test_one_of_which_nothing_can_be_read_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,11 +252,11 @@ async def test_one_of_which_nothing_can_be_read_is_refused(store: Store, monkeyp
     async def as_read(_: UUID) -> DeadLetter:
         return unreadable
 
-    monkeypatch.setattr(ada._store, "dead_letter", as_read)
+    monkeypatch.setattr(ada.actor.store.dead_letters, "find", as_read)
 
     with pytest.raises(PayloadInvalid, match="cannot be read"):
-        await ada.reprocess(job_id)
-    assert await told(store, job_id) == ["dead_letter.reprocess refused"]
+        await ada.dead_letters.reprocess(job_id)
+    assert await audited(store, job_id) == ["dead_letter.reprocess refused"]
 
 
 async def test_one_that_died_before_its_kind_had_rules_is_held_by_them_now(app: Dutiful) -> None:
@@ -269,21 +269,21 @@ async def test_one_that_died_before_its_kind_had_rules_is_held_by_them_now(app: 
     ada = Operator(client, "ada", app.kinds)
 
     with pytest.raises(PayloadInvalid, match="firm is missing"):
-        await ada.reprocess(job_id)
+        await ada.dead_letters.reprocess(job_id)
     with pytest.raises(PayloadInvalid, match=r"key .* is held by another job"):
-        await ada.reprocess(job_id, None, {"key": "k1", "firm": "f"})
-    made = await ada.reprocess(job_id, None, {"key": "k2", "firm": "f"})
+        await ada.dead_letters.reprocess(job_id, None, {"key": "k1", "firm": "f"})
+    made = await ada.dead_letters.reprocess(job_id, None, {"key": "k2", "firm": "f"})
 
     assert made.new_unique_key == "k2"
     outcomes = [event.outcome.value for event in await trail(client.store, target=ids.public(job_id))]
     assert [one for one in outcomes if one != "requested"] == ["refused", "refused", "succeeded"]
 
 
-async def test_notes_stay_with_whoever_has_written_them(store: Store) -> None:
+async def test_notes_stay_with_their_author(store: Store) -> None:
     job_id = await dead_letter(store)
-    await operator(store, "ada").acknowledge(job_id, "legal hold")
+    await operator(store, "ada").dead_letters.acknowledge(job_id, "legal hold")
 
-    closed = await operator(store, "bob").discard(job_id)
+    closed = await operator(store, "bob").dead_letters.discard(job_id)
 
     assert (closed.reviewed_by, closed.notes) == ("bob", "ada: legal hold")
 
@@ -326,5 +326,5 @@ def test_long_keys_that_begin_alike_are_still_two() -> None:
         ({"a": None}, {"a": None}, []),
     ],
 )
-def test_where_two_payloads_differ_is_told_by_path(old: Any, new: Any, changed: list[str]) -> None:
+def test_where_two_payloads_differ_is_shown_by_path(old: Any, new: Any, changed: list[str]) -> None:
     assert changed_fields(old, new) == changed

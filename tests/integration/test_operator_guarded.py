@@ -8,16 +8,16 @@ import pytest
 from operating import operator
 
 from databases import Postgres
-from dutiful.auditing import AuditFilter
 from dutiful.core.errors import DeadLetterNotFound, JobNotFound
 from dutiful.core.principal import Role
-from dutiful.core.review import ReviewAct, ReviewState
-from dutiful.core.transitions import State
+from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.core.states import State
+from dutiful.maintenance.reviewer import Reviewer
+from dutiful.maintenance.sealer import Sealer
 from dutiful.operator import Operator
-from dutiful.reading import JobFilter
-from dutiful.reviewing import BulkState, DeadLetterFilter
-from dutiful.services.reviewer import Reviewer
-from dutiful.services.sealer import Sealer
+from dutiful.store.audit import AuditFilter
+from dutiful.store.dead_letters import BulkState, DeadLetterFilter
+from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
 from tenanted import World, guarded
 
@@ -52,68 +52,73 @@ def foreign(world: World) -> dict[str, UUID]:
 
 
 async def test_lists_and_looks_show_their_own(ann: Operator, own: dict[str, UUID]) -> None:
-    jobs = await ann.jobs(JobFilter())
+    jobs = await ann.jobs.search(JobFilter())
     assert {job.tenant for job in jobs} == {"acme"}
     assert set(own.values()) <= {job.id for job in jobs}
     for job_id in own.values():
-        await ann.explain(job_id)
-        await ann.attempts(job_id)
-        await ann.phases(job_id)
-        await ann.needs(job_id)
-        await ann.posts_of(job_id)
-    assert {letter.tenant for letter in await ann.dead_letters(DeadLetterFilter())} == {"acme"}
-    assert {run.filter.tenant for run in await ann.bulk_runs()} == {"acme"}
-    assert {event.tenant for event in await ann.audit_events(AuditFilter())} == {"acme"}
-    assert {q.queue for q in await ann.queues()} == {"of_acme"}
-    assert (await ann.stats(timedelta(hours=1))).dead_letters == 1
+        await ann.jobs.explain(job_id)
+        await ann.jobs.attempts(job_id)
+        await ann.jobs.phases(job_id)
+        await ann.jobs.dependencies(job_id)
+        await ann.jobs.posts(job_id)
+    assert {letter.tenant for letter in await ann.dead_letters.search(DeadLetterFilter())} == {"acme"}
+    assert {run.filter.tenant for run in await ann.bulk.all()} == {"acme"}
+    assert {event.tenant for event in await ann.audit.search(AuditFilter())} == {"acme"}
+    assert {q.queue for q in await ann.queues.all()} == {"of_acme"}
+    assert (await ann.queues.stats(timedelta(hours=1))).dead_letters == 1
 
 
 async def test_nothing_of_another_tenant_can_be_acted_on(
     ann: Operator, foreign: dict[str, UUID], everybody: PostgresStore
 ) -> None:
     dead = foreign[State.FAILED]
-    before = await everybody.dead_letter(dead)
+    before = await everybody.dead_letters.find(dead)
 
     for ask in (
-        ann.cancel(foreign[State.READY]),
-        ann.retry(foreign[State.SCHEDULED]),
-        ann.fail(foreign[State.RUNNING]),
-        ann.fail(foreign[State.READY]),
+        ann.jobs.cancel(foreign[State.READY]),
+        ann.jobs.retry(foreign[State.SCHEDULED]),
+        ann.jobs.fail(foreign[State.RUNNING]),
+        ann.jobs.fail(foreign[State.READY]),
     ):
         with pytest.raises(JobNotFound):
             await ask
-    for decide in (ann.reprocess, ann.discard, ann.resolve, ann.acknowledge):
+    for decide in (
+        ann.dead_letters.reprocess,
+        ann.dead_letters.discard,
+        ann.dead_letters.resolve,
+        ann.dead_letters.acknowledge,
+    ):
         with pytest.raises(DeadLetterNotFound):
             await decide(dead)
 
-    assert await everybody.dead_letter(dead) == before
+    assert await everybody.dead_letters.find(dead) == before
 
 
 async def test_acts_on_their_own_are_done_and_recorded(
     ann: Operator, own: dict[str, UUID], world: World, everybody: PostgresStore
 ) -> None:
-    assert (await ann.cancel(own[State.READY], "mine")).changed
-    await ann.acknowledge(own[State.FAILED], "looking")
-    run = await ann.start_bulk(ReviewAct.REPROCESS, DeadLetterFilter(), "mended")
-    run = await ann.step_bulk(run.id)
+    assert (await ann.jobs.cancel(own[State.READY], "mine")).changed
+    await ann.dead_letters.acknowledge(own[State.FAILED], "looking")
+    run = await ann.bulk.start(ReviewAct.REPROCESS, DeadLetterFilter(), "fixed")
+    run = await ann.bulk.step(run.id)
     assert (run.state, run.done) == (BulkState.DONE, 1)
-    letter = await ann.dead_letter(own[State.FAILED])
+    letter = await ann.dead_letters.get(own[State.FAILED])
     assert letter.status is ReviewState.REPROCESSING
     assert letter.new_job_id is not None
-    assert (await ann.job(letter.new_job_id)).tenant == "acme"
-    retried = await ann.retry(own[State.COMPLETED], "again")
-    assert (await ann.job(retried.job_id)).tenant == "acme"
+    assert (await ann.jobs.get(letter.new_job_id)).tenant == "acme"
+    retried = await ann.jobs.retry(own[State.COMPLETED], "again")
+    assert (await ann.jobs.get(retried.job_id)).tenant == "acme"
     for state in (State.RUNNING, State.SCHEDULED):
-        assert await ann.fail(own[state], "by hand") is State.FAILED
-        assert (await ann.dead_letter(own[state])).message == "failed by ann: by hand"
+        assert await ann.jobs.fail(own[state], "by hand") is State.FAILED
+        assert (await ann.dead_letters.get(own[state])).message == "failed by ann: by hand"
 
     async with world.store("worker") as store:
-        await Reviewer(store, {}, lambda lines: None).step_all()  # of those that others have begun
-        while await Sealer(store).seal_some():
+        await Reviewer(store.dead_letters, {}, lambda lines: None).step_all()  # of those that others have begun
+        while await Sealer(store.audit).seal_batch():
             pass
-    found = await operator(everybody).verify_audit()
+    found = await operator(everybody).audit.verify()
     assert (found.broken, found.unsealed) == (None, 0)
-    done = [event for event in await ann.audit_events(AuditFilter(principal="ann")) if event.outcome == "succeeded"]
+    done = [event for event in await ann.audit.search(AuditFilter(principal="ann")) if event.outcome == "succeeded"]
     assert {event.action for event in done} == {
         "job.cancel",
         "job.fail",

@@ -23,10 +23,10 @@ from dutiful import (
     UniqueConflict,
 )
 from dutiful.core.job import JobRecord, NewJob
-from dutiful.duties import Survey
 from dutiful.kind import Kind
-from dutiful.reading import JobFilter
-from dutiful.services.scheduler import Scheduler
+from dutiful.maintenance.scheduler import Scheduler
+from dutiful.store.leadership import Survey
+from dutiful.store.queries import JobFilter
 from dutiful.testing import Clock
 
 RULES = Rules(
@@ -162,7 +162,7 @@ async def test_what_went_round_the_doors_is_a_dead_letter_before_it_runs(app: Du
         store = (await app.client()).store
         # As code does that knows no rules; on Postgres, a plain job is not looked at by the database either.
         jobs = [NewJob(app.new_id(), kind, "default", '{"n": 1, "password": "x"}') for kind in kinds]
-        await store.insert(jobs)
+        await store.jobs.insert(jobs)
         (await app.client()).delivery.hint(frozenset({("default", 100)}))
         for job in jobs:
             with pytest.raises(Exception, match="password means a password"):
@@ -181,7 +181,7 @@ async def test_a_job_that_belongs_to_another_tenant_than_its_payload_is_not_run(
     async with app, working(app):
         client = await app.client()
         job = NewJob(app.new_id(), "fetch", "default", json.dumps(GOOD), tenant="456")
-        await client.store.insert([job])
+        await client.store.jobs.insert([job])
         client.delivery.hint(frozenset({("default", 100)}))
         with pytest.raises(Exception, match="tenant_id is another tenant than the job's own"):
             await client.result(job.id, "20s")
@@ -192,10 +192,10 @@ async def test_each_firing_of_a_schedule_has_a_key_of_its_own(app: Dutiful, fetc
     app.schedule(fetch, every="10m", payload={**GOOD, "idempotency_key": "nightly"}, catch_up="all")
     clock = Clock()
     async with clocked(app, clock) as client:
-        await client.store.put_schedules(app.schedule_records(clock.now()))
+        await client.store.schedules.put(app.schedule_records(clock.now()))
         clock.advance(timedelta(minutes=25))
         await Scheduler(client.store, app.new_id).tick(Survey(True, clock.now(), next_fire_at=clock.now()))
-        jobs = await client.store.jobs(JobFilter(kind="fetch"))
+        jobs = await client.store.queries.jobs(JobFilter(kind="fetch"))
     keys = {job.payload["idempotency_key"] for job in jobs}
     assert len(keys) == len(jobs) > 1 and all(key.startswith("nightly_") for key in keys)
     assert {job.options["unique"] for job in jobs if job.options} == keys
@@ -207,7 +207,7 @@ async def test_each_firing_of_a_schedule_has_a_key_of_its_own(app: Dutiful, fetc
 
 @pytest.fixture
 async def sql(app: Dutiful, fetch: Kind[..., Any], app_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of somebody who enqueues by SQL; a worker has been there and has declared the rules."""
+    """A connection that enqueues by SQL, after a worker has declared the rules."""
     async with working(app):
         pass
     connection = await asyncpg.connect(app_url)
@@ -223,7 +223,7 @@ async def insert(sql: asyncpg.Connection, payload: dict[str, Any], **columns: An
 @POSTGRES
 @pytest.mark.req("W17", "W10", "W11", "W3")
 @pytest.mark.parametrize(
-    ("change", "columns", "told"),
+    ("change", "columns", "message"),
     [
         ({"tenant_id": None, "connection_id": ""}, {}, "kind fetch: the payload lacks: tenant_id, connection_id"),
         ({"box": "x" * 10_240}, {}, "kind fetch: the payload has 10391 bytes, more than the limit of 10240"),
@@ -235,9 +235,9 @@ async def insert(sql: asyncpg.Connection, payload: dict[str, Any], **columns: An
     ],
 )
 async def test_the_database_refuses_what_it_can_tell_by_itself(
-    app: Dutiful, sql: asyncpg.Connection, change: dict[str, Any], columns: dict[str, Any], told: str
+    app: Dutiful, sql: asyncpg.Connection, change: dict[str, Any], columns: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(asyncpg.CheckViolationError, match=told) as caught:
+    with pytest.raises(asyncpg.CheckViolationError, match=message) as caught:
         await insert(sql, {**GOOD, **change}, **columns)
     assert caught.value.hint
     assert await stored(app) == []
@@ -293,7 +293,7 @@ async def test_a_schedule_that_the_rules_refuse_holds_up_no_other(
     app.schedule(app.kind("fetch"), every="10m", name="b", payload=GOOD)
     async with clocked(app, clock) as client:
         for declaring in (older, app):
-            await client.store.put_schedules(declaring.schedule_records(clock.now()))
+            await client.store.schedules.put(declaring.schedule_records(clock.now()))
         clock.advance(timedelta(minutes=15))
         await Scheduler(client.store, app.new_id).tick(Survey(True, clock.now(), next_fire_at=clock.now()))
     assert [job.tenant for job in await stored(app)] == ["123"]

@@ -7,7 +7,7 @@ import pytest
 from working import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, Inject, Retry, State, UsageError
-from dutiful.core.event import EventType, facts
+from dutiful.core.events import EventType, events_of
 from dutiful.core.job import PhaseRecord
 from dutiful.kind import Handle
 from dutiful.store import Store
@@ -22,7 +22,7 @@ async def store_of(app: Dutiful) -> Store:
 
 
 async def phases_of(app: Dutiful, job: Handle[Any]) -> dict[str, PhaseRecord]:
-    return {phase.name: phase for phase in await (await store_of(app)).phases(job.id)}
+    return {phase.name: phase for phase in await (await store_of(app)).progress.phases(job.id)}
 
 
 def states(phases: dict[str, PhaseRecord]) -> dict[str, str]:
@@ -30,8 +30,8 @@ def states(phases: dict[str, PhaseRecord]) -> dict[str, str]:
 
 
 async def events(app: Dutiful, job: Handle[Any]) -> list[EventType]:
-    (view,) = await (await store_of(app)).views([job.id])
-    return [event.type for event in facts(view)]
+    (view,) = await (await store_of(app)).events.views([job.id])
+    return [event.type for event in events_of(view)]
 
 
 @pytest.mark.req("J27", "J29", "J36", "J37", "J38")
@@ -82,7 +82,7 @@ async def test_each_step_is_stored_before_the_next_one_is_taken(app: Dutiful) ->
     async def look(ctx: Context) -> None:
         record = await app.find(ctx.job_id)
         assert record is not None and record.progress is not None
-        phases = await (await store_of(app)).phases(ctx.job_id)
+        phases = await (await store_of(app)).progress.phases(ctx.job_id)
         seen.append(([(p.name, p.state.value) for p in phases], record.progress))
 
     @publish.phase
@@ -94,9 +94,9 @@ async def test_each_step_is_stored_before_the_next_one_is_taken(app: Dutiful) ->
     @publish.phase
     async def upload(ctx: Context) -> None:
         await look(ctx)
-        (view,) = await (await store_of(app)).views([ctx.job_id])
-        told = [e.data for e in facts(view) if e.type is EventType.PHASE_COMPLETED]
-        assert told == [{"phase": "download", "position": 0, "result": "a file"}]
+        (view,) = await (await store_of(app)).events.views([ctx.job_id])
+        completed = [e.data for e in events_of(view) if e.type is EventType.PHASE_COMPLETED]
+        assert completed == [{"phase": "download", "position": 0, "result": "a file"}]
 
     async with working(app):
         job = await publish.enqueue()
@@ -146,7 +146,7 @@ async def test_a_condition_skips_a_phase(app: Dutiful) -> None:
         return 10 * look
 
     @publish.phase
-    async def tell(look: int, enlarge: int = -1) -> list[int]:
+    async def summarise(look: int, enlarge: int = -1) -> list[int]:
         return [look, enlarge]
 
     async with working(app):
@@ -154,7 +154,7 @@ async def test_a_condition_skips_a_phase(app: Dutiful) -> None:
         assert await small.result("20s") == [1, -1]
         assert await large.result("20s") == [6, 60]
     phases = await phases_of(app, small)
-    assert states(phases) == {"look": "completed", "enlarge": "skipped", "tell": "completed"}
+    assert states(phases) == {"look": "completed", "enlarge": "skipped", "summarise": "completed"}
     assert phases["enlarge"].attempt == 0 and (await small.record()).progress is not None
 
 

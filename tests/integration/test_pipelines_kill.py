@@ -7,7 +7,7 @@ import pipeline_jobs
 import pytest
 
 from dutiful.store import Store
-from dutiful.testing.faults import Fleet, until
+from faults import Fleet, until
 
 
 @pytest.mark.req("J36", "J39")
@@ -34,7 +34,7 @@ async def test_a_pipeline_goes_on_where_its_worker_was_killed(store: Store, tmp_
 
     assert diary.read_text().split() == ["first", "second", "second", "third"]
     assert killed.exists()
-    phases = await store.phases(job.id)
+    phases = await store.progress.phases(job.id)
     assert [(phase.name, phase.state.value, phase.result) for phase in phases] == [
         ("first", "completed", {"n": 1}),
         ("second", "completed", 2),
@@ -42,6 +42,6 @@ async def test_a_pipeline_goes_on_where_its_worker_was_killed(store: Store, tmp_
     ]
     # A death is not the fault of the phase that ran.
     assert [phase.attempt for phase in phases] == [1, 1, 1]
-    record = await store.find(job.id)
+    record = await store.queries.job(job.id)
     assert record is not None and (record.crashes, record.attempt) == (2, 1)
-    assert await store.check_places() == []
+    assert await store.queries.check_places() == []

@@ -84,7 +84,7 @@ async def test_a_phase_that_waited_for_another_try_is_cancelled_with_its_pipelin
 
     async with working(app):
         job: Any = await publish.enqueue()
-        while (await job.record()).state is not State.SCHEDULED:  # noqa: ASYNC110 - nobody tells of it
+        while (await job.record()).state is not State.SCHEDULED:  # noqa: ASYNC110 - no event shows it
             await asyncio.sleep(0.01)
         await job.cancel()
     assert states(await phases_of(app, job)) == {"thumbnails": "failed", "upload": "cancelled"}

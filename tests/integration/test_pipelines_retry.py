@@ -7,7 +7,7 @@ from test_pipelines import AT_ONCE, events, phases_of, sqlite, states, store_of
 from working import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, Snooze, State
-from dutiful.core.event import EventType
+from dutiful.core.events import EventType
 from dutiful.testing import app_on
 
 
@@ -39,9 +39,9 @@ async def test_a_retry_passes_by_what_was_completed(app: Dutiful) -> None:
     phases = await phases_of(app, job)
     assert [phase.attempt for phase in phases.values()] == [1, 3, 1]
     assert states(phases) == {"download": "completed", "process": "completed", "upload": "completed"}
-    told = await events(app, job)
-    assert told.count(EventType.RETRYING) == 2
-    assert told.count(EventType.PHASE_COMPLETED) == 3
+    types = await events(app, job)
+    assert types.count(EventType.RETRYING) == 2
+    assert types.count(EventType.PHASE_COMPLETED) == 3
 
 
 @pytest.mark.req("D118", "D119")
@@ -94,12 +94,12 @@ async def test_a_failed_phase_waits_with_its_job_and_fails_with_it(app: Dutiful)
         assert states(phases) == {"download": "failed"}
         error = phases["download"].error
         assert error is not None and (error["type"], error["message"]) == ("ValueError", "no such file")
-        await (await store_of(app)).expedite(job.id)
+        await (await store_of(app)).control.run_now(job.id)
         record = await final(app, job)
     assert record.state is State.FAILED
     assert record.errors is not None and record.errors[0]["phase"] == "download"
-    told = await events(app, job)
-    assert (told.count(EventType.RETRYING), told.count(EventType.FAILED)) == (1, 1)
+    types = await events(app, job)
+    assert (types.count(EventType.RETRYING), types.count(EventType.FAILED)) == (1, 1)
     assert (await phases_of(app, job))["download"].attempt == 2
 
 
@@ -170,6 +170,6 @@ async def test_a_snoozed_phase_is_begun_again_and_has_spent_nothing(app: Dutiful
         phases = await phases_of(app, job)
         assert states(phases) == {"first": "completed", "second": "interrupted"}
         assert phases["second"].attempt == 0
-        await (await store_of(app)).expedite(job.id)
+        await (await store_of(app)).control.run_now(job.id)
         await job.result("20s")
     assert ran == ["first", "second", "second"]

@@ -5,14 +5,14 @@ import threading
 from typing import Any
 
 import pytest
-from meddling import meddled
+from faulty_store import faulty_store
 from test_pipelines import events, phases_of, states, store_of
 from working import eventually, final, working
 
 from dutiful import Cancel, Context, Dutiful, Fixed, Retry, ShutdownTimeout, State
-from dutiful.core.event import EventType
-from dutiful.core.fingerprint import fingerprint
+from dutiful.core.events import EventType
 from dutiful.core.outcome import Lost
+from dutiful.core.retry.error_info import fingerprint
 from dutiful.core.settle import Policy, decide
 from dutiful.pipeline import Pipeline
 
@@ -74,7 +74,7 @@ async def test_a_cancelled_pipeline_stops_where_it_is(app: Dutiful) -> None:
 @pytest.mark.req("J51", "J52")
 async def test_a_pipeline_that_is_cancelled_between_phases_ends_once(app: Dutiful) -> None:
     scene = Scene(app)
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         store.held = "second"
         job = await scene.pipeline.enqueue()
         await store.waits.wait()
@@ -95,9 +95,9 @@ async def test_a_stop_waits_until_the_end_of_a_phase_is_stored(app: Dutiful) -> 
     @slow.phase
     async def held() -> None: ...
 
-    async with meddled(app) as (client, store), working(app, client) as worker:
+    async with faulty_store(app) as (client, store), working(app, client) as worker:
 
-        async def told() -> bool:
+        async def stop_requested() -> bool:
             return any(slot.stop for lane in worker.lanes for slot in lane.slots)
 
         job = await scene.pipeline.enqueue()
@@ -107,7 +107,7 @@ async def test_a_stop_waits_until_the_end_of_a_phase_is_stored(app: Dutiful) -> 
         await store.waits.wait()
         scene.go.set()  # its end is stored after what is held up there
         await job.cancel()
-        await eventually(told)
+        await eventually(stop_requested)
         store.go.set()
         record = await final(app, job)
         await other.result("20s")
@@ -229,7 +229,7 @@ async def test_an_interrupted_pipeline_goes_on_elsewhere(app: Dutiful) -> None:
         async with working(app) as worker:
             job = await scene.pipeline.enqueue()
             await scene.waits.wait()
-            worker.abort(patience=5)
+            worker.abort(cleanup=5)
     phases = await phases_of(app, job)
     assert states(phases) == {"first": "completed", "second": "interrupted"}
     assert (phases["second"].attempt, (await job.record()).attempt) == (0, 0)
@@ -250,9 +250,9 @@ async def test_a_lost_claim_cannot_go_on_with_its_pipeline(app: Dutiful) -> None
         record = await app.find(ctx.job_id)
         store = await store_of(app)
         assert record is not None and record.worker_id is not None
-        (held,) = await store.held_by(record.worker_id)
+        (held,) = await store.claims.held_by(record.worker_id)
         # Another worker takes it for dead, and its job away.
-        assert await store.settle([decide(held, Lost(), Policy(), 5, lambda low, high: low)]) == []
+        assert await store.claims.settle([decide(held, Lost(), Policy(), 5, lambda low, high: low)]) == []
 
     @publish.phase
     async def second() -> str:
@@ -267,7 +267,7 @@ async def test_a_lost_claim_cannot_go_on_with_its_pipeline(app: Dutiful) -> None
 @sqlite
 async def test_a_phase_begins_when_the_store_is_back(app: Dutiful) -> None:
     scene = Scene(app)
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         store.away = True
         job = await scene.pipeline.enqueue()
 
@@ -290,7 +290,7 @@ async def test_many_pipelines_share_their_round_trips(app: Dutiful) -> None:
         async def step() -> None:
             await asyncio.sleep(0)
 
-    async with meddled(app) as (client, store):
+    async with faulty_store(app) as (client, store):
         jobs = await publish.enqueue_many({} for _ in range(50))
         async with working(app, client):
             for job in jobs:

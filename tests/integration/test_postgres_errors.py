@@ -1,4 +1,4 @@
-"""The last errors of jobs that wait are found by look-ups, even if the planner believes that there are none."""
+"""The last errors of waiting jobs are found by index look-ups, even with misleading planner statistics."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -7,13 +7,13 @@ import asyncpg
 import msgspec
 import pytest
 import pytest_asyncio
+from suite.builders import OOPS, T0, at, change, claim, new_job
 
 from databases import Postgres
 from dutiful.core.outcome import Failed
 from dutiful.stores.listing import Index
 from dutiful.stores.postgres import PostgresStore
-from dutiful.stores.postgres.sql import statements
-from dutiful.testing.store_suite.builders import OOPS, T0, at, change, claim, new_job
+from dutiful.stores.postgres.engine.sql import statements
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,7 +26,7 @@ SQL = statements("dutiful")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["postgres18", "postgres16"])
-async def deceived(request: pytest.FixtureRequest) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+async def misled(request: pytest.FixtureRequest) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     """A session with a database of jobs that wait for another attempt, whose statistics are of empty tables."""
     server: Postgres = request.getfixturevalue(request.param)
     url = server.create_database("erring")
@@ -48,16 +48,18 @@ async def deceived(request: pytest.FixtureRequest) -> AsyncIterator["asyncpg.Con
 
 async def fail_all(store: PostgresStore, count: int) -> None:
     """Make new jobs and let each of them fail a few times; then they wait for another attempt."""
-    await store.insert([new_job() for _ in range(count)], now=T0)
+    await store.jobs.insert([new_job() for _ in range(count)], now=T0)
     for number in range(TRIES):
-        await store.promote(count, now=at(100 * number))
+        await store.promotion.promote(count, now=at(100 * number))
         claims = await claim(store, limit=count, now=at(100 * number))
         assert len(claims) == count
-        await store.settle([change(one, Failed(OOPS | {"class": "transient"})) for one in claims], now=at(100 * number))
+        await store.claims.settle(
+            [change(one, Failed(OOPS | {"class": "transient"})) for one in claims], now=at(100 * number)
+        )
 
 
 async def touched(connection: "asyncpg.Connection[asyncpg.Record]", statement: str, *args: object) -> int:
-    """How many pages it touches, besides those that only its first call in a session does."""
+    """How many pages it touches, apart from those of the first call in a session."""
     await connection.fetch(statement, *args)
     explained = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *args)
     plan = msgspec.json.decode(explained)[0]["Plan"]
@@ -65,20 +67,20 @@ async def touched(connection: "asyncpg.Connection[asyncpg.Record]", statement: s
 
 
 async def test_a_page_of_jobs_with_their_last_errors_touches_a_few_pages_for_each(
-    deceived: "asyncpg.Connection[asyncpg.Record]",
+    misled: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
-    tried = await deceived.fetchval("SELECT array_agg(job_id) FROM (SELECT job_id FROM dutiful.scheduled LIMIT 50) j")
+    tried = await misled.fetchval("SELECT array_agg(job_id) FROM (SELECT job_id FROM dutiful.scheduled LIMIT 50) j")
 
-    assert await touched(deceived, SQL["records"], tried) < 40 * ASKED
-    assert await touched(deceived, SQL["sift"], tried, None, None, None, None, None, "transient", None) < 20 * ASKED
-    assert await touched(deceived, "SELECT last_error FROM dutiful.jobs WHERE id = $1", tried[0]) < 40
+    assert await touched(misled, SQL["job_records"], tried) < 40 * ASKED
+    assert await touched(misled, SQL["filter_ids"], tried, None, None, None, None, None, "transient", None) < 20 * ASKED
+    assert await touched(misled, "SELECT last_error FROM dutiful.jobs WHERE id = $1", tried[0]) < 40
 
 
 async def test_jobs_that_were_tried_are_stepped_through_one_look_up_each(
-    deceived: "asyncpg.Connection[asyncpg.Record]",
+    misled: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
     args = ([Index.TRIED.value], [""], [""], LOWEST, HIGHEST, ASKED)
 
-    (walked,) = await deceived.fetch(SQL["walk"], *args)
+    (walked,) = await misled.fetch(SQL["walk_ids"], *args)
     assert walked["ids"] == sorted(set(walked["ids"]), reverse=True) and len(walked["ids"]) == ASKED
-    assert await touched(deceived, SQL["walk"], *args) < 6 * ASKED
+    assert await touched(misled, SQL["walk_ids"], *args) < 6 * ASKED

@@ -1,12 +1,103 @@
-"""Releases that meet on one database: which of them may work with it is written in the database itself."""
+"""Releases that meet on one database: what each applies, and which of them may work with it."""
+
+import asyncio
+from collections.abc import Iterator
 
 import asyncpg
+import psycopg
 import pytest
+from suite.builders import new_job
 
+from databases import Postgres
 from dutiful import SchemaMismatch
-from dutiful.stores.postgres import PostgresStore
-from dutiful.stores.postgres.migrations import OLDEST_VERSION, SCHEMA_VERSION, migrations
-from dutiful.testing.store_suite.builders import new_job
+from dutiful.stores.postgres import PostgresStore, migrations, schema_files
+from dutiful.stores.postgres.migrations import OLDEST_VERSION, SCHEMA_VERSION
+from dutiful.stores.postgres.schema_files import SchemaFile, in_order
+
+# All that a schema is made of, without the numbers that the server gives its objects.
+CATALOG = """
+    select 'relation', c.relname, c.relkind::text, c.reloptions::text, c.relacl::text from pg_class c
+    where c.relnamespace = 'dutiful'::regnamespace and c.relkind in ('r', 'v', 'S', 'c')
+    union all
+    select 'column', c.relname, a.attnum::text || ' ' || a.attname,
+           format_type(a.atttypid, a.atttypmod) || ' ' || a.attcollation::regcollation || ' ' || a.attnotnull,
+           pg_get_expr(d.adbin, d.adrelid)
+    from pg_class c
+    join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+    where c.relnamespace = 'dutiful'::regnamespace and c.relkind in ('r', 'v', 'c')
+    union all
+    select 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), null
+    from pg_constraint where connamespace = 'dutiful'::regnamespace
+    union all
+    select 'index', tablename, indexname, indexdef, null from pg_indexes where schemaname = 'dutiful'
+    union all
+    select 'function', p.oid::regprocedure::text, pg_get_functiondef(p.oid), p.proacl::text, null
+    from pg_proc p where p.pronamespace = 'dutiful'::regnamespace
+    union all
+    select 'view', viewname, definition, null, null from pg_views where schemaname = 'dutiful'
+    union all
+    select 'trigger', tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), null
+    from pg_trigger where not tgisinternal
+    union all
+    select 'applied', name, checksum, null, null from dutiful.migration
+    union all
+    select 'meta', key, case key when 'lock_secret' then '' else value end, null, null from dutiful.meta
+    order by 1, 2, 3, 4, 5
+"""
+
+
+def run(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        while cursor.nextset():
+            pass
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def empty_url(postgres18: Postgres) -> Iterator[str]:
+    """A database without a schema of ours."""
+    postgres18.drop_database("empty_test")
+    yield postgres18.create_database("empty_test")
+    postgres18.drop_database("empty_test")
+
+
+@pytest.fixture
+def guarded_url(postgres18: Postgres, empty_url: str) -> Iterator[str]:
+    """A database whose tenants are kept apart; the groups of that belong to the server."""
+    store = PostgresStore(empty_url, schema="guarded")
+    asyncio.run(store.migrate())
+    run(empty_url, store.tenants.sql())
+    yield empty_url
+    postgres18.drop_database("empty_test")
+    run(postgres18.dsn(), "drop role guarded_application, guarded_worker, guarded_member")
+
+
+@pytest.fixture
+def migrated_url(empty_url: str) -> str:
+    asyncio.run(PostgresStore(empty_url).migrate())
+    return empty_url
+
+
+def release(monkeypatch: pytest.MonkeyPatch, *, version: int = SCHEMA_VERSION, **changed: str) -> None:
+    """Act as a release with these files of functions instead of ours, and those besides that we don't have."""
+    texts = {file.name.removeprefix("functions/"): file.sql for file in schema_files.functions()}
+    files = in_order({**texts, **changed})
+    monkeypatch.setattr(migrations, "functions", lambda: files)
+    monkeypatch.setattr(migrations, "SCHEMA_VERSION", version)
+
+
+def text_of(name: str) -> str:
+    return next(file.sql for file in schema_files.functions() if file.name == f"functions/{name}")
+
+
+ANSWER = "create or replace function {schema}.answer() returns int language sql immutable as $$ select 42 $$;\n"
+OTHER_ANSWER = ANSWER.replace("42", "54")
+
+
+def answer(url: str) -> object:
+    return run(url, "select dutiful.answer()")[0][0]
 
 
 async def with_newer_schema(url: str, *, version: int, oldest: int) -> None:
@@ -23,11 +114,135 @@ async def versions(url: str) -> dict[str, int]:
     return {row["key"]: row["value"] for row in rows}
 
 
-def test_every_migration_has_the_next_number_and_a_topic_of_its_own() -> None:
-    names = [migration.name.split("_") for migration in migrations()]
+def test_every_migration_has_a_number_and_a_topic_of_its_own() -> None:
+    names = [file.name.split("_", 1) for file in schema_files.migrations()]
+    numbers = [int(number) for number, _ in names]
 
-    assert [int(number) for number, *_ in names] == list(range(1, SCHEMA_VERSION + 1))
-    assert len({"_".join(topic) for _, *topic in names}) == SCHEMA_VERSION
+    assert numbers == sorted(set(numbers)) and numbers[0] == 1
+    assert numbers[-1] <= SCHEMA_VERSION, "a migration has the number of the release that brings it"
+    assert len({topic for _, topic in names}) == len(names)
+
+
+def test_every_file_of_functions_says_what_it_needs(empty_url: str) -> None:
+    tables = "".join(file.sql for file in schema_files.migrations())
+    files = {file.name.removeprefix("functions/"): file for file in schema_files.functions()}
+    for number, (name, file) in enumerate(files.items()):
+        before = [sql for other, sql in needed(name, files) if other != name]
+        script = "create schema {schema};\n" + tables + "".join(before) + file.sql
+        run(empty_url, migrations.render(script, f"part_{number}"))
+
+
+def needed(name: str, files: dict[str, SchemaFile]) -> list[tuple[str, str]]:
+    texts = {other: file.sql for other, file in files.items()}
+    below = {name}
+    while more := {need for other in below for need in schema_files.needs(other, texts)} - below:
+        below |= more
+    return [(other, file.sql) for other, file in files.items() if other in below]
+
+
+def test_files_that_need_each_other_or_nothing_known_are_refused() -> None:
+    with pytest.raises(LookupError, match="need each other"):
+        in_order({"a": "-- needs: b\n", "b": "-- needs: a\n"})
+    with pytest.raises(LookupError, match=r"a\.sql needs what there is no file of: c, d"):
+        in_order({"a": "-- needs: d, b, c\n", "b": ""})
+
+
+async def test_the_script_makes_what_migrate_makes(empty_url: str) -> None:
+    store = PostgresStore(empty_url)
+    applied = await store.migrate()
+    migrated = run(empty_url, CATALOG)
+    run(empty_url, "drop schema dutiful cascade")
+
+    run(empty_url, store.migration_sql())
+
+    assert run(empty_url, CATALOG) == migrated
+    assert "0001_tables" in applied and "functions/jobs" in applied
+    assert await store.migrate() == [], "what the script did is on record"
+    run(empty_url, store.migration_sql())
+    assert run(empty_url, CATALOG) == migrated, "it can be run again"
+
+
+async def test_two_that_migrate_at_once_both_succeed(empty_url: str) -> None:
+    both = await asyncio.gather(PostgresStore(empty_url).migrate(), PostgresStore(empty_url).migrate())
+
+    assert sorted(map(len, both)) == [0, len(schema_files.migrations()) + len(schema_files.functions())]
+
+
+async def test_a_function_is_applied_when_it_has_changed_and_with_it_what_needs_it(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(migrated_url)
+    double = (
+        "-- needs: answer\ncreate or replace view {schema}.double as select 2 * {schema}.answer() as answer;\n"
+        "create or replace view {schema}.four_times as select 2 * answer as answer from {schema}.double;\n"
+    )
+
+    release(monkeypatch, answer=ANSWER, double=double)
+    assert await store.migrate() == ["functions/answer", "functions/double"]
+    assert await store.migrate() == []
+    # `create or replace` cannot change what a function returns; so this release drops it, and with it the views.
+    wider = "drop function if exists {schema}.answer() cascade;\n" + OTHER_ANSWER.replace(" int ", " bigint ")
+    release(monkeypatch, answer=wider, double=double)
+    assert await store.migrate() == ["functions/answer", "functions/double"]
+
+    assert run(migrated_url, "select answer from dutiful.four_times") == [(216,)]
+
+
+async def test_an_older_release_does_not_put_its_functions_back(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(migrated_url)
+    release(monkeypatch, version=SCHEMA_VERSION + 1, answer=ANSWER)
+    await store.migrate()
+
+    release(monkeypatch, answer=OTHER_ANSWER)
+    assert await store.migrate() == []
+    with pytest.raises(psycopg.Error, match="made by a newer release than this script"):
+        run(migrated_url, store.migration_sql())
+
+    assert answer(migrated_url) == 42
+    assert (await versions(migrated_url))["schema_version"] == SCHEMA_VERSION + 1
+
+
+async def test_a_migration_that_fails_leaves_everything_as_it_was(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run(migrated_url, CATALOG)
+    release(monkeypatch, answer=ANSWER, broken="-- needs: answer\nselect 1 / 0;\n")
+
+    with pytest.raises(Exception, match="division by zero"):
+        await PostgresStore(migrated_url).migrate()
+
+    assert run(migrated_url, CATALOG) == before
+
+
+async def test_a_view_can_get_a_column_in_its_middle_and_keeps_its_rights_and_what_returns_it(
+    guarded_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rights = "select relacl, reloptions from pg_class where oid = 'guarded.jobs'::regclass"
+    before = run(guarded_url, rights)
+    text = text_of("views").replace("select j.id, j.kind,", "select j.id, 7 as lucky, j.kind,", 1)
+    release(monkeypatch, views="drop view if exists {schema}.jobs cascade;\n" + text)
+
+    assert await PostgresStore(guarded_url, schema="guarded").migrate() == ["functions/views", "functions/queries"]
+
+    assert run(guarded_url, rights) == before
+    assert run(guarded_url, "select lucky from guarded.job_records(array[]::uuid[])") == []
+
+
+async def test_a_migration_that_drops_a_view_has_it_made_again(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop = (
+        "drop view {schema}.breaker_status;\nalter table {schema}.breaker alter trips type numeric;\n"
+        "delete from {schema}.migration where name = 'functions/views';\n"
+    )
+    known = schema_files.migrations()
+    monkeypatch.setattr(migrations, "migrations", lambda: [*known, SchemaFile("0002_trips", drop)])
+
+    assert await PostgresStore(migrated_url).migrate() == ["0002_trips", "functions/views"]
+
+    assert run(migrated_url, "select trips from dutiful.breaker_status") == []
 
 
 async def test_a_database_says_which_releases_may_work_with_it(pg18_url: str) -> None:
@@ -42,7 +257,7 @@ async def test_a_newer_schema_that_this_release_can_use_is_used_and_not_taken_ba
     assert await store.migrate() == []
     await store.open()
     try:
-        assert len(await store.insert([new_job()])) == 1
+        assert len(await store.jobs.insert([new_job()])) == 1
     finally:
         await store.close()
     assert await versions(pg18_url) == {"schema_version": SCHEMA_VERSION + 5, "oldest_version": SCHEMA_VERSION}

@@ -1,4 +1,4 @@
-"""Reads find what they look for, even if the planner believes that there is nothing."""
+"""Reads use their indexes, even with misleading planner statistics."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,16 +8,8 @@ import asyncpg
 import msgspec
 import pytest
 import pytest_asyncio
-
-from databases import Postgres
-from dutiful.core.outcome import Failed
-from dutiful.core.transitions import State
-from dutiful.reviewing import DeadLetterFilter
-from dutiful.stores.listing import Index
-from dutiful.stores.postgres import PostgresStore, reviewing
-from dutiful.stores.postgres.sql import statements
-from dutiful.testing.store_suite.breaking import MAIL, trip
-from dutiful.testing.store_suite.builders import (
+from suite.breakers import MAIL, trip
+from suite.builders import (
     KIND,
     OOPS,
     T0,
@@ -30,6 +22,14 @@ from dutiful.testing.store_suite.builders import (
     states,
 )
 
+from databases import Postgres
+from dutiful.core.outcome import Failed
+from dutiful.core.states import State
+from dutiful.store.dead_letters import DeadLetterFilter
+from dutiful.stores.listing import Index
+from dutiful.stores.postgres import PostgresStore, dead_letters
+from dutiful.stores.postgres.engine.sql import statements
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TABLES = ("job", "ready", "scheduled", "blocked", "lease", "finished", "dependency", "attempt", "progress", "stale",
@@ -40,7 +40,7 @@ LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
 SQL = statements("dutiful")
 
 
-class Deceived:
+class MisledStore:
     """A store whose statistics were taken while its tables were empty, and one session with it."""
 
     def __init__(self, store: PostgresStore, connection: Any, finished: list[UUID], dependent: UUID) -> None:
@@ -50,8 +50,10 @@ class Deceived:
         self.dependent = dependent
 
     async def buffers(self, name: str, *args: Any, where: str = "") -> int:
-        """How many pages this statement touches, besides those that only its first call in a session does."""
-        statement = SQL[name].replace("{where}", where)
+        """How many pages this statement touches, apart from those of the first call in a session."""
+        return await self.touched_again(SQL[name].replace("{where}", where), *args)
+
+    async def touched_again(self, statement: str, *args: Any) -> int:
         await self.connection.fetch(statement, *args)
         return await self.touched(statement, *args)
 
@@ -62,75 +64,75 @@ class Deceived:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["postgres18", "postgres16"])
-async def deceived(request: pytest.FixtureRequest) -> AsyncIterator[Deceived]:
+async def misled(request: pytest.FixtureRequest) -> AsyncIterator[MisledStore]:
     server: Postgres = request.getfixturevalue(request.param)
-    url = server.create_database("deceived")
+    url = server.create_database("misled")
     store = PostgresStore(url)
     await store.migrate()
     await store.open()
     connection = await asyncpg.connect(url)
-    await store.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(1_000)])
+    await store.jobs.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(1_000)])
     await finish(store, 500)
     for table in TABLES:
         await connection.execute(f"DELETE FROM dutiful.{table}")
     for table in TABLES:
         await connection.execute(f"VACUUM (TRUNCATE OFF, ANALYZE) dutiful.{table}")
-    await store.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(JOBS)])
+    await store.jobs.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(JOBS)])
     finished = await finish(store, 1_000)
     dependent = await enqueue_one(store, tenant="acme", depends_on=tuple(finished[:3]))
-    yield Deceived(store, connection, finished, dependent)
+    yield MisledStore(store, connection, finished, dependent)
     await connection.close()
     await store.close()
-    server.drop_database("deceived")
+    server.drop_database("misled")
 
 
 async def finish(store: PostgresStore, count: int) -> list[UUID]:
-    """Let that many jobs be done, and as many fail."""
+    """Complete that many jobs, and fail as many."""
     done, failed = await claim(store, limit=count), await claim(store, limit=count)
     await complete(store, *done)
-    await store.settle([change(claimed, Failed(OOPS, final=True)) for claimed in failed])
+    await store.claims.settle([change(claimed, Failed(OOPS, final=True)) for claimed in failed])
     return [claimed.job_id for claimed in done + failed]
 
 
-async def test_looking_jobs_up_touches_a_few_pages_for_each(deceived: Deceived) -> None:
-    asked = deceived.finished[:: len(deceived.finished) // ASKED][:ASKED]
+async def test_looking_jobs_up_touches_a_few_pages_for_each(misled: MisledStore) -> None:
+    asked = misled.finished[:: len(misled.finished) // ASKED][:ASKED]
     everything = (asked, "completed", [KIND], "default", "acme", '{"order": 7}', "transient", "text")
 
-    assert await deceived.buffers("records", asked) < 40 * ASKED
-    assert await deceived.buffers("outcomes", asked) < 40 * ASKED
-    assert await deceived.buffers("sift", *everything) < 20 * ASKED
-    assert await deceived.buffers("dependencies", deceived.dependent) < 200
-    assert await deceived.buffers("attempts", asked[0]) < 20
+    assert await misled.buffers("job_records", asked) < 40 * ASKED
+    assert await misled.buffers("outcomes", asked) < 40 * ASKED
+    assert await misled.buffers("filter_ids", *everything) < 20 * ASKED
+    assert await misled.buffers("dependencies", misled.dependent) < 200
+    assert await misled.buffers("attempts", asked[0]) < 20
 
 
 @pytest.mark.parametrize("index", Index)
-async def test_a_page_of_ids_is_walked_along_its_own_index(deceived: Deceived, index: Index) -> None:
+async def test_a_page_of_ids_is_walked_along_its_own_index(misled: MisledStore, index: Index) -> None:
     name = {
-        Index.LINE: KIND,
+        Index.KIND_QUEUE: KIND,
         Index.TENANT: "acme",
         Index.CORRELATION: "order-7",
         Index.OWN: str(uuid4()),
         Index.UNHAPPY: "failed",
     }.get(index, "")
 
-    middle = deceived.finished[len(deceived.finished) // 2]
+    middle = misled.finished[len(misled.finished) // 2]
     for high in (HIGHEST, middle):
-        assert await deceived.buffers("walk", [index.value], [name], ["default"], LOWEST, high, 50) < 150
+        assert await misled.buffers("walk_ids", [index.value], [name], ["default"], LOWEST, high, 50) < 150
 
 
-async def test_the_kinds_and_queues_there_are_cost_what_they_are_not_what_they_hold(deceived: Deceived) -> None:
-    assert await deceived.buffers("lines", None, None) < 50
-    assert await deceived.buffers("lines", [KIND], None) < 50
+async def test_listing_kinds_and_queues_costs_by_their_number_and_not_by_their_jobs(misled: MisledStore) -> None:
+    assert await misled.buffers("kind_queue_pairs", None, None) < 50
+    assert await misled.buffers("kind_queue_pairs", [KIND], None) < 50
 
 
-async def test_a_dead_letter_is_looked_up_by_its_id_and_a_page_of_them_along_an_index(deceived: Deceived) -> None:
-    (newest,) = await deceived.store.dead_letters(DeadLetterFilter(), limit=1)
+async def test_a_dead_letter_is_looked_up_by_its_id_and_a_page_of_them_along_an_index(misled: MisledStore) -> None:
+    (newest,) = await misled.store.dead_letters.search(DeadLetterFilter(), limit=1)
 
-    assert await deceived.buffers("dead_letters", 1, newest.id, where="job_id = $2") < 20
-    async with deceived.connection.transaction():
-        await deceived.connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+    assert await misled.buffers("dead_letters", 1, newest.id, where="job_id = $2") < 20
+    async with misled.connection.transaction():
+        await misled.connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
         looked_up = "EXPLAIN SELECT status FROM dutiful.dead_letter WHERE job_id = any ($1)"  # as functions do
-        plan = str(await deceived.connection.fetch(looked_up, deceived.finished[-20:]))
+        plan = str(await misled.connection.fetch(looked_up, misled.finished[-20:]))
         assert "dead_letter_pkey" in plan, plan
     for wanted in (
         DeadLetterFilter(),
@@ -139,44 +141,44 @@ async def test_a_dead_letter_is_looked_up_by_its_id_and_a_page_of_them_along_an_
         DeadLetterFilter(tenant=newest.tenant),
         DeadLetterFilter(fingerprint=newest.fingerprint),
     ):
-        where, args = reviewing._where(wanted, 50)
-        assert await deceived.buffers("dead_letters", *args, where=where) < 150
+        where, args = dead_letters._where(wanted, 50)
+        assert await misled.buffers("dead_letters", *args, where=where) < 150
 
 
-async def test_counts_of_many_touch_as_many_pages_as_those_of_some(deceived: Deceived) -> None:
+async def test_counts_of_many_jobs_touch_as_many_pages_as_counts_of_some(misled: MisledStore) -> None:
     for tenant in (None, "acme"):
-        assert await deceived.buffers("line_heads", tenant) < 200
-    assert await deceived.buffers("depths", None) < 5_000
-    assert await deceived.buffers("count_finished", T0, None, 100) < 300
-    assert await deceived.buffers("count_finished", T0, "acme", 100) < 1_500
+        assert await misled.buffers("queue_level_heads", tenant) < 200
+    assert await misled.buffers("depths", None) < 5_000
+    assert await misled.buffers("count_finished", T0, None, 100) < 300
+    assert await misled.buffers("count_finished", T0, "acme", 100) < 1_500
 
 
-async def test_letting_probes_out_walks_past_nobody_who_has_to_wait_on(deceived: Deceived) -> None:
-    store = deceived.store
-    await store.put_breaker_kinds({"guarded": MAIL}, now=T0)
+async def test_releasing_probes_reads_no_jobs_that_stay_blocked(misled: MisledStore) -> None:
+    store = misled.store
+    await store.breakers.put_kinds({"guarded": MAIL}, now=T0)
     await trip(store)
-    await store.insert([new_job(kind="guarded", tenant="elsewhere") for _ in range(JOBS // 2)], now=T0)
-    await store.insert([new_job(kind="guarded", tenant="acme", run_at=at(900)) for _ in range(JOBS // 2)], now=T0)
+    await store.jobs.insert([new_job(kind="guarded", tenant="elsewhere") for _ in range(JOBS // 2)], now=T0)
+    await store.jobs.insert([new_job(kind="guarded", tenant="acme", run_at=at(900)) for _ in range(JOBS // 2)], now=T0)
     due = [new_job(kind="guarded", tenant="acme") for _ in range(6)]
-    await store.insert(due, now=at(1))
+    await store.jobs.insert(due, now=at(1))
 
     async def may_probe(*tenants: str | None) -> int:
         asked = len(tenants)
-        return await deceived.buffers(
-            "may_probe", ["guarded"] * asked, ["default"] * asked, list(tenants), [10] * asked
+        return await misled.buffers(
+            "probe_candidates", ["guarded"] * asked, ["default"] * asked, list(tenants), [10] * asked
         )
 
-    assert await deceived.buffers("waiting_lines", [MAIL]) < 60
-    assert await may_probe("acme", "nobody's") < 60
-    assert await may_probe("nobody's") < 30
+    assert await misled.buffers("waiting_levels", [MAIL]) < 60
+    assert await may_probe("acme", "unserved") < 60
+    assert await may_probe("unserved") < 30
     assert await may_probe(None) < 30
-    assert await deceived.buffers("place_due", 100, at(60)) < 30
-    assert await deceived.buffers("reopen", 100, at(60)) < 100
+    assert await misled.touched_again("SELECT dutiful.assign_due_seqs($1, $2)", 100, at(60)) < 30
+    assert await misled.buffers("unblock_resumed", 100, at(60)) < 100
 
-    await store.let_out(0, now=at(60))  # it is half-open, and nothing is let out
-    version = await deceived.connection.fetchval("SELECT version FROM dutiful.breaker WHERE name = $1", MAIL)
+    await store.promotion.admit_probes(0, now=at(60))  # it becomes half-open, and no job is released
+    version = await misled.connection.fetchval("SELECT version FROM dutiful.breaker WHERE name = $1", MAIL)
     jobs = [job.id for job in due]
     named = [MAIL] * 3
-    await deceived.connection.fetch(SQL["let_out"], [MAIL], [version], jobs[:3], named, [], [], at(60))
-    assert await deceived.touched(SQL["let_out"], [MAIL], [version + 1], jobs[3:], named, [], [], at(60)) < 250
+    await misled.connection.fetch(SQL["admit_probes"], [MAIL], [version], jobs[:3], named, [], [], at(60))
+    assert await misled.touched(SQL["admit_probes"], [MAIL], [version + 1], jobs[3:], named, [], [], at(60)) < 250
     assert await states(store, jobs) == [State.READY] * 6

@@ -1,4 +1,4 @@
-"""What only Postgres has: an audit trail that no role can change, lost replies, indexes that lists walk along."""
+"""Reviews and audit on Postgres: a trail that no role can change, lost replies, and lists along indexes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,19 +9,19 @@ from uuid import uuid4
 import asyncpg
 import msgspec
 import pytest
+from suite.audit import append, check_chain, event, full_event, links, seal_all
+from suite.builders import at, claim, complete, token
+from suite.dead_letters import act_on, applied, fail_one, the_letter
+from suite.dead_letters_bulk import start, step_of
+from suite.dead_letters_review import AGAIN
 
 from databases import OwnTransaction
-from dutiful.auditing import AuditFilter
-from dutiful.core.audit import Anchor, seal
 from dutiful.core.errors import DataRefused
-from dutiful.core.review import ReviewAct, ReviewState
-from dutiful.reviewing import BulkState, DeadLetterFilter
-from dutiful.stores.postgres import PostgresStore, reviewing
-from dutiful.testing.store_suite.audit import append, check_chain, event, full_event, links, seal_all
-from dutiful.testing.store_suite.builders import at, claim, complete, token
-from dutiful.testing.store_suite.bulk import start, step_of
-from dutiful.testing.store_suite.dead_letter import act_on, applied, bury, the_letter
-from dutiful.testing.store_suite.review import AGAIN
+from dutiful.core.review.audit import Anchor, seal
+from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.store.audit import AuditFilter
+from dutiful.store.dead_letters import BulkState, DeadLetterFilter
+from dutiful.stores.postgres import PostgresStore, dead_letters
 
 DAY = timedelta(days=1)
 
@@ -31,13 +31,13 @@ async def store(pg18_url: str) -> AsyncIterator[PostgresStore]:
     store = PostgresStore(pg18_url)
     await store.open()
     yield store
-    assert await store.check_places() == []
+    assert await store.queries.check_places() == []
     await store.close()
 
 
 @pytest.fixture
 async def owner(pg18_url: str) -> AsyncIterator[Any]:
-    """A connection of the one who owns the tables."""
+    """A connection of the owner of the tables."""
     connection = await asyncpg.connect(pg18_url)
     yield connection
     connection.terminate()
@@ -81,16 +81,16 @@ async def test_not_even_the_owner_changes_or_deletes_what_was_recorded(store: Po
         "INSERT INTO dutiful.audit_anchor (seq, hash, at) VALUES (3, 'made up', now())",
     )
 
-    assert len(await store.audit_events(AuditFilter())) == 4
+    assert len(await store.audit.search(AuditFilter())) == 4
     assert await check_chain(store) == 3
 
 
-async def test_an_anchor_moves_forward_only_and_covers_no_more_than_it_says(store: PostgresStore, owner: Any) -> None:
+async def test_an_anchor_only_moves_forward_and_covers_no_more_than_its_seq(store: PostgresStore, owner: Any) -> None:
     await append(store, 4)
     seals = await seal_all(store)
-    await store.keep_audit(DAY)
-    assert await store.trim_audit(1, now=at(200_000)) == 1
-    assert await store.audit_anchor() == Anchor(seq=1, hash=seals[0].hash, at=at(0))
+    await store.audit.set_retention(DAY)
+    assert await store.audit.trim(1, now=at(200_000)) == 1
+    assert await store.audit.anchor() == Anchor(seq=1, hash=seals[0].hash, at=at(0))
     move = "UPDATE dutiful.audit_anchor SET seq = {0.seq}, hash = '{0.hash}'"
     await owner.execute(move.format(seals[1]))
 
@@ -112,10 +112,10 @@ async def test_an_anchor_moves_forward_only_and_covers_no_more_than_it_says(stor
 async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, clerk: Any) -> None:
     await append(store, 2)
     await seal_all(store)
-    told = full_event()
-    text = msgspec.json.encode([told]).decode()
+    written = full_event()
+    text = msgspec.json.encode([written]).decode()
     await clerk.execute("SELECT dutiful.append_audit($1)", text)
-    assert await store.unsealed(10) == [told]
+    assert await store.audit.unsealed(10) == [written]
 
     await refused(
         clerk,
@@ -129,7 +129,7 @@ async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, 
         "UPDATE dutiful.audit_policy SET keep = '1 second'",
     )
 
-    assert len(await store.audit_events(AuditFilter())) == 3
+    assert len(await store.audit.search(AuditFilter())) == 3
     assert len(await seal_all(store)) == 1
     assert await check_chain(store) == 3
 
@@ -143,36 +143,34 @@ async def test_a_role_that_may_trim_deletes_no_more_than_what_is_old(
     role = await clerk.fetchval("SELECT current_user")
     await owner.execute(f"GRANT EXECUTE ON FUNCTION dutiful.trim_audit TO {role}")
     assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 0
-    await store.keep_audit(DAY)
+    await store.audit.set_retention(DAY)
 
     assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 2
 
-    assert len(await store.audit_events(AuditFilter())) == 1
+    assert len(await store.audit.search(AuditFilter())) == 1
     assert await check_chain(store) == 1
 
 
-async def test_retention_does_not_cover_up_that_an_event_was_deleted(store: PostgresStore, owner: Any) -> None:
+async def test_retention_does_not_hide_that_an_event_was_deleted(store: PostgresStore, owner: Any) -> None:
     await append(store, 3)
     seals = await seal_all(store)
     await owner.execute("ALTER TABLE dutiful.audit_event DISABLE TRIGGER covered")
     await owner.execute("DELETE FROM dutiful.audit_event WHERE id = $1", seals[1].event_id)
 
-    await store.keep_audit(DAY)
-    assert await store.trim_audit(10, now=at(200_000)) == 1
+    await store.audit.set_retention(DAY)
+    assert await store.audit.trim(10, now=at(200_000)) == 1
 
-    assert [link.seal.seq for link in await store.sealed(0, 10)] == [2, 3]
+    assert [link.seal.seq for link in await store.audit.sealed(0, 10)] == [2, 3]
 
 
-async def test_what_a_superuser_changes_behind_the_triggers_no_longer_fits_its_seal(
-    store: PostgresStore, owner: Any
-) -> None:
+async def test_an_event_that_a_superuser_changed_no_longer_fits_its_seal(store: PostgresStore, owner: Any) -> None:
     changed, deleted, _ = await append(store, 3)
     await seal_all(store)
     await owner.execute("SET session_replication_role = replica")
     await owner.execute("UPDATE dutiful.audit_event SET principal = 'bob' WHERE id = $1", changed.id)
     await owner.execute("DELETE FROM dutiful.audit_event WHERE id = $1", deleted.id)
 
-    first, second, _ = await store.sealed(0, 10)
+    first, second, _ = await store.audit.sealed(0, 10)
 
     assert first.event is not None and seal(first.event, None) != first.seal
     assert second.event is None
@@ -183,45 +181,45 @@ async def test_a_sealer_waits_for_another_and_is_too_late_then(store: PostgresSt
     (first,) = links(events[:1])
     async with owner.transaction():
         await owner.execute("SELECT dutiful.seal_audit($1, $2, $3)", [first.seq], [first.event_id], [first.hash])
-        late = asyncio.create_task(store.seal_audit(links(events[1:])))
-        await OwnTransaction(store, pg18_url).somebody_waits()
+        late = asyncio.create_task(store.audit.seal(links(events[1:])))
+        await OwnTransaction(store, pg18_url).wait_for_a_lock()
 
     assert await late is False
     assert len(await seal_all(store)) == 1
     assert await check_chain(store) == 2
 
 
-async def test_a_review_whose_reply_was_lost_says_so_when_it_is_repeated(store: PostgresStore) -> None:
-    letter, other = await bury(store), await bury(store)
+async def test_a_review_whose_reply_was_lost_is_recognised_when_repeated(store: PostgresStore) -> None:
+    letter, other = await fail_one(store), await fail_one(store)
     reviews = [
         act_on(letter, ReviewAct.REPROCESS, event=event()),
         act_on(other, ReviewAct.DISCARD, event=event()),
     ]
-    first = await store.review(reviews, now=at(1))
+    first = await store.dead_letters.review(reviews, now=at(1))
 
-    assert await store.review(reviews, now=at(2)) == first
+    assert await store.dead_letters.review(reviews, now=at(2)) == first
 
     assert [answer.applied for answer in first] == [True, True]
-    assert len(await claim(store, lines=[AGAIN], now=at(2))) == 1
-    assert len(await store.audit_events(AuditFilter())) == 2
+    assert len(await claim(store, levels=[AGAIN], now=at(2))) == 1
+    assert len(await store.audit.search(AuditFilter())) == 2
     assert (await the_letter(store, other.id)).reviewed_at == at(1)
 
 
-async def test_a_step_behind_the_cursor_does_nothing_though_all_have_died_at_once(store: PostgresStore) -> None:
-    letters = [await bury(store) for _ in range(3)]
+async def test_a_step_behind_the_cursor_does_nothing_though_all_failed_at_once(store: PostgresStore) -> None:
+    letters = [await fail_one(store) for _ in range(3)]
     run = await start(store, filter=DeadLetterFilter(), act=ReviewAct.DISCARD)
     first = step_of(run, letters[2:])
     second = msgspec.structs.replace(first, after=first.to, to=letters[1].place)
     for step, letter in ((first, letters[2]), (second, letters[1])):
-        assert await store.review([act_on(letter, ReviewAct.DISCARD)], step=step, now=at(1))
+        assert await store.dead_letters.review([act_on(letter, ReviewAct.DISCARD)], step=step, now=at(1))
 
-    assert await store.review([act_on(letters[0], ReviewAct.DISCARD)], step=second, now=at(2)) == []
+    assert await store.dead_letters.review([act_on(letters[0], ReviewAct.DISCARD)], step=second, now=at(2)) == []
 
 
 async def test_a_payload_that_breaks_the_rules_of_today_does_not_hold_up_a_run(
     store: PostgresStore, owner: Any
 ) -> None:
-    bad, good = await bury(store), await bury(store, payload='{"n": 1}')
+    bad, good = await fail_one(store), await fail_one(store, payload='{"n": 1}')
     await owner.execute(
         "INSERT INTO dutiful.payload_rule (kind, size_limit, required, versions, version_field)"
         " VALUES ($1, 10240, '{n}', '{}', 'payload_version')",
@@ -230,27 +228,27 @@ async def test_a_payload_that_breaks_the_rules_of_today_does_not_hold_up_a_run(
     run = await start(store, filter=DeadLetterFilter())
     reviews = [act_on(letter, ReviewAct.REPROCESS, event=event(act=run.id)) for letter in (good, bad)]
     with pytest.raises(DataRefused, match="lacks: n"):
-        await store.review(reviews, now=at(1))
+        await store.dead_letters.review(reviews, now=at(1))
 
-    answers = await store.review(reviews, step=step_of(run, [good, bad], last=True), now=at(1))
+    answers = await store.dead_letters.review(reviews, step=step_of(run, [good, bad], last=True), now=at(1))
 
     assert [answer.applied for answer in answers] == [True, False]
-    after = await store.bulk_run(run.id)
+    after = await store.dead_letters.bulk_run(run.id)
     assert after is not None and (after.done, after.skipped, after.state) == (1, 1, BulkState.DONE)
-    assert len(await claim(store, lines=[AGAIN], now=at(1))) == 1
+    assert len(await claim(store, levels=[AGAIN], now=at(1))) == 1
     assert (await the_letter(store, bad.id)) == bad
 
 
-async def test_many_that_still_run_do_not_hide_one_that_has_ended(
+async def test_many_running_jobs_do_not_hide_one_that_has_ended(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reviewing, "LOOK", 2)
-    letters = [await bury(store) for _ in range(6)]
+    monkeypatch.setattr(dead_letters, "LOOK", 2)
+    letters = [await fail_one(store) for _ in range(6)]
     await applied(store, *(act_on(letter, ReviewAct.REPROCESS) for letter in letters))
-    *_, last = sorted(await claim(store, lines=[AGAIN]), key=lambda claimed: claimed.job_id)
+    *_, last = sorted(await claim(store, levels=[AGAIN]), key=lambda claimed: claimed.job_id)
     await complete(store, last)
 
-    resolved = [await store.resolve_reprocessed(1, now=at(1)) for _ in range(3)]
+    resolved = [await store.dead_letters.resolve_reprocessed(1, now=at(1)) for _ in range(3)]
 
     assert resolved == [0, 0, 1]
 
@@ -258,13 +256,13 @@ async def test_many_that_still_run_do_not_hide_one_that_has_ended(
 async def test_a_job_completed_by_a_user_resolves_its_dead_letter_with_the_commit(
     store: PostgresStore, owner: Any
 ) -> None:
-    await applied(store, act_on(await bury(store), ReviewAct.REPROCESS))
-    (claimed,) = await claim(store, lines=[AGAIN])
+    await applied(store, act_on(await fail_one(store), ReviewAct.REPROCESS))
+    (claimed,) = await claim(store, levels=[AGAIN])
     async with owner.transaction():
-        await store.complete_within(owner, token(claimed), None)
-        assert await store.resolve_reprocessed(10) == 0
+        await store.claims.complete_within(owner, token(claimed), None)
+        assert await store.dead_letters.resolve_reprocessed(10) == 0
 
-    assert await store.resolve_reprocessed(10) == 1
+    assert await store.dead_letters.resolve_reprocessed(10) == 1
 
 
 FILL = """
@@ -281,7 +279,7 @@ async def test_pages_are_read_along_an_index(store: PostgresStore, owner: Any) -
     # No jobs belong to these, so that checking all places stays right.
     await owner.execute(FILL)
     await owner.execute("ANALYZE dutiful.dead_letter")
-    (letter,) = await store.dead_letters(DeadLetterFilter(), limit=1)
+    (letter,) = await store.dead_letters.search(DeadLetterFilter(), limit=1)
 
     for wanted in (
         DeadLetterFilter(),
@@ -290,8 +288,8 @@ async def test_pages_are_read_along_an_index(store: PostgresStore, owner: Any) -
         DeadLetterFilter(tenant=letter.tenant),
         DeadLetterFilter(fingerprint=letter.fingerprint),
     ):
-        where, args = reviewing._where(wanted, 50)
-        statement = store._sql["dead_letters"].replace("{where}", where)
+        where, args = dead_letters._where(wanted, 50)
+        statement = store.dead_letters._sql["dead_letters"].replace("{where}", where)
         lines = [row[0] for row in await owner.fetch(f"EXPLAIN {statement}", *args)]
         plan = "\n".join(line for line in lines if "Filter: (kind <> ''::text)" not in line)  # true of all
         assert "Index Scan Backward" in plan and "Sort" not in plan and "Filter" not in plan, plan

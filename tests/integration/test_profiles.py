@@ -1,4 +1,4 @@
-"""Profiles: one word chooses lanes, batch, poll, retries, timeouts and breakers; what is said wins over it."""
+"""Profiles: one name sets lanes, batch, poll, retries, timeouts and breakers; explicit settings override it."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -9,9 +9,9 @@ import pytest
 from working import eventually, final, working
 
 from dutiful import Dutiful, LaneSettings, Settings, State, UsageError
-from dutiful.core.backoff import Exponential, Jitter
 from dutiful.core.errors import UnknownKind
-from dutiful.core.retry import Retry
+from dutiful.core.retry.backoff import Exponential, Jitter
+from dutiful.core.retry.policy import Retry
 from dutiful.settings import load
 
 SEVEN = ["email", "produce-reminders", "cleanup-jobs", "integration", "webhook", "analysis", "elevation"]
@@ -31,7 +31,7 @@ def seconds(number: float) -> timedelta:
 
 
 @pytest.mark.req("L61", "L62", "L63")
-def test_development_is_small_and_hasty(tmp_path: Path) -> None:
+def test_the_development_profile_is_small_and_fast(tmp_path: Path) -> None:
     chosen = read(tmp_path, profile="development")
     assert chosen.lanes == lanes(fast=1, general=2)
     assert (chosen.batch, chosen.poll) == (5, seconds(2))
@@ -41,7 +41,7 @@ def test_development_is_small_and_hasty(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("L64", "L65", "L66")
-def test_production_has_all_slots_and_time_limits(tmp_path: Path) -> None:
+def test_the_production_profile_has_all_slots_and_time_limits(tmp_path: Path) -> None:
     chosen = read(tmp_path, profile="production")
     assert chosen.lanes == lanes(fast=3, general=5)
     assert (chosen.batch, chosen.poll, chosen.kinds) == (20, seconds(1), ())
@@ -52,12 +52,12 @@ def test_production_has_all_slots_and_time_limits(tmp_path: Path) -> None:
     assert (chosen.breaker_failures, chosen.breaker_open_for) == (5, seconds(60))
 
 
-def test_whatever_is_said_wins_over_the_profile(tmp_path: Path) -> None:
+def test_explicit_settings_override_the_profile(tmp_path: Path) -> None:
     file = 'profile = "production"\nbatch = 7\nlease = "10s"'
     chosen = read(tmp_path, file, {"DUTIFUL_POLL": "5s"}, retry_max="10s")
     assert (chosen.batch, chosen.poll, chosen.retry_max) == (7, seconds(5), seconds(10))
     assert chosen.lanes == lanes(fast=3, general=5)
-    # The name itself, too, may be said in three places.
+    # The name itself can be set in three places, too.
     assert read(tmp_path, file, {"DUTIFUL_PROFILE": "development"}).lanes == lanes(fast=1, general=2)
     assert read(tmp_path, file, {"DUTIFUL_PROFILE": "development"}, profile="production").poll == seconds(1)
     assert read(tmp_path, file, profile="").profile is None
@@ -95,7 +95,7 @@ queues = ["fast"]
 
 
 @pytest.mark.parametrize(
-    ("file", "says"),
+    ("file", "expected"),
     [
         ("", r"there is no profile 'staging'; there are: development, production\. Those of your own"),
         ('[profiles.staging]\nbase = "prod"', "there is no profile 'prod', the base of 'staging'"),
@@ -117,8 +117,8 @@ queues = ["fast"]
         ('[profiles.staging.timeouts]\nfast = "0s"', "setting timeouts leaves jobs of queue 'fast' no time"),
     ],
 )
-def test_what_is_wrong_with_a_profile_is_told(tmp_path: Path, file: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_a_bad_profile_is_refused_with_an_explanation(tmp_path: Path, file: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         read(tmp_path, file, profile="staging")
 
 
@@ -207,18 +207,18 @@ async def test_a_worker_declares_the_schedules_of_kinds_that_it_takes_and_leaves
     app.configure(profile="development")
 
     async def declared() -> list[str]:
-        return sorted(record.name for record in await (await app.client()).store.schedules())
+        return sorted(record.name for record in await (await app.client()).store.schedules.all())
 
     async with working(app):
         await eventually(declared)
-        assert await declared() == ["nightly email"], "or jobs would pile up that nobody takes"
+        assert await declared() == ["nightly email"], "otherwise jobs would pile up that no worker takes"
     await app.close()
     app.configure(profile="")
     everything = app.schedule_records(datetime.now(UTC))
     app.configure(profile="development")
     store = (await app.client()).store
-    await store.put_schedules(everything)  # by a worker that takes all kinds
-    await store.put_schedules(app.schedule_records(datetime.now(UTC)))
+    await store.schedules.put(everything)  # by a worker that takes all kinds
+    await store.schedules.put(app.schedule_records(datetime.now(UTC)))
     assert await declared() == ["nightly cleanup-jobs", "nightly email"]
 
 
@@ -235,18 +235,18 @@ async def test_a_lane_claims_no_more_at_once_than_its_batch(app: Dutiful, monkey
         done.append(number)
 
     await analysis.enqueue_many({"number": number} for number in range(40))
-    asked: list[int] = []
+    limits: list[int] = []
     make_store = app.make_store
 
     def noting() -> Any:
         store = make_store()
-        claim = store.claim
+        claim = store.claims.claim
 
         async def noted(ask: Any, **more: Any) -> Any:
-            asked.append(ask.limit)
+            limits.append(ask.limit)
             return await claim(ask, **more)
 
-        monkeypatch.setattr(store, "claim", noted)
+        monkeypatch.setattr(store.claims, "claim", noted)
         return store
 
     monkeypatch.setattr(app, "make_store", noting)
@@ -256,4 +256,4 @@ async def test_a_lane_claims_no_more_at_once_than_its_batch(app: Dutiful, monkey
             return len(done) == 40
 
         await eventually(all_done)
-    assert asked and max(asked) == 5
+    assert limits and max(limits) == 5

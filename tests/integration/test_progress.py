@@ -1,18 +1,18 @@
-"""What a job says of its progress: stored soon, never often, and the last word always."""
+"""The progress of a job: stored soon, never often, and the last report always."""
 
 import asyncio
 from typing import Any
 
 import msgspec
 import pytest
-from meddling import meddled
+from faulty_store import faulty_store
 from working import eventually, final, working
 
 from dutiful import Context, Dutiful, Progress, Retry, ShutdownTimeout, State
-from dutiful.core.event import EventType, facts
+from dutiful.core.events import EventType, events_of
 from dutiful.kind import Handle
-from dutiful.worker import reporter
-from dutiful.worker.track import MESSAGE_LIMIT
+from dutiful.worker.executor import progress as progress_module
+from dutiful.worker.executor.progress import MESSAGE_LIMIT
 
 ONCE = Retry(max_attempts=1)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -52,15 +52,15 @@ async def test_a_running_job_is_as_far_as_it_says(app: Dutiful, where: str) -> N
         progress = await eventually(stored)
         assert (progress.percent, progress.overall, progress.message) == (12.5, 13, "Cataloging 1,247 objects")
         assert (progress.phase, progress.items) == (None, None)
-        (view,) = await (await app.client()).store.views([job.id])
-        assert [e.data["percent"] for e in facts(view) if e.type is EventType.PROGRESS] == [12.5]
+        (view,) = await (await app.client()).store.events.views([job.id])
+        assert [e.data["percent"] for e in events_of(view) if e.type is EventType.PROGRESS] == [12.5]
         go.set()
         await job.result("20s")
 
 
 @pytest.mark.parametrize("mode", ["loop", "thread", "pipeline"])
 async def test_what_looks_like_a_secret_is_stored_with_no_progress(app: Dutiful, mode: str) -> None:
-    def tell(ctx: Context) -> None:
+    def report(ctx: Context) -> None:
         ctx.progress(10, "asking https://ada:hunter2@example.org with token=hunter2 " + "x" * 3_000)
         items = ctx.items(["one", "two"])
         items.fail("one", ValueError("password=hunter2"))
@@ -68,13 +68,13 @@ async def test_what_looks_like_a_secret_is_stored_with_no_progress(app: Dutiful,
 
     @app.job(name="loop")
     async def on_loop(ctx: Context) -> None:
-        tell(ctx)
+        report(ctx)
 
-    app.job(name="thread")(tell)
+    app.job(name="thread")(report)
 
     @app.pipeline("pipeline").phase
     async def only(ctx: Context) -> None:
-        tell(ctx)
+        report(ctx)
 
     async with working(app):
         record = await final(app, await app.enqueue(mode))
@@ -87,7 +87,7 @@ async def test_what_looks_like_a_secret_is_stored_with_no_progress(app: Dutiful,
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_the_last_word_is_stored_before_the_job_ends(app: Dutiful, fails: bool) -> None:
+async def test_the_last_report_is_stored_before_the_job_ends(app: Dutiful, fails: bool) -> None:
     @app.job(retry=ONCE)
     async def chatty(ctx: Context) -> None:
         for percent in range(100):
@@ -96,20 +96,20 @@ async def test_the_last_word_is_stored_before_the_job_ends(app: Dutiful, fails: 
         if fails:
             raise ValueError("at the very end")
 
-    async with meddled(app) as (client, store):
+    async with faulty_store(app) as (client, store):
         jobs = await chatty.enqueue_many({} for _ in range(20))
         async with working(app, client):
             for job in jobs:
                 assert (await final(app, job)).state is (State.FAILED if fails else State.COMPLETED)
                 progress = await progress_of(job)
                 assert (progress.percent, progress.overall, progress.message) == (99, 99, "done")
-        assert store.reports <= 20  # not one each time that somebody says something
+        assert store.reports <= 20  # not one for each report
 
 
 @sqlite
 async def test_a_talkative_job_is_written_down_now_and_then(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
     for pause in ("PAUSE", "LONGEST_PAUSE"):
-        monkeypatch.setattr(reporter, pause, 3600.0)
+        monkeypatch.setattr(progress_module, pause, 3600.0)
 
     @app.job
     async def talks(ctx: Context) -> None:
@@ -117,7 +117,7 @@ async def test_a_talkative_job_is_written_down_now_and_then(app: Dutiful, monkey
             ctx.progress(number / 50)
             await asyncio.sleep(0)
 
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         job = await talks.enqueue()
         await job.result("20s")
         assert store.reports == 2  # what it said first, and last
@@ -126,9 +126,9 @@ async def test_a_talkative_job_is_written_down_now_and_then(app: Dutiful, monkey
 
 @sqlite
 async def test_progress_takes_a_small_part_of_the_time(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter, "PAUSE", 0.0)
-    monkeypatch.setattr(reporter, "SHARE", 1e9)
-    monkeypatch.setattr(reporter, "LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(progress_module, "PAUSE", 0.0)
+    monkeypatch.setattr(progress_module, "SHARE", 1e9)
+    monkeypatch.setattr(progress_module, "LONGEST_PAUSE", 3600.0)
 
     @app.job
     async def talks(ctx: Context) -> None:
@@ -136,7 +136,7 @@ async def test_progress_takes_a_small_part_of_the_time(app: Dutiful, monkeypatch
             ctx.progress(number)
             await asyncio.sleep(0.001)
 
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         await (await talks.enqueue()).result("20s")
         assert store.reports == 2
 
@@ -146,10 +146,10 @@ async def test_a_plain_job_asks_for_nothing_and_writes_nothing(app: Dutiful) -> 
     @app.job
     async def plain(ctx: Context) -> None: ...
 
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         job = await plain.enqueue()
         await job.result("20s")
-        assert (store.reports, store.looks) == (0, 0)
+        assert (store.reports, store.reads) == (0, 0)
     assert (await job.record()).progress is None
 
 
@@ -195,7 +195,7 @@ async def test_an_outcome_outlives_a_store_that_takes_no_progress(app: Dutiful) 
         said.set()
         return "done"
 
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         store.away = True
         job = await says.enqueue()
         await said.wait()
@@ -220,13 +220,13 @@ async def test_a_worker_that_ends_takes_no_outcome_with_it(app: Dutiful) -> None
         said.set()
         return "done"
 
-    async with meddled(app) as (client, store):
+    async with faulty_store(app) as (client, store):
         store.away = True
         try:
             async with working(app, client) as worker:
                 job = await says.enqueue()
                 await said.wait()
-                worker.abort(patience=0.1)
+                worker.abort(cleanup=0.1)
         except ShutdownTimeout:
             pass
     record = await job.record()
@@ -242,7 +242,7 @@ async def test_what_is_said_after_the_end_comes_too_late(app: Dutiful) -> None:
         kept.append(ctx)
         ctx.progress(10)
 
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         job = await leaves.enqueue()
         await job.result("20s")
         before = store.reports

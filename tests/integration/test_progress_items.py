@@ -1,4 +1,4 @@
-"""Jobs that work through items: each ends in one list, whoever marks it, and the job's end follows from them."""
+"""Jobs that work through items: each ends in one list, and the job's end follows from them."""
 
 import asyncio
 import contextvars
@@ -12,17 +12,17 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from meddling import meddled
+from faulty_store import faulty_store
 from test_progress import progress_of
 from working import eventually, final, working
 
 from dutiful import Cancel, Context, Dutiful, Fixed, Items, JobCancelled, Progress, Retry, Skip, State, UsageError
-from dutiful.core.error_class import ErrorClass
-from dutiful.core.error_info import made
 from dutiful.core.job import Claim
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.error_info import make_error
 from dutiful.testing import app_on
-from dutiful.worker.items import TrackedItems
-from dutiful.worker.track import Track
+from dutiful.worker.executor.items import TrackedItems
+from dutiful.worker.executor.progress import ProgressTracker
 
 ONCE = Retry(max_attempts=1)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -85,7 +85,7 @@ async def test_a_job_whose_items_all_failed_has_failed(app: Dutiful) -> None:
         record = await final(app, await editions.enqueue())
     assert (record.state, record.attempt) == (State.FAILED, 2)
     assert record.errors is not None and len(record.errors) == 101
-    assert record.errors[0] == made("ItemsFailed", "every item has failed, 150 in all", ErrorClass.RETRYABLE)
+    assert record.errors[0] == make_error("ItemsFailed", "every item has failed, 150 in all", ErrorClass.RETRYABLE)
     assert {error["item"] for error in record.errors[1:]} <= set(range(150))
 
 
@@ -137,14 +137,16 @@ async def test_no_mark_of_many_at_once_is_lost(app: Dutiful, who: str) -> None:
 @pytest.mark.req("D44")
 def test_every_report_shows_each_item_once_while_threads_mark_them() -> None:
     class Nobody:
-        def note(self, track: Track) -> None: ...
+        def changed(self, tracker: ProgressTracker) -> None: ...
+
+        async def flush(self, tracker: ProgressTracker) -> None: ...
 
     claimed = Claim(
         job_id=UUID(int=1), claim_id=1, attempt=1, crashes=0, seq=0, kind="", queue="", payload="{}", priority=0,
         max_attempts=1, tenant=None, correlation_id=None, parent_id=None, subject=None, options=None,
     )  # fmt: skip
-    track, total, threads = Track(claimed, Nobody()), 20_000, 4
-    items = TrackedItems(track, range(total))
+    track, total, threads = ProgressTracker(claimed, Nobody()), 20_000, 4
+    items = TrackedItems(track, range(total), lambda: False)
 
     def mark(first: int) -> None:
         for number in range(first, total, threads):
@@ -244,8 +246,8 @@ async def test_an_item_that_cancels_itself_leaves_no_other_undone(app: Dutiful, 
                 task.cancel()
                 return  # the next one is not to meet it
             case 8:
-                (nobody := asyncio.get_running_loop().create_future()).cancel()
-                await nobody
+                (cancelled := asyncio.get_running_loop().create_future()).cancel()
+                await cancelled
             case 9:
                 raise JobCancelled("another job, whose result it waited for")
         await asyncio.sleep(0)
@@ -286,7 +288,7 @@ async def test_an_item_at_which_a_blocking_handler_was_cancelled_has_not_failed(
 async def test_an_item_that_speaks_for_its_job_ends_it(app: Dutiful, grouped: bool) -> None:
     async def work(number: int) -> None:
         if number == 3:
-            cancel = Cancel("nobody wants it")
+            cancel = Cancel("it is not wanted")
             raise ExceptionGroup("of its tasks", [ValueError("no"), cancel]) if grouped else cancel
 
     @app.job
@@ -296,7 +298,7 @@ async def test_an_item_that_speaks_for_its_job_ends_it(app: Dutiful, grouped: bo
     async with working(app):
         record = await final(app, await gives_up.enqueue())
     assert record.state is State.CANCELLED
-    assert record.errors is not None and record.errors[0]["message"] == "nobody wants it"
+    assert record.errors is not None and record.errors[0]["message"] == "it is not wanted"
 
 
 @sqlite
@@ -327,7 +329,7 @@ def blocking(number: int) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         (lambda ctx: ctx.each([1, 1], blocking), "there is an item 1 already"),
         (lambda ctx: ctx.each([1], blocking, concurrency=0), "concurrency 0 must be"),
@@ -335,10 +337,10 @@ def blocking(number: int) -> None: ...
     ],
 )
 @sqlite
-async def test_what_cannot_be_worked_through_is_said(app: Dutiful, wrong: Callable[..., Any], told: str) -> None:
+async def test_what_cannot_be_worked_through_is_refused(app: Dutiful, wrong: Callable[..., Any], problem: str) -> None:
     @app.job
     async def handler(ctx: Context) -> None:
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=problem):
             await wrong(ctx)
 
     async with working(app):
@@ -437,7 +439,7 @@ async def test_a_hundred_thousand_items_are_written_down_now_and_then(app: Dutif
     async def huge(ctx: Context) -> None:
         await ctx.each(range(100_000), work, concurrency=8)
 
-    async with meddled(app) as (client, store), working(app, client):
+    async with faulty_store(app) as (client, store), working(app, client):
         job = await huge.enqueue()
         await job.result("60s")
         assert store.reports < 50

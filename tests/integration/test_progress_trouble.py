@@ -8,14 +8,13 @@ from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
-from meddling import meddled
+from faulty_store import faulty_store
 from test_progress import progress_of
 from working import final, working
 
 from dutiful import Context, Dutiful, Fixed, LockLost, Retry, State
-from dutiful.tracking import PhaseMark, Report
-from dutiful.worker.reporter import Reporter
-from dutiful.worker.track import Track
+from dutiful.store.progress import PhaseMark, Report
+from dutiful.worker.executor.progress import ProgressTracker, ProgressWriter
 
 ONCE = Retry(max_attempts=1)
 sqlite = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -42,7 +41,7 @@ async def test_an_item_that_would_end_the_process_has_failed(app: Dutiful, endin
 
 
 @sqlite
-async def test_a_slot_that_waits_for_its_last_word_ends_with_its_worker(app: Dutiful) -> None:
+async def test_a_slot_that_waits_for_its_last_report_ends_with_its_worker(app: Dutiful) -> None:
     ended = asyncio.Event()
 
     @app.job
@@ -50,13 +49,13 @@ async def test_a_slot_that_waits_for_its_last_word_ends_with_its_worker(app: Dut
         ctx.progress(50)
         ended.set()
 
-    async with meddled(app) as (client, meddler):
-        meddler.away = True
+    async with faulty_store(app) as (client, store):
+        store.away = True
         worker = app.make_worker(client)
         running = asyncio.create_task(worker.run())
         await handler.enqueue()
         await ended.wait()
-        while not meddler.reports:  # noqa: ASYNC110 - nobody tells of it
+        while not store.reports:  # noqa: ASYNC110 - no event shows it
             await asyncio.sleep(0.01)
         (slot,) = [slot for lane in worker.lanes for slot in lane.slots if slot.task and slot.started]
         running.cancel()
@@ -93,7 +92,7 @@ async def test_names_of_the_users_own_classes_are_texts_and_numbers(app: Dutiful
 
 
 class Fussy:
-    """Cannot write one of the reports, and says so in a way that nobody foresaw."""
+    """Cannot write one of the reports, and raises an unexpected error."""
 
     async def report(self, reports: Sequence[Report], marks: Sequence[PhaseMark] = (), **_: Any) -> frozenset[int]:
         if any(report.message == "strange" for report in reports):
@@ -101,12 +100,12 @@ class Fussy:
         return frozenset()
 
 
-async def test_a_report_that_cannot_be_written_fails_nobody_elses() -> None:
-    reporter = Reporter(Fussy(), lambda: None)  # type: ignore[arg-type]
-    tracks = [Track(Mock(job_id=uuid4(), claim_id=n), reporter) for n in range(5)]
+async def test_a_report_that_cannot_be_written_fails_no_other() -> None:
+    reporter = ProgressWriter(Fussy(), lambda: None)  # type: ignore[arg-type]
+    tracks = [ProgressTracker(Mock(job_id=uuid4(), claim_id=n), reporter) for n in range(5)]
     tracks[2].progress(50, "strange")
 
-    answers = await asyncio.gather(*(reporter.mark(track, ()) for track in tracks), return_exceptions=True)
+    answers = await asyncio.gather(*(reporter.write(track, ()) for track in tracks), return_exceptions=True)
 
     reporter.close()
     assert [type(answer) for answer in answers] == [type(None), type(None), TypeError, type(None), type(None)]

@@ -12,13 +12,13 @@ from uuid import UUID, uuid4
 import pytest
 from working import clocked, eventually
 
-from dutiful import Dutiful, EventType, JobRecord, Scope, Unique, UsageError, composition
-from dutiful.client import Client
-from dutiful.duties import Retained
-from dutiful.services import retention
-from dutiful.services.retention import Retention
+from dutiful import Dutiful, EventType, JobRecord, Scope, Unique, UsageError, factory
+from dutiful.client.client import Client
+from dutiful.events import Subscription
+from dutiful.maintenance import retention
+from dutiful.maintenance.retention import Retention
+from dutiful.store.retention import Deleted
 from dutiful.testing import Clock, app_on
-from dutiful.watcher import Wanted
 
 HOUR = timedelta(hours=1)
 
@@ -47,7 +47,7 @@ def worked(app: Dutiful) -> Dutiful:
 
 
 @pytest.mark.req("J68", "J69", "J70", "J71", "J72", "J73", "J74", "J75", "J76")
-async def test_a_job_grows_stale_and_is_deleted_then_each_told_before_its_event(worked: Dutiful, clock: Clock) -> None:
+async def test_a_job_becomes_stale_and_is_deleted_each_callback_before_its_event(worked: Dutiful, clock: Clock) -> None:
     story: list[str] = []
 
     def on_stale(job: JobRecord) -> None:
@@ -63,11 +63,11 @@ async def test_a_job_grows_stale_and_is_deleted_then_each_told_before_its_event(
             HOUR,
             on_stale=[on_stale],
             on_delete=[on_delete],
-            news=client.delivery.news,
+            notify=client.delivery.notify_watchers,
         )
         (job,) = await finished(worked, client)
 
-        wanted = Wanted(jobs=frozenset({job.id}), types=frozenset({EventType.STALE, EventType.DELETED}))
+        wanted = Subscription(jobs=frozenset({job.id}), types=frozenset({EventType.STALE, EventType.DELETED}))
         async with client.watcher.subscribe(wanted, snapshot=False) as stream:
 
             async def follow() -> None:
@@ -75,15 +75,15 @@ async def test_a_job_grows_stale_and_is_deleted_then_each_told_before_its_event(
                     story.append(f"event {item.type}")
 
             following = asyncio.create_task(follow())
-            await service.once()
+            await service.run_once()
             assert story == [], "nothing is due yet"
             clock.advance("61m")
-            await service.once()
+            await service.run_once()
             await eventually(lambda: _has(story, "event stale"))
             record = await client.find(job.id)
             assert record is not None and record.stale_at == clock.now(), "stale, but still there"
             clock.advance("61m")
-            await service.once()
+            await service.run_once()
             await eventually(lambda: _has(story, "event deleted"))
             following.cancel()
             assert await client.find(job.id) is None
@@ -100,9 +100,11 @@ async def test_only_what_is_stale_is_deleted(worked: Dutiful, clock: Clock) -> N
     async with clocked(worked, clock) as client:
         (job,) = await finished(worked, client)
         clock.advance("3h")
-        assert (await client.store.retain(2 * HOUR, 10, None, stale_only=True)).deleted == 0
-        assert (await client.store.remove(2 * HOUR, 10, None, stale_only=True, told=True)).jobs == []
-        await Retention(client.store, 2 * HOUR, HOUR).once()
+        assert (await client.store.retention.delete(2 * HOUR, 10, None, stale_only=True)).deleted == 0
+        assert (
+            await client.store.retention.delete_announced(2 * HOUR, 10, None, stale_only=True, notified=True)
+        ).jobs == []
+        await Retention(client.store, 2 * HOUR, HOUR).run_once()
         assert await client.find(job.id) is None, "one pass marks it and then deletes it"
 
 
@@ -116,10 +118,10 @@ async def test_a_callback_that_fails_stops_nothing(
     async with clocked(worked, clock) as client:
         jobs = await finished(worked, client, 3)
         clock.advance("3h")
-        await Retention(client.store, 2 * HOUR, HOUR, on_stale=[angry], on_delete=[angry]).once()
+        await Retention(client.store, 2 * HOUR, HOUR, on_stale=[angry], on_delete=[angry]).run_once()
         assert [await client.find(job.id) for job in jobs] == [None, None, None]
-    told = [record for record in caplog.records if "angry failed for job" in record.message]
-    assert sorted(vars(one)["correlation_id"] for one in told) == sorted(str(job.id) for job in jobs * 2)
+    logged = [record for record in caplog.records if "angry failed for job" in record.message]
+    assert sorted(vars(one)["correlation_id"] for one in logged) == sorted(str(job.id) for job in jobs * 2)
 
 
 def _stop(job: JobRecord) -> None:
@@ -135,8 +137,8 @@ async def _exit_async(job: JobRecord) -> None:
 
 
 async def _await_the_cancelled(job: JobRecord) -> None:
-    (nobody := asyncio.get_running_loop().create_future()).cancel()
-    await nobody
+    (cancelled := asyncio.get_running_loop().create_future()).cancel()
+    await cancelled
 
 
 async def _cancel_itself(job: JobRecord) -> None:
@@ -155,32 +157,32 @@ async def test_a_callback_that_ends_in_an_odd_way_stops_nothing(
     async with clocked(worked, clock) as client, asyncio.timeout(20):
         jobs = await finished(worked, client, 3)
         clock.advance("3h")
-        await Retention(client.store, 2 * HOUR, on_delete=[callback]).once()
+        await Retention(client.store, 2 * HOUR, on_delete=[callback]).run_once()
         assert [await client.find(job.id) for job in jobs] == [None, None, None]
-        assert await client.store.untold(10) == []
+        assert await client.store.retention.unsent(10) == []
     assert sum("failed for job" in record.message for record in caplog.records) == 3
 
 
 @pytest.mark.req("J75")
-async def test_who_begins_to_watch_during_a_pass_hears_of_the_rest_of_it(
+async def test_a_watcher_that_joins_during_a_pass_gets_the_rest_of_it(
     worked: Dutiful, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 1)
     async with clocked(worked, clock) as client:
         jobs = await finished(worked, client, 3)
         clock.advance("3h")
-        retain = client.store.retain
+        retain = client.store.retention.delete
 
-        async def then_somebody_watches(*args: Any, **options: Any) -> Retained:
+        async def then_watch(*args: Any, **options: Any) -> Deleted:
             try:
                 return await retain(*args, **options)
             finally:
-                await client.store.listen(uuid4(), HOUR)
+                await client.store.events.listen(uuid4(), HOUR)
 
-        monkeypatch.setattr(client.store, "retain", then_somebody_watches, raising=False)
-        await Retention(client.store, HOUR).once()
+        monkeypatch.setattr(client.store.retention, "delete", then_watch, raising=False)
+        await Retention(client.store, HOUR).run_once()
         assert [await client.find(job.id) for job in jobs] == [None] * 3
-        assert len(await client.store.tombstones([job.id for job in jobs])) == 2
+        assert len(await client.store.events.tombstones([job.id for job in jobs])) == 2
 
 
 @pytest.mark.req("J71", "J74")
@@ -194,14 +196,14 @@ async def test_callbacks_of_many_jobs_cost_a_commit_a_slice_and_each_comes_befor
         await finished(worked, client, 5)
         clock.advance("3h")
         store = client.store
-        tell = store.tell
+        mark_sent = store.retention.mark_sent
 
-        async def told(stale: Sequence[UUID], deleted: Sequence[UUID]) -> None:
+        async def marked(stale: Sequence[UUID], deleted: Sequence[UUID]) -> None:
             story.append(f"commit of {len(deleted)}")
-            await tell(stale, deleted)
+            await mark_sent(stale, deleted)
 
-        monkeypatch.setattr(store, "tell", told)
-        await Retention(store, 2 * HOUR, on_delete=[lambda job: story.append("callback")]).once()
+        monkeypatch.setattr(store.retention, "mark_sent", marked)
+        await Retention(store, 2 * HOUR, on_delete=[lambda job: story.append("callback")]).run_once()
     assert story == ["callback", "callback", "commit of 2"] * 2 + ["callback", "commit of 1"]
 
 
@@ -209,9 +211,9 @@ async def test_callbacks_of_many_jobs_cost_a_commit_a_slice_and_each_comes_befor
 async def test_a_callback_is_awaited_however_it_is_made(worked: Dutiful, clock: Clock) -> None:
     called: list[str] = []
 
-    async def note(word: str) -> None:
+    async def note(name: str) -> None:
         await asyncio.sleep(0)
-        called.append(word)
+        called.append(name)
 
     class Noted:
         async def __call__(self, job: JobRecord) -> None:
@@ -224,7 +226,7 @@ async def test_a_callback_is_awaited_however_it_is_made(worked: Dutiful, clock: 
     async with clocked(worked, clock) as client:
         await finished(worked, client)
         clock.advance("3h")
-        await Retention(client.store, 2 * HOUR, on_delete=worked.delete_callbacks).once()
+        await Retention(client.store, 2 * HOUR, on_delete=worked.delete_callbacks).run_once()
     assert called == ["object", "lambda"]
 
 
@@ -239,27 +241,27 @@ async def test_what_belongs_to_no_job_goes_even_where_jobs_stay_for_good(sqlite_
         job = await work.options(unique=Unique("a", Scope.WINDOW, window=HOUR)).enqueue()
         assert await job.cancel()
         clock.advance("2h")
-        await composition.make_retention(app, client).once()
+        await factory.make_retention(app, client).run_once()
         with closing(sqlite3.connect(sqlite_path)) as db:
             assert db.execute("SELECT count(*) FROM dutiful_unique_key").fetchone() == (0,)
         assert await client.find(job.id) is not None
 
 
 @pytest.mark.req("J71", "J74", "J76")
-async def test_what_a_dead_process_marked_but_told_nobody_of_is_told_by_the_next(worked: Dutiful, clock: Clock) -> None:
-    told: list[str] = []
+async def test_callbacks_that_a_dead_process_owed_are_called_by_the_next(worked: Dutiful, clock: Clock) -> None:
+    called: list[str] = []
     async with clocked(worked, clock) as client:
         (job,) = await finished(worked, client)
         clock.advance("3h")
-        await client.store.mark_stale(HOUR, 10, None, told=False)  # and then it died
+        await client.store.retention.mark_stale(HOUR, 10, None, notified=False)  # and then it died
         await Retention(
             client.store,
             2 * HOUR,
             HOUR,
-            on_stale=[lambda job: told.append("stale")],
-            on_delete=[lambda job: told.append("deleted")],
-        ).once()
-        assert told == ["stale", "deleted"]
+            on_stale=[lambda job: called.append("stale")],
+            on_delete=[lambda job: called.append("deleted")],
+        ).run_once()
+        assert called == ["stale", "deleted"]
         assert await client.find(job.id) is None
 
 
@@ -272,7 +274,7 @@ async def test_live_jobs_and_young_ones_are_left_alone(worked: Dutiful, clock: C
         (old,) = await finished(worked, client)
         clock.advance("3h")
         (young,) = await finished(worked, client)
-        await Retention(client.store, 2 * HOUR, HOUR).once()
+        await Retention(client.store, 2 * HOUR, HOUR).run_once()
         assert await client.find(old.id) is None
         assert await client.find(waiting.id) is not None
         record = await client.find(young.id)
@@ -295,27 +297,27 @@ async def test_retention_of_an_app_goes_by_its_settings() -> None:
         await work.enqueue()
         await kit.drain()
         clock.advance("3h")
-        await kit.retain()
+        await kit.run_retention()
     assert gone == ["work"]
 
 
 @pytest.mark.req("J72", "J75", "J76")
 @pytest.mark.parametrize("watched", ["the job", "everything"])
-async def test_a_job_that_is_stale_and_gone_between_two_looks_is_told_of_as_both(
+async def test_a_job_that_is_stale_and_deleted_between_two_polls_sends_both_events(
     worked: Dutiful, clock: Clock, watched: str
 ) -> None:
-    heard: list[str] = []
+    received: list[str] = []
     async with clocked(worked, clock) as client:
         (job,) = await finished(worked, client)
         clock.advance("3h")
         store = client.store
         types = frozenset({EventType.STALE, EventType.DELETED})
-        wanted = Wanted(jobs=frozenset({job.id}) if watched == "the job" else None, types=types)
+        wanted = Subscription(jobs=frozenset({job.id}) if watched == "the job" else None, types=types)
         async with client.watcher.subscribe(wanted, snapshot=False) as stream:
-            await eventually(store.listened)
-            await store.mark_stale(HOUR, 10, None, told=True)
-            await store.remove(2 * HOUR, 10, None, stale_only=True, told=True)
-            client.delivery.news()
-            while len(heard) < 2:
-                heard.append((await asyncio.wait_for(anext(stream), 20)).type)
-    assert heard == ["stale", "deleted"]
+            await eventually(store.events.has_listeners)
+            await store.retention.mark_stale(HOUR, 10, None, notified=True)
+            await store.retention.delete_announced(2 * HOUR, 10, None, stale_only=True, notified=True)
+            client.delivery.notify_watchers()
+            while len(received) < 2:
+                received.append((await asyncio.wait_for(anext(stream), 20)).type)
+    assert received == ["stale", "deleted"]

@@ -20,18 +20,18 @@ from fault_jobs import address
 
 from dutiful import Dutiful, State
 from dutiful.core.principal import Role
-from dutiful.explanation import Why
-from dutiful.reading import JobFilter
+from dutiful.operator.explain import Why
 from dutiful.store import Store
-from dutiful.testing.faults import Fleet, Process, WorkerProcess, until
+from dutiful.store.queries import JobFilter
+from faults import Fleet, Process, WorkerProcess, until
 
-# Far beyond what anything here takes, however slow the machine: no job is given back, and none is lost.
-PATIENT = ("--grace", "3m", "--lease", "3m", "--log-level", "warning")
+# Far longer than anything here takes on a slow machine, so that no job is released or lost.
+LONG_GRACE = ("--grace", "3m", "--lease", "3m", "--log-level", "warning")
 
 
 @dataclass
 class Site:
-    """Both releases on one database, and a diary of what ran."""
+    """Both releases on one database, and a log of what ran."""
 
     store: Store
     folder: Path
@@ -90,7 +90,7 @@ async def enqueueing(site: Site, app: Dutiful, **payloads: dict[str, Any]) -> As
         yield more
     finally:
         client.cancel()
-        with pytest.raises(asyncio.CancelledError):  # or what went wrong with it
+        with pytest.raises(asyncio.CancelledError):  # or its own error
             await client
 
 
@@ -102,11 +102,11 @@ async def ends(worker: WorkerProcess) -> None:
 @pytest.mark.req("L6", "L8", "L92")
 async def test_two_releases_work_side_by_side_and_no_job_is_lost_or_stranded(site: Site) -> None:
     both: dict[str, dict[str, Any]] = {"keep": {}, "bill": {"account": 7}}
-    old = [await site.old.start(*PATIENT).ready(site.store) for _ in range(2)]
+    old = [await site.old.start(*LONG_GRACE).ready(site.store) for _ in range(2)]
     async with enqueueing(site, before, **both, retired={}) as first:
         await first(5)
-    async with enqueueing(site, before, **both) as old_client:  # which no longer makes what the next release drops
-        new = [site.new.start(*PATIENT) for _ in range(2)]
+    async with enqueueing(site, before, **both) as old_client:  # without the kind that is dropped
+        new = [site.new.start(*LONG_GRACE) for _ in range(2)]
         async with enqueueing(site, after, **both, fresh={}) as new_client:
             for worker in new:
                 await worker.ready(site.store)
@@ -115,9 +115,9 @@ async def test_two_releases_work_side_by_side_and_no_job_is_lost_or_stranded(sit
             await until(lambda: dry(site.store, "retired"), "what is dropped has run dry")
             await ends(old[1])
             await old_client(5)
-    stranded = await before.enqueue("retired")  # by somebody who has not heard
-    why = await (await after.operator("ada")).explain(stranded.id)
-    assert why.code is Why.KIND_UNKNOWN and "deploy the code" in (why.remedy or ""), "it waits, and says for what"
+    stranded = await before.enqueue("retired")  # by a client of the old release
+    why = await (await after.operator("ada")).jobs.explain(stranded.id)
+    assert why.code is Why.KIND_UNKNOWN and "deploy the code" in (why.remedy or ""), "it is explained"
     assert await stranded.cancel("it is gone")
     async with enqueueing(site, after, bill={"account": 7, "currency": "CHF", "payload_version": "2.0"}) as newest:
         await newest(5)
@@ -129,14 +129,14 @@ async def test_two_releases_work_side_by_side_and_no_job_is_lost_or_stranded(sit
     ran = site.ran()
     assert {job: ran[job] for job in site.enqueued} == dict.fromkeys(site.enqueued, 1), "each once, and none twice"
     for state in (State.FAILED, State.READY, State.BLOCKED, State.RUNNING):
-        assert len(await site.store.jobs(JobFilter(state=state))) == 0, state
-    assert await site.store.check_places() == []
+        assert len(await site.store.queries.jobs(JobFilter(state=state))) == 0, state
+    assert await site.store.queries.check_places() == []
 
 
 @pytest.mark.req("L68", "L69", "L71", "L72")
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 async def test_a_server_enqueues_and_runs_nothing_and_a_worker_runs_jobs_and_schedules(site: Site) -> None:
-    _, secret = await (await after.operator("root")).create_token("ci", Role.ADMIN)
+    _, secret = await (await after.operator("root")).tokens.create("ci", Role.ADMIN)
     server = site.new.run(sys.executable, "-m", "dutiful.cli", "server", "deploy_jobs:after", "--port", "0")
     api = await until(lambda: listening(server), "the server listens")
     async with httpx2.AsyncClient(timeout=120, headers={"authorization": f"Bearer {secret}"}) as http:
@@ -146,9 +146,9 @@ async def test_a_server_enqueues_and_runs_nothing_and_a_worker_runs_jobs_and_sch
         workers = (await http.get(f"{api}/api/jobs/admin/workers/")).json()["workers"]
 
     assert job is not None and job.state is State.READY
-    assert workers == [] and await site.store.schedules() == [], "nobody runs jobs, and nobody makes periodic ones"
+    assert workers == [] and await site.store.schedules.all() == [], "there is no worker"
     site.enqueued.append(job.id)
-    site.new.start(*PATIENT)
+    site.new.start(*LONG_GRACE)
     await until(site.all_ran, "the worker runs what the server has enqueued")
 
     async def ticked() -> bool:
@@ -167,8 +167,8 @@ async def listening(server: Process) -> str | None:
 
 async def dry(store: Store, kind: str) -> bool:
     live = [state for state in State if not state.final]
-    return not [job for state in live for job in await store.jobs(JobFilter(state=state, kind=kind))]
+    return not [job for state in live for job in await store.queries.jobs(JobFilter(state=state, kind=kind))]
 
 
 async def settled(store: Store, jobs: list[UUID]) -> bool:
-    return len(await store.outcomes(jobs)) == len(jobs)
+    return len(await store.queries.outcomes(jobs)) == len(jobs)

@@ -1,4 +1,4 @@
-"""Views for people who know SQL tell what is so, on both databases."""
+"""The SQL views for people show the right facts on both databases."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -8,15 +8,7 @@ from uuid import UUID, uuid4
 import apsw
 import asyncpg
 import pytest
-
-from dutiful.acting import Pause, PauseScope
-from dutiful.core.breaker import BreakerPolicy, Entry, Sign
-from dutiful.core.outcome import Failed, Snoozed
-from dutiful.core.sketch import bucket, quantile
-from dutiful.duties import WorkerRecord
-from dutiful.measuring import Tally
-from dutiful.store import Store
-from dutiful.testing.store_suite.builders import (
+from suite.builders import (
     ADA,
     OOPS,
     claim_one,
@@ -27,6 +19,14 @@ from dutiful.testing.store_suite.builders import (
     start_one,
     token,
 )
+
+from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
+from dutiful.core.metrics.sketch import bucket, quantiles
+from dutiful.core.outcome import Failed, Snoozed
+from dutiful.store import Store
+from dutiful.store.control import Pause, PauseScope
+from dutiful.store.metrics import AttemptStats
+from dutiful.store.workers import LaneRecord, WorkerRecord
 
 Rows = list[dict[str, Any]]
 Ask = Callable[[str], Awaitable[Rows]]
@@ -40,7 +40,7 @@ def ago(span: timedelta) -> datetime:
 
 @pytest.fixture
 def view(backend: str, request: pytest.FixtureRequest) -> Ask:
-    """All rows of a view, by the names of its columns, as anybody could ask for them."""
+    """All rows of a view by column name, as a user's SQL would read them."""
 
     async def of_sqlite(name: str) -> Rows:
         connection = apsw.Connection(str(request.getfixturevalue("sqlite_path")), flags=apsw.SQLITE_OPEN_READONLY)
@@ -63,7 +63,7 @@ def when(value: Any) -> datetime:
 
 
 @pytest.mark.req("L28")
-async def test_every_job_that_ended_tells_how_long_it_waited_and_ran(store: Store, view: Ask) -> None:
+async def test_every_finished_job_shows_how_long_it_waited_and_ran(store: Store, view: Ask) -> None:
     made = ago(HOUR)
     job_id = await enqueue_one(store, now=made, kind="mail")
     claimed = await claim_one(store, now=made + 2 * SECOND, kinds=["mail"])
@@ -77,12 +77,12 @@ async def test_every_job_that_ended_tells_how_long_it_waited_and_ran(store: Stor
 
 
 @pytest.mark.req("L28")
-async def test_a_job_that_was_tried_again_had_waited_until_it_was_first_claimed(store: Store, view: Ask) -> None:
+async def test_the_wait_of_a_retried_job_ends_with_its_first_claim(store: Store, view: Ask) -> None:
     made = ago(HOUR)
     await enqueue_one(store, now=made)
     first = await claim_one(store, now=made + SECOND)
     assert await settle(store, first, Failed(OOPS), now=made + 2 * SECOND) == []
-    assert (await store.promote(10, now=made + MINUTE)).moved == 1
+    assert (await store.promotion.promote(10, now=made + MINUTE)).moved == 1
     assert await complete(store, await claim_one(store, now=made + MINUTE), now=made + MINUTE + SECOND) == []
 
     (run,) = await view("job_runs")
@@ -91,12 +91,12 @@ async def test_a_job_that_was_tried_again_had_waited_until_it_was_first_claimed(
 
 
 @pytest.mark.req("L28")
-async def test_a_job_that_was_snoozed_had_waited_until_its_first_attempt_began(store: Store, view: Ask) -> None:
+async def test_the_wait_of_a_snoozed_job_ends_with_its_first_attempt(store: Store, view: Ask) -> None:
     made = ago(HOUR)
     await enqueue_one(store, now=made)
     snoozed = await claim_one(store, now=made + SECOND)
     assert await settle(store, snoozed, Snoozed(MINUTE), now=made + 2 * SECOND) == []
-    assert (await store.promote(10, now=made + 2 * MINUTE)).moved == 1
+    assert (await store.promotion.promote(10, now=made + 2 * MINUTE)).moved == 1
     claimed = await claim_one(store, now=made + 2 * MINUTE)
     assert await complete(store, claimed, now=made + 2 * MINUTE + SECOND) == []
 
@@ -106,14 +106,14 @@ async def test_a_job_that_was_snoozed_had_waited_until_its_first_attempt_began(s
 
 
 @pytest.mark.req("L28")
-async def test_a_job_that_was_made_due_before_its_time_did_not_wait(store: Store, view: Ask) -> None:
+async def test_a_job_that_was_run_now_did_not_wait(store: Store, view: Ask) -> None:
     made = ago(HOUR)
     job_id = await enqueue_one(store, now=made, run_at=made + timedelta(days=300))
-    await store.expedite(job_id, now=made + SECOND)
+    await store.control.run_now(job_id, now=made + SECOND)
     claimed = await claim_one(store, now=made + MINUTE)
     assert await complete(store, claimed, now=made + MINUTE) == []
     cancelled = await enqueue_one(store, now=made)
-    await store.cancel(cancelled, "enough", now=made)
+    await store.control.cancel(cancelled, "enough", now=made)
 
     runs = {run["state"]: run["queue_time_ms"] for run in await view("job_runs")}
 
@@ -125,7 +125,7 @@ async def test_jobs_are_counted_by_kind_and_state(store: Store, view: Ask) -> No
     for _ in range(2):
         await enqueue_one(store, kind="mail")
     await enqueue_one(store, kind="mail", run_at=datetime.now(UTC) + HOUR, now=datetime.now(UTC))
-    await store.pause(Pause(PauseScope.KIND, "stopped", datetime.now(UTC)))
+    await store.control.pause(Pause(PauseScope.KIND, "stopped", datetime.now(UTC)))
     await enqueue_one(store, kind="stopped")
     await start_one(store, kind="report", queue="slow")
     await finish_one(store, kind="report", queue="slow", now=ago(MINUTE))
@@ -173,33 +173,38 @@ async def test_a_kind_is_failing_while_its_jobs_wait_to_be_tried_again(store: St
 
 
 @pytest.mark.req("L77", "L78")
-async def test_a_kind_tells_its_times_and_its_errors_of_the_last_hour(store: Store, view: Ask) -> None:
+async def test_a_kind_shows_its_times_and_its_errors_of_the_last_hour(store: Store, view: Ask) -> None:
     run = {bucket(milliseconds * 1000): 10 for milliseconds in range(50, 1050, 50)}
     wait = {bucket(1): 98, bucket(30_000_000): 2}
-    before = [Tally(kind="mail", outcome="failed", count=1_000, run={bucket(9_000_000): 1_000})]
-    await store.tally(ADA, 1, before, now=ago(-6 * HOUR))  # by a clock that was ahead for a moment
-    await store.fold_tallies(timedelta(days=1), now=ago(-6 * HOUR))
-    await store.tally(ADA, 2, before, now=ago(2 * HOUR))
-    await store.tally(ADA, 3, [Tally(kind="mail", outcome="completed", count=150, run=run, wait=wait)], now=ago(MINUTE))
-    await store.fold_tallies(timedelta(days=1))
-    failures = [Tally(kind="mail", outcome="retried", count=40), Tally(kind="mail", outcome="failed", count=10)]
-    await store.tally(ADA, 4, [*failures, Tally(kind="mail", outcome="snoozed", count=800)])
+    before = [AttemptStats(kind="mail", outcome="failed", count=1_000, run={bucket(9_000_000): 1_000})]
+    await store.metrics.add(ADA, 1, before, now=ago(-6 * HOUR))  # by a clock that was ahead
+    await store.metrics.fold(timedelta(days=1), now=ago(-6 * HOUR))
+    await store.metrics.add(ADA, 2, before, now=ago(2 * HOUR))
+    await store.metrics.add(
+        ADA, 3, [AttemptStats(kind="mail", outcome="completed", count=150, run=run, wait=wait)], now=ago(MINUTE)
+    )
+    await store.metrics.fold(timedelta(days=1))
+    failures = [
+        AttemptStats(kind="mail", outcome="retried", count=40),
+        AttemptStats(kind="mail", outcome="failed", count=10),
+    ]
+    await store.metrics.add(ADA, 4, [*failures, AttemptStats(kind="mail", outcome="snoozed", count=800)])
 
     (found,) = await view("kind_metrics")
 
     assert (found["kind"], found["attempts"], found["failed"], found["error_percent"]) == ("mail", 200, 50, 25.0)
     for name, sketch in (("run", run), ("wait", wait)):
         for share in (0.50, 0.95, 0.99):
-            assert found[f"{name}_p{share * 100:.0f}_s"] == pytest.approx(quantile(sketch, share))
+            assert found[f"{name}_p{share * 100:.0f}_s"] == pytest.approx(quantiles(sketch, [share])[0])
     assert found["wait_p95_s"] < 0.001 < 28 < found["wait_p99_s"] < 34
 
 
 @pytest.mark.req("L79")
 async def test_a_lane_is_as_busy_as_its_slots_in_all_workers_that_are_alive(store: Store, view: Ask) -> None:
-    general = {"slots": 5, "busy": 5, "queues": ["*"]}
-    await beat(store, timedelta(days=1), fast={"slots": 3, "busy": 3, "queues": []}, general=general)
-    await beat(store, timedelta(days=1), fast={"slots": 1, "busy": 0, "utilisation": 0.2, "queues": []})
-    await beat(store, timedelta(days=-1), fast={"slots": 96, "busy": 0, "queues": []})
+    general = LaneRecord(slots=5, busy=5, queues=("*",))
+    await beat(store, timedelta(days=1), fast=LaneRecord(slots=3, busy=3, queues=()), general=general)
+    await beat(store, timedelta(days=1), fast=LaneRecord(slots=1, utilisation=0.2, queues=()))
+    await beat(store, timedelta(days=-1), fast=LaneRecord(slots=96, queues=()))
 
     lanes = {row["lane"]: row for row in await view("lane_utilisation")}
 
@@ -212,12 +217,12 @@ async def test_a_lane_is_as_busy_as_its_slots_in_all_workers_that_are_alive(stor
 
 
 @pytest.mark.req("L75", "L80")
-async def test_a_breaker_tells_its_state_and_how_often_it_has_opened(store: Store, view: Ask) -> None:
+async def test_a_breaker_shows_its_state_and_how_often_it_has_opened(store: Store, view: Ask) -> None:
     policy, failed_at = BreakerPolicy(failures=1, open_for=MINUTE), ago(MINUTE)
     claimed = await start_one(store, now=failed_at)
-    entry = await store.enter_breaker("email-service", policy, token(claimed), now=failed_at)
+    entry = await store.breakers.enter("email-service", policy, token(claimed), now=failed_at)
     assert isinstance(entry, Entry)
-    await store.leave_breaker("email-service", policy, token(claimed), entry, Sign.BAD, now=failed_at)
+    await store.breakers.exit("email-service", policy, token(claimed), entry, CallResult.BAD, now=failed_at)
 
     (breaker,) = await view("breaker_status")
 
@@ -226,8 +231,8 @@ async def test_a_breaker_tells_its_state_and_how_often_it_has_opened(store: Stor
     assert abs(when(breaker["opened_at"]) - failed_at) < timedelta(milliseconds=2)
 
 
-async def beat(store: Store, ttl: timedelta, **lanes: dict[str, Any]) -> None:
+async def beat(store: Store, ttl: timedelta, **lanes: LaneRecord) -> None:
     now = datetime.now(UTC)
-    await store.beat(
+    await store.workers.heartbeat(
         WorkerRecord(id=uuid4(), name="w", host="h", pid=1, started_at=now, seen_at=now, lanes=lanes, kinds=[]), ttl
     )

@@ -1,4 +1,4 @@
-"""What can be wrong with the file, and with the disk under it."""
+"""Faults of the database file and of its disk."""
 
 import asyncio
 import os
@@ -16,10 +16,11 @@ import uuid_utils.compat
 
 from dutiful.core.errors import DataRefused, SchemaMismatch, StoreUnavailable, UsageError
 from dutiful.core.job import Inserted, Insertion, NewJob, Unique
-from dutiful.reading import JobFilter
-from dutiful.stores.sqlite import SqliteStore, schema
-from dutiful.stores.sqlite.driver import Connection
-from dutiful.working import Ask, Completion, Line
+from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
+from dutiful.store.queries import JobFilter
+from dutiful.stores.sqlite import SqliteStore
+from dutiful.stores.sqlite.engine import schema
+from dutiful.stores.sqlite.engine.driver import Connection
 
 LEASE = timedelta(seconds=60)
 BIG = '"' + "x" * 100_000 + '"'
@@ -40,19 +41,19 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
 
 
 async def fill(store: SqliteStore) -> list[NewJob]:
-    """Insert until there is no room left; returns what was acknowledged."""
+    """Insert until there is no space left; returns the acknowledged jobs."""
     stored: list[NewJob] = []
     with pytest.raises(StoreUnavailable, match=r"full|space"):
         while len(stored) < 10_000:
             job = new_job(payload=BIG)
-            await store.insert([job])
+            await store.jobs.insert([job])
             stored.append(job)
     return stored
 
 
 async def assert_whole(store: SqliteStore, stored: list[NewJob]) -> None:
-    assert await store.check_places() == []
-    assert {record.id for record in await store.jobs(JobFilter(limit=10_000))} == {job.id for job in stored}
+    assert await store.queries.check_places() == []
+    assert {record.id for record in await store.queries.jobs(JobFilter(limit=10_000))} == {job.id for job in stored}
 
 
 # A full disk
@@ -72,7 +73,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", disk], check=True)
 
 
-async def test_a_full_disk_stores_nothing_by_halves_and_is_used_again_when_there_is_room(small_disk: Path) -> None:
+async def test_a_full_disk_stores_nothing_partially_and_is_used_again_when_there_is_space(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1_000_000))
     async with opened(small_disk / "jobs.db") as store:
@@ -81,7 +82,7 @@ async def test_a_full_disk_stores_nothing_by_halves_and_is_used_again_when_there
 
         ballast.unlink()
         stored.append(new_job(payload=BIG))
-        await store.insert(stored[-1:])
+        await store.jobs.insert(stored[-1:])
 
         await assert_whole(store, stored)
 
@@ -100,12 +101,12 @@ async def test_a_database_that_may_not_grow_refuses_new_jobs_and_keeps_the_old(
     async with opened(sqlite_path) as store:
         stored = await fill(store)
         await assert_whole(store, stored)
-        await store.insert([small := new_job()])
+        await store.jobs.insert([small := new_job()])
         await assert_whole(store, [*stored, small])
 
     pages = 100_000
     async with opened(sqlite_path) as store:
-        await store.insert([another := new_job(payload=BIG)])
+        await store.jobs.insert([another := new_job(payload=BIG)])
         await assert_whole(store, [*stored, small, another])
 
 
@@ -146,13 +147,13 @@ async def test_jobs_are_not_kept_in_memory(path: str) -> None:
         await SqliteStore(path).open()
 
 
-async def test_a_directory_that_takes_no_files_is_told() -> None:
+async def test_a_directory_that_cannot_be_written_is_reported() -> None:
     with pytest.raises((StoreUnavailable, UsageError), match="permissions"):
         await SqliteStore("/proc/jobs.db").open()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_may_not_be_written_to_is_told(sqlite_path: Path) -> None:
+def test_a_read_only_file_is_reported(sqlite_path: Path) -> None:
     sqlite_path.touch(mode=0o400)
 
     with pytest.raises(UsageError, match="cannot be written to"):
@@ -174,8 +175,8 @@ async def test_a_newer_schema_that_this_release_can_use_is_used(sqlite_path: Pat
     with_newer_schema(sqlite_path, version=schema.SCHEMA_VERSION + 5, oldest=schema.SCHEMA_VERSION)
 
     async with opened(sqlite_path) as store:
-        await store.insert([new_job()])
-        assert (await store.health())["schema_version"] == schema.SCHEMA_VERSION + 5
+        await store.jobs.insert([new_job()])
+        assert (await store.queries.health())["schema_version"] == schema.SCHEMA_VERSION + 5
 
 
 def with_newer_schema(path: Path, *, version: int, oldest: int) -> None:
@@ -204,23 +205,23 @@ async def test_tables_of_the_user_in_the_same_file_are_left_alone(sqlite_path: P
     db.close()
 
     async with opened(sqlite_path) as store:
-        await store.insert([new_job()])
+        await store.jobs.insert([new_job()])
 
     db = apsw.Connection(str(sqlite_path))
     assert db.execute("SELECT title FROM job").fetchall() == [("gardener",)]
     db.close()
 
 
-# A file that goes away, or is kept locked
+# A file that is deleted, or stays locked
 
 
 async def test_a_file_that_was_deleted_while_open_takes_no_more_jobs(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        await store.insert([new_job()])
+        await store.jobs.insert([new_job()])
         await asyncio.to_thread(sqlite_path.unlink)
 
         with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-            await store.insert([new_job()])
+            await store.jobs.insert([new_job()])
 
 
 async def test_another_program_that_keeps_the_database_locked_is_an_error_that_passes(sqlite_path: Path) -> None:
@@ -228,12 +229,12 @@ async def test_another_program_that_keeps_the_database_locked_is_an_error_that_p
         locking = apsw.Connection(str(sqlite_path))
         locking.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="kept the database locked"):
-            await store.insert([new_job()])
+            await store.jobs.insert([new_job()])
         locking.execute("ROLLBACK")
         locking.close()
 
-        await store.insert([new_job()])
-        assert await store.check_places() == []
+        await store.jobs.insert([new_job()])
+        assert await store.queries.check_places() == []
 
 
 async def test_one_process_cannot_open_a_file_with_two_libraries(sqlite_path: Path) -> None:
@@ -242,69 +243,73 @@ async def test_one_process_cannot_open_a_file_with_two_libraries(sqlite_path: Pa
             await SqliteStore(sqlite_path, driver="sqlite3").open()
 
     async with opened(sqlite_path, driver="sqlite3") as store:
-        await store.insert([new_job()])
+        await store.jobs.insert([new_job()])
 
 
-async def test_a_closed_store_says_so(sqlite_path: Path) -> None:
+async def test_a_closed_store_raises_that_it_is_closed(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        keeper = store.keeper()
+        renewer = store.claims.renewer()
 
     with pytest.raises(StoreUnavailable, match="not open"):
-        await store.insert([new_job()])
+        await store.jobs.insert([new_job()])
     with pytest.raises(StoreUnavailable, match="not open"):
-        keeper.renew([], LEASE)
+        renewer.renew([], LEASE)
 
 
 async def test_a_store_can_be_opened_again(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        await store.insert([new_job()])
+        await store.jobs.insert([new_job()])
     await store.open()
 
-    assert len(await store.jobs(JobFilter())) == 1
+    assert len(await store.queries.jobs(JobFilter())) == 1
     await store.close()
 
 
-# Data that SQLite would take and nobody could read
+# Data that SQLite would store but that could not be read
 
 
 @pytest.mark.parametrize("payload", ["", "nonsense", '{"half":', '"\\ud800"', '"\ud800"'])
 async def test_text_that_is_no_json_is_refused_and_nothing_is_stored(sqlite_path: Path, payload: str) -> None:
     async with opened(sqlite_path) as store:
         with pytest.raises(DataRefused):
-            await store.insert([new_job(), new_job(payload=payload)])
+            await store.jobs.insert([new_job(), new_job(payload=payload)])
 
-        assert (await store.jobs(JobFilter())).jobs == []
+        assert (await store.queries.jobs(JobFilter())).jobs == []
 
 
 @pytest.mark.parametrize("fields", [{"priority": -1}, {"max_attempts": 0}, {"priority": 2**70}, {"kind": "\ud800"}])
 async def test_a_job_that_breaks_a_rule_of_the_tables_is_refused(sqlite_path: Path, fields: dict[str, Any]) -> None:
     async with opened(sqlite_path) as store:
         with pytest.raises(DataRefused):
-            await store.insert([new_job(), new_job(**fields)])
+            await store.jobs.insert([new_job(), new_job(**fields)])
 
-        assert (await store.jobs(JobFilter())).jobs == []
-        await store.insert([new_job()])
+        assert (await store.queries.jobs(JobFilter())).jobs == []
+        await store.jobs.insert([new_job()])
 
 
-async def test_a_key_that_its_holder_has_left_behind_is_free(sqlite_path: Path) -> None:
+async def test_a_key_whose_holder_has_ended_is_free(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        await store.insert([first := new_job()])
-        (done,) = await store.claim(Ask(first.id, "lane", [Line("default", 100)], ["greet"], 1, LEASE))
-        await store.complete([Completion(done.job_id, done.claim_id)])
+        await store.jobs.insert([first := new_job()])
+        (done,) = await store.claims.claim(
+            ClaimRequest(first.id, "lane", [QueueLevel("default", 100)], ["greet"], 1, LEASE)
+        )
+        await store.claims.complete([Completion(done.job_id, done.claim_id)])
         left = "INSERT INTO dutiful_unique_key VALUES ('', 'greet', 'k', 'active', ?, NULL)"
-        await store._write(lambda db: db.run(left, (first.id.bytes,)))
+        await store.engine.write(lambda db: db.run(left, (first.id.bytes,)))
 
         second = new_job(unique=Unique("k"))
 
-        assert await store.insert([second]) == [Inserted(second.id, Insertion.MADE)]
-        assert await store.check_places() == []
+        assert await store.jobs.insert([second]) == [Inserted(second.id, Insertion.MADE)]
+        assert await store.queries.check_places() == []
 
 
-async def test_check_places_tells_in_words_what_is_broken(sqlite_path: Path) -> None:
+async def test_check_places_describes_what_is_broken(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        await store.insert([nowhere := new_job(), twice := new_job(), gone := new_job()])
-        (done,) = await store.claim(Ask(nowhere.id, "lane", [Line("default", 100)], ["greet"], 1, LEASE))
-        await store.complete([Completion(done.job_id, done.claim_id)])
+        await store.jobs.insert([nowhere := new_job(), twice := new_job(), gone := new_job()])
+        (done,) = await store.claims.claim(
+            ClaimRequest(nowhere.id, "lane", [QueueLevel("default", 100)], ["greet"], 1, LEASE)
+        )
+        await store.claims.complete([Completion(done.job_id, done.claim_id)])
         db = apsw.Connection(str(sqlite_path))
         db.execute("DELETE FROM dutiful_finished WHERE job_id = ?", (nowhere.id.bytes,))
         db.execute("DELETE FROM dutiful_job WHERE id = ?", (gone.id.bytes,))
@@ -321,13 +326,13 @@ async def test_check_places_tells_in_words_what_is_broken(sqlite_path: Path) -> 
         )
         db.close()
 
-        breaches = "\n".join(await store.check_places())
+        breaches = "\n".join(await store.queries.check_places())
 
-    for words in (
+    for text in (
         "stands in no place", "stands in ready and finished", "which is no job", "the unique key 'k'",
         "does not wait for any", "which is not final", "failed without a dead letter", "without a new job",
     ):  # fmt: skip
-        assert words in breaches
+        assert text in breaches
 
 
 def test_the_migrations_are_a_script_for_a_dba(sqlite_path: Path) -> None:

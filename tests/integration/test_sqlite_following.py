@@ -1,4 +1,4 @@
-"""What only SQLite's way of locks, watchers and dead workers has to prove."""
+"""Locks, events and dead workers as SQLite implements them."""
 
 import asyncio
 import os
@@ -14,14 +14,7 @@ from pathlib import Path
 
 import pytest
 import uuid_utils.compat
-
-from dutiful.core.job import NewJob
-from dutiful.duties import WorkerRecord
-from dutiful.locking import LockName
-from dutiful.stores import liveness
-from dutiful.stores.sqlite import SqliteStore
-from dutiful.stores.sqlite.driver import Driver
-from dutiful.testing.store_suite.builders import (
+from suite.builders import (
     ADA,
     BOB,
     EXPIRED,
@@ -38,7 +31,14 @@ from dutiful.testing.store_suite.builders import (
     start_one,
     token,
 )
-from dutiful.working import Completion
+
+from dutiful.core.job import NewJob
+from dutiful.store.claims import Completion
+from dutiful.store.locks import LockName
+from dutiful.store.workers import WorkerRecord
+from dutiful.stores import liveness
+from dutiful.stores.sqlite import SqliteStore
+from dutiful.stores.sqlite.engine.driver import Driver
 
 NAME = LockName("edition", 7)
 
@@ -61,110 +61,114 @@ def job_of_now() -> NewJob:
 
 
 @pytest.mark.req("D56")
-async def test_a_contender_that_asks_again_and_again_waits_for_no_writer(sqlite_path: Path) -> None:
+async def test_a_waiter_that_polls_for_a_lock_does_not_wait_for_a_writer(sqlite_path: Path) -> None:
     async with opened(sqlite_path, "sqlite3") as store:
         holder, contender = await start_one(store), await start_one(store)
-        assert await store.try_lock(token(holder), NAME, now=T0)
-        assert not await store.try_lock(token(contender), NAME, now=T0)
+        assert await store.locks.try_acquire(token(holder), NAME, now=T0)
+        assert not await store.locks.try_acquire(token(contender), NAME, now=T0)
         with closing(sqlite3.connect(sqlite_path)) as writer:
             writer.execute("BEGIN IMMEDIATE")
 
             for _ in range(20):
-                assert not await store.try_lock(token(contender), NAME, now=at(1))
-                assert await store.try_lock(token(holder), NAME, now=at(1))
+                assert not await store.locks.try_acquire(token(contender), NAME, now=at(1))
+                assert await store.locks.try_acquire(token(holder), NAME, now=at(1))
 
 
 async def test_a_claim_whose_lock_was_taken_over_is_rescued_as_any_other(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         holder = await start_one(store)
-        assert await store.try_lock(token(holder), NAME, now=T0)
+        assert await store.locks.try_acquire(token(holder), NAME, now=T0)
         contender = await start_one(store, now=at(EXPIRED))
-        assert await store.try_lock(token(contender), NAME, now=at(EXPIRED))
+        assert await store.locks.try_acquire(token(contender), NAME, now=at(EXPIRED))
 
         await crash(store)
 
         assert await outcomes(store, holder.job_id) == ["lost"]
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
 
 
-async def test_retention_clears_away_the_locks_of_the_dead(sqlite_path: Path) -> None:
+async def test_retention_deletes_the_locks_of_dead_workers(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         await enqueue(store, *(new_job() for _ in range(3)))
         holder, waiter, dead_waiter = await claim(store)
         for one in (holder, waiter, dead_waiter):
-            await store.try_lock(token(one), NAME, now=T0)
-        await store.try_lock(token(dead_waiter), LockName("project", 7), now=T0)
-        await store.complete([Completion(dead_waiter.job_id, dead_waiter.claim_id)], now=T0)
+            await store.locks.try_acquire(token(one), NAME, now=T0)
+        await store.locks.try_acquire(token(dead_waiter), LockName("project", 7), now=T0)
+        await store.claims.complete([Completion(dead_waiter.job_id, dead_waiter.claim_id)], now=T0)
 
-        await store.retain(timedelta(days=7), 10, None, now=at(1))
+        await store.retention.delete(timedelta(days=7), 10, None, now=at(1))
 
-        assert await store._read(lambda db: db.rows("SELECT job_id FROM dutiful_lock")) == [(holder.job_id.bytes,)]
-        assert await store._read(lambda db: db.rows("SELECT job_id FROM dutiful_lock_wait")) == [(waiter.job_id.bytes,)]
+        assert await store.engine.read(lambda db: db.rows("SELECT job_id FROM dutiful_lock")) == [
+            (holder.job_id.bytes,)
+        ]
+        assert await store.engine.read(lambda db: db.rows("SELECT job_id FROM dutiful_lock_wait")) == [
+            (waiter.job_id.bytes,)
+        ]
 
 
-# Watchers
+# Events
 
 
-async def test_a_transaction_of_the_users_that_stays_open_for_long_is_not_overlooked(sqlite_path: Path) -> None:
+async def test_a_users_transaction_that_stays_open_for_long_is_not_missed(sqlite_path: Path) -> None:
     async with opened(sqlite_path, "sqlite3") as store:
-        first = await store.stirred(None, 10)
+        first = await store.events.changes_since(None, 10)
         before, within = job_of_now(), job_of_now()
-        await store.insert([before])
+        await store.jobs.insert([before])
         with closing(sqlite3.connect(sqlite_path)) as own:
-            store.insert_within_sync(own, [within])
+            store.jobs.insert_within_sync(own, [within])
             began = datetime.now(UTC)
-            looked = await store.stirred(first.until, 10)
+            looked = await store.events.changes_since(first.until, 10)
             while datetime.now(UTC) - began < timedelta(seconds=0.3):
                 await asyncio.sleep(0.05)
-                looked = await store.stirred(looked.until, 10)
+                looked = await store.events.changes_since(looked.until, 10)
             own.commit()
 
-        looked = await store.stirred(looked.until, 10)
+        looked = await store.events.changes_since(looked.until, 10)
 
-        assert within.id in {stir.job_id for stir in looked.stirs}
+        assert within.id in {change.job_id for change in looked.changes}
 
 
-async def test_what_was_seen_is_not_read_again_for_ever(sqlite_path: Path) -> None:
+async def test_known_changes_are_not_read_again_for_ever(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        first = await store.stirred(None, 10)
-        await store.insert([job_of_now() for _ in range(50)])
-        await asyncio.sleep(0.15)  # longer than a look reaches back
+        first = await store.events.changes_since(None, 10)
+        await store.jobs.insert([job_of_now() for _ in range(50)])
+        await asyncio.sleep(0.15)  # longer than a call reaches back
         last = job_of_now()
-        await store.insert([last])
+        await store.jobs.insert([last])
 
-        seen = await store.stirred(first.until, 1000)
-        again = await store.stirred(seen.until, 1000)
+        seen = await store.events.changes_since(first.until, 1000)
+        again = await store.events.changes_since(seen.until, 1000)
 
-        assert len(seen.stirs) == 51
-        assert [stir.job_id for stir in again.stirs] == [last.id]
+        assert len(seen.changes) == 51
+        assert [change.job_id for change in again.changes] == [last.id]
 
 
 # Webhooks
 
 
-async def test_a_post_that_a_stopped_leader_leaves_lying_is_seen_to_by_others(sqlite_path: Path) -> None:
+async def test_a_post_that_a_stopped_leader_left_is_sent_by_others(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as leader, opened(sqlite_path) as other:
-        assert (await leader.survey(ADA, LEASE, now=T0)).leading
+        assert (await leader.leadership.survey(ADA, LEASE, now=T0)).leading
         job_id = await enqueue_one(leader, options='{"webhook": {"url": "https://example.org/hook"}}')
-        await leader.cancel(job_id, "no use", now=T0)
+        await leader.control.cancel(job_id, "no use", now=T0)
 
-        soon, late = [await other.survey(BOB, LEASE, now=at(seconds)) for seconds in (1, 6)]
+        soon, late = [await other.leadership.survey(BOB, LEASE, now=at(seconds)) for seconds in (1, 6)]
 
         assert (soon.next_post_at, soon.leading, late.leading) == (T0, False, True)
 
 
-# The dead
+# Dead workers
 
 
 async def sign_in(store: SqliteStore, pid: int) -> None:
     worker = WorkerRecord(
         id=ADA, name="ada", host=socket.gethostname(), pid=pid, started_at=T0, seen_at=T0, lanes={}, kinds=[]
     )
-    await store.beat(worker, LEASE)
+    await store.workers.heartbeat(worker, LEASE)
 
 
 async def say_it_started(store: SqliteStore, mark: str) -> None:
-    await store._write(lambda db: db.run("UPDATE dutiful_worker SET process_started = ?", (mark,)))
+    await store.engine.write(lambda db: db.run("UPDATE dutiful_worker SET process_started = ?", (mark,)))
 
 
 def until_it_has_ended(pid: int) -> None:
@@ -174,20 +178,20 @@ def until_it_has_ended(pid: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="/proc is Linux's")
 @pytest.mark.req("J6")
-async def test_a_process_that_was_killed_is_dead_before_its_parent_takes_note(sqlite_path: Path) -> None:
+async def test_a_killed_process_is_dead_before_its_parent_has_waited_for_it(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        # A shell that becomes another program while it has a child: that one never asks what became of the child.
+        # A shell that execs another program while it has a child; that program never waits for the child.
         careless = await asyncio.create_subprocess_shell("sleep 60 & echo $!; exec sleep 60", stdout=PIPE)
         assert careless.stdout is not None
         pid = int(await careless.stdout.readline())
         await sign_in(store, pid)
         claimed = await start_one(store)
-        assert await store.orphans() == []
+        assert await store.claims.orphans() == []
 
         os.kill(pid, signal.SIGKILL)
         await asyncio.to_thread(until_it_has_ended, pid)
 
-        assert [orphan.job_id for orphan in await store.orphans()] == [claimed.job_id]
+        assert [orphan.job_id for orphan in await store.claims.orphans()] == [claimed.job_id]
         careless.kill()
         await careless.wait()
 
@@ -202,17 +206,17 @@ async def test_a_worker_in_another_container_of_the_same_host_name_is_not_taken_
         boot, pids, ticks = started.split(" ")
 
         await say_it_started(store, f"{boot} pid:[1] {ticks}1")
-        assert await store.orphans() == []
+        assert await store.claims.orphans() == []
         await say_it_started(store, f"{boot} {pids} {ticks}1")  # another process has this pid now
-        assert [orphan.job_id for orphan in await store.orphans()] == [claimed.job_id]
+        assert [orphan.job_id for orphan in await store.claims.orphans()] == [claimed.job_id]
         await say_it_started(store, f"before-the-reboot pid:[1] {ticks}")
-        assert [orphan.job_id for orphan in await store.orphans()] == [claimed.job_id]
+        assert [orphan.job_id for orphan in await store.claims.orphans()] == [claimed.job_id]
 
 
 async def test_a_worker_that_is_not_on_the_list_is_not_taken_for_dead(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         await start_one(store)
         await sign_in(store, os.getpid())
-        await store.leave(ADA)
+        await store.workers.remove(ADA)
 
-        assert await store.orphans() == []
+        assert await store.claims.orphans() == []

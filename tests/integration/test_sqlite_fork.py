@@ -17,7 +17,7 @@ import uuid_utils.compat
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import NewJob
-from dutiful.reading import JobFilter
+from dutiful.store.queries import JobFilter
 from dutiful.stores.sqlite import SqliteStore
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -35,7 +35,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def in_a_process_of_its_own(target: Any, path: Path) -> Any:
-    """What `target` sends; it forks, which the test runner with its threads should not."""
+    """What `target` sends; it forks, which the test runner should not do because it has threads."""
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=in_a_group_of_its_own, args=(target, theirs, path))
     process.start()
@@ -72,26 +72,26 @@ def forked(work: Any) -> int:
 def use_the_store_of_the_parent(pipe: Pipe, path: Path) -> None:
     store = SqliteStore(path)
     run(store.open())
-    run(store.insert([new_job()]))
+    run(store.jobs.insert([new_job()]))
 
     def in_child() -> None:
         try:
-            run(store.insert([new_job()]))
+            run(store.jobs.insert([new_job()]))
         except StoreUnavailable as error:
             assert "call open() in the child" in str(error)
         else:
             raise AssertionError("the child used its parent's store")
         run(store.open())
-        run(store.insert([new_job()]))
+        run(store.jobs.insert([new_job()]))
         run(store.close())
 
     status = forked(in_child)
-    run(store.insert([new_job()]))
-    pipe.send((status, len(run(store.jobs(JobFilter()))), run(store.check_places())))
+    run(store.jobs.insert([new_job()]))
+    pipe.send((status, len(run(store.queries.jobs(JobFilter()))), run(store.queries.check_places())))
     run(store.close())
 
 
-def test_a_forked_child_is_told_to_open_the_store_and_then_can_work(sqlite_path: Path) -> None:
+def test_a_forked_child_must_open_the_store_again_and_then_can_work(sqlite_path: Path) -> None:
     assert in_a_process_of_its_own(use_the_store_of_the_parent, sqlite_path) == (0, 3, [])
 
 
@@ -104,7 +104,7 @@ def fork_while_writing(pipe: Pipe, path: Path) -> None:
     async def write() -> None:
         while not enough.is_set():
             jobs = [new_job() for _ in range(50)]
-            await store.insert(jobs)
+            await store.jobs.insert(jobs)
             ours.extend(job.id for job in jobs)
 
     writer = threading.Thread(target=run, args=(write(),))
@@ -112,25 +112,25 @@ def fork_while_writing(pipe: Pipe, path: Path) -> None:
 
     def in_child() -> None:
         run(store.open())
-        run(store.insert([new_job()]))
+        run(store.jobs.insert([new_job()]))
         run(store.close())
 
     statuses = [forked(in_child) for _ in range(20)]
     enough.set()
     writer.join()
-    found = {record.id for record in run(store.jobs(JobFilter(limit=1_000_000)))}
-    pipe.send((statuses, set(ours) <= found, len(found) - len(ours), run(store.check_places())))
+    found = {record.id for record in run(store.queries.jobs(JobFilter(limit=1_000_000)))}
+    pipe.send((statuses, set(ours) <= found, len(found) - len(ours), run(store.queries.check_places())))
     run(store.close())
 
 
-def test_forks_amid_transactions_lose_nothing_and_hang_nobody(sqlite_path: Path) -> None:
+def test_forks_during_transactions_lose_nothing_and_block_no_process(sqlite_path: Path) -> None:
     assert in_a_process_of_its_own(fork_while_writing, sqlite_path) == ([0] * 20, True, 20, [])
 
 
 def outlive_the_parent(pipe: Pipe, path: Path) -> None:
     store = SqliteStore(path)
     run(store.open())
-    leading = run(store.survey(ADA, TTL)).leading
+    leading = run(store.leadership.survey(ADA, TTL)).leading
     pid = os.fork()
     if pid == 0:
         signal.pause()
@@ -146,13 +146,13 @@ async def test_the_child_of_a_dead_leader_does_not_hold_its_place(sqlite_path: P
     assert leading
     store = SqliteStore(sqlite_path)
     await store.open()
-    assert not (await store.survey(BOB, TTL)).leading
+    assert not (await store.leadership.survey(BOB, TTL)).leading
 
     process.kill()
     process.join()
     try:
-        os.kill(orphan, 0)  # It lives, and holds what it has inherited.
-        assert (await store.survey(BOB, TTL)).leading
+        os.kill(orphan, 0)  # It runs, and holds its inherited file descriptors.
+        assert (await store.leadership.survey(BOB, TTL)).leading
     finally:
         os.kill(orphan, signal.SIGKILL)
     await store.close()

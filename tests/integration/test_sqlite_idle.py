@@ -19,10 +19,10 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.job import NewJob, Token
-from dutiful.duties import WorkerRecord
+from dutiful.store.claims import ClaimRequest, QueueLevel
+from dutiful.store.workers import LaneRecord, WorkerRecord
 from dutiful.stores.liveness import HOST
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.working import Ask, Line
 
 SPAWN = multiprocessing.get_context("spawn")
 ADA = UUID(int=0xADA)
@@ -31,36 +31,38 @@ ROUNDS = 50
 
 
 def idle(pipe: Pipe, path: Path) -> None:
-    """All that an idle worker asks again and again, `ROUNDS` times at each word from the test."""
+    """All that an idle worker does repeatedly, `ROUNDS` times at each message of the test."""
 
     async def main() -> None:
         store = SqliteStore(path)
         await store.open()
         started = datetime.now(UTC)
-        keeper = store.keeper()
+        renewer = store.claims.renewer()
         token = Token(UUID(int=1), 1)
 
         async def ask_everything() -> None:
             worker = WorkerRecord(
                 id=ADA, name="ada", host=HOST, pid=os.getpid(), started_at=started, seen_at=datetime.now(UTC),
-                lanes={"general": {"slots": 5, "queues": ["*"], "busy": 0}}, kinds=["greet"],
+                lanes={"general": LaneRecord(slots=5, queues=("*",))}, kinds=["greet"],
             )  # fmt: skip
             await store.data_version()
-            await store.peek(["greet"])
-            await store.claim(Ask(ADA, "general", [Line("default", 100)], ["greet"], 10, LEASE, suspects=1))
-            await store.survey(ADA, TTL)
-            await store.sweep(100)
-            await store.lapsed(100)
-            await store.beat(worker, TTL)
-            await store.listened()
-            await store.untold(10)
-            await store.orphans()
-            await store.retain(TTL, 100, None)
-            await asyncio.to_thread(keeper.check, [token])
+            await store.claims.peek(["greet"])
+            await store.claims.claim(
+                ClaimRequest(ADA, "general", [QueueLevel("default", 100)], ["greet"], 10, LEASE, suspects=1)
+            )
+            await store.leadership.survey(ADA, TTL)
+            await store.promotion.sweep(100)
+            await store.claims.expired(100)
+            await store.workers.heartbeat(worker, TTL)
+            await store.events.has_listeners()
+            await store.retention.unsent(10)
+            await store.claims.orphans()
+            await store.retention.delete(TTL, 100, None)
+            await asyncio.to_thread(renewer.check, [token])
 
-        await store.insert([NewJob(uuid_utils.compat.uuid7(), "greet", "default", "{}", delay=timedelta(days=1))])
+        await store.jobs.insert([NewJob(uuid_utils.compat.uuid7(), "greet", "default", "{}", delay=timedelta(days=1))])
         await ask_everything()
-        await ask_everything()  # Once more, for the first time wrote down that this worker is there and leads.
+        await ask_everything()  # Once more, because the first round wrote that this worker is present and leads.
         while True:
             pipe.send("rested")
             pipe.recv()
@@ -96,7 +98,7 @@ def test_an_idle_worker_writes_nothing(sqlite_path: Path) -> None:
 
 
 def written_bytes(pid: int) -> int:
-    """What the process gave to the disk, or to its cache."""
+    """How many bytes the process wrote to the disk or to its cache."""
     counters = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     return int(counters["write_bytes"])
 

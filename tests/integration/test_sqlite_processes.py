@@ -18,12 +18,14 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.job import NewJob, Token
-from dutiful.duties import Process, WorkerRecord
+from dutiful.store.claims import ClaimRequest, QueueLevel
+from dutiful.store.workers import Process, WorkerRecord
 from dutiful.stores.liveness import HOST
-from dutiful.stores.sqlite import SqliteStore, intake, schema
-from dutiful.stores.sqlite.driver import Connection
-from dutiful.stores.sqlite.lock import WriteLock
-from dutiful.working import Ask, Line
+from dutiful.stores.sqlite import SqliteStore
+from dutiful.stores.sqlite import jobs as sqlite_jobs
+from dutiful.stores.sqlite.engine import schema
+from dutiful.stores.sqlite.engine.driver import Connection
+from dutiful.stores.sqlite.engine.file_lock import WriteLock
 
 SPAWN = multiprocessing.get_context("spawn")
 LEASE = timedelta(seconds=60)
@@ -51,7 +53,7 @@ async def opened(path: Path) -> AsyncIterator[SqliteStore]:
 
 @contextmanager
 def child(target: Any, *args: Any) -> Iterator[tuple[SpawnProcess, Pipe]]:
-    """Another process, which gets our end of a pipe as its first argument and is gone at the end."""
+    """Another process, which gets one end of a pipe as its first argument and ends with the block."""
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=target, args=(theirs, *args))
     process.start()
@@ -65,15 +67,15 @@ def child(target: Any, *args: Any) -> Iterator[tuple[SpawnProcess, Pipe]]:
 
 async def all_ids(store: SqliteStore) -> set[UUID]:
     """The ids of all jobs that wait to be claimed."""
-    ask = Ask(ADA, "all", [Line("default", 100)], ["greet"], 1_000_000, LEASE)
-    return {claim.job_id for claim in await store.claim(ask)}
+    ask = ClaimRequest(ADA, "all", [QueueLevel("default", 100)], ["greet"], 1_000_000, LEASE)
+    return {claim.job_id for claim in await store.claims.claim(ask)}
 
 
 # A killed writer
 
 
 def stop_before_the_commit(pipe: Pipe, path: Path) -> None:
-    insert = intake.insert
+    insert = sqlite_jobs.insert
 
     def stuck(db: Connection, jobs: Sequence[NewJob], now: int) -> Any:
         insert(db, jobs, now)
@@ -82,71 +84,71 @@ def stop_before_the_commit(pipe: Pipe, path: Path) -> None:
 
     async def main() -> None:
         async with opened(path) as store:
-            intake.insert = stuck
-            await store.insert(new_jobs(1000))
+            sqlite_jobs.insert = stuck
+            await store.jobs.insert(new_jobs(1000))
 
     asyncio.run(main())
 
 
-async def test_a_process_killed_in_its_transaction_leaves_nothing_behind_and_others_go_on(sqlite_path: Path) -> None:
+async def test_a_process_killed_in_its_transaction_leaves_nothing_behind_and_others_continue(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         with child(stop_before_the_commit, sqlite_path) as (process, pipe):
             assert pipe.recv() == "inside"
-            waiting = asyncio.create_task(store.insert(ours := new_jobs(3)))
+            waiting = asyncio.create_task(store.jobs.insert(ours := new_jobs(3)))
             process.kill()
             await waiting
 
         assert await all_ids(store) == {job.id for job in ours}
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
 
 
 def write_flat_out(pipe: Pipe, path: Path) -> None:
-    """Enqueue without end, and tell of every batch before and after."""
+    """Enqueue without end, and send a message before and after every batch."""
 
     async def main() -> None:
         async with opened(path) as store:
             while True:
                 jobs = new_jobs(20)
-                pipe.send(("asked", [job.id for job in jobs]))
-                await store.insert(jobs)
+                pipe.send(("begun", [job.id for job in jobs]))
+                await store.jobs.insert(jobs)
                 pipe.send(("acknowledged", None))
 
     asyncio.run(main())
 
 
-async def test_what_was_acknowledged_outlives_any_number_of_killed_writers(sqlite_path: Path) -> None:
+async def test_acknowledged_jobs_survive_any_number_of_killed_writers(sqlite_path: Path) -> None:
     acknowledged: set[UUID] = set()
     unsure: list[set[UUID]] = []
     for rounds in (1, 7, 20):
         with child(write_flat_out, sqlite_path) as (process, pipe):
             for _ in range(rounds):
-                word, ids = pipe.recv()
-                asked = set(ids)
-                assert word == "asked"
+                step, ids = pipe.recv()
+                begun = set(ids)
+                assert step == "begun"
                 assert pipe.recv() == ("acknowledged", None)
-                acknowledged |= asked
+                acknowledged |= begun
             process.kill()
             process.join()
-            # What was still in the pipe tells of batches that may have been committed without a word.
+            # Messages that are still in the pipe are of batches that may have been committed.
             while pipe.poll():
                 try:
-                    word, ids = pipe.recv()
+                    step, ids = pipe.recv()
                 except EOFError:
                     break
-                if word == "asked":
+                if step == "begun":
                     unsure.append(set(ids))
                 else:
                     acknowledged |= unsure.pop()
 
     async with opened(sqlite_path) as store:
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
         found = await all_ids(store)
     assert acknowledged <= found
     assert all(batch <= found or not batch & found for batch in unsure), "a batch is stored whole or not at all"
     assert found == acknowledged.union(*(batch & found for batch in unsure))
 
 
-# A writer that never rests
+# A writer without pauses
 
 
 def hold_the_lock_again_and_again(pipe: Pipe, path: Path, taken: Any) -> None:
@@ -156,10 +158,10 @@ def hold_the_lock_again_and_again(pipe: Pipe, path: Path, taken: Any) -> None:
     while True:
         with lock:
             taken.value += 1
-            time.sleep(0.005)  # what a large commit takes
+            time.sleep(0.005)  # as long as a large commit
 
 
-def test_a_process_that_always_wants_the_lock_lets_others_have_their_turn(sqlite_path: Path) -> None:
+def test_a_process_that_always_wants_the_lock_does_not_starve_others(sqlite_path: Path) -> None:
     taken = SPAWN.Value("q", 0)
     lock = WriteLock(str(sqlite_path), 60)
     lock.open()
@@ -175,7 +177,7 @@ def test_a_process_that_always_wants_the_lock_lets_others_have_their_turn(sqlite
                 while_we_waited += taken.value - before
     lock.close()
 
-    # Two for each of our turns: the one under way, and one that began before we stood in the turnstile.
+    # Two for each of our turns: the current one, and one that began before we were in the queue for the lock.
     assert while_we_waited <= 60
 
 
@@ -183,33 +185,33 @@ def flood(pipe: Pipe, path: Path, commits: Any) -> None:
     async def main() -> None:
         async with opened(path) as store:
             while True:
-                await store.insert(new_jobs(200))
+                await store.jobs.insert(new_jobs(200))
                 commits.value += 1
 
     asyncio.run(main())
 
 
-async def test_a_keeper_renews_while_another_process_and_its_own_write_without_rest(sqlite_path: Path) -> None:
+async def test_a_renewer_renews_while_another_process_and_its_own_write_all_the_time(sqlite_path: Path) -> None:
     commits = SPAWN.Value("q", 0)
     async with opened(sqlite_path) as store:
-        await store.insert(new_jobs(5))
-        claims = await store.claim(Ask(ADA, "lane", [Line("default", 100)], ["greet"], 5, LEASE))
+        await store.jobs.insert(new_jobs(5))
+        claims = await store.claims.claim(ClaimRequest(ADA, "lane", [QueueLevel("default", 100)], ["greet"], 5, LEASE))
         tokens = [Token(claim.job_id, claim.claim_id) for claim in claims]
-        keeper = store.keeper()
+        renewer = store.claims.renewer()
         with child(flood, sqlite_path, commits):
             ours = asyncio.create_task(_flood_ourselves(store))
             while commits.value < 100:
-                renewal = await asyncio.to_thread(keeper.renew, tokens, LEASE)
+                renewal = await asyncio.to_thread(renewer.renew, tokens, LEASE)
                 assert not renewal.lost
-                assert await store.lapsed(10) == []
+                assert await store.claims.expired(10) == []
             ours.cancel()
-        keeper.close()
-        assert await store.check_places() == []
+        renewer.close()
+        assert await store.queries.check_places() == []
 
 
 async def _flood_ourselves(store: SqliteStore) -> None:
     while True:
-        await store.insert(new_jobs(200))
+        await store.jobs.insert(new_jobs(200))
 
 
 def stop_with_the_lock(pipe: Pipe, path: Path) -> None:
@@ -220,21 +222,21 @@ def stop_with_the_lock(pipe: Pipe, path: Path) -> None:
         time.sleep(3600)
 
 
-async def test_a_process_that_was_stopped_with_the_lock_is_an_error_and_not_a_silence(sqlite_path: Path) -> None:
+async def test_a_process_stopped_with_the_lock_is_an_error_and_not_a_hang(sqlite_path: Path) -> None:
     from dutiful.core.errors import StoreUnavailable
 
     store = SqliteStore(sqlite_path, busy_timeout=timedelta(milliseconds=50))
     await store.open()
     with child(stop_with_the_lock, sqlite_path) as (process, pipe):
         assert pipe.recv() == "holding"
-        waiting = [asyncio.create_task(store.insert([new_job()])) for _ in range(5)]
+        waiting = [asyncio.create_task(store.jobs.insert([new_job()])) for _ in range(5)]
         for task in waiting:
             with pytest.raises(StoreUnavailable, match="another process has been writing"):
                 await task
         process.kill()
         process.join()
 
-        await store.insert([new_job()])
+        await store.jobs.insert([new_job()])
     await store.close()
 
 
@@ -245,7 +247,7 @@ def open_at_once(pipe: Pipe, path: Path, start: Any) -> None:
     async def main() -> None:
         start.wait()
         async with opened(path) as store:
-            await store.insert([new_job()])
+            await store.jobs.insert([new_job()])
         pipe.send("done")
 
     asyncio.run(main())
@@ -260,7 +262,7 @@ async def test_processes_that_open_a_new_file_at_once_migrate_it_once(sqlite_pat
     async with opened(sqlite_path) as store:
         assert await store.migrate() == []
         assert len(await all_ids(store)) == 4
-        assert await store.check_places() == []
+        assert await store.queries.check_places() == []
 
 
 def stop_half_way_through_a_migration(pipe: Pipe, path: Path) -> None:
@@ -283,8 +285,8 @@ async def test_a_migration_that_was_killed_half_way_is_run_again(sqlite_path: Pa
 
     async with opened(sqlite_path) as store:
         assert await store.migrate() == []
-        await store.insert([new_job()])
-        assert (await store.health())["schema_version"] == schema.SCHEMA_VERSION
+        await store.jobs.insert([new_job()])
+        assert (await store.queries.health())["schema_version"] == schema.SCHEMA_VERSION
 
 
 # Leadership and liveness
@@ -297,8 +299,8 @@ def lead(pipe: Pipe, path: Path) -> None:
                 id=ADA, name="ada", host=HOST, pid=os.getpid(), started_at=new_time(), seen_at=new_time(), lanes={},
                 kinds=[],
             )  # fmt: skip
-            await store.beat(worker, timedelta(0))
-            pipe.send((await store.survey(ADA, TTL)).leading)
+            await store.workers.heartbeat(worker, timedelta(0))
+            pipe.send((await store.leadership.survey(ADA, TTL)).leading)
             pipe.recv()
 
     asyncio.run(main())
@@ -310,67 +312,69 @@ def new_time() -> Any:
     return datetime.now(UTC)
 
 
-async def test_the_death_of_a_leader_frees_its_place_at_once(sqlite_path: Path) -> None:
+async def test_a_killed_leader_is_replaced_at_once(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         with child(lead, sqlite_path) as (process, pipe):
             assert pipe.recv()
-            assert not (await store.survey(BOB, TTL)).leading
+            assert not (await store.leadership.survey(BOB, TTL)).leading
             process.kill()
             process.join()
 
-            assert (await store.survey(BOB, TTL)).leading
+            assert (await store.leadership.survey(BOB, TTL)).leading
 
 
-async def test_a_leader_that_was_stopped_stalls_nobody(sqlite_path: Path) -> None:
+async def test_a_stopped_leader_blocks_no_process(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         with child(lead, sqlite_path) as (process, pipe):
             assert pipe.recv()
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
             due = new_time() + timedelta(hours=1)
-            await store.insert([new_job(run_at=due)])
+            await store.jobs.insert([new_job(run_at=due)])
 
-            assert not (await store.survey(BOB, TTL, now=due + timedelta(seconds=1))).leading
-            assert (await store.survey(BOB, TTL, now=due + timedelta(seconds=6))).leading
-            assert [worker.process for worker in await store.workers()] == [Process.STOPPED]
+            assert not (await store.leadership.survey(BOB, TTL, now=due + timedelta(seconds=1))).leading
+            assert (await store.leadership.survey(BOB, TTL, now=due + timedelta(seconds=6))).leading
+            assert [worker.process for worker in await store.workers.all()] == [Process.STOPPED]
 
 
-async def test_who_stands_in_for_a_stopped_leader_is_not_late_each_time_anew(sqlite_path: Path) -> None:
+async def test_the_substitute_of_a_stopped_leader_is_not_late_each_time(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         with child(lead, sqlite_path) as (process, pipe):
             assert pipe.recv()
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
             due = new_time() + timedelta(hours=1)
-            await store.insert([new_job(run_at=due)])
-            assert (await store.survey(BOB, TTL, now=due + timedelta(seconds=6))).leading
-            await store.promote(10, now=due + timedelta(seconds=6))
+            await store.jobs.insert([new_job(run_at=due)])
+            assert (await store.leadership.survey(BOB, TTL, now=due + timedelta(seconds=6))).leading
+            await store.promotion.promote(10, now=due + timedelta(seconds=6))
 
-            assert (await store.survey(BOB, TTL, now=due + timedelta(seconds=7))).leading, "nothing is overdue now"
+            assert (await store.leadership.survey(BOB, TTL, now=due + timedelta(seconds=7))).leading, (
+                "nothing is overdue now"
+            )
             later = due + timedelta(minutes=1)
-            assert not (await store.survey(BOB, TTL, now=later)).leading, "and then the leader may be back"
+            assert not (await store.leadership.survey(BOB, TTL, now=later)).leading, "and then the leader may be back"
 
 
-async def test_a_worker_lives_as_long_as_its_process_however_long_it_is_silent(sqlite_path: Path) -> None:
+async def test_a_worker_is_alive_as_long_as_its_process_however_long_it_is_silent(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         with child(lead, sqlite_path) as (process, pipe):
             assert pipe.recv()
-            assert [worker.alive for worker in await store.workers()] == [True]
+            assert [worker.alive for worker in await store.workers.all()] == [True]
             process.kill()
             process.join()
 
-            assert [worker.alive for worker in await store.workers()] == [False]
+            assert [worker.alive for worker in await store.workers.all()] == [False]
 
 
 # Other processes' commits
 
 
-def insert_when_told(pipe: Pipe, path: Path) -> None:
+def insert_on_message(pipe: Pipe, path: Path) -> None:
     async def main() -> None:
         async with opened(path) as store:
             pipe.send("open")
             while pipe.recv():
-                await store.insert([new_job()])
+                await store.jobs.insert([new_job()])
                 pipe.send("inserted")
 
     asyncio.run(main())
@@ -378,10 +382,10 @@ def insert_when_told(pipe: Pipe, path: Path) -> None:
 
 async def test_the_data_version_changes_with_another_process_commit_and_not_with_our_own(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        with child(insert_when_told, sqlite_path) as (_, pipe):
+        with child(insert_on_message, sqlite_path) as (_, pipe):
             assert pipe.recv() == "open"
             before = await store.data_version()
-            await store.insert([new_job()])
+            await store.jobs.insert([new_job()])
             assert await store.data_version() == before
 
             pipe.send(True)

@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from dutiful.core.errors import ClaimLost, StoreUnavailable, UsageError
 from dutiful.core.job import Insertion, NewJob, Token, Unique
-from dutiful.core.transitions import State
+from dutiful.core.states import State
+from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.working import Ask, Line
 
 LEASE = timedelta(seconds=60)
 ADA = UUID(int=0xADA)
@@ -50,43 +50,43 @@ async def test_the_users_commit_stores_the_job(store: SqliteStore, connection: s
     connection.execute("CREATE TABLE note (text TEXT)")
     connection.execute("INSERT INTO note VALUES ('hello')")
 
-    (inserted,) = store.insert_within_sync(connection, [job := new_job()])
+    (inserted,) = store.jobs.insert_within_sync(connection, [job := new_job()])
 
     assert (inserted.job_id, inserted.insertion) == (job.id, Insertion.MADE)
-    assert await store.find(job.id) is None
+    assert await store.queries.job(job.id) is None
     connection.commit()
-    assert await store.find(job.id) is not None
-    assert await store.check_places() == []
+    assert await store.queries.job(job.id) is not None
+    assert await store.queries.check_places() == []
 
 
 async def test_the_users_rollback_takes_the_job_back(store: SqliteStore, connection: sqlite3.Connection) -> None:
-    store.insert_within_sync(connection, [job := new_job()])
+    store.jobs.insert_within_sync(connection, [job := new_job()])
 
     connection.rollback()
 
-    assert await store.find(job.id) is None
-    assert await store.check_places() == []
+    assert await store.queries.job(job.id) is None
+    assert await store.queries.check_places() == []
 
 
 async def test_a_refused_job_leaves_the_users_transaction_usable(
     store: SqliteStore, connection: sqlite3.Connection
 ) -> None:
-    store.insert_within_sync(connection, [job := new_job()])
-    with pytest.raises(UsageError, match="does not exist"):
-        store.insert_within_sync(connection, [new_job(), new_job(depends_on=(UUID(int=1),))])
+    store.jobs.insert_within_sync(connection, [job := new_job()])
+    with pytest.raises(UsageError, match="there is no job"):
+        store.jobs.insert_within_sync(connection, [new_job(), new_job(depends_on=(UUID(int=1),))])
     connection.commit()
 
-    assert await store.find(job.id) is not None
-    assert (await store.stats(LEASE)).live["ready"] == 1
+    assert await store.queries.job(job.id) is not None
+    assert (await store.queries.stats(LEASE)).live["ready"] == 1
 
 
 async def test_a_connection_that_commits_by_itself_stores_the_job_whole(store: SqliteStore, sqlite_path: Path) -> None:
     connection = sqlite3.connect(sqlite_path, isolation_level=None)
 
-    store.insert_within_sync(connection, [job := new_job()])
+    store.jobs.insert_within_sync(connection, [job := new_job()])
 
     assert not connection.in_transaction
-    assert await store.find(job.id) is not None
+    assert await store.queries.job(job.id) is not None
     connection.close()
 
 
@@ -94,8 +94,8 @@ async def test_rows_may_come_in_any_shape(store: SqliteStore, connection: sqlite
     connection.row_factory = lambda cursor, row: {"the first column": row[0]}
     unique = Unique("k")
 
-    (first,) = store.insert_within_sync(connection, [new_job(unique=unique)])
-    (second,) = store.insert_within_sync(connection, [new_job(unique=unique)])
+    (first,) = store.jobs.insert_within_sync(connection, [new_job(unique=unique)])
+    (second,) = store.jobs.insert_within_sync(connection, [new_job(unique=unique)])
     connection.commit()
 
     assert (second.job_id, second.insertion) == (first.job_id, Insertion.EXISTING)
@@ -104,17 +104,17 @@ async def test_rows_may_come_in_any_shape(store: SqliteStore, connection: sqlite
 async def test_an_sqlalchemy_session_carries_the_job(store: SqliteStore, sqlite_path: Path) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{sqlite_path}")
     with Session(engine) as session:
-        store.insert_within_sync(session, [kept := new_job()])
+        store.jobs.insert_within_sync(session, [kept := new_job()])
         session.commit()
-        store.insert_within_sync(session, [dropped := new_job()])
+        store.jobs.insert_within_sync(session, [dropped := new_job()])
         session.rollback()
     with engine.begin() as bound:
-        store.insert_within_sync(bound, [third := new_job()])
+        store.jobs.insert_within_sync(bound, [third := new_job()])
     engine.dispose()
 
-    assert await store.find(kept.id) is not None
-    assert await store.find(dropped.id) is None
-    assert await store.find(third.id) is not None
+    assert await store.queries.job(kept.id) is not None
+    assert await store.queries.job(dropped.id) is None
+    assert await store.queries.job(third.id) is not None
 
 
 async def test_a_django_connection_carries_the_job(store: SqliteStore, sqlite_path: Path) -> None:
@@ -129,26 +129,26 @@ async def test_a_django_connection_carries_the_job(store: SqliteStore, sqlite_pa
         connection = handler["default"]
         kept, dropped = new_job(), new_job()
         connection.set_autocommit(False)
-        store.insert_within_sync(connection, [kept])
+        store.jobs.insert_within_sync(connection, [kept])
         connection.commit()
-        store.insert_within_sync(connection, [dropped])
+        store.jobs.insert_within_sync(connection, [dropped])
         connection.rollback()
         connection.close()
         return kept, dropped
 
     kept, dropped = await asyncio.to_thread(in_django)
 
-    assert await store.find(kept.id) is not None
-    assert await store.find(dropped.id) is None
+    assert await store.queries.job(kept.id) is not None
+    assert await store.queries.job(dropped.id) is None
 
 
 async def test_a_job_is_completed_by_the_users_commit(store: SqliteStore, connection: sqlite3.Connection) -> None:
     token = await started(store)
 
-    store.complete_within_sync(connection, token, '"sent"')
+    store.claims.complete_within_sync(connection, token, '"sent"')
     connection.commit()
 
-    record = await store.find(token.job_id)
+    record = await store.queries.job(token.job_id)
     assert record is not None
     assert (record.state, record.result) == (State.COMPLETED, "sent")
 
@@ -157,17 +157,17 @@ async def test_a_lost_claim_cannot_be_completed_within(store: SqliteStore, conne
     token = await started(store)
 
     with pytest.raises(ClaimLost):
-        store.complete_within_sync(connection, Token(token.job_id, token.claim_id + 1), None)
+        store.claims.complete_within_sync(connection, Token(token.job_id, token.claim_id + 1), None)
     connection.commit()
 
-    record = await store.find(token.job_id)
+    record = await store.queries.job(token.job_id)
     assert record is not None
     assert record.state is State.RUNNING
 
 
 async def started(store: SqliteStore) -> Token:
-    await store.insert([new_job()])
-    (claim,) = await store.claim(Ask(ADA, "lane", [Line("default", 100)], ["greet"], 1, LEASE))
+    await store.jobs.insert([new_job()])
+    (claim,) = await store.claims.claim(ClaimRequest(ADA, "lane", [QueueLevel("default", 100)], ["greet"], 1, LEASE))
     return Token(claim.job_id, claim.claim_id)
 
 
@@ -179,13 +179,13 @@ async def test_another_writers_transaction_is_an_error_that_passes(
     other.execute("BEGIN IMMEDIATE")
 
     with pytest.raises(StoreUnavailable, match="kept the database locked"):
-        store.insert_within_sync(connection, [job := new_job()])
+        store.jobs.insert_within_sync(connection, [job := new_job()])
     other.execute("ROLLBACK")
     other.close()
-    store.insert_within_sync(connection, [job])
+    store.jobs.insert_within_sync(connection, [job])
     connection.commit()
 
-    assert await store.find(job.id) is not None
+    assert await store.queries.job(job.id) is not None
 
 
 # What is refused
@@ -195,20 +195,20 @@ async def test_a_connection_to_another_file_is_refused(store: SqliteStore, tmp_p
     for elsewhere in (tmp_path / "other.db", Path(":memory:")):
         connection = sqlite3.connect(elsewhere)
         with pytest.raises(UsageError, match="but this connection is to"):
-            store.insert_within_sync(connection, [new_job()])
+            store.jobs.insert_within_sync(connection, [new_job()])
         connection.close()
 
 
 async def test_what_is_no_connection_is_refused(store: SqliteStore) -> None:
     with pytest.raises(UsageError, match="is no connection to SQLite"):
-        store.insert_within_sync("sqlite:///jobs.db", [new_job()])
+        store.jobs.insert_within_sync("sqlite:///jobs.db", [new_job()])
 
 
 async def test_an_asyncio_session_is_refused_with_the_way_out(store: SqliteStore) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession
 
     with pytest.raises(UsageError, match="run_sync"):
-        await store.insert_within(AsyncSession(), [new_job()])
+        await store.jobs.insert_within(AsyncSession(), [new_job()])
 
 
 @pytest.mark.parametrize("kind", ["sqlite3", "sqlalchemy", "django"])
@@ -228,9 +228,9 @@ def test_with_apsw_a_connection_of_the_standard_library_is_refused_with_the_reas
             connection = DatabaseWrapper({**DJANGO_DEFAULTS, "NAME": str(tmp_path / "user.db")})
 
     with pytest.raises(UsageError, match=r'lose acknowledged commits.*driver="sqlite3"'):
-        store.insert_within_sync(connection, [new_job()])
+        store.jobs.insert_within_sync(connection, [new_job()])
     with pytest.raises(UsageError, match=r'lose acknowledged commits.*driver="sqlite3"'):
-        store.complete_within_sync(connection, Token(ADA, 1), None)
+        store.claims.complete_within_sync(connection, Token(ADA, 1), None)
     connection.close()
 
 
@@ -246,12 +246,12 @@ async def test_with_apsw_a_connection_of_apsw_carries_the_job(sqlite_path: Path)
     await store.open()
     connection = apsw.Connection(str(sqlite_path))
     with connection:
-        store.insert_within_sync(connection, [kept := new_job()])
+        store.jobs.insert_within_sync(connection, [kept := new_job()])
     connection.execute("BEGIN IMMEDIATE")
-    store.insert_within_sync(connection, [dropped := new_job()])
+    store.jobs.insert_within_sync(connection, [dropped := new_job()])
     connection.execute("ROLLBACK")
     connection.close()
 
-    assert await store.find(kept.id) is not None
-    assert await store.find(dropped.id) is None
+    assert await store.queries.job(kept.id) is not None
+    assert await store.queries.job(dropped.id) is None
     await store.close()

@@ -13,11 +13,11 @@ import uuid_utils.compat
 
 from dutiful.core.errors import ClaimLost, DataRefused, UsageError
 from dutiful.core.job import Claim, NewJob, Token
-from dutiful.core.transitions import State
+from dutiful.core.states import State
+from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.stores.sqlite.driver import Connection
-from dutiful.stores.sqlite.inbox import Command, Reply
-from dutiful.working import Ask, Completion, Line
+from dutiful.stores.sqlite.engine.driver import Connection
+from dutiful.stores.sqlite.engine.threads import Command
 
 LEASE = timedelta(seconds=60)
 ADA = UUID(int=0xADA)
@@ -35,12 +35,12 @@ async def store(sqlite_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-class Held:
-    """The writer, kept busy until it is let go, so that what is asked meanwhile shares the next transaction."""
+class BusyWriter:
+    """The writer thread, kept busy until it is released, so that calls made meanwhile share the next transaction."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._began, self._go = threading.Event(), threading.Event()
-        self._task = asyncio.ensure_future(store._submit(self._hold, transaction=False))
+        self._task = asyncio.ensure_future(store.engine.submit(self._hold, transaction=False))
 
     def _hold(self, _: Connection) -> None:
         self._began.set()
@@ -55,94 +55,94 @@ class Held:
 
 
 async def claim_one(store: SqliteStore) -> Claim:
-    (claim,) = await store.claim(Ask(ADA, "lane", [Line("default", 100)], ["greet"], 1, LEASE))
+    (claim,) = await store.claims.claim(ClaimRequest(ADA, "lane", [QueueLevel("default", 100)], ["greet"], 1, LEASE))
     return claim
 
 
 async def test_a_bad_command_fails_alone_among_those_of_its_transaction(store: SqliteStore) -> None:
-    held = Held(store)
+    held = BusyWriter(store)
     await held.began()
     jobs = [new_job(priority=priority) for priority in (-1, 1, -1, 2, -1)]
-    asked = [asyncio.ensure_future(store.insert([job])) for job in jobs]
+    calls = [asyncio.ensure_future(store.jobs.insert([job])) for job in jobs]
     await asyncio.sleep(0)
     await held.let_go()
 
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
 
     assert [isinstance(answer, DataRefused) for answer in answers] == [True, False, True, False, True]
-    assert [await store.find(job.id) is not None for job in jobs] == [False, True, False, True, False]
-    assert await store.check_places() == []
+    assert [await store.queries.job(job.id) is not None for job in jobs] == [False, True, False, True, False]
+    assert await store.queries.check_places() == []
 
 
 async def test_a_renewal_goes_before_work_that_waited_longer(store: SqliteStore) -> None:
     order: list[str] = []
-    held = Held(store)
+    held = BusyWriter(store)
     await held.began()
     loop = asyncio.get_running_loop()
-    writer = store._running().writer
-    commands = [Command[None](_note(order, word), Reply(loop)) for word in ("work 1", "work 2", "renewal")]
+    writer = store.engine.threads.writer
+    commands = [Command[None](_note(order, name), loop) for name in ("work 1", "work 2", "renewal")]
     for command in commands:
         writer.submit(command, urgent=command is commands[-1])
     await held.let_go()
-    await asyncio.gather(*(command.reply.future for command in commands if command.reply.future))
+    await asyncio.gather(*(command.future for command in commands if command.future))
 
     assert order == ["renewal", "work 1", "work 2"]
 
 
-def _note(order: list[str], word: str) -> Callable[[Connection], None]:
-    return lambda _: order.append(word)
+def _note(order: list[str], name: str) -> Callable[[Connection], None]:
+    return lambda _: order.append(name)
 
 
 async def test_a_caller_that_gives_up_does_not_undo_the_others(store: SqliteStore) -> None:
-    held = Held(store)
+    held = BusyWriter(store)
     await held.began()
     jobs = [new_job() for _ in range(3)]
-    asked = [asyncio.ensure_future(store.insert([job])) for job in jobs]
+    calls = [asyncio.ensure_future(store.jobs.insert([job])) for job in jobs]
     await asyncio.sleep(0)
-    asked[1].cancel()
+    calls[1].cancel()
     await held.let_go()
 
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
 
     assert [type(answer) for answer in answers] == [list, asyncio.CancelledError, list]
-    assert await store.find(jobs[0].id) is not None
-    assert await store.find(jobs[2].id) is not None
+    assert await store.queries.job(jobs[0].id) is not None
+    assert await store.queries.job(jobs[2].id) is not None
 
 
-async def test_a_claim_whose_caller_gave_up_goes_back_to_its_place_unspent(store: SqliteStore) -> None:
-    await store.insert([first := new_job(), new_job()])
-    held = Held(store)
+async def test_a_claim_whose_caller_gave_up_is_released_to_its_place(store: SqliteStore) -> None:
+    await store.jobs.insert([first := new_job(), new_job()])
+    held = BusyWriter(store)
     await held.began()
-    asked = asyncio.ensure_future(claim_one(store))
+    calls = asyncio.ensure_future(claim_one(store))
     await asyncio.sleep(0)
-    asked.cancel()
+    calls.cancel()
     await held.let_go()
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await calls
     # The claim is made before the first of these is stored, and given back before the second.
-    await store.insert([new_job()])
-    await store.insert([new_job()])
+    await store.jobs.insert([new_job()])
+    await store.jobs.insert([new_job()])
 
     claim = await claim_one(store)
 
     assert (claim.job_id, claim.attempt, claim.seq) == (first.id, 1, 1)
-    assert await store.attempts(first.id) == []
+    assert await store.queries.attempts(first.id) == []
 
 
-async def test_a_store_that_is_closed_finishes_what_it_was_asked(sqlite_path: Path) -> None:
+async def test_a_store_that_is_closed_finishes_open_calls(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path)
     await store.open()
-    held = Held(store)
+    held = BusyWriter(store)
     await held.began()
     jobs = [new_job() for _ in range(10)]
-    asked = [asyncio.ensure_future(store.insert([job])) for job in jobs]
+    calls = [asyncio.ensure_future(store.jobs.insert([job])) for job in jobs]
     await asyncio.sleep(0)
     closing = asyncio.ensure_future(store.close())
     await held.let_go()
-    await asyncio.gather(closing, *asked)
+    await asyncio.gather(closing, *calls)
 
     await store.open()
-    assert all([await store.find(job.id) for job in jobs])
+    assert all([await store.queries.job(job.id) for job in jobs])
     await store.close()
 
 
@@ -151,23 +151,23 @@ async def test_a_store_that_is_closed_finishes_what_it_was_asked(sqlite_path: Pa
 
 @pytest.fixture
 async def token(store: SqliteStore) -> Token:
-    await store._write(lambda db: db.run("CREATE TABLE note (text TEXT)"))
-    await store.insert([new_job()])
+    await store.engine.write(lambda db: db.run("CREATE TABLE note (text TEXT)"))
+    await store.jobs.insert([new_job()])
     claim = await claim_one(store)
     return Token(claim.job_id, claim.claim_id)
 
 
 async def notes(store: SqliteStore) -> list[str]:
-    return await store._read(lambda db: [text for (text,) in db.rows("SELECT text FROM note")])
+    return await store.engine.read(lambda db: [text for (text,) in db.rows("SELECT text FROM note")])
 
 
 async def test_writes_and_completion_are_applied_when_the_block_is_left(store: SqliteStore, token: Token) -> None:
-    async with store.transaction(token, lambda: '"done"') as tx:
+    async with store.claims.transaction(token, lambda: '"done"') as tx:
         await tx.execute("INSERT INTO note VALUES (?)", "hello")
         assert await notes(store) == []
 
     assert await notes(store) == ["hello"]
-    record = await store.find(token.job_id)
+    record = await store.queries.job(token.job_id)
     assert record is not None
     assert (record.state, record.result) == (State.COMPLETED, "done")
 
@@ -175,7 +175,7 @@ async def test_writes_and_completion_are_applied_when_the_block_is_left(store: S
 async def test_a_repeated_transaction_does_not_write_twice(store: SqliteStore, token: Token) -> None:
     for attempt in (1, 2):
         try:
-            async with store.transaction(token, lambda: None) as tx:
+            async with store.claims.transaction(token, lambda: None) as tx:
                 await tx.execute("INSERT INTO note VALUES (?)", "hello")
         except ClaimLost:
             assert attempt == 2
@@ -190,32 +190,32 @@ async def test_a_statement_that_would_end_the_transaction_is_refused(
     store: SqliteStore, token: Token, statement: str
 ) -> None:
     with pytest.raises(UsageError, match="cannot be used here"):
-        async with store.transaction(token, lambda: None) as tx:
+        async with store.claims.transaction(token, lambda: None) as tx:
             await tx.execute(statement)
 
-    record = await store.find(token.job_id)
+    record = await store.queries.job(token.job_id)
     assert record is not None
     assert record.state is State.RUNNING
 
 
 async def test_a_second_statement_cannot_hide_behind_the_first(store: SqliteStore, token: Token) -> None:
     with pytest.raises(UsageError, match="one statement at a time"):
-        async with store.transaction(token, lambda: None) as tx:
+        async with store.claims.transaction(token, lambda: None) as tx:
             await tx.execute("INSERT INTO note VALUES ('hello'); COMMIT")
 
     assert await notes(store) == []
-    await store.complete([Completion(token.job_id, token.claim_id)])
-    assert await store.check_places() == []
+    await store.claims.complete([Completion(token.job_id, token.claim_id)])
+    assert await store.queries.check_places() == []
 
 
 async def test_the_connection_is_refused_with_the_way_out(store: SqliteStore, token: Token) -> None:
     with pytest.raises(UsageError, match="Use execute"):
-        async with store.transaction(token, lambda: None) as tx:
+        async with store.claims.transaction(token, lambda: None) as tx:
             _ = tx.connection
 
 
 async def test_a_statement_after_the_block_is_refused(store: SqliteStore, token: Token) -> None:
-    async with store.transaction(token, lambda: None) as tx:
+    async with store.claims.transaction(token, lambda: None) as tx:
         pass
 
     with pytest.raises(UsageError, match="the transaction is over"):

@@ -1,23 +1,22 @@
-"""One tenant's view of an app, on both stores: nothing of another one exists there."""
+"""One tenant's view of an app, on both stores: nothing of another tenant is visible there."""
 
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from operating import BROKEN, now
+from suite.builders import claim, settle
 from working import final, working
 
 from dutiful import Dutiful, Retry, Rules
-from dutiful.core.errors import JobFailed, JobNotFound, PayloadInvalid, UsageError
+from dutiful.core.errors import JobNotFound, PayloadInvalid, UsageError
 from dutiful.core.outcome import Failed
-from dutiful.core.transitions import State
-from dutiful.explanation import Why
+from dutiful.core.states import State
 from dutiful.kind import Kind
 from dutiful.operator import Operator
-from dutiful.reviewing import DeadLetterFilter
+from dutiful.operator.explain import Why
+from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.tenant import Tenant
-from dutiful.testing.store_suite.builders import claim, settle
 
 
 @pytest.fixture
@@ -117,28 +116,29 @@ async def test_where_every_job_has_a_tenant_one_without_is_refused(app: Dutiful,
 async def test_where_every_job_has_a_tenant_one_that_came_by_another_way_is_not_run(
     app: Dutiful, greet: Kind[Any, Any]
 ) -> None:
-    job = await greet.enqueue()  # as SQL would, which does not know of the setting
-    app._settings = replace(app.settings, tenants=True)
+    job = await greet.enqueue()  # as by SQL, where the setting has no effect
+    await app.close()
+    app.configure(tenants=True)
 
     async with working(app):
-        with pytest.raises(JobFailed, match="option tenant is missing"):
-            await job.result("30s")
-    assert (await job.record()).attempt == 1
+        record = await final(app, job)
+    assert (record.state, record.attempt) == (State.FAILED, 1)
+    assert record.error is not None and "option tenant is missing" in record.error["message"]
 
 
 @pytest.mark.req("W22")
 async def test_a_worker_of_one_tenant_leaves_the_jobs_of_others_alone(app: Dutiful, greet: Kind[Any, Any]) -> None:
     app.configure(claim_tenants=["acme"])
     theirs = await app.tenant("globex").enqueue(greet)
-    nobodys = await greet.enqueue()
+    untenanted = await greet.enqueue()
     own = [await app.tenant("acme").enqueue(greet, {"name": str(n)}) for n in range(3)]
 
     async with working(app):
         assert [(await final(app, job)).state for job in own] == [State.COMPLETED] * 3
 
-        why = await Operator(await app.client()).explain(theirs.id)
+        why = await Operator(await app.client()).jobs.explain(theirs.id)
         assert (why.code, "not of its own, 'globex'" in why.sentence) == (Why.TENANT_UNSERVED, True)
-    for job in (theirs, nobodys):
+    for job in (theirs, untenanted):
         assert (await job.record()).state is State.READY
 
 

@@ -11,18 +11,18 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from suite.audit import event, seal_all
+from suite.builders import state
 
-from dutiful.auditing import AuditFilter
-from dutiful.core.audit import AuditOutcome
 from dutiful.core.ids import public
 from dutiful.core.job import OnConflict, Scope, Unique
 from dutiful.core.principal import Origin
-from dutiful.core.rules import Rules
-from dutiful.core.transitions import State
-from dutiful.locking import LockName
-from dutiful.payload_rule import PayloadRule
-from dutiful.testing.store_suite.audit import event, seal_all
-from dutiful.testing.store_suite.builders import state
+from dutiful.core.review.audit import AuditOutcome
+from dutiful.core.rules.rules import Rules
+from dutiful.core.states import State
+from dutiful.payload.sql_rules import PayloadRule
+from dutiful.store.audit import AuditFilter
+from dutiful.store.locks import LockName
 from tenanted import FLEET, World, guarded
 
 pytestmark = pytest.mark.req("W67")
@@ -32,7 +32,7 @@ MEMBER_FUNCTIONS = {"own_tenants", "tenant_enqueue", "tenant_cancel"}
 
 @dataclass
 class Session:
-    """Somebody who has logged in."""
+    """A role that has logged in."""
 
     connection: Any
     world: World
@@ -41,7 +41,7 @@ class Session:
         return list(await self.connection.fetch(statement.replace("{schema}", self.world.schema), *args))
 
     async def sees(self) -> dict[str, set[str]]:
-        """Of every table that may be read, where the rows are that are seen."""
+        """The visible rows of every readable table, by their positions."""
         seen = {}
         for name in self.world.rules:
             if await self.connection.fetchval(f"SELECT has_table_privilege('{self.world.schema}.{name}', 'SELECT')"):
@@ -49,7 +49,7 @@ class Session:
         return seen
 
     async def refused(self, statement: str, *args: Any) -> str:
-        """Why the database does not let it."""
+        """The error of a statement that the database refuses."""
         transaction = self.connection.transaction()
         await transaction.start()
         try:
@@ -113,7 +113,7 @@ async def test_views_show_a_member_what_the_tables_do(world: World) -> None:
     assert queues == {"of_acme"}
     assert ended[0][0] == len(runs) == len(world.rows["finished"]["acme"])
     assert runs | stuck <= set(seen)
-    assert len(stuck) == len(world.rows["lease"]["acme"])  # they were all begun long ago
+    assert len(stuck) == len(world.rows["lease"]["acme"])  # they all began long ago
     assert live[0][0] == len(world.rows["ready"]["acme"])
 
 
@@ -146,7 +146,7 @@ async def test_a_member_copies_out_its_own_rows_only(world: World) -> None:
     assert len(copied.split()) == len(world.rows["job"]["acme"])
 
 
-async def test_a_member_cannot_become_somebody_else_or_pass_by_the_guard(world: World) -> None:
+async def test_a_member_can_neither_become_another_role_nor_bypass_row_level_security(world: World) -> None:
     async with login(world, "acme", "*") as member:
         for statement in (
             "SET ROLE {schema}_application",
@@ -161,7 +161,7 @@ async def test_a_member_cannot_become_somebody_else_or_pass_by_the_guard(world: 
             assert await member.refused(statement)
         await member.run("SET row_security = off")
         assert "row-level security" in await member.refused("SELECT FROM {schema}.job")
-        # A function of one's own in a place that is looked at first is not called.
+        # A member's own function earlier in the search path is not called.
         await member.run("CREATE FUNCTION pg_temp.session_user() RETURNS name LANGUAGE sql AS 'select null::name'")
         await member.run("SET search_path = pg_temp, {schema}, public")
         await member.run("SET row_security = on")
@@ -192,8 +192,8 @@ async def test_a_member_enqueues_for_its_tenants_and_for_no_other(world: World) 
 
     assert [tuple(row) for row in found] == [("acme", "ready", world.roles.name("acme"))]
     assert left == [("globex",)]
-    async with login(world, "none") as nobody:
-        assert "is not bound to the tenant" in await nobody.refused(enqueue, "acme")
+    async with login(world, "none") as unbound:
+        assert "is not bound to the tenant" in await unbound.refused(enqueue, "acme")
 
 
 async def test_a_member_cancels_its_own_jobs_and_finds_no_others(world: World) -> None:
@@ -203,20 +203,20 @@ async def test_a_member_cancels_its_own_jobs_and_finds_no_others(world: World) -
         await transaction.start()
         own = await member.run(cancel, world.jobs["acme"][State.READY])
         other = await member.run(cancel, world.jobs["globex"][State.READY])
-        nobodys = await member.run(cancel, world.jobs[None][State.READY])
+        untenanted = await member.run(cancel, world.jobs[None][State.READY])
         await transaction.rollback()
 
-    assert (own, other, nobodys) == ([("cancelled", True)], [], [])
+    assert (own, other, untenanted) == ([("cancelled", True)], [], [])
     async with world.store("worker") as store:
         assert await state(store, world.jobs["globex"][State.READY]) is State.READY
 
 
-async def test_a_member_who_enqueues_a_key_that_is_held_is_told_and_gets_no_job_that_is_not_there(world: World) -> None:
+async def test_a_member_who_enqueues_a_held_key_gets_an_error_and_no_job(world: World) -> None:
     enqueue = 'SELECT {schema}.tenant_enqueue($1, $2, \'{"key": "one"}\')'
     for kind, on_conflict in (("pay", OnConflict.REJECT), ("count", OnConflict.RETURN)):
         rules = Rules(required=["key"], unique=Unique("key", scope=Scope.FOREVER, on_conflict=on_conflict))
         async with world.store("worker") as store:
-            await store.put_rules({kind: PayloadRule.of(kind, rules)})
+            await store.jobs.put_payload_rules({kind: PayloadRule.of(kind, rules)})
     try:
         async with login(world, "both") as member:
             transaction = member.connection.transaction()
@@ -229,7 +229,7 @@ async def test_a_member_who_enqueues_a_key_that_is_held_is_told_and_gets_no_job_
             await transaction.rollback()
     finally:
         async with world.store("worker") as store:
-            await store.put_rules({"pay": None, "count": None})
+            await store.jobs.put_payload_rules({"pay": None, "count": None})
 
     assert first == again != globex
     assert len(found) == 2
@@ -247,20 +247,20 @@ async def test_the_database_spells_ids_as_people_see_them(world: World) -> None:
 # --- applications
 
 
-async def test_an_event_with_words_that_nobody_knows_is_not_recorded(world: World) -> None:
+async def test_an_event_with_unknown_values_is_not_recorded(world: World) -> None:
     append = (
         "INSERT INTO {schema}.audit_event (id, act, at, principal, role, origin, action, outcome, tenant)"
         " VALUES (gen_random_uuid(), gen_random_uuid(), now(), 'x', $1, $2, 'a', $3, 'acme')"
     )
     async with login(world, "application", "acme") as application:
-        for words in (("king", "api", "succeeded"), ("admin", "nonsense", "succeeded"), ("admin", "api", "so so")):
+        for values in (("king", "api", "succeeded"), ("admin", "nonsense", "succeeded"), ("admin", "api", "so so")):
             with pytest.raises(asyncpg.CheckViolationError):
-                await application.run(append, *words)
+                await application.run(append, *values)
 
 
 @pytest.mark.parametrize(
     ("setting", "tenants"),
-    [(None, []), ("", []), ("acme", ["acme"]), ("nobody", []), ("*", ["acme", "globex", None])],
+    [(None, []), ("", []), ("acme", ["acme"]), ("unknown", []), ("*", ["acme", "globex", None])],
 )
 async def test_an_application_sees_the_tenant_that_it_names(
     world: World, setting: str | None, tenants: list[str | None]
@@ -319,10 +319,10 @@ async def test_an_application_writes_nothing_into_another_tenant(world: World) -
         assert "row-level security" in await application.refused(enqueue)
 
 
-# --- what leaves something behind: last, for those above compare all rows
+# --- tests that leave rows behind: last, because those above compare all rows
 
 
-async def test_what_a_member_cancels_is_on_record_with_a_reason_of_some_length(world: World) -> None:
+async def test_a_members_cancel_is_audited_with_a_reason_of_limited_length(world: World) -> None:
     job_id = world.jobs["acme"][State.READY]
     async with login(world, "acme") as member:
         transaction = member.connection.transaction()
@@ -334,7 +334,7 @@ async def test_what_a_member_cancels_is_on_record_with_a_reason_of_some_length(w
 
     assert len(errors[0][0]) == 2_000
     async with world.store("worker") as store:
-        again, event = await store.audit_events(AuditFilter(target=public(job_id)))
+        again, event = await store.audit.search(AuditFilter(target=public(job_id)))
         assert (again.outcome, again.reason) == (AuditOutcome.FAILED, "again")
         assert (event.principal, event.origin, event.action) == (world.roles.name("acme"), Origin.SQL, "job.cancel")
         assert (event.outcome, event.tenant, event.reason) == (AuditOutcome.SUCCEEDED, "acme", "x" * 2_000)
@@ -353,12 +353,12 @@ async def test_a_member_cannot_stop_the_sealing_or_take_a_jobs_named_lock(world:
         assert "permission denied" in await member.refused("SELECT value FROM {schema}.meta")
         assert "permission denied" in await member.refused("SELECT FROM {schema}.audit_policy FOR UPDATE")
 
-        await store.append_audit([event(tenant="acme")])
+        await store.audit.append([event(tenant="acme")])
         async with asyncio.timeout(20):
             await seal_all(store)
-            session = await store.lock_session(lambda: None)
+            session = await store.locks.session(lambda: None)
             assert session is not None and await session.acquire(name, 5.0)
-            other = await store.lock_session(lambda: None)
+            other = await store.locks.session(lambda: None)
             assert other is not None and not await other.acquire(name, 0.05)
             await asyncio.gather(session.close(), other.close())
 
@@ -370,7 +370,7 @@ def first_bits(text: str) -> int:
 async def test_a_worker_trims_nothing_younger_than_the_owner_keeps_events(world: World) -> None:
     trim = "SELECT {schema}.trim_audit(1000000, 'infinity')"
     async with world.store("worker") as store:
-        await store.append_audit([event(at=datetime.now(UTC))])
+        await store.audit.append([event(at=datetime.now(UTC))])
         await seal_all(store)
     async with login(world, "worker") as worker:
         assert await worker.run(trim) == [(0,)]

@@ -1,11 +1,11 @@
-"""Tenants are kept apart in a schema that is Dutiful's alone: what others keep is never taken over."""
+"""Tenants are separated only in a schema of Dutiful's own: tables of others are never taken over."""
 
 import psycopg
 import pytest
 
 from databases import Postgres
 from dutiful.core.errors import DataRefused, UsageError
-from dutiful.stores.postgres import PostgresStore, migrations
+from dutiful.stores.postgres import PostgresStore, migrations, schema_files
 from tenanted import LoginRoles, dropped_after, new_schema, opened
 
 pytestmark = pytest.mark.req("W67")
@@ -16,7 +16,7 @@ def run(url: str, script: str) -> None:
         connection.execute(script.encode())
 
 
-async def test_tenants_are_refused_where_the_schema_holds_what_is_not_ours(
+async def test_tenants_are_refused_in_a_schema_with_other_tables(
     postgres18: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, schema = "dutiful_shared_schema", new_schema()
@@ -30,31 +30,31 @@ async def test_tenants_are_refused_where_the_schema_holds_what_is_not_ours(
 
         async with opened(roles.superuser_url, schema) as store:
             with pytest.raises(UsageError, match=r"customer, secret_report\(\); move that elsewhere.* setting schema"):
-                await store.enable_tenants()
+                await store.tenants.enable()
             with pytest.raises(psycopg.Error, match=r"customer, secret_report\(\)"):
-                run(roles.superuser_url, store.tenants_sql())
+                run(roles.superuser_url, store.tenants.sql())
 
-            assert not (await store.tenant_status()).enabled
+            assert not (await store.tenants.status()).enabled
             assert roles.run("SELECT polname FROM pg_policy") == [("mine",)]
             roles.run("DROP TABLE {}.customer", schema)
             roles.run("DROP FUNCTION {}.secret_report()", schema)
-            await store.enable_tenants()
+            await store.tenants.enable()
 
-            # Nor does a later migration take over what came in the meantime.
+            # A later migration does not take over tables that were added meanwhile.
             roles.run("CREATE TABLE {}.customer (tenant text)", schema)
-            known = migrations.migrations()
-            more = migrations.Migration("9999_more", "create table {schema}.more (tenant text);")
+            known = schema_files.migrations()
+            more = schema_files.SchemaFile("9999_more", "create table {schema}.more (tenant text);")
             monkeypatch.setattr(migrations, "migrations", lambda: [*known, more])
             with pytest.raises(DataRefused, match="taken over: customer"):
                 await store.migrate()
             roles.run("DROP TABLE {}.customer", schema)
             assert await store.migrate() == ["9999_more"]
-            assert "more" in (await store.tenant_status()).guarded
+            assert "more" in (await store.tenants.status()).guarded
 
 
-def test_tenants_are_refused_in_a_schema_that_is_everybodys() -> None:
-    with pytest.raises(UsageError, match="public is everybody's"):
-        PostgresStore("postgresql://localhost/shop", schema="public").tenants_sql()
+def test_tenants_are_refused_in_the_public_schema() -> None:
+    with pytest.raises(UsageError, match="public is shared by all"):
+        PostgresStore("postgresql://localhost/shop", schema="public").tenants.sql()
 
 
 @pytest.mark.parametrize("name", ["user", "order", "pg_jobs", "information_schema"])

@@ -32,7 +32,7 @@ START = datetime(2030, 1, 1, 8, 0, tzinfo=UTC)
 @pytest.fixture
 def own() -> Iterator[Dutiful]:
     """An app whose own database is never to be opened."""
-    yield Dutiful("postgresql://nobody@127.0.0.1:1/nowhere")
+    yield Dutiful("postgresql://ada@127.0.0.1:1/nowhere")
 
 
 # --- drain
@@ -111,10 +111,10 @@ async def test_the_clock_is_moved_through_retries_and_delays_until_nothing_is_le
         ]
         assert [r.state for r in ran if r.kind == "shaky"] == [State.SCHEDULED, State.SCHEDULED, State.FAILED]
         assert clock.now() == START + timedelta(days=2)
-        assert await kit.store.check_places() == []
+        assert await kit.store.queries.check_places() == []
 
 
-async def test_the_clock_is_moved_to_the_time_at_which_a_breaker_lets_somebody_try(own: Dutiful) -> None:
+async def test_the_clock_is_moved_to_the_time_at_which_a_breaker_lets_a_probe_out(own: Dutiful) -> None:
     own.breaker("mail", failures=1, open_for="10m")
     down = [True]
 
@@ -153,7 +153,7 @@ async def test_drain_until_a_moment_makes_every_firing_on_the_way_and_stops_ther
         assert record is not None and record.state is State.SCHEDULED
 
 
-async def test_outcomes_of_all_sorts_are_told_apart(own: Dutiful) -> None:
+async def test_outcomes_of_all_sorts_are_distinguished(own: Dutiful) -> None:
     @own.job
     async def ask(what: str) -> Any:
         match what:
@@ -277,7 +277,7 @@ def test_a_clock_stands_still_and_never_goes_back() -> None:
 # --- assertions
 
 
-async def test_assertions_look_for_a_kind_and_part_of_its_payload(own: Dutiful) -> None:
+async def test_assertions_match_a_kind_and_part_of_its_payload(own: Dutiful) -> None:
     @own.job
     async def send(to: str, template: str, tags: list[str]) -> None: ...
 

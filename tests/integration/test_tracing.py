@@ -26,7 +26,7 @@ from dutiful import Context, Dutiful, Fixed, JobFailed, JobRecord, OnConflict, R
 from dutiful.core import ids
 from dutiful.core.job import NewJob
 from dutiful.observe import tracing
-from dutiful.testing.faults import Fleet, until
+from faults import Fleet, until
 
 HERE = Path(__file__).parent
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -36,7 +36,7 @@ EXPORTER = InMemorySpanExporter()
 
 @pytest.fixture(scope="module", autouse=True)
 def sdk() -> None:
-    """A process has one; nobody else's test turns tracing on."""
+    """A process has one; no other test turns tracing on."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
     trace.set_tracer_provider(provider)
@@ -94,8 +94,8 @@ async def test_an_enqueue_and_its_attempts_are_linked_across_processes(sqlite_pa
         assert await worker.ended() == 0
 
     text = file.read_text()
-    told = {one["name"]: one for one in map(json.loads, text.splitlines())}
-    tree = {name: _name_above(one, told) for name, one in told.items()}
+    spans = {one["name"]: one for one in map(json.loads, text.splitlines())}
+    tree = {name: _name_above(one, spans) for name, one in spans.items()}
     assert tree == {
         "request": None,
         "enqueue in_loop": "request",
@@ -108,17 +108,17 @@ async def test_an_enqueue_and_its_attempts_are_linked_across_processes(sqlite_pa
         "run in_process": "enqueue in_process",
         "work in process": "run in_process",
     }
-    assert len({one["context"]["trace_id"] for one in told.values()}) == 1
-    pids = {told[f"work in {where}"]["attributes"]["pid"] for where in ("loop", "process")}
+    assert len({one["context"]["trace_id"] for one in spans.values()}) == 1
+    pids = {spans[f"work in {where}"]["attributes"]["pid"] for where in ("loop", "process")}
     assert len(pids) == 2, "in a process of its own"
     lines = [json.loads(line) for line in worker.output.splitlines()]
     for where in ("loop", "thread", "process"):
         (line,) = [line for line in lines if line["message"] == f"working in {where}"]
-        current = told[f"work in {where}"]["context"]
+        current = spans[f"work in {where}"]["context"]
         assert (f"0x{line['trace_id']}", f"0x{line['span_id']}") == (current["trace_id"], current["span_id"])
     assert "trace_id" not in lines[-1], "nothing runs any more"
     job = next(job for job in jobs if job.kind == "in_loop")
-    assert told["run in_loop"]["attributes"] == {
+    assert spans["run in_loop"]["attributes"] == {
         "messaging.system": "dutiful",
         "messaging.operation.name": "run",
         "messaging.operation.type": "process",
@@ -135,12 +135,12 @@ async def test_an_enqueue_and_its_attempts_are_linked_across_processes(sqlite_pa
     assert observed_jobs.SECRET not in text, "no payload goes into spans"
 
 
-def _name_above(one: dict[str, Any], told: dict[str, Any]) -> str | None:
-    above = {other["context"]["span_id"]: name for name, other in told.items()}
+def _name_above(one: dict[str, Any], spans: dict[str, Any]) -> str | None:
+    above = {other["context"]["span_id"]: name for name, other in spans.items()}
     return None if one["parent_id"] is None else above[one["parent_id"]]
 
 
-async def test_each_attempt_has_a_span_that_tells_its_outcome(traced: Dutiful) -> None:
+async def test_each_attempt_has_a_span_with_its_outcome(traced: Dutiful) -> None:
     @traced.job(retry=Retry(max_attempts=2, backoff=Fixed(0)))
     async def mail(ctx: Context) -> None:
         raise ConnectionError(f"no route, password=hunter2 at {ctx.attempt}")
@@ -167,7 +167,7 @@ async def test_each_attempt_has_a_span_that_tells_its_outcome(traced: Dutiful) -
 async def test_an_attempt_long_after_its_enqueue_is_a_trace_of_its_own_that_links_to_it(
     traced: Dutiful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "NEAR", timedelta(0))
+    monkeypatch.setattr(tracing, "SAME_TRACE", timedelta(0))
 
     @traced.job
     async def late() -> None: ...
@@ -233,7 +233,7 @@ async def test_only_the_trace_context_is_stored_beside_what_else_the_job_has(tra
 
 
 @sqlite
-async def test_what_somebody_wrote_into_the_options_is_believed_only_if_it_is_a_trace(
+async def test_a_trace_that_a_user_wrote_into_the_options_is_used_only_if_valid(
     traced: Dutiful, caplog: pytest.LogCaptureFixture
 ) -> None:
     @traced.job
@@ -243,7 +243,7 @@ async def test_what_somebody_wrote_into_the_options_is_believed_only_if_it_is_a_
     strange: list[Any] = [7, {"traceparent": 7}, {"traceparent": "x"}, {"traceparent": PARENT}, None]
     strange.append({"traceparent": PARENT, "tracestate": 5})
     options = [json.dumps({"trace": one, "webhookless": '"trace"'}) for one in strange]
-    await client.store.insert([NewJob(uuid7(), "odd", "default", "{}", options=one) for one in options])
+    await client.store.jobs.insert([NewJob(uuid7(), "odd", "default", "{}", options=one) for one in options])
     async with working(traced):
         await until(lambda: all_ended(traced, len(strange)), "all have ended")
 
@@ -300,7 +300,7 @@ async def test_an_enqueue_that_is_refused_says_so_without_its_key(traced: Dutifu
 
 
 @sqlite
-async def test_without_the_extra_the_remedy_is_told(traced: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_the_error_names_the_remedy(traced: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "dutiful.observe.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
 
@@ -355,8 +355,8 @@ async def test_the_line_about_a_failed_attempt_names_its_span(
             with pytest.raises(JobFailed):
                 await job.result()
 
-    told = [line for line in caplog.records if " failed at attempt " in line.getMessage()]
-    named = sorted((vars(line)["kind"], vars(line)["trace_id"], vars(line)["span_id"]) for line in told)
+    logged = [line for line in caplog.records if " failed at attempt " in line.getMessage()]
+    named = sorted((vars(line)["kind"], vars(line)["trace_id"], vars(line)["span_id"]) for line in logged)
     ran = [(name, one.context) for name in ("breaks", "hangs") for one in spans(f"run {name}")]
     assert len(ran) == 3
     assert named == sorted((name, f"{one.trace_id:032x}", f"{one.span_id:016x}") for name, one in ran if one)

@@ -13,9 +13,9 @@ from working import eventually, working
 
 from dutiful import DeadLetterFilter, Dutiful, Retry
 from dutiful.core import ids
-from dutiful.core.review import ReviewAct
-from dutiful.duties import Fired
-from dutiful.services.scheduler import Scheduler
+from dutiful.core.review.state import ReviewAct
+from dutiful.maintenance.scheduler import Scheduler
+from dutiful.store.schedules import Fired
 
 __all__ = ["nothing_yet", "sdk", "traced"]  # fixtures
 SHOP = trace.get_tracer("shop")
@@ -45,24 +45,24 @@ async def test_a_job_of_a_schedule_begins_a_trace_of_its_own(traced: Dutiful) ->
     assert facts(produced)["messaging.message.id"] == facts(attempt)["messaging.message.id"]
 
 
-async def test_a_firing_that_somebody_else_made_is_no_span(traced: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_firing_that_another_process_made_is_no_span(traced: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
     @traced.job
     async def beat() -> None: ...
 
     traced.schedule(beat, every="1s")
     client = await traced.client()
-    store, fire = client.store, client.store.fire
-    await store.put_schedules(traced.schedule_records(await store.clock()))
+    store, fire = client.store, client.store.schedules.fire
+    await store.schedules.put(traced.schedule_records(await store.queries.clock()))
 
     async def beaten(fired: Fired) -> bool:
         assert await fire(fired)
         return await fire(fired)
 
-    monkeypatch.setattr(store, "fire", beaten)
+    monkeypatch.setattr(store.schedules, "fire", beaten)
     scheduler = Scheduler(store, traced.new_id, client.tracer)
 
     async def fired() -> bool:
-        assert not await scheduler.tick(await store.survey(UUID(int=1), timedelta(seconds=30)))
+        assert not await scheduler.tick(await store.leadership.survey(UUID(int=1), timedelta(seconds=30)))
         return bool(await traced.jobs())
 
     await eventually(fired)
@@ -81,13 +81,13 @@ async def test_a_job_that_a_person_runs_again_belongs_to_their_trace_and_links_t
     async with working(traced):
         await mail.enqueue()
         ada = await traced.operator("ada")
-        (letter,) = await eventually(lambda: ada.dead_letters(DeadLetterFilter()))
+        (letter,) = await eventually(lambda: ada.dead_letters.search(DeadLetterFilter()))
         broken = False
         with SHOP.start_as_current_span("first request"):
-            again = (await ada.reprocess(letter.id)).new_job_id
+            again = (await ada.dead_letters.reprocess(letter.id)).new_job_id
         await (await traced.client()).result(again, "60s")
         with SHOP.start_as_current_span("second request"):
-            once_more = (await ada.retry(again)).job_id
+            once_more = (await ada.jobs.retry(again)).job_id
         await (await traced.client()).result(once_more, "60s")
 
     produced, ran = spans("enqueue mail"), spans("run mail")
@@ -110,12 +110,12 @@ async def test_a_step_of_a_bulk_run_is_one_span_for_its_jobs(traced: Dutiful) ->
         ada = await traced.operator("ada")
 
         async def dead() -> bool:
-            return await ada.dead_letter_count(DeadLetterFilter()) == 2
+            return await ada.dead_letters.count(DeadLetterFilter()) == 2
 
         await eventually(dead)
         broken = False
         with SHOP.start_as_current_span("request"):
-            await ada.start_bulk(ReviewAct.REPROCESS, DeadLetterFilter())
+            await ada.bulk.start(ReviewAct.REPROCESS, DeadLetterFilter())
 
         async def ran() -> bool:
             return len(spans("run mail")) == 4

@@ -13,12 +13,13 @@ from receivers import SECRET, Call, Receiver, answer, hang, ok, receiving, until
 from working import clocked, eventually, final, working
 
 from dutiful import Dutiful, Fail, JobRecord, State
-from dutiful.client import Client
-from dutiful.core.webhook import new_secret
+from dutiful.client.client import Client
+from dutiful.core.webhooks.message import new_secret
 from dutiful.kind import Handle, Kind
+from dutiful.maintenance import runner
+from dutiful.maintenance.webhooks import sender
 from dutiful.operator import Operator
-from dutiful.outbox import PostState, WebhookPost
-from dutiful.services import runner, webhooks
+from dutiful.store.webhooks import PostState, WebhookPost
 from dutiful.testing import Clock
 
 OLD, NEW = new_secret(b"o" * 32), new_secret(b"n" * 32)
@@ -47,33 +48,33 @@ def greet(app: Dutiful) -> Kind[[str], str]:
 
 
 async def posts(app: Dutiful, job: Handle[Any] | None = None) -> list[WebhookPost]:
-    return await (await app.client()).store.posts(job_id=None if job is None else job.id)
+    return await (await app.client()).store.webhooks.posts(job_id=None if job is None else job.id)
 
 
 async def settled(app: Dutiful, job: Handle[Any], state: PostState = PostState.DELIVERED) -> WebhookPost:
     """The job's only message, once it is in that state and was tried."""
 
-    async def look() -> WebhookPost | None:
+    async def ended() -> WebhookPost | None:
         for post in await posts(app, job):
             if post.state is state and (post.error or post.status):
                 return post
         return None
 
-    post: WebhookPost = await eventually(look)
+    post: WebhookPost = await eventually(ended)
     return post
 
 
 @pytest.mark.req("J62", "J63", "J64")
-async def test_a_receiver_hears_of_a_job_that_is_stored_as_completed(app: Dutiful, greet: Kind[[str], str]) -> None:
+async def test_a_receiver_is_sent_a_job_that_is_stored_as_completed(app: Dutiful, greet: Kind[[str], str]) -> None:
     seen: list[tuple[JobRecord | None, WebhookPost]] = []
 
-    async def look(call: Call, writer: asyncio.StreamWriter) -> None:
+    async def find(call: Call, writer: asyncio.StreamWriter) -> None:
         data = call.verified()["data"]
         (post,) = await posts(app)
         seen.append((await app.find(data["job_id"]), post))
         await ok(call, writer)
 
-    async with receiving(look) as receiver:
+    async with receiving(find) as receiver:
         app.webhook("all", receiver.url)
         async with working(app):
             job = await greet.options(tenant="acme", subject={"order": 7}).enqueue("Ada")
@@ -82,11 +83,11 @@ async def test_a_receiver_hears_of_a_job_that_is_stored_as_completed(app: Dutifu
     assert record is not None and record.state is State.COMPLETED and before.state is PostState.PENDING
     assert (post.webhook, post.event, post.attempts, post.status) == ("all", "job.completed", 1, 204)
     (call,) = receiver.calls
-    told = call.verified()
-    assert (call.headers["webhook-id"], told["type"]) == (str(post.id), "job.completed")
+    message = call.verified()
+    assert (call.headers["webhook-id"], message["type"]) == (str(post.id), "job.completed")
     expected = {"id": job.public_id, "job_id": str(job.id), "kind": "greet", "result": "Hello Ada", "tenant": "acme",
                 "state": "completed", "subject": {"order": 7}, "attempt": 1, "errors": []}  # fmt: skip
-    assert told["data"] | expected == told["data"]
+    assert message["data"] | expected == message["data"]
 
 
 @pytest.mark.req("J16")
@@ -99,13 +100,13 @@ async def test_a_jobs_own_webhook_takes_the_place_of_all_others(
             jobs = [await greet.options(webhook=own.url).enqueue("own"), await greet.enqueue("common")]
             await asyncio.gather(*[settled(app, job) for job in jobs])
             only_failures = {"url": own.url, "states": ["failed"]}
-            unheard = await greet.options(webhook=only_failures).enqueue("unheard")
-            await final(app, unheard)
-            assert await posts(app, unheard) == []
-    assert (own.told, receiver.told) == ([jobs[0].public_id], [jobs[1].public_id])
+            unsent = await greet.options(webhook=only_failures).enqueue("unsent")
+            await final(app, unsent)
+            assert await posts(app, unsent) == []
+    assert (own.received, receiver.received) == ([jobs[0].public_id], [jobs[1].public_id])
 
 
-async def test_a_webhook_hears_of_the_kinds_and_states_that_it_asked_for(app: Dutiful, receiver: Receiver) -> None:
+async def test_a_webhook_is_sent_the_kinds_and_states_that_it_asked_for(app: Dutiful, receiver: Receiver) -> None:
     @app.job
     async def fail() -> None:
         raise Fail("out of paper")
@@ -120,9 +121,9 @@ async def test_a_webhook_hears_of_the_kinds_and_states_that_it_asked_for(app: Du
         job = await fail.enqueue()
         await settled(app, job)
     (call,) = receiver.calls
-    told = call.verified()
-    assert (told["type"], told["data"]["id"]) == ("job.failed", job.public_id)
-    (error,) = told["data"]["errors"]
+    message = call.verified()
+    assert (message["type"], message["data"]["id"]) == ("job.failed", job.public_id)
+    (error,) = message["data"]["errors"]
     assert error["message"] == "out of paper" and "traceback" not in error
 
 
@@ -130,14 +131,14 @@ async def test_a_message_goes_out_at_once_and_not_at_the_next_survey(
     app: Dutiful, greet: Kind[[str], str], receiver: Receiver
 ) -> None:
     async with working(app) as worker:
-        duties: Any = worker._duties
+        maintenance: Any = worker._maintenance
 
         async def leading() -> bool:
-            return bool(duties.leading)
+            return bool(maintenance.leading)
 
         await eventually(leading)
-        with patch.object(runner, "LEADER_LOOK", 3600.0):
-            await asyncio.sleep(0.2)  # the look that is under way is the last one for an hour
+        with patch.object(runner, "LEADER_POLL", 3600.0):
+            await asyncio.sleep(0.2)  # the poll that is under way is the last one for an hour
             await settled(app, await greet.options(webhook=receiver.url).enqueue("now"))
 
 
@@ -164,7 +165,7 @@ async def test_a_message_is_posted_again_under_the_same_id_until_it_is_taken(
             (post,) = await posts(app, job)
             assert post.next_at is not None and post.next_at - clock.now() >= timedelta(hours=2)
             clock.advance("1h")
-            other = await greet.enqueue("somebody else")
+            other = await greet.enqueue("another")
             await settled(app, other)
             assert len(receiver.calls) == 3
             clock.advance("2h")
@@ -183,15 +184,15 @@ async def test_a_receiver_that_is_gone_disables_its_webhook(app: Dutiful, greet:
             assert (post.attempts, post.status) == (1, 410)
 
             async def disabled() -> bool:
-                (webhook,) = await store.webhooks()
+                (webhook,) = await store.webhooks.all()
                 return not webhook.enabled and "410" in (webhook.reason or "")
 
             await eventually(disabled)
-            unheard = await greet.enqueue("unheard")
-            await final(app, unheard)
-            assert await posts(app, unheard) == []
-            assert await Operator(await app.client()).enable_webhook("all", True, "it is back")
-            await settled(app, await greet.enqueue("heard"))
+            unsent = await greet.enqueue("unsent")
+            await final(app, unsent)
+            assert await posts(app, unsent) == []
+            assert await Operator(await app.client()).webhooks.enable("all", True, "it is back")
+            await settled(app, await greet.enqueue("sent"))
     assert len(receiver.calls) == 2
 
 
@@ -201,7 +202,7 @@ async def test_a_jobs_own_receiver_that_is_gone_is_not_asked_again(app: Dutiful,
     assert (post.attempts, post.webhook) == (1, None) and len(receiver.calls) == 1
 
 
-async def test_a_receiver_that_is_down_hears_of_it_when_it_is_back(app: Dutiful, greet: Kind[[str], str]) -> None:
+async def test_a_receiver_that_is_down_is_sent_it_when_it_is_back(app: Dutiful, greet: Kind[[str], str]) -> None:
     clock = Clock()
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
@@ -211,7 +212,7 @@ async def test_a_receiver_that_is_down_hears_of_it_when_it_is_back(app: Dutiful,
         async with receiving(port=port) as receiver:
             clock.advance("6s")
             assert (await settled(app, job)).attempts == 2
-    assert receiver.told == [job.public_id]
+    assert receiver.received == [job.public_id]
 
 
 async def test_a_redirect_to_another_place_is_not_followed(
@@ -222,7 +223,7 @@ async def test_a_redirect_to_another_place_is_not_followed(
     assert post.status == 301 and "redirects are not followed" in (post.error or "") and receiver.connections == 0
 
 
-async def test_a_slow_receiver_holds_up_nobody_else(app: Dutiful, greet: Kind[[str], str], receiver: Receiver) -> None:
+async def test_a_slow_receiver_delays_no_other(app: Dutiful, greet: Kind[[str], str], receiver: Receiver) -> None:
     gate = asyncio.Event()
     async with receiving(until(gate)) as slow:
         to_slow = greet.options(webhook=slow.url)
@@ -235,10 +236,10 @@ async def test_a_slow_receiver_holds_up_nobody_else(app: Dutiful, greet: Kind[[s
             assert len(slow.calls) == 4  # at once; all others wait for these
             # And most of them in the outbox: no attempt is spent on what cannot be tried yet.
             taken = [post for job in jobs for post in await posts(app, job) if post.attempts]
-            assert len(taken) <= webhooks.AT_ONCE
+            assert len(taken) <= sender.MAX_IN_FLIGHT
             gate.set()
             await asyncio.gather(*[settled(app, job) for job in jobs])
-    assert sorted(slow.told) == sorted(job.public_id for job in jobs)
+    assert sorted(slow.received) == sorted(job.public_id for job in jobs)
 
 
 async def test_a_receiver_that_hangs_is_given_up_for_now(app: Dutiful, greet: Kind[[str], str]) -> None:
@@ -271,8 +272,8 @@ async def test_shutdown_waits_for_messages_under_way_and_stores_what_came_of_the
             worker.stop()
 
             async def closing() -> bool:
-                duties: Any = worker._duties
-                return bool(duties._poster._closing)
+                maintenance: Any = worker._maintenance
+                return bool(maintenance._webhooks._closing)
 
             await eventually(closing)
             gate.set()
@@ -310,13 +311,13 @@ async def test_a_delivery_is_recorded_though_retention_has_deleted_its_job(
         await receiver.called()
 
         async def deleted() -> bool:
-            await store.retain(timedelta(0), 100, None)
+            await store.retention.delete(timedelta(0), 100, None)
             return await app.find(job.id) is None
 
         await eventually(deleted)
         gate.set()
         await settled(app, job)
-    assert receiver.told == [job.public_id] and "dutiful.webhooks" not in {entry.name for entry in caplog.records}
+    assert receiver.received == [job.public_id] and "dutiful.webhooks" not in {entry.name for entry in caplog.records}
 
 
 async def test_secrets_can_be_changed_and_a_webhook_can_have_its_own(
@@ -341,10 +342,10 @@ async def test_an_operator_has_a_message_posted_again(
         job = await greet.options(webhook=receiver.url).enqueue("Ada")
         post = await settled(app, job)
         operator = Operator(await app.client())
-        assert await operator.redeliver(post.id, "they lost it")
+        assert await operator.webhooks.redeliver(post.id, "they lost it")
         await receiver.called(2)
         again = await settled(app, job)
-        assert not await operator.redeliver(job.id)
+        assert not await operator.webhooks.redeliver(job.id)
     assert (again.id, again.attempts) == (post.id, 1)
     assert len({call.headers["webhook-id"] for call in receiver.calls}) == 1
 
@@ -364,7 +365,7 @@ async def test_a_webhook_that_this_app_does_not_declare_is_kept_until_it_is_remo
     async with working(app):
         await settled(app, waiting)
         client: Client = await app.client()
-        assert await client.store.remove_webhook("old")
+        assert await client.store.webhooks.remove("old")
         job = await greet.enqueue("third")
         await final(app, job)
         assert await posts(app, job) == []

@@ -11,40 +11,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from receivers import Call, answer, babble, drip_body, drip_head, hang, receiving
+from receivers import Call, answer, drip_body, drip_head, hang, receiving, send_garbage
 
 from databases import missing
-from dutiful.core.endpoint import Network
-from dutiful.services.guard import Forbidden, Guard, Unreachable
-from dutiful.services.http import READ_LIMIT, Http
+from dutiful.core.webhooks.endpoint import Network
+from dutiful.maintenance.webhooks.address_guard import AddressGuard, Forbidden, Unreachable
+from dutiful.maintenance.webhooks.http import READ_LIMIT, WebhookHttp
 
 HERE: Sequence[Network] = [ip_network("127.0.0.0/8")]
 NET = 6.0  # seconds: for a post that would never end, no measure of how soon it should
 
 
-def http(networks: Sequence[Network] = HERE, limit: float = 10, context: ssl.SSLContext | None = None) -> Http:
-    # An empty context trusts nobody, and is made faster than one with all certificates of the system.
-    return Http(Guard(networks), limit, context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+def http(networks: Sequence[Network] = HERE, timeout: float = 10, context: ssl.SSLContext | None = None) -> WebhookHttp:
+    # An empty context trusts no certificate, and is made faster than one with all certificates of the system.
+    return WebhookHttp(AddressGuard(networks), timeout, context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
 def name_leads_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Let names lead there, at each lookup to the next of `answers`; returns who was looked up."""
+    """Resolves names to the next of `answers` at each lookup; returns the names."""
     asked: list[str] = []
 
-    def look_up(host: str, port: int, **kinds: Any) -> list[Any]:
+    def resolve(host: str, port: int, **kinds: Any) -> list[Any]:
         asked.append(host)
         places = answers[min(len(asked), len(answers)) - 1]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (place, port)) for place in places]
 
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     return asked
 
 
 async def test_a_post_arrives_as_it_was_sent() -> None:
     async with receiving(answer(201, b"thanks")) as receiver:
-        told = await http().post(f"{receiver.url}?a=b%20c", {"webhook-id": "1"}, "größe".encode())
+        response = await http().post(f"{receiver.url}?a=b%20c", {"webhook-id": "1"}, "größe".encode())
     (call,) = receiver.calls
-    assert (told.status, told.body) == (201, b"thanks")
+    assert (response.status, response.body) == (201, b"thanks")
     assert (call.path, call.body, call.headers["webhook-id"]) == ("/hook?a=b%20c", "größe".encode(), "1")
     assert call.headers["host"] == receiver.url.split("/")[2]
 
@@ -53,14 +53,14 @@ async def test_a_post_arrives_as_it_was_sent() -> None:
 async def test_a_receiver_that_takes_too_long_is_left(reply: Any) -> None:
     async with receiving(reply) as receiver:
         with pytest.raises(Unreachable, match=r"no answer within 0\.3 s"):
-            await asyncio.wait_for(http(limit=0.3).post(receiver.url, {}, b"{}"), NET)
+            await asyncio.wait_for(http(timeout=0.3).post(receiver.url, {}, b"{}"), NET)
     assert len(receiver.calls) == 1
 
 
 async def test_a_status_counts_even_if_the_body_never_ends() -> None:
     async with receiving(drip_body) as receiver:
-        told = await asyncio.wait_for(http(limit=0.3).post(receiver.url, {}, b"{}"), NET)
-    assert told.status == 200 and set(told.body) == {ord("x")}
+        response = await asyncio.wait_for(http(timeout=0.3).post(receiver.url, {}, b"{}"), NET)
+    assert response.status == 200 and set(response.body) == {ord("x")}
 
 
 async def test_of_a_large_answer_only_the_beginning_is_read() -> None:
@@ -74,9 +74,9 @@ async def test_of_a_large_answer_only_the_beginning_is_read() -> None:
             read_to_the_end.set_result(False)
 
     async with receiving(flood) as receiver:
-        told = await http().post(receiver.url, {}, b"{}")
+        response = await http().post(receiver.url, {}, b"{}")
         assert not await asyncio.wait_for(read_to_the_end, 10)
-    assert (told.status, len(told.body)) == (500, READ_LIMIT)
+    assert (response.status, len(response.body)) == (500, READ_LIMIT)
 
 
 async def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
@@ -86,7 +86,7 @@ async def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
 
 
 async def test_what_does_not_speak_http_or_is_not_there_is_unreachable() -> None:
-    async with receiving(babble) as receiver:
+    async with receiving(send_garbage) as receiver:
         with pytest.raises(Unreachable):
             await http().post(receiver.url, {}, b"{}")
     with pytest.raises(Unreachable):  # the server has gone
@@ -132,7 +132,7 @@ async def test_a_name_without_an_address_is_unreachable(monkeypatch: pytest.Monk
 async def test_another_address_of_the_receiver_is_tried_when_one_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving() as receiver:
         port = receiver.url.split(":")[2].partition("/")[0]
-        name_leads_to(monkeypatch, ["127.0.0.2", "127.0.0.1"])  # nobody listens at the first
+        name_leads_to(monkeypatch, ["127.0.0.2", "127.0.0.1"])  # no server listens at the first
         assert (await http().post(f"http://hooks.example:{port}/", {}, b"{}")).status == 204
 
 

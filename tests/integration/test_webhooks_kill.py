@@ -8,9 +8,9 @@ import webhook_jobs
 from fault_jobs import address
 from receivers import SECRET, hang, ok, receiving
 
-from dutiful.outbox import PostState, WebhookPost
 from dutiful.store import Store
-from dutiful.testing.faults import Fleet, until
+from dutiful.store.webhooks import PostState, WebhookPost
+from faults import Fleet, until
 
 SETTINGS = {"webhook_secrets": SECRET, "webhook_networks": "127.0.0.0/8", "webhook_timeout": "15s"}
 # The next poster waits for six of these before it takes over; its own limit is the long one.
@@ -30,23 +30,23 @@ async def fleet(store: Store, folder: Path) -> AsyncIterator[Fleet]:
 
 
 async def posted(store: Store, *states: PostState) -> list[WebhookPost]:
-    async def look() -> list[WebhookPost]:
-        found = await store.posts()
+    async def found() -> list[WebhookPost]:
+        found = await store.webhooks.posts()
         return found if [post.state for post in found] == list(states) else []
 
-    return await until(look, f"messages are {states}")
+    return await until(found, f"messages are {states}")
 
 
 async def test_a_message_whose_worker_was_killed_after_the_commit_is_posted_once(store: Store, tmp_path: Path) -> None:
     async with receiving() as receiver, fleet(store, tmp_path) as workers:
-        first = workers.start("--no-services")  # it runs jobs, and has nobody who posts
+        first = workers.start("--no-services")  # it runs jobs, and posts nothing
         job = await webhook_jobs.greet.options(webhook=receiver.url).enqueue("Ada")
         await posted(store, PostState.PENDING)
         first.kill()
         assert receiver.connections == 0
         workers.start()
         (post,) = await posted(store, PostState.DELIVERED)
-    assert receiver.told == [job.public_id] and post.attempts == 1
+    assert receiver.received == [job.public_id] and post.attempts == 1
 
 
 async def test_a_message_whose_poster_was_killed_is_posted_again_under_its_id(store: Store, tmp_path: Path) -> None:

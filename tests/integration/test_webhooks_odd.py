@@ -8,20 +8,20 @@ from unittest.mock import patch
 
 import pytest
 from receivers import SECRET, Call, answer, receiving
+from suite.alerts import alert, announced
+from suite.builders import finish_one
+from suite.webhooks import own, webhook
 from working import eventually, final, working
 
 from dutiful import Dutiful, kind
-from dutiful.core.webhook import Answer, new_secret
-from dutiful.duties import Survey
+from dutiful.core.webhooks.message import WebhookResponse, new_secret
 from dutiful.kind import Kind
-from dutiful.outbox import PostResult, PostState, WebhookPost, WebhookRecord
-from dutiful.services import webhooks
-from dutiful.services.guard import Unreachable
-from dutiful.services.webhooks import RETRIES, Poster
+from dutiful.maintenance.webhooks import sender as sending
+from dutiful.maintenance.webhooks.address_guard import Unreachable
+from dutiful.maintenance.webhooks.sender import MAX_RETRIES, WebhookSender
 from dutiful.store import Store
-from dutiful.testing.store_suite.alerting import alert, told
-from dutiful.testing.store_suite.builders import finish_one
-from dutiful.testing.store_suite.outbox import own, webhook
+from dutiful.store.leadership import Survey
+from dutiful.store.webhooks import PostResult, PostState, WebhookPost, WebhookRecord
 
 COMMON = new_secret(b"c" * 32)
 HERE = "127.0.0.0/8"
@@ -44,15 +44,15 @@ def greet(app: Dutiful) -> Kind[[str], str]:
 
 
 async def ended(app: Dutiful, count: int) -> list[WebhookPost]:
-    async def look() -> list[WebhookPost] | None:
-        posts = [post for post in await (await app.client()).store.posts() if post.ended_at]
+    async def found() -> list[WebhookPost] | None:
+        posts = [post for post in await (await app.client()).store.webhooks.posts() if post.ended_at]
         return posts if len(posts) == count else None
 
-    posts: list[WebhookPost] = await eventually(look)
+    posts: list[WebhookPost] = await eventually(found)
     return posts
 
 
-async def test_a_url_that_nobody_checked_fails_for_itself_alone(app: Dutiful, greet: Kind[[str], str]) -> None:
+async def test_an_unchecked_url_fails_for_itself_alone(app: Dutiful, greet: Kind[[str], str]) -> None:
     async with receiving() as receiver:
         bare = receiver.url.removesuffix("/hook")
         bad = ["", "customer.example/x", "https://", "http://[", "https://ada:pw@customer.example/", "gopher://x\n/"]
@@ -71,7 +71,7 @@ async def test_a_url_that_nobody_checked_fails_for_itself_alone(app: Dutiful, gr
 
 async def test_an_old_place_that_is_gone_does_not_disable_the_new_one(app: Dutiful, greet: Kind[[str], str]) -> None:
     async def move(call: Call, writer: asyncio.StreamWriter) -> None:
-        await store.put_webhooks([WebhookRecord(name="all", url=new.url, states=["completed"])])
+        await store.webhooks.put([WebhookRecord(name="all", url=new.url, states=["completed"])])
         await answer(410)(call, writer)
 
     async with receiving(move) as old, receiving() as new:
@@ -82,7 +82,7 @@ async def test_an_old_place_that_is_gone_does_not_disable_the_new_one(app: Dutif
             (post,) = await ended(app, 1)
             await greet.enqueue("second")
             await new.called()
-            (stored,) = await store.webhooks()
+            (stored,) = await store.webhooks.all()
     assert (post.state, post.status) == (PostState.FAILED, 410)
     assert stored.enabled and len(old.calls) == 1
 
@@ -97,24 +97,24 @@ async def test_a_message_is_signed_only_by_a_worker_that_declares_its_webhook(
     async def nothing() -> None: ...
 
     async with receiving() as receiver, working(other) as leader:
-        duties: Any = leader._duties
+        maintenance: Any = leader._maintenance
 
         async def leading() -> bool:
-            return bool(duties.leading)
+            return bool(maintenance.leading)
 
         await eventually(leading)
         app.webhook("shop", receiver.url)
         async with working(app, services=False):
             store = (await app.client()).store
-            await store.put_webhooks([spec.record for spec in app.webhooks.values()])
+            await store.webhooks.put([spec.record for spec in app.webhooks.values()])
             await final(app, await greet.enqueue("Ada"))
         async with receiving() as own_receiver:
-            with patch.object(webhooks, "IDLE", 0.0):
+            with patch.object(sending, "IDLE", 0.0):
                 await nothing.options(webhook=own_receiver.url).enqueue()
-                await own_receiver.called()  # so the leader has looked
-        (post,) = [post for post in await (await app.client()).store.posts() if post.webhook]
+                await own_receiver.called()  # so the leader has polled
+        (post,) = [post for post in await (await app.client()).store.webhooks.posts() if post.webhook]
         assert (post.state, post.attempts) == (PostState.PENDING, 0)
-        with patch.object(webhooks, "ASTRAY", 0.0):
+        with patch.object(sending, "FOLLOWER_IDLE", 0.0):
             async with working(app):
                 (call,) = await receiver.called()
     assert call.verified(SECRET)
@@ -130,65 +130,65 @@ def test_only_a_declared_webhook_is_signed_with_the_common_secret() -> None:
 
 
 class Hanging:
-    """A sender to whom only one receiver answers."""
+    """A poster that gets an answer from one receiver only."""
 
     def __init__(self) -> None:
         self.hanging = 0
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookResponse:
         if url != "https://good.example/":
             self.hanging += 1
             await asyncio.Event().wait()
-        return Answer(204)
+        return WebhookResponse(204)
 
     def close(self) -> None: ...
 
 
-def make_poster(store: Store, sender: Hanging) -> Poster:
-    return Poster(store, [], lambda: sender, lambda name: [SECRET], MINUTE, lambda: None)
+def make_poster(store: Store, sender: Hanging) -> WebhookSender:
+    return WebhookSender(store.webhooks, [], lambda: sender, lambda name: [SECRET], MINUTE, lambda: None)
 
 
 async def test_receivers_that_hang_leave_room_for_first_attempts(store: Store) -> None:
-    await store.put_webhooks([webhook(kinds=[])])
+    await store.webhooks.put([webhook(kinds=[])])
     for number in range(20):
         await finish_one(store, options=own(f"https://bad{number}.example/"))
-    for post in await store.take_posts(100, MINUTE):
-        await store.settle_post(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
+    for post in await store.webhooks.take(100, MINUTE):
+        await store.webhooks.settle(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
     job_id = await finish_one(store, options=own("https://good.example/"), now=datetime.now(UTC) - timedelta(seconds=1))
     sender = Hanging()
     poster = make_poster(store, sender)
     poster.wake()
 
-    async def heard() -> bool:
+    async def delivered_all() -> bool:
         # Both: the good one may be answered before all of the others have begun to hang.
-        delivered = (await store.posts(job_id=job_id))[0].state is PostState.DELIVERED
-        return delivered and sender.hanging >= RETRIES
+        delivered = (await store.webhooks.posts(job_id=job_id))[0].state is PostState.DELIVERED
+        return delivered and sender.hanging >= MAX_RETRIES
 
-    await eventually(heard)
-    assert sender.hanging == RETRIES
+    await eventually(delivered_all)
+    assert sender.hanging == MAX_RETRIES
     await poster.close(0)
 
 
-async def test_what_is_due_for_another_worker_is_not_looked_for_without_a_pause(store: Store) -> None:
-    await store.put_webhooks([webhook()])
+async def test_what_is_due_for_another_worker_is_not_polled_without_a_pause(store: Store) -> None:
+    await store.webhooks.put([webhook()])
     await finish_one(store)
     poster = make_poster(store, Hanging())
     now = datetime.now(UTC)
     survey = Survey(True, now, next_post_at=now)
     with (
-        patch.object(webhooks, "IDLE", 3600.0),
-        patch.object(poster, "_found_none_at", -3600.0),
-        patch.object(store, "take_posts", wraps=store.take_posts) as taking,
+        patch.object(sending, "IDLE", 3600.0),
+        patch.object(poster, "_empty_at", -3600.0),
+        patch.object(store.webhooks, "take", wraps=store.webhooks.take) as taking,
     ):
         for _ in range(3):
             await poster.tick(survey)
-            if poster._taking is not None:
-                await poster._taking
+            if poster._task is not None:
+                await poster._task
     assert taking.call_count == 1
     await poster.close(1)
 
 
-async def test_a_close_tells_of_webhooks_under_way_only_if_there_are_some(
+async def test_a_close_warns_of_webhooks_in_flight_only_if_there_are_some(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     poster, asked = make_poster(store, Hanging()), asyncio.Event()
@@ -198,16 +198,16 @@ async def test_a_close_tells_of_webhooks_under_way_only_if_there_are_some(
         await asyncio.Event().wait()
         raise AssertionError
 
-    with patch.object(store, "take_posts", endless):
+    with patch.object(store.webhooks, "take", endless):
         poster.wake()
         await asked.wait()
-        taking = poster._taking
+        taking = poster._task
         await poster.close(0)
     assert taking is not None
     taking.cancel()
-    assert "under way" not in caplog.text
+    assert "in flight" not in caplog.text
 
-    await store.put_webhooks([webhook(kinds=[])])
+    await store.webhooks.put([webhook(kinds=[])])
     await finish_one(store, options=own("https://bad.example/"), now=datetime.now(UTC) - timedelta(seconds=1))
     poster = make_poster(store, hanging := Hanging())
     poster.wake()
@@ -217,29 +217,31 @@ async def test_a_close_tells_of_webhooks_under_way_only_if_there_are_some(
 
     await eventually(hangs)
     await poster.close(0)
-    assert "webhooks that were still under way are posted again later: 1" in caplog.text
+    assert "webhooks that were still in flight are posted again later: 1" in caplog.text
 
 
 class Down:
-    """A sender to whom nobody answers."""
+    """A poster that gets no answer."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookResponse:
         raise Unreachable("no route")
 
     def close(self) -> None: ...
 
 
-async def test_an_alert_is_told_again_sooner_than_a_job(store: Store) -> None:
-    await store.put_webhooks([webhook("both", alerts=True)])
-    await store.change_alerts([told(None, alert())])
+async def test_an_alert_is_retried_sooner_than_a_job(store: Store) -> None:
+    await store.webhooks.put([webhook("both", alerts=True)])
+    await store.alerts.change([announced(None, alert())])
     await finish_one(store, now=datetime.now(UTC))
-    for post in await store.take_posts(100, MINUTE):  # tried once before
-        await store.settle_post(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
-    poster = Poster(store, [webhook("both")], Down, lambda name: [SECRET], MINUTE, lambda: None, lambda low, high: low)
+    for post in await store.webhooks.take(100, MINUTE):  # tried once before
+        await store.webhooks.settle(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
+    poster = WebhookSender(
+        store.webhooks, [webhook("both")], Down, lambda name: [SECRET], MINUTE, lambda: None, lambda low, high: low
+    )
     poster.wake()
 
     async def tried_twice() -> list[WebhookPost] | None:
-        posts = await store.posts()
+        posts = await store.webhooks.posts()
         return posts if all(post.attempts == 2 and post.error for post in posts) else None
 
     posts: list[WebhookPost] = await eventually(tried_twice)

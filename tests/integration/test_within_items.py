@@ -1,4 +1,4 @@
-"""A handler that completes its job itself hides nothing that has failed."""
+"""A handler that completes its job itself does not hide failed items and phases."""
 
 from typing import Any
 
@@ -71,7 +71,9 @@ async def test_a_transaction_does_not_hide_a_phase_that_failed(app: Dutiful, not
 
 
 @postgres
-async def test_nor_does_a_transaction_of_the_users_own(app: Dutiful, app_url: str, notes: Notes) -> None:
+async def test_a_users_own_transaction_does_not_hide_items_that_failed(
+    app: Dutiful, app_url: str, notes: Notes
+) -> None:
     @app.job(retry=ONCE)
     async def write(ctx: Context, names: list[str]) -> None:
         await ctx.each(names, fail_bad)

@@ -49,7 +49,7 @@ class Notes:
 
     def _run(self, statement: str) -> list[Any]:
         if self._is_sqlite:
-            # The library that the store uses: a second one in this process would drop its locks.
+            # The library that the store uses, because a second one in this process would drop its locks.
             return list(apsw.Connection(self._url.removeprefix("sqlite:///")).execute(statement))
         with psycopg.connect(self._url, autocommit=True) as connection:
             cursor = connection.execute(statement)
@@ -65,15 +65,15 @@ async def notes(app: Dutiful, app_url: str) -> AsyncIterator[Notes]:
 
 
 async def steal(store: Store, job_id: UUID) -> None:
-    """What a rescuer does that believes the worker dead: the job is somebody else's now."""
-    for worker in await store.workers():
-        for held in await store.held_by(worker.id):
+    """Rescue the job as if its worker were dead, so that the claim is lost."""
+    for worker in await store.workers.all():
+        for held in await store.claims.held_by(worker.id):
             if held.job_id == job_id:
-                assert await store.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
+                assert await store.claims.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
 
 
 @everywhere
-async def test_what_a_handler_raises_in_its_transaction_stays_what_it_is(app: Dutiful) -> None:
+async def test_an_error_raised_in_a_transaction_keeps_its_meaning(app: Dutiful) -> None:
     @app.job(retry=Retry(max_attempts=3, per_error={FileNotFoundError: None, TimeoutError: None}))
     async def raises(ctx: Context, late: bool) -> None:
         async with ctx.transaction():
@@ -81,8 +81,8 @@ async def test_what_a_handler_raises_in_its_transaction_stays_what_it_is(app: Du
 
     async with working(app):
         records = [await final(app, await raises.enqueue(late=late)) for late in (False, True)]
-    told = [(r.state, r.errors[0]["type"], r.errors[0]["message"]) for r in records if r.errors]
-    assert told == [
+    ends = [(r.state, r.errors[0]["type"], r.errors[0]["message"]) for r in records if r.errors]
+    assert ends == [
         (State.FAILED, "FileNotFoundError", "no such invoice"),
         (State.FAILED, "TimeoutError", "a slow service"),
     ]
@@ -144,7 +144,7 @@ async def test_an_error_in_the_block_takes_the_writes_back_and_is_retried(app: D
         job = await write.enqueue()
         await job.result("20s")
     assert notes.names() == ["attempt 2"]
-    (failed,) = await (await app.client()).store.attempts(job.id)
+    (failed,) = await (await app.client()).store.queries.attempts(job.id)
     assert failed.error is not None and failed.error["message"] == "no luck"
 
 
@@ -162,7 +162,7 @@ async def test_a_statement_that_the_database_refuses_is_the_jobs_error(app: Duti
     assert notes.names() == []
 
 
-async def test_what_happens_after_the_transaction_cannot_change_the_end(app: Dutiful, notes: Notes) -> None:
+async def test_an_error_after_the_transaction_cannot_change_the_end(app: Dutiful, notes: Notes) -> None:
     @app.job(retry=AT_ONCE)
     async def write(ctx: Context) -> None:
         async with ctx.transaction() as tx:
@@ -191,7 +191,7 @@ async def test_the_drivers_connection_is_there_for_everything_else(app: Dutiful,
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
-async def test_on_sqlite_there_is_no_connection_and_the_error_says_what_to_do(app: Dutiful, notes: Notes) -> None:
+async def test_on_sqlite_the_connection_is_refused_with_the_remedy(app: Dutiful, notes: Notes) -> None:
     @app.job(retry=Retry(max_attempts=1))
     async def write(ctx: Context) -> None:
         async with ctx.transaction() as tx:
@@ -262,7 +262,7 @@ async def test_the_users_commit_completes_the_job_and_a_rollback_does_not(
         job = await app.enqueue("write")
         assert await job.result("20s") == {"attempt": 2}
     assert notes.names() == ["attempt 2"]
-    (failed,) = await (await app.client()).store.attempts(job.id)
+    (failed,) = await (await app.client()).store.queries.attempts(job.id)
     assert failed.outcome == "failed" and failed.error is not None and failed.error["message"] == "no luck"
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from django.db import transaction as django_transaction
-from drivers import ASYNC, BLOCKING, dialect, django_connection, holding, holding_sync
+from drivers import ASYNC, BLOCKING, dialect, django_connection, open_transaction, open_transaction_sync
 from sqlalchemy.ext.asyncio import create_async_engine
 from working import state, working
 
@@ -66,12 +66,12 @@ INSERT = "insert into orders values ('{}')"
 async def test_the_users_commit_stores_the_job_and_a_rollback_takes_it_back(
     app: Dutiful, bill: Kind[[str], str], orders: Orders, app_url: str, driver: str
 ) -> None:
-    async with holding(driver, app_url) as held:
+    async with open_transaction(driver, app_url) as held:
         await held.execute(INSERT.format("kept"))
         kept = await bill.options(within=held.within, tenant="acme").enqueue("kept")
         assert kept.created and await app.find(kept.id) is None
         await held.commit()
-    async with holding(driver, app_url) as held:
+    async with open_transaction(driver, app_url) as held:
         await held.execute(INSERT.format("dropped"))
         dropped = await bill.options(within=held.within).enqueue("dropped")
         await held.rollback()
@@ -90,7 +90,7 @@ async def test_a_unique_conflict_leaves_the_users_transaction_usable(
     app: Dutiful, bill: Kind[[str], str], orders: Orders, app_url: str, driver: str
 ) -> None:
     first = await bill.options(unique="order 1").enqueue("1")
-    async with holding(driver, app_url) as held:
+    async with open_transaction(driver, app_url) as held:
         refuse = bill.options(within=held.within, unique=Unique("order 1", on_conflict=OnConflict.REJECT))
         with pytest.raises(UniqueConflict) as caught:
             await refuse.enqueue("1")
@@ -104,11 +104,11 @@ async def test_a_unique_conflict_leaves_the_users_transaction_usable(
 
 
 @postgres
-async def test_a_worker_hears_of_the_job_when_the_user_commits(
+async def test_a_worker_is_notified_of_the_job_when_the_user_commits(
     app: Dutiful, bill: Kind[[str], str], app_url: str
 ) -> None:
     app.configure(poll="1h")
-    async with working(app), holding("asyncpg", app_url) as held:
+    async with working(app), open_transaction("asyncpg", app_url) as held:
         await (await bill.enqueue("warm")).result("20s")
         job = await bill.options(within=held.within, priority=3).enqueue("42")
         await held.commit()
@@ -120,16 +120,16 @@ async def test_a_hint_in_the_users_transaction_can_be_left_out(
     app: Dutiful, bill: Kind[[str], str], app_url: str
 ) -> None:
     app.configure(notify_in_transaction=False)
-    heard: list[str] = []
+    received: list[str] = []
     listener = await asyncpg.connect(app_url)
-    await listener.add_listener("dutiful", lambda *args: heard.append(args[3]))
-    async with holding("asyncpg", app_url) as held:
+    await listener.add_listener("dutiful", lambda *args: received.append(args[3]))
+    async with open_transaction("asyncpg", app_url) as held:
         await bill.options(within=held.within).enqueue("quiet")
         await held.commit()
     await listener.execute("notify dutiful, 'last'")
     await listener.execute("select 1")
     await listener.close()
-    assert heard == ["last"]
+    assert received == ["last"]
 
 
 # --- blocking
@@ -139,7 +139,7 @@ async def test_a_hint_in_the_users_transaction_can_be_left_out(
 def test_the_users_blocking_commit_stores_the_job_and_a_rollback_takes_it_back(
     bill: Kind[[str], str], app: Dutiful, orders: Orders, app_url: str, driver: str
 ) -> None:
-    with holding_sync(driver, app_url) as held:
+    with open_transaction_sync(driver, app_url) as held:
         held.execute(INSERT.format("kept"))
         kept = bill.sync.options(within=held.within).enqueue("kept")
         held.commit()
@@ -156,7 +156,7 @@ def test_a_unique_conflict_leaves_the_users_blocking_transaction_usable(
     bill: Kind[[str], str], app: Dutiful, orders: Orders, app_url: str, driver: str
 ) -> None:
     first = bill.sync.options(unique="order 1").enqueue("1")
-    with holding_sync(driver, app_url) as held:
+    with open_transaction_sync(driver, app_url) as held:
         with pytest.raises(UniqueConflict) as caught:
             bill.sync.options(within=held.within, unique=Unique("order 1", on_conflict=OnConflict.REJECT)).enqueue("1")
         many = bill.sync.options(within=held.within).enqueue_many([{"order": "2"}, {"order": "3"}])
@@ -208,7 +208,7 @@ def test_a_blocking_connection_is_refused_by_the_async_form(app: Dutiful, bill: 
                 await bill.options(within=within).enqueue("1")
 
     for driver in BLOCKING:
-        with holding_sync(driver, app_url) as held:
+        with open_transaction_sync(driver, app_url) as held:
             asyncio.run(enqueue(held.within))
             held.rollback()
 
@@ -218,7 +218,7 @@ async def test_an_async_connection_is_refused_by_the_blocking_form(
     app: Dutiful, bill: Kind[[str], str], app_url: str
 ) -> None:
     for driver in ASYNC:
-        async with holding(driver, app_url) as held:
+        async with open_transaction(driver, app_url) as held:
             with pytest.raises(UsageError, match="is an async connection: await the plain form"):
                 await asyncio.to_thread(bill.sync.options(within=held.within).enqueue, "1")
             await held.rollback()
@@ -241,23 +241,26 @@ async def test_pools_and_engines_are_no_transaction_to_join(app: Dutiful, bill: 
 
 
 @postgres
-async def test_a_connection_to_another_database_is_refused_in_words(
+async def test_a_connection_to_another_database_is_refused_with_an_explanation(
     app: Dutiful, bill: Kind[[str], str], app_url: str
 ) -> None:
     elsewhere = app_url.rsplit("/", 1)[0] + "/postgres"
 
     def refused_sync(driver: str) -> None:
-        with holding_sync(driver, elsewhere) as held:
+        with open_transaction_sync(driver, elsewhere) as held:
             with pytest.raises(UsageError, match="without Dutiful's tables"):
                 bill.sync.options(within=held.within).enqueue("1")
             held.rollback()
 
     for driver in ASYNC:
-        async with holding(driver, elsewhere) as held:
+        async with open_transaction(driver, elsewhere) as held:
             with pytest.raises(UsageError, match="without Dutiful's tables"):
                 await bill.options(within=held.within).enqueue("1")
             await held.rollback()
     for driver in BLOCKING:
         await asyncio.to_thread(refused_sync, driver)
-    with holding_sync("sqlalchemy connection", "sqlite://") as memory, pytest.raises(UsageError, match="to sqlite"):
+    with (
+        open_transaction_sync("sqlalchemy connection", "sqlite://") as memory,
+        pytest.raises(UsageError, match="to sqlite"),
+    ):
         bill.sync.options(within=memory.within).enqueue("1")

@@ -19,7 +19,7 @@ from dutiful.kind import Kind
 
 @pytest.fixture
 def own(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dutiful]:
-    """An app whose whole process uses one SQLite library, as the environment says."""
+    """An app whose process uses one SQLite library, chosen by the environment."""
     monkeypatch.setenv("DUTIFUL_SQLITE_DRIVER", "sqlite3")
     app = Dutiful(f"sqlite:///{sqlite_path}")
     yield app
@@ -123,6 +123,6 @@ def test_with_the_default_driver_it_is_refused_with_the_way_out(
         with pytest.raises(UsageError, match=r"lose acknowledged commits.*DUTIFUL_SQLITE_DRIVER=sqlite3"):
             bill.sync.options(within=within).enqueue("42")
 
-    # Another file: to open this one with a second library is what must not happen.
+    # Another file, because this one must not be opened with a second library.
     way(tmp_path / "users.db", carry)
     app.close_sync()

@@ -86,7 +86,7 @@ ERRORS = {
 ALL = {**RESULTS, **ERRORS}
 
 
-def told(record: JobRecord) -> str:
+def error_text(record: JobRecord) -> str:
     assert record.errors is not None
     return f"{record.errors[0]['type']}: {record.errors[0]['message']}"
 
@@ -111,8 +111,8 @@ async def test_a_bad_outcome_among_good_ones_fails_alone(app: Dutiful, mode: str
             record = await final(app, job)
             if what in ALL:
                 assert (record.state, record.attempt) == (State.FAILED, 1), what
-                assert ALL[what].says in told(record), what
-                assert len(told(record)) < 3_000, what
+                assert ALL[what].says in error_text(record), what
+                assert len(error_text(record)) < 3_000, what
             else:
                 assert (record.state, record.result) == (State.COMPLETED, what)
 
@@ -131,7 +131,7 @@ async def test_a_result_of_a_hundred_megabytes_is_refused_in_words(app: Dutiful)
     async with working(app):
         record = await final(app, job)
         assert record.state is State.FAILED
-        assert "the result has 100,000,002 bytes" in told(record) and "pass a reference" in told(record)
+        assert "the result has 100,000,002 bytes" in error_text(record) and "pass a reference" in error_text(record)
         assert {await job.result("20s") for job in jobs} == {"fine"}
 
 
@@ -146,12 +146,12 @@ async def test_a_result_that_only_the_database_refuses_fails_alone(app: Dutiful)
     async with working(app):
         record = await final(app, jobs[-1])
         assert record.state is State.FAILED
-        assert "ResultRefused: the job's result could not be stored" in told(record)
+        assert "ResultRefused: the job's result could not be stored" in error_text(record)
         assert [await job.result("20s") for job in jobs[:-1]] == [f"good {n}" for n in range(100)]
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
-async def test_a_handler_that_does_not_heed_a_stop_leaves_its_slot_sound(app: Dutiful) -> None:
+async def test_a_handler_that_ignores_a_stop_leaves_its_slot_sound(app: Dutiful) -> None:
     app.configure(lanes="one=1:*")
 
     @app.job(timeout="50ms")
@@ -172,4 +172,4 @@ async def test_a_handler_that_does_not_heed_a_stop_leaves_its_slot_sound(app: Du
         first = await stubborn.enqueue()
         second = await cancels_within.enqueue()
         assert await first.result("20s") == "done all the same"
-        assert told(await final(app, second)).startswith("CancelledError")
+        assert error_text(await final(app, second)).startswith("CancelledError")

@@ -188,7 +188,7 @@ async def test_a_stop_that_interrupts_a_job_closes_resources_as_any_other_does(a
         try:
             yield "wary"
         except Exception as error:
-            log.append(f"wary was told {error!r}")
+            log.append(f"wary was given {error!r}")
         else:
             log.append("wary closed")
 
@@ -205,7 +205,7 @@ async def test_a_stop_that_interrupts_a_job_closes_resources_as_any_other_does(a
 
 
 @sqlite
-async def test_a_resource_that_nobody_registered_stops_the_worker_before_it_starts(app: Dutiful) -> None:
+async def test_a_resource_that_is_not_registered_stops_the_worker_before_it_starts(app: Dutiful) -> None:
     @app.job
     async def wants(db: Any = Inject("db")) -> None: ...
 

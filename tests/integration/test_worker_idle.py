@@ -38,7 +38,7 @@ async def test_an_idle_worker_makes_few_statements_on_few_connections(
         store = (await app.client()).store
 
         async def leads() -> bool:
-            return any(record.pid == worker.pid and record.leading for record in await store.workers())
+            return any(record.pid == worker.pid and record.leading for record in await store.workers.all())
 
         await eventually(leads)
     # From another database, so that the onlooker's own statements are not counted.

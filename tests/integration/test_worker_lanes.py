@@ -8,8 +8,8 @@ import pytest
 from working import EVERYWHERE, eventually, final, state, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, State, UnknownKind
-from dutiful.acting import Pause, PauseScope
 from dutiful.kind import Kind
+from dutiful.store.control import Pause, PauseScope
 
 everywhere = pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 
@@ -178,13 +178,13 @@ async def test_what_is_paused_does_not_start_until_it_is_resumed(
     app.configure(poll="200ms")
     store = (await app.client()).store
     before = await note.enqueue("before the pause")
-    assert await store.pause(Pause(scope, name, datetime.now(UTC), "ops"))
+    assert await store.control.pause(Pause(scope, name, datetime.now(UTC), "ops"))
     after = await note.enqueue("after the pause")
     async with working(app):
         for _ in range(3):
             assert await (await other.enqueue()).result("20s") == "runs"
         assert ORDER == [] and not (await state(app, before)).final and not (await state(app, after)).final
-        assert await store.resume(scope, name)
+        assert await store.control.resume(scope, name)
         await before.result("20s")
         await after.result("20s")
     assert sorted(ORDER) == ["after the pause", "before the pause"]
@@ -224,15 +224,15 @@ async def test_workers_share_the_work_and_run_nothing_twice(app: Dutiful) -> Non
         rest = await count.enqueue_many([{"n": n} for n in range(600, 1_000)])
 
         async def all_done() -> bool:
-            return len(await client.store.outcomes([job.id for job in rest])) == len(rest) and len(ran) >= 1_000
+            return len(await client.store.queries.outcomes([job.id for job in rest])) == len(rest) and len(ran) >= 1_000
 
         await eventually(all_done)
-        seen = await client.store.workers()
+        seen = await client.store.workers.all()
     assert sorted(ran) == list(range(1_000)) and len(seen) == 3
-    assert await client.store.workers() == []
+    assert await client.store.workers.all() == []
 
 
-async def test_a_worker_hears_of_a_job_without_polling(app: Dutiful, note: Kind[[str], None]) -> None:
+async def test_a_worker_gets_a_hint_of_a_job_without_polling(app: Dutiful, note: Kind[[str], None]) -> None:
     app.configure(poll="1h")
     async with working(app):
         for n in range(3):
@@ -243,7 +243,7 @@ async def test_a_worker_hears_of_a_job_without_polling(app: Dutiful, note: Kind[
     assert ORDER == ["0", "1", "2", "many", "many", "many"]
 
 
-async def test_a_job_enqueued_to_a_new_line_is_heard_of_too(app: Dutiful, note: Kind[[str], None]) -> None:
+async def test_a_job_in_a_new_queue_is_hinted_at_too(app: Dutiful, note: Kind[[str], None]) -> None:
     app.configure(poll="1h")
     async with working(app):
         await (await note.options(queue="never seen", priority=3).enqueue("there")).result("20s")

@@ -10,10 +10,10 @@ import pytest
 from working import eventually, final, working
 
 from dutiful import ClaimLost, Context, Dutiful, State
-from dutiful.acting import Pause, PauseScope
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
-from dutiful.worker.lease import LeaseKeeper
+from dutiful.store.control import Pause, PauseScope
+from dutiful.worker.leases import LeaseRenewalThread
 
 
 class Observer:
@@ -32,7 +32,7 @@ class Observer:
             store = (await self._app.client()).store
 
             async def look() -> bool:
-                assert await store.lapsed(10) == []
+                assert await store.claims.expired(10) == []
                 record = await self._app.find(job_id)
                 if record is not None and record.expires_at is not None and record.expires_at not in ends:
                     ends.append(record.expires_at)
@@ -111,14 +111,14 @@ async def test_a_job_whose_lease_was_lost_is_stopped_and_its_outcome_refused(app
         job = await app.enqueue(mode)
         await asyncio.to_thread(running.wait, 20)
         # What a rescuer does that believes the worker dead.
-        (held,) = await client.store.held_by(worker.id)
+        (held,) = await client.store.claims.held_by(worker.id)
         change = decide(held, Lost(), Policy(), 1, lambda low, high: low)
-        assert await client.store.settle([change]) == []
+        assert await client.store.claims.settle([change]) == []
         client.delivery.hint(frozenset())
         assert await asyncio.to_thread(stopped.wait, 20)
         record = await final(app, job)
     assert (record.state, record.result, record.crashes) == (State.COMPLETED, "second", 1)
-    assert next(attempt.outcome for attempt in await client.store.attempts(job.id)) == "lost"
+    assert next(attempt.outcome for attempt in await client.store.queries.attempts(job.id)) == "lost"
 
 
 async def test_a_dead_claim_does_not_take_the_living_claim_of_its_job_with_it(
@@ -126,18 +126,18 @@ async def test_a_dead_claim_does_not_take_the_living_claim_of_its_job_with_it(
 ) -> None:
     app.configure(lease="1s")
     running, looks, over = threading.Event(), threading.Semaphore(0), threading.Event()
-    keep = LeaseKeeper._keep
+    keep = LeaseRenewalThread._renew
 
-    def counted(self: LeaseKeeper, *args: Any) -> None:
+    def counted(self: LeaseRenewalThread, *args: Any) -> None:
         keep(self, *args)
         looks.release()
 
-    monkeypatch.setattr(LeaseKeeper, "_keep", counted)
+    monkeypatch.setattr(LeaseRenewalThread, "_renew", counted)
 
     @app.job
     def crunch(ctx: Context) -> str:
         if running.is_set():
-            for _ in range(6):  # it is looked at, beside the dead one, and nobody tells it to stop
+            for _ in range(6):  # it is checked with the dead one, and not asked to stop
                 looks.acquire(timeout=20)
                 ctx.check()
             return "second"
@@ -150,8 +150,8 @@ async def test_a_dead_claim_does_not_take_the_living_claim_of_its_job_with_it(
         async with working(app) as worker:
             job = await crunch.enqueue()
             await asyncio.to_thread(running.wait, 20)
-            (held,) = await client.store.held_by(worker.id)
-            assert await client.store.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
+            (held,) = await client.store.claims.held_by(worker.id)
+            assert await client.store.claims.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
             client.delivery.hint(frozenset())
             record = await final(app, job)
             over.set()
@@ -175,9 +175,9 @@ async def test_a_job_that_was_taken_away_is_stopped(app: Dutiful) -> None:
     async with working(app) as worker:
         job = await endless.enqueue()
         await began.wait()
-        await store.pause(Pause(PauseScope.QUEUE, "default", datetime.now(UTC)))  # nobody takes it up again
-        (held,) = await store.held_by(worker.id)
-        assert await store.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
+        await store.control.pause(Pause(PauseScope.QUEUE, "default", datetime.now(UTC)))  # no worker takes it up again
+        (held,) = await store.claims.held_by(worker.id)
+        assert await store.claims.settle([decide(held, Lost(), Policy(), 1, lambda low, high: low)]) == []
         await asyncio.wait_for(stopped.wait(), 20)
     record = await app.find(job.id)
     assert record is not None and (record.state, record.attempt, record.crashes) == (State.READY, 0, 1)

@@ -21,7 +21,7 @@ WHERE = {"loop": "on loop", "thread": "in thread", "process": "in process"}
 
 
 @pytest.fixture
-async def told(app: Dutiful) -> AsyncIterator[Dutiful]:
+async def moded(app: Dutiful) -> AsyncIterator[Dutiful]:
     """The app, with the kinds of process_jobs and one process for them."""
     app.configure(cpu_processes=1)
     app.kinds.update(process_jobs.app.kinds)
@@ -38,7 +38,7 @@ async def attempted(app: Dutiful, mode: str, what: str) -> tuple[JobRecord, list
         return record if record and record.state not in (State.READY, State.RUNNING) else None
 
     record: JobRecord = await eventually(settled)
-    return record, [attempt.outcome for attempt in await client.store.attempts(job.id)]
+    return record, [attempt.outcome for attempt in await client.store.queries.attempts(job.id)]
 
 
 async def all_attempted(app: Dutiful, mode: str, *whats: str) -> list[tuple[JobRecord, list[str]]]:
@@ -56,11 +56,11 @@ def first_error(record: JobRecord) -> tuple[str, str]:
     return record.errors[0]["type"], record.errors[0]["message"]
 
 
-async def test_each_mode_gives_results_and_heeds_what_a_handler_asks_for(told: Dutiful) -> None:
+async def test_each_mode_gives_results_and_does_what_a_handler_asks_for(moded: Dutiful) -> None:
     asks = ["hello there", "raise snooze", "return snooze", "raise cancel", "return cancel", "raise retry after"]
-    async with working(told):
+    async with working(moded):
         for mode in process_jobs.MODES:
-            hello, *asked, later, (failed, _) = await all_attempted(told, mode, *asks, "raise fail")
+            hello, *asked, later, (failed, _) = await all_attempted(moded, mode, *asks, "raise fail")
             assert (hello[0].state, hello[0].result, hello[0].attempt) == (State.COMPLETED, "hello there", 1)
             for record, tried in asked[:2]:
                 assert (record.state, record.attempt, tried) == (State.SCHEDULED, 0, ["snoozed"])
@@ -74,25 +74,25 @@ async def test_each_mode_gives_results_and_heeds_what_a_handler_asks_for(told: D
 
 
 @sqlite
-async def test_a_control_that_lacks_its_parts_is_a_failed_attempt(told: Dutiful) -> None:
+async def test_a_control_that_lacks_its_parts_is_a_failed_attempt(moded: Dutiful) -> None:
     whats = ["raise limited", "return unwilling", "raise dozing"]
-    async with working(told) as worker:
+    async with working(moded) as worker:
         for mode in process_jobs.MODES:
-            attempts = await all_attempted(told, mode, *whats)
+            attempts = await all_attempted(moded, mode, *whats)
             for what, (record, tried) in zip(whats, attempts, strict=True):
                 assert (record.state, record.attempt, tried) == (State.SCHEDULED, 1, ["failed"]), (mode, what)
                 assert wait_of(record) == timedelta(hours=1)
         assert sum(lane.busy for lane in worker.lanes) == 0  # and the worker lives
-    (first, *_) = await (await told.client()).store.attempts(attempts[0][0].id)
+    (first, *_) = await (await moded.client()).store.queries.attempts(attempts[0][0].id)
     assert first.error is not None and first.error["type"] == "Limited"
 
 
 @sqlite
-async def test_retry_policies_know_the_classes_of_errors_in_each_mode(told: Dutiful) -> None:
-    async with working(told):
+async def test_retry_policies_know_the_classes_of_errors_in_each_mode(moded: Dutiful) -> None:
+    async with working(moded):
         for mode in process_jobs.MODES:
             (error, tried), (tired, _), (broken, none) = await all_attempted(
-                told, mode, "raise error", "raise tired", "raise broken"
+                moded, mode, "raise error", "raise tired", "raise broken"
             )
             assert (error.state, tried, wait_of(error)) == (State.SCHEDULED, ["failed"], timedelta(hours=1))
             assert (tired.state, wait_of(tired)) == (State.SCHEDULED, timedelta(days=1))
@@ -102,65 +102,65 @@ async def test_retry_policies_know_the_classes_of_errors_in_each_mode(told: Duti
 
 
 @everywhere
-async def test_running_jobs_are_cancelled_wherever_they_run(told: Dutiful, tmp_path: Path) -> None:
-    async with working(told):
+async def test_running_jobs_are_cancelled_wherever_they_run(moded: Dutiful, tmp_path: Path) -> None:
+    async with working(moded):
         for mode in process_jobs.MODES:
-            await told.enqueue(mode, {"what": "be warm"})
-        jobs = [await told.enqueue(f"hang {where}", {"told": str(tmp_path / where)}) for where in WHERE.values()]
+            await moded.enqueue(mode, {"what": "be warm"})
+        jobs = [await moded.enqueue(f"hang {where}", {"pid_file": str(tmp_path / where)}) for where in WHERE.values()]
 
         async def all_running() -> bool:
             return all((tmp_path / where).exists() and (tmp_path / where).read_text() for where in WHERE.values())
 
         await eventually(all_running)
         assert [await job.cancel("enough") for job in jobs] == [True, True, True]
-        records = [await final(told, job) for job in jobs]
+        records = [await final(moded, job) for job in jobs]
         assert [(record.state, record.attempt) for record in records] == [(State.CANCELLED, 1)] * 3
         await eventually(lambda: gone(int((tmp_path / "in process").read_text())))
-        after = await all_attempted(told, "process", "next please")
+        after = await all_attempted(moded, "process", "next please")
         assert after[0][0].result == "next please"
 
 
 @modes
 @sqlite
-async def test_a_job_past_its_timeout_is_stopped_wherever_it_runs(told: Dutiful, mode: str, tmp_path: Path) -> None:
-    file = tmp_path / "told"
-    async with working(told):
-        job = await told.enqueue(f"late {WHERE[mode]}", {"told": str(file)})
+async def test_a_job_past_its_timeout_is_stopped_wherever_it_runs(moded: Dutiful, mode: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    async with working(moded):
+        job = await moded.enqueue(f"late {WHERE[mode]}", {"pid_file": str(file)})
         with pytest.raises(JobFailed, match=r"longer than its timeout of 0:00:00\.1"):
             await job.result("20s")
-        record = await final(told, job)
+        record = await final(moded, job)
         assert record.errors is not None and record.errors[0]["type"] == "TimeoutExceeded"
         if mode == "process":
             await eventually(lambda: gone(int(file.read_text())))
 
 
 @sqlite
-async def test_waiting_for_a_free_process_is_not_held_against_a_job(told: Dutiful) -> None:
-    async with working(told):
-        jobs = [await told.enqueue("takes a moment") for _ in range(4)]
+async def test_waiting_for_a_free_process_is_not_held_against_a_job(moded: Dutiful) -> None:
+    async with working(moded):
+        jobs = [await moded.enqueue("takes a moment") for _ in range(4)]
         pids = {await job.result("20s") for job in jobs}
     assert len(pids) == 1 and os.getpid() not in pids
 
 
 @sqlite
-async def test_a_process_that_dies_fails_its_job_only(told: Dutiful) -> None:
-    async with working(told):
-        record, tried = await attempted(told, "process", "die")
+async def test_a_process_that_dies_fails_its_job_only(moded: Dutiful) -> None:
+    async with working(moded):
+        record, tried = await attempted(moded, "process", "die")
         assert (record.state, tried) == (State.SCHEDULED, ["failed"])
-        (attempt,) = await (await told.client()).store.attempts(record.id)
+        (attempt,) = await (await moded.client()).store.queries.attempts(record.id)
         assert attempt.error is not None and attempt.error["type"] == "ProcessDied"
         assert "exit code 3" in attempt.error["message"]
-        record, _ = await attempted(told, "process", "hello again")
+        record, _ = await attempted(moded, "process", "hello again")
         assert record.state is State.COMPLETED
 
 
 @sqlite
-async def test_a_process_outlives_every_thread_of_the_event_loop(told: Dutiful, tmp_path: Path) -> None:
-    file, gate = tmp_path / "told", tmp_path / "gate"
+async def test_a_process_outlives_every_thread_of_the_event_loop(moded: Dutiful, tmp_path: Path) -> None:
+    file, gate = tmp_path / "file", tmp_path / "gate"
     loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor()
-    async with working(told):
+    async with working(moded):
         loop.set_default_executor(threads)
-        job = await told.enqueue("waits in process", {"told": str(file), "gate": str(gate)})
+        job = await moded.enqueue("waits in process", {"pid_file": str(file), "gate": str(gate)})
 
         async def begun() -> bool:
             return file.exists() and bool(file.read_text())

@@ -1,4 +1,4 @@
-"""What somebody else holds, or sends at a bad moment, stalls nobody."""
+"""Locks held by other transactions, and signals at a bad moment, stall no worker."""
 
 import asyncio
 import signal
@@ -14,9 +14,10 @@ from working import eventually, final, state, working
 from dutiful import Context, Dutiful, Retry, ShutdownTimeout, State
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
-from dutiful.worker import settler, shutdown
+from dutiful.store.claims import ClaimRequest, QueueLevel, RefusalReason
+from dutiful.worker import settler
+from dutiful.worker import worker as worker_module
 from dutiful.worker.supervisor import Supervisor
-from dutiful.working import Ask, Line, Verdict
 
 
 async def test_a_rescue_does_not_wait_for_a_lease_that_is_locked(pg18_url: str) -> None:
@@ -28,8 +29,8 @@ async def test_a_rescue_does_not_wait_for_a_lease_that_is_locked(pg18_url: str) 
     async with app:
         store = (await app.client()).store
         await slow.enqueue()
-        ask = Ask(uuid4(), "general", [Line("default", 100)], ["slow"], 1, timedelta(seconds=1))
-        (claim,) = await store.claim(ask)
+        ask = ClaimRequest(uuid4(), "general", [QueueLevel("default", 100)], ["slow"], 1, timedelta(seconds=1))
+        (claim,) = await store.claims.claim(ask)
         later = datetime.now(UTC) + timedelta(minutes=1)
         change = decide(claim, Lost(), Policy(), 5, lambda low, high: low)
         connection = await asyncpg.connect(pg18_url)
@@ -38,20 +39,20 @@ async def test_a_rescue_does_not_wait_for_a_lease_that_is_locked(pg18_url: str) 
                 await connection.execute("select 1 from dutiful.lease where job_id = $1 for update", claim.job_id)
                 # Bounded from outside: a rescue that waits for the lock would wait for this block to end.
                 async with asyncio.timeout(1.5):
-                    (refusal,) = await store.settle([change], lapsed_only=True, now=later)
+                    (refusal,) = await store.claims.settle([change], expired_only=True, now=later)
         finally:
             await connection.close()
 
-        assert refusal.verdict is Verdict.LOST
-        assert await store.settle([change], lapsed_only=True, now=later) == []
-        assert await store.check_places() == []
+        assert refusal.reason is RefusalReason.LOST
+        assert await store.claims.settle([change], expired_only=True, now=later) == []
+        assert await store.queries.check_places() == []
 
 
 async def test_outcomes_do_not_wait_for_one_whose_lease_is_locked(
     pg18_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settler, "AGAIN", 0.1)
-    monkeypatch.setattr(shutdown, "LAST_WORDS", 0.5)
+    monkeypatch.setattr(settler, "RETRY_LOCKED", 0.1)
+    monkeypatch.setattr(worker_module, "CLEANUP_SECONDS", 0.5)
     app = Dutiful(pg18_url)
     leaked = await asyncpg.connect(pg18_url)
 
@@ -80,13 +81,13 @@ async def test_outcomes_do_not_wait_for_one_whose_lease_is_locked(
                     assert await state(app, held) is State.RUNNING
         finally:
             await leaked.close()
-        assert await client.store.check_places() == []
+        assert await client.store.queries.check_places() == []
 
 
 async def test_a_locked_outcome_is_stored_when_its_lease_is_free(
     pg18_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settler, "AGAIN", 0.1)
+    monkeypatch.setattr(settler, "RETRY_LOCKED", 0.1)
     app = Dutiful(pg18_url)
     running, go_on = asyncio.Event(), asyncio.Event()
     other = await asyncpg.connect(pg18_url)
@@ -106,7 +107,7 @@ async def test_a_locked_outcome_is_stored_when_its_lease_is_free(
                 go_on.set()
 
                 async def put_aside() -> bool:
-                    return bool(own._parts.settler._aside)
+                    return bool(own._parts.settler._locked)
 
                 await eventually(put_aside)
                 assert await state(app, job) is State.RUNNING

@@ -11,15 +11,15 @@ import pytest
 
 from dutiful import Dutiful, Fixed, OnConflict, Retry, Scope, Unique
 from dutiful.core.job import Claim
-from dutiful.core.transitions import State
-from dutiful.services.runner import Runner
+from dutiful.core.states import State
+from dutiful.maintenance.runner import MaintenanceRunner
 from dutiful.worker import Worker
-from dutiful.worker.attempt import Attempts
+from dutiful.worker.executor.attempt import Executor
 from dutiful.worker.settler import Settler
 
 
 class Rude(BaseException):
-    """Not an Exception, so that nobody catches it by accident."""
+    """Not an Exception, so that it is not caught by accident."""
 
 
 class BadBackoff(Fixed):
@@ -148,10 +148,10 @@ async def test_an_unruly_handler_ends_neither_its_worker_nor_its_neighbours(url:
 
         assert not working.done()
         assert record.crashes == 0
-        if kind != "cancels_later":  # whoever has the slot by then is hit, and tried again
+        if kind != "cancels_later":  # the job in the slot by then is hit, and tried again
             assert [(await job.record()).attempt for job in neighbours] == [1] * 12
         await stopped(worker, working)
-        assert await client.store.check_places() == []
+        assert await client.store.queries.check_places() == []
 
 
 async def stopped(worker: Worker, working: "asyncio.Task[None]") -> None:
@@ -161,7 +161,7 @@ async def stopped(worker: Worker, working: "asyncio.Task[None]") -> None:
 
 @pytest.mark.parametrize("scope", [Scope.QUEUED, Scope.ACTIVE])
 @pytest.mark.parametrize("action", [OnConflict.RETURN, OnConflict.REPLACE])
-async def test_an_open_transaction_with_a_key_conflict_holds_up_nobody_else(
+async def test_an_open_transaction_with_a_key_conflict_holds_up_no_other(
     pg18_url: str, scope: Scope, action: OnConflict
 ) -> None:
     app = unruly_app(pg18_url)
@@ -191,7 +191,7 @@ async def test_an_open_transaction_with_a_key_conflict_holds_up_nobody_else(
             assert again.created
         assert await again.result("30s") in (1, 2)
         await stopped(worker, working)
-        assert await client.store.check_places() == []
+        assert await client.store.queries.check_places() == []
 
 
 async def test_replacing_and_claiming_at_once_never_deadlock(pg18_url: str) -> None:
@@ -210,10 +210,10 @@ async def test_replacing_and_claiming_at_once_never_deadlock(pg18_url: str) -> N
         working = asyncio.create_task(worker.run())
         await asyncio.gather(*(produce(f"key {n % 3}") for n in range(6)))
         async with asyncio.timeout(30):
-            while any((await client.store.stats(timedelta(hours=1))).live.values()):  # noqa: ASYNC110
+            while any((await client.store.queries.stats(timedelta(hours=1))).live.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         await stopped(worker, working)
-        assert await client.store.check_places() == []
+        assert await client.store.queries.check_places() == []
 
 
 async def test_a_worker_that_ends_by_a_fault_of_ours_closes_its_services(
@@ -222,13 +222,13 @@ async def test_a_worker_that_ends_by_a_fault_of_ours_closes_its_services(
     app, closed = unruly_app(f"sqlite:///{sqlite_path}"), []
 
     async def stumble(self: Settler) -> None:
-        raise LookupError("nobody foresaw this")
+        raise LookupError("this was not foreseen")
 
-    async def close(self: Runner, patience: float) -> None:
-        closed.append(patience)
+    async def close(self: MaintenanceRunner, timeout: float) -> None:
+        closed.append(timeout)
 
     monkeypatch.setattr(Settler, "run", stumble)
-    monkeypatch.setattr(Runner, "close", close)
+    monkeypatch.setattr(MaintenanceRunner, "close", close)
     async with app.opened() as client:
         with pytest.raises(LookupError):
             await asyncio.wait_for(app.make_worker(client).run(), 20)
@@ -249,14 +249,14 @@ async def test_a_job_that_ends_its_worker_by_a_fault_of_ours_spends_its_attempt(
         running.set()
         await asyncio.Event().wait()
 
-    run = Attempts.run
+    run = Executor.run
 
-    async def stumble(self: Attempts, claim: Claim, *args: Any) -> Any:
+    async def stumble(self: Executor, claim: Claim, *args: Any) -> Any:
         if claim.kind == "poison":
-            raise LookupError("nobody foresaw this")
+            raise LookupError("this was not foreseen")
         return await run(self, claim, *args)
 
-    monkeypatch.setattr(Attempts, "run", stumble)
+    monkeypatch.setattr(Executor, "run", stumble)
     async with app, app.opened() as client:
         worker = asyncio.create_task(app.make_worker(client).run())
         other = await innocent.enqueue()

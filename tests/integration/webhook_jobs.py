@@ -1,4 +1,4 @@
-"""A job for workers that are killed before their message is through."""
+"""A job for workers that are killed before their webhook is delivered."""
 
 from dutiful import Dutiful
 

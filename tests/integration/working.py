@@ -1,4 +1,4 @@
-"""Workers in this process, and patience with them."""
+"""Workers in this process, and waits for what they do."""
 
 import asyncio
 import time
@@ -8,11 +8,11 @@ from typing import Any
 from unittest.mock import patch
 
 from dutiful import Dutiful, JobRecord, ShutdownTimeout, State
-from dutiful.client import Client
+from dutiful.client.client import Client
 from dutiful.kind import Handle
-from dutiful.services import runner
+from dutiful.maintenance import runner
 from dutiful.testing import Clock, ClockedStore
-from dutiful.worker import Worker, lease
+from dutiful.worker import Worker, leases
 
 EVERYWHERE = ["sqlite", "postgres18", "pgbouncer"]
 DEADLINE = 60.0
@@ -20,11 +20,11 @@ DEADLINE = 60.0
 
 @asynccontextmanager
 async def working(app: Dutiful, client: Client | None = None, *, services: bool = True) -> AsyncIterator[Worker]:
-    """A worker while the block runs, on a client of its own unless given; it stops as if told by a signal.
+    """A worker while the block runs, on a client of its own unless given; it stops as after a signal.
 
-    It looks around more often than in production, so that nobody here waits for a second to pass.
+    It polls more often than in production, so that tests need not wait for a second.
     """
-    with patch.multiple(runner, LEADER_LOOK=0.1, FOLLOWER_LOOK=0.2), patch.object(lease, "LOOK", 0.2):
+    with patch.multiple(runner, LEADER_POLL=0.1, FOLLOWER_POLL=0.2), patch.object(leases, "CHECK_EVERY", 0.2):
         async with _running(app, client, services) as worker:
             yield worker
 
@@ -41,7 +41,7 @@ async def _running(app: Dutiful, client: Client | None, services: bool) -> Async
                 running.result()
             yield worker
         except BaseException:
-            worker.abort(patience=0.1)
+            worker.abort(cleanup=0.1)
             with suppress(ShutdownTimeout):
                 await running
             raise
@@ -53,7 +53,7 @@ async def _running(app: Dutiful, client: Client | None, services: bool) -> Async
 
 @asynccontextmanager
 async def clocked(app: Dutiful, clock: Clock) -> AsyncIterator[Client]:
-    """A client whose store goes by the clock."""
+    """A client whose store uses the given clock."""
     store = app.make_store()
     await store.open()
     client = Client(ClockedStore(store, clock), app.make_delivery(store))
@@ -66,10 +66,10 @@ async def clocked(app: Dutiful, clock: Clock) -> AsyncIterator[Client]:
 
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
-    """Look until the answer is true; the answer."""
+    """Call `look` until its answer is true; returns the answer."""
     until = time.monotonic() + DEADLINE
     while not (answer := await look()):
-        assert time.monotonic() < until, "it did not come true in time"
+        assert time.monotonic() < until, "it was not true in time"
         await asyncio.sleep(0.01)
     return answer
 

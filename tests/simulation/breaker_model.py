@@ -1,12 +1,13 @@
-"""A circuit breaker in memory, in plain words: whom it lets in, and what their words change."""
+"""A circuit breaker in memory: which calls it admits, and what their results change."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from dutiful.core.breaker import AGAIN, Barred, BreakerPolicy, Entry, Sign
+from suite.builders import T0
+
+from dutiful.core.breaker.state import PROBE_WAIT, BreakerPolicy, CallResult, Entry, Rejected
 from dutiful.core.job import Claim
-from dutiful.testing.store_suite.builders import T0
 
 
 @dataclass(slots=True)
@@ -15,7 +16,7 @@ class Caller:
 
     claim: Claim
     lease_ends: datetime
-    held: bool = True  # its lease is there, over or not
+    held: bool = True  # its lease exists, expired or not
     entries: list[Entry] = field(default_factory=list)
 
 
@@ -30,56 +31,56 @@ class BreakerModel:
     neutral: int = 0
     trips: int = 0
     open_until: datetime | None = None
-    places: list[Caller] = field(default_factory=list)
+    probers: list[Caller] = field(default_factory=list)
     callers: list[Caller] = field(default_factory=list)
     declared: set[str] = field(default_factory=set)  # kinds
-    paused: set[str] = field(default_factory=set)  # kinds, by people
+    paused: set[str] = field(default_factory=set)  # kinds, by operators
 
     def live(self, caller: Caller) -> bool:
         return caller.held and caller.lease_ends > self.now
 
     def probing(self) -> int:
-        return sum(self.live(caller) for caller in self.places)
+        return sum(self.live(caller) for caller in self.probers)
 
-    def enter(self, caller: Caller) -> Entry | Barred | Literal["lost"]:
+    def enter(self, caller: Caller) -> Entry | Rejected | Literal["lost"]:
         if self.state == "closed":
             return Entry(self.round)
         if self.state == "open":
             assert self.open_until is not None
             if self.now < self.open_until:
-                return Barred(self.open_until, self.open_until - self.now)
+                return Rejected(self.open_until, self.open_until - self.now)
             if not self.live(caller):
                 return "lost"
             self.half_open()
-        if caller not in self.places:
+        if caller not in self.probers:
             if self.successes + self.probing() >= self.policy.probes:
-                again = min(AGAIN, self.policy.open_for)
-                return Barred(self.now + again, again)
+                again = min(PROBE_WAIT, self.policy.open_for)
+                return Rejected(self.now + again, again)
             if self.live(caller):
-                # A job has one place, and the dead have none.
-                self.places = [p for p in self.places if self.live(p) and p.claim.job_id != caller.claim.job_id]
-                self.places.append(caller)
+                # A job has one probe, and a dead claim has none.
+                self.probers = [p for p in self.probers if self.live(p) and p.claim.job_id != caller.claim.job_id]
+                self.probers.append(caller)
         return Entry(self.round, probe=True) if self.live(caller) else "lost"
 
-    def leave(self, caller: Caller, entry: Entry, sign: Sign) -> None:
-        if entry.round != self.round or (entry.probe and caller not in self.places):
+    def exit(self, caller: Caller, entry: Entry, result: CallResult) -> None:
+        if entry.round != self.round or (entry.probe and caller not in self.probers):
             return
         if entry.probe:
-            self.places.remove(caller)
-        if sign is Sign.BAD:
+            self.probers.remove(caller)
+        if result is CallResult.BAD:
             self.failures = min(self.failures + 1, self.policy.failures)
             if entry.probe or self.failures >= self.policy.failures:
                 self.open(self.policy.open_for)
                 self.trips += 1
-        elif sign is Sign.NEUTRAL and entry.probe:
+        elif result is CallResult.NEUTRAL and entry.probe:
             self.neutral += 1
             if self.neutral >= self.policy.failures:
                 self.close()
-        elif sign is Sign.GOOD and entry.probe:
+        elif result is CallResult.GOOD and entry.probe:
             self.successes += 1
             if self.successes >= self.policy.probes:
                 self.close()
-        elif sign is Sign.GOOD:
+        elif result is CallResult.GOOD:
             self.failures = 0
 
     def half_open(self) -> None:
@@ -95,7 +96,7 @@ class BreakerModel:
         self.open_until = None
 
     def _turn(self, state: str) -> None:
-        self.state, self.round, self.successes, self.neutral, self.places = state, self.round + 1, 0, 0, []
+        self.state, self.round, self.successes, self.neutral, self.probers = state, self.round + 1, 0, 0, []
 
     def due(self) -> bool:
         return self.state == "open" and self.open_until is not None and self.open_until <= self.now

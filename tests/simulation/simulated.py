@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from suite.builders import new_id
 
 from databases import CleanDatabase
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
-from dutiful.testing.store_suite.builders import new_id
 
 T = TypeVar("T")
 Run = Callable[[Awaitable[Any]], Any]
@@ -24,7 +24,7 @@ Machine = Callable[[Store, Run], RuleBasedStateMachine]
 
 
 def each_length(examples: int, steps: int) -> pytest.MarkDecorator:
-    """The short run is the same each time; the long one, of `make soak`, looks for what is new and shrinks it."""
+    """The short run is the same each time; the long one, of `make soak`, searches anew and shrinks what it finds."""
     short = settings(
         max_examples=examples,
         stateful_step_count=60,
@@ -50,7 +50,7 @@ def each_length(examples: int, steps: int) -> pytest.MarkDecorator:
 
 
 def simulate_sqlite(machine: Machine, folder: Path, template: Path, length: settings) -> None:
-    """A file of its own for each example, and no syncs: nobody pulls a plug."""
+    """A file of its own for each example, and no syncs, because no power is cut."""
     stores: list[Store] = []
     with _running() as run:
 

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dutiful.acting import PauseScope
+from suite.builders import T0
+
 from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob, OnConflict, Scope
-from dutiful.core.review import TABLE, ReviewAct, ReviewState
+from dutiful.core.review.state import TABLE, ReviewAct, ReviewState
 from dutiful.core.settle import Change
-from dutiful.core.transitions import WAITING, State
-from dutiful.reviewing import DeadLetter, Reviewed
-from dutiful.testing.store_suite.builders import T0
-from dutiful.working import Ask, Verdict
+from dutiful.core.states import WAITING, State
+from dutiful.store.claims import ClaimRequest, RefusalReason
+from dutiful.store.control import PauseScope
+from dutiful.store.dead_letters import DeadLetter, Reviewed
 
 Key = tuple[str | None, str | None, str]
 COMPLETED = {State.COMPLETED, State.COMPLETED_WITH_ERRORS}
@@ -25,7 +26,7 @@ class ModelJob:
     state: State
     rank: tuple[float, ...]  # when it became ready; those of equal rank are in any order
     run_at: datetime | None = None
-    placed: bool = True  # it has its place in line, though its kind may be paused
+    queued: bool = True  # it has a position in its queue, though its kind may be paused
     attempt: int = 0
     crashes: int = 0
     claim_id: int | None = None
@@ -67,11 +68,11 @@ class Model:
         self.keys: dict[Key, tuple[UUID, Scope, datetime | None]] = {}
         self.paused: set[tuple[PauseScope, str]] = set()
         self.taken: list[Taken] = []
-        self._open: dict[UUID, set[State]] = {}  # where the contract allows more than one place
+        self._open: dict[UUID, set[State]] = {}  # where the contract allows more than one state
         self._events = 0
 
     def observe(self, records: Iterable[JobRecord]) -> None:
-        """Compare with what the store shows."""
+        """Compares with what the store shows."""
         shown = {record.id: record for record in records}
         assert shown.keys() == self.jobs.keys()
         for job in self.jobs.values():
@@ -81,13 +82,13 @@ class Model:
             assert (record.attempt, record.crashes) == (job.attempt, job.crashes), f"{job} is shown as {record}"
             assert record.expires_at == job.expires_at
 
-    def standing(self, *states: State) -> list[ModelJob]:
+    def in_state(self, *states: State) -> list[ModelJob]:
         return [job for job in self.jobs.values() if job.state in states]
 
     def is_paused(self, scope: PauseScope, name: str) -> bool:
         return (scope, name) in self.paused
 
-    # --- intake
+    # --- enqueue
 
     def insert(self, batch: Sequence[NewJob]) -> list[Inserted]:
         event = self._event()
@@ -113,7 +114,7 @@ class Model:
             job.run_at = self.now + asked.delay
         self.jobs[job.id] = job
         job.state = State.BLOCKED if self._gated(job) else self._due(job)
-        job.placed = self._may_stand(job)
+        job.queued = self._may_queue(job)
         return Inserted(job.id, insertion)
 
     def _holder(self, key: Key) -> UUID | None:
@@ -123,8 +124,8 @@ class Model:
     def _gated(self, job: ModelJob) -> bool:
         return self.is_paused(PauseScope.KIND, job.asked.kind) or not self._all_met(job)
 
-    def _may_stand(self, job: ModelJob) -> bool:
-        """Whether nothing but a pause keeps it from its line."""
+    def _may_queue(self, job: ModelJob) -> bool:
+        """Whether it has a position in its queue: only a pause may keep it from being ready."""
         return self._all_met(job) and self._due(job) is State.READY
 
     def _all_met(self, job: ModelJob) -> bool:
@@ -137,31 +138,31 @@ class Model:
     def _due(self, job: ModelJob) -> State:
         return State.SCHEDULED if job.run_at and job.run_at > self.now else State.READY
 
-    # --- work
+    # --- claims
 
-    def claimable(self, ask: Ask) -> list[ModelJob]:
-        """What `ask` gets, in order."""
+    def claimable(self, ask: ClaimRequest) -> list[ModelJob]:
+        """The jobs that `ask` gets, in order."""
         if self.is_paused(PauseScope.LANE, ask.lane):
             return []
-        lines = {(line.queue, line.priority): n for n, line in enumerate(ask.lines)}
+        levels = {(level.queue, level.priority): n for n, level in enumerate(ask.levels)}
         found = [
             job
-            for job in self.standing(State.READY)
-            if (job.asked.queue, job.asked.priority) in lines
+            for job in self.in_state(State.READY)
+            if (job.asked.queue, job.asked.priority) in levels
             and job.asked.kind in ask.kinds
             and (not ask.tenants or job.asked.tenant in ask.tenants)
             and not self.is_paused(PauseScope.KIND, job.asked.kind)
             and not self.is_paused(PauseScope.QUEUE, job.asked.queue)
         ]
 
-        def place(job: ModelJob) -> tuple[float, ...]:
-            return (lines[job.asked.queue, job.asked.priority], *job.rank)
+        def position(job: ModelJob) -> tuple[float, ...]:
+            return (levels[job.asked.queue, job.asked.priority], *job.rank)
 
-        found.sort(key=place)
+        found.sort(key=position)
         clean, suspect = [j for j in found if not j.crashes], [j for j in found if j.crashes]
-        return sorted([*clean[: ask.limit], *suspect[: ask.suspects]], key=place)
+        return sorted([*clean[: ask.limit], *suspect[: ask.suspects]], key=position)
 
-    def claim(self, ask: Ask, claims: Sequence[Claim]) -> None:
+    def claim(self, ask: ClaimRequest, claims: Sequence[Claim]) -> None:
         expected = self.claimable(ask)
         assert len({claim.job_id for claim in claims}) == len(claims) == len(expected)
         for claim, other in zip(claims, expected, strict=True):
@@ -180,20 +181,20 @@ class Model:
         job = self.jobs.get(taken.claim.job_id)
         return job is not None and job.state is State.RUNNING and job.claim_id == taken.claim.claim_id
 
-    def lapsed(self) -> set[tuple[UUID, int | None]]:
-        running = self.standing(State.RUNNING)
+    def expired(self) -> set[tuple[UUID, int | None]]:
+        running = self.in_state(State.RUNNING)
         return {(job.id, job.claim_id) for job in running if job.expires_at and job.expires_at <= self.now}
 
-    def settle(self, taken: Taken, change: Change) -> set[Verdict] | None:
-        """The verdicts that the contract allows; None where the change is applied."""
+    def settle(self, taken: Taken, change: Change) -> set[RefusalReason] | None:
+        """Returns the refusals that the contract allows; None where the change is applied."""
         if not self.holds(taken):
-            # What ended a job, and what retention removed, need not be remembered in detail.
+            # The store need not remember final outcomes and deleted jobs in detail.
             if taken.final or change.outcome == "released" or change.job_id in self.gone:
-                return {Verdict.LOST, Verdict.REPEATED}
-            return {Verdict.REPEATED if taken.settled == change.outcome else Verdict.LOST}
+                return {RefusalReason.LOST, RefusalReason.REPEATED}
+            return {RefusalReason.REPEATED if taken.settled == change.outcome else RefusalReason.LOST}
         job = self.jobs[change.job_id]
         if job.cancel_requested and not change.to.final:
-            return {Verdict.CANCEL_REQUESTED}
+            return {RefusalReason.CANCEL_REQUESTED}
         taken.settled, taken.final = change.outcome, change.to.final
         job.attempt, job.crashes = change.attempt, change.crashes
         if change.to.final:
@@ -203,11 +204,11 @@ class Model:
             job.attempts.append((change.claim_id, change.outcome))
         self._leave_running(job, change.to, now_or_later=self.now + change.delay if change.delay else None)
         if not change.keep_seq:
-            job.rank, job.placed = (self._event(),), self._may_stand(job)
+            job.rank, job.queued = (self._event(),), self._may_queue(job)
         return None
 
     def refused(self, taken: Taken) -> None:
-        """A lost claim came with an outcome, which is recorded once."""
+        """The outcome of a lost claim is recorded once."""
         entry = (taken.claim.claim_id, "refused")
         job = self.jobs.get(taken.claim.job_id)
         if job and entry not in job.attempts:
@@ -223,7 +224,7 @@ class Model:
         self._leave_running(job, State.READY, None)
 
     def renew(self, taken: Sequence[Taken], lease: timedelta) -> tuple[frozenset[int], frozenset[UUID]]:
-        """The claims that are lost, and the jobs that are to be cancelled."""
+        """Returns the claims that are lost, and the jobs to be cancelled."""
         lost = frozenset(t.claim.claim_id for t in taken if not self.holds(t))
         held = [self.jobs[t.claim.job_id] for t in taken if self.holds(t)]
         for job in held:
@@ -247,39 +248,39 @@ class Model:
         if self.is_paused(PauseScope.KIND, job.asked.kind):
             self._open[job.id] = {job.state, State.BLOCKED}
 
-    # --- duties and acts
+    # --- maintenance and control
 
     def promote(self) -> set[tuple[str, int]]:
-        """All that is due becomes ready; returns the lines that got jobs for certain."""
+        """Makes all due jobs ready; returns the queue levels that got jobs for certain."""
         event = self._event()
-        due = [j for j in self.standing(State.SCHEDULED) if self._due(j) is State.READY]
+        due = [j for j in self.in_state(State.SCHEDULED) if self._due(j) is State.READY]
         for job in due:
             assert job.run_at is not None
-            job.state, job.rank, job.placed = State.READY, (event, job.run_at.timestamp()), True
+            job.state, job.rank, job.queued = State.READY, (event, job.run_at.timestamp()), True
             self._may_be_blocked(job)
         return {(j.asked.queue, j.asked.priority) for j in due if j.id not in self._open}
 
     def sweep(self) -> None:
-        """Every gate is checked, until nothing changes any more."""
+        """Checks every gate until nothing changes."""
         event = self._event()
-        for job in self.standing(State.READY):
+        for job in self.in_state(State.READY):
             if self.is_paused(PauseScope.KIND, job.asked.kind):
                 job.state, job.run_at = State.BLOCKED, None
         changed = True
         while changed:
             changed = False
-            for job in self.standing(State.BLOCKED):
+            for job in self.in_state(State.BLOCKED):
                 if any(need in self.jobs and self.jobs[need].state in DEAD for need in job.asked.depends_on):
                     self._finish(job, State.CANCELLED)
                     changed = True
-        for job in self.standing(State.BLOCKED):
-            if not job.placed and self._may_stand(job):
-                job.rank, job.placed = (event,), True
+        for job in self.in_state(State.BLOCKED):
+            if not job.queued and self._may_queue(job):
+                job.rank, job.queued = (event,), True
             if not self._gated(job):
                 job.state = self._due(job)
 
     def cancel(self, job: ModelJob) -> tuple[State, bool, bool]:
-        """Where it stands then, whether that changed anything, and whether it was asked to stop."""
+        """Returns its state, whether that changed, and whether it was asked to stop."""
         if job.state.final:
             return job.state, False, False
         if job.state is State.RUNNING:
@@ -288,21 +289,21 @@ class Model:
         self._finish(job, State.CANCELLED)
         return job.state, True, False
 
-    def bury(self, job: ModelJob) -> bool:
+    def fail(self, job: ModelJob) -> bool:
         waited = job.state in WAITING
         if waited:
             self._finish(job, State.FAILED)
         return waited
 
-    def expedite(self, job: ModelJob) -> set[State]:
+    def run_now(self, job: ModelJob) -> set[State]:
         if job.state is State.SCHEDULED:
-            job.state, job.run_at, job.rank, job.placed = State.READY, None, (self._event(),), True
+            job.state, job.run_at, job.rank, job.queued = State.READY, None, (self._event(),), True
             self._may_be_blocked(job)
         return self._open.get(job.id, {job.state})
 
-    def retain(self, older_than: timedelta, left: set[UUID]) -> int:
-        """Compare with the jobs that are left; returns how many are gone."""
-        needed = {need for job in self.standing(State.BLOCKED) for need in job.asked.depends_on}
+    def delete_old(self, older_than: timedelta, left: set[UUID]) -> int:
+        """Compares with the jobs that are left; returns how many were deleted."""
+        needed = {need for job in self.in_state(State.BLOCKED) for need in job.asked.depends_on}
         depended_on = {need for job in self.jobs.values() for need in job.asked.depends_on}
         cutoff = self.now - older_than
         old = {job.id for job in self.jobs.values() if job.finished_at and job.finished_at < cutoff}
@@ -339,7 +340,7 @@ class Model:
         return Reviewed(id=letter.id, status=letter.status, applied=applied, new_job_id=letter.new_job_id)
 
     def resolve(self) -> int:
-        """All whose new jobs have ended; returns how many."""
+        """Resolves those whose new jobs have ended; returns how many."""
         ended = [
             letter
             for letter in self.letters.values()

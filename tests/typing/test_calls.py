@@ -1,4 +1,4 @@
-"""What a type checker tells users of their calls."""
+"""What a type checker reports about calls of the API."""
 
 import re
 from pathlib import Path

@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dutiful import Dutiful
-from dutiful.alert import BUILT_IN
-from dutiful.core.alert import QUIET, Alert, AlertRule, AlertState, judge, labels_of, series_of
 from dutiful.core.errors import UsageError
-from dutiful.core.estimate import Doubt
-from dutiful.core.metric import METRICS, Sample, overlooked
-from dutiful.core.webhook import new_secret
+from dutiful.core.metrics.alert import QUIET, Alert, AlertRule, AlertState, evaluate, labels_of, series_of
+from dutiful.core.metrics.catalogue import METRICS, Sample, most_unseen
+from dutiful.core.metrics.estimate import Bounds
+from dutiful.core.webhooks.message import new_secret
+from dutiful.declare.alert import BUILT_IN
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 OK, PENDING, FIRING = AlertState.OK, AlertState.PENDING, AlertState.FIRING
@@ -35,7 +35,7 @@ def walk(rule: AlertRule, steps: Steps, first: Alert | None = None) -> list[tupl
     alert, now, seen = first or Alert(rule=rule.name, series="", since=T0), T0, []
     for seconds, value in steps:
         now += timedelta(seconds=seconds)
-        alert = judge(rule, alert, value, now)
+        alert = evaluate(rule, alert, value, now)
         seen.append((now, value, alert))
     return seen
 
@@ -134,68 +134,68 @@ def test_a_value_that_comes_back_for_a_moment_begins_the_hold_anew() -> None:
     assert states(RULE, (0, 11), (59, 10), (1, 11), (59, 11), (1, 11)) == [PENDING, OK, PENDING, PENDING, FIRING]
 
 
-def test_a_time_in_which_nobody_looked_is_no_part_of_a_hold() -> None:
-    waiting = judge(RULE, Alert(rule="r", series="", since=T0), 11, T0)
+def test_a_time_without_evaluation_is_no_part_of_a_hold() -> None:
+    waiting = evaluate(RULE, Alert(rule="r", series="", since=T0), 11, T0)
     morning = T0 + timedelta(hours=10)
 
-    anew = judge(RULE, waiting, 11, morning, watched=False)
+    anew = evaluate(RULE, waiting, 11, morning, continuous=False)
 
     assert (anew.state, anew.since, anew.fired_at) == (PENDING, morning, None)
-    assert judge(RULE, anew, 11, morning + timedelta(seconds=59)).state is PENDING
-    assert judge(RULE, anew, 11, morning + timedelta(seconds=60)).state is FIRING
-    assert judge(RULE, waiting, 10, morning, watched=False).state is OK
+    assert evaluate(RULE, anew, 11, morning + timedelta(seconds=59)).state is PENDING
+    assert evaluate(RULE, anew, 11, morning + timedelta(seconds=60)).state is FIRING
+    assert evaluate(RULE, waiting, 10, morning, continuous=False).state is OK
 
 
-def test_a_time_in_which_nobody_looked_is_no_part_of_the_calm() -> None:
+def test_a_time_without_evaluation_is_no_part_of_the_clear_hold() -> None:
     fired = Alert(rule="r", series="", state=FIRING, since=T0, fired_at=T0, calm_since=T0)
     morning = T0 + timedelta(hours=10)
 
-    anew = judge(RULE, fired, 4, morning, watched=False)
+    anew = evaluate(RULE, fired, 4, morning, continuous=False)
 
     assert (anew.state, anew.since, anew.calm_since) == (FIRING, T0, morning)
-    assert judge(RULE, anew, 4, morning + timedelta(seconds=29)).state is FIRING
-    assert judge(RULE, anew, 4, morning + timedelta(seconds=30)).state is OK
-    few = judge(ERRORS, fired, None, morning, sure=False, watched=False)
-    assert judge(ERRORS, few, None, morning + QUIET - timedelta(seconds=1), sure=False).state is FIRING
-    assert judge(ERRORS, few, None, morning + QUIET, sure=False).state is OK
+    assert evaluate(RULE, anew, 4, morning + timedelta(seconds=29)).state is FIRING
+    assert evaluate(RULE, anew, 4, morning + timedelta(seconds=30)).state is OK
+    few = evaluate(ERRORS, fired, None, morning, reliable=False, continuous=False)
+    assert evaluate(ERRORS, few, None, morning + QUIET - timedelta(seconds=1), reliable=False).state is FIRING
+    assert evaluate(ERRORS, few, None, morning + QUIET, reliable=False).state is OK
 
 
-def test_a_look_that_cannot_tell_does_not_carry_a_hold_over_a_time_in_which_nobody_looked() -> None:
-    wide, later = Doubt(0, 20), timedelta(hours=10)
+def test_an_uncertain_estimate_does_not_carry_a_hold_over_a_time_without_evaluation() -> None:
+    wide, later = Bounds(0, 20), timedelta(hours=10)
     waiting = Alert(rule="r", series="", state=PENDING, since=T0)
     calm = Alert(rule="r", series="", state=FIRING, since=T0, fired_at=T0, calm_since=T0)
 
-    waits = judge(RULE, waiting, 11, T0 + later, doubt=wide, watched=False)
-    fires = judge(RULE, calm, 4, T0 + later, doubt=wide, watched=False)
+    waits = evaluate(RULE, waiting, 11, T0 + later, bounds=wide, continuous=False)
+    fires = evaluate(RULE, calm, 4, T0 + later, bounds=wide, continuous=False)
 
     soon = T0 + later + timedelta(seconds=15)
-    assert judge(RULE, waits, 11, soon).state is PENDING
-    assert judge(RULE, fires, 4, soon).state is FIRING
+    assert evaluate(RULE, waits, 11, soon).state is PENDING
+    assert evaluate(RULE, fires, 4, soon).state is FIRING
 
 
 def test_a_rule_without_holds_goes_by_one_look_after_whatever_time() -> None:
     rule, later = AlertRule(name="r", metric="pending_total", above=10), T0 + timedelta(hours=10)
 
-    fires = judge(rule, Alert(rule="r", series="", since=T0), 11, T0, watched=False)
+    fires = evaluate(rule, Alert(rule="r", series="", since=T0), 11, T0, continuous=False)
 
-    assert (fires.state, judge(rule, fires, 10, later, watched=False).state) == (FIRING, OK)
-
-
-doubts = st.tuples(st.floats(0, 20), st.floats(0, 20)).map(lambda ends: Doubt(min(ends), max(ends)))
+    assert (fires.state, evaluate(rule, fires, 10, later, continuous=False).state) == (FIRING, OK)
 
 
-@given(rules, st.lists(st.tuples(st.integers(1, 40), doubts, st.floats(0, 1)), max_size=40), st.booleans())
+bounds_strategy = st.tuples(st.floats(0, 20), st.floats(0, 20)).map(lambda ends: Bounds(min(ends), max(ends)))
+
+
+@given(rules, st.lists(st.tuples(st.integers(1, 40), bounds_strategy, st.floats(0, 1)), max_size=40), st.booleans())
 def test_whatever_an_estimate_says_an_alert_changes_only_if_the_truth_would_change_it(
-    rule: AlertRule, looks: list[tuple[int, Doubt, float]], below: bool
+    rule: AlertRule, looks: list[tuple[int, Bounds, float]], below: bool
 ) -> None:
     """Wherever in its bounds the truth lies: one that begins is beyond, one that ends is safe."""
     rule, sign = (mirrored(rule), -1) if below else (rule, 1)
     alert, now = Alert(rule="r", series="", since=T0), T0
-    for seconds, doubt, share in looks:
+    for seconds, bounds, share in looks:
         now += timedelta(seconds=seconds)
-        truth = sign * (doubt.low + share * (doubt.high - doubt.low))
-        told = doubt if sign > 0 else Doubt(-doubt.high, -doubt.low)
-        before, alert = alert, judge(rule, alert, sign * doubt.high, now, doubt=told)
+        truth = sign * (bounds.low + share * (bounds.high - bounds.low))
+        given = bounds if sign > 0 else Bounds(-bounds.high, -bounds.low)
+        before, alert = alert, evaluate(rule, alert, sign * bounds.high, now, bounds=given)
         if before.state is not FIRING and alert.state is FIRING:
             assert rule.beyond(truth)
         if before.state is FIRING and alert.state is OK:
@@ -204,23 +204,23 @@ def test_whatever_an_estimate_says_an_alert_changes_only_if_the_truth_would_chan
 
 def test_while_an_estimate_may_be_on_either_side_everything_stays_as_it_is() -> None:
     rule = AlertRule(name="r", metric="pending", above=200, clear=100, hold=timedelta(seconds=60))
-    unsure = Doubt(0, 1_000)
+    unsure = Bounds(0, 1_000)
     for state in AlertState:
         alert = Alert(rule="r", series="", state=state, since=T0, fired_at=T0 if state is FIRING else None)
         for seconds in (1, 100, 10_000):
-            alert = judge(rule, alert, 326, T0 + timedelta(seconds=seconds), doubt=unsure)
+            alert = evaluate(rule, alert, 326, T0 + timedelta(seconds=seconds), bounds=unsure)
             assert alert.state is state
     firing = Alert(rule="r", series="", state=FIRING, since=T0, fired_at=T0)
-    assert judge(rule, firing, None, T0, doubt=unsure).state is FIRING  # none was seen, and there may be some
-    assert judge(rule, firing, None, T0, doubt=Doubt(0, 90)).state is OK
-    assert judge(rule, firing, 90, T0, doubt=Doubt(50, 150)).state is FIRING
+    assert evaluate(rule, firing, None, T0, bounds=unsure).state is FIRING  # none was seen, and there may be some
+    assert evaluate(rule, firing, None, T0, bounds=Bounds(0, 90)).state is OK
+    assert evaluate(rule, firing, 90, T0, bounds=Bounds(50, 150)).state is FIRING
 
 
 def test_an_estimate_that_is_wholly_beyond_fires_as_a_count_does() -> None:
     rule = BUILT_IN["backlog"]
     alert = Alert(rule=rule.name, series="", since=T0)
     for minutes in range(6):
-        alert = judge(rule, alert, 80_000, T0 + timedelta(minutes=minutes), doubt=Doubt(70_000, 90_000))
+        alert = evaluate(rule, alert, 80_000, T0 + timedelta(minutes=minutes), bounds=Bounds(70_000, 90_000))
     assert alert.state is FIRING
 
 
@@ -231,13 +231,13 @@ def test_the_labels_of_a_series_can_be_read_back(labels: dict[str, str]) -> None
 
 def test_only_a_queue_that_was_estimated_may_hide_a_kind() -> None:
     samples = [
-        Sample("pending", 9_000, {"queue": "bulk", "kind": "a"}, doubt=Doubt(8_000, 10_000, unseen=300)),
+        Sample("pending", 9_000, {"queue": "bulk", "kind": "a"}, bounds=Bounds(8_000, 10_000, unseen=300)),
         Sample("pending", 3, {"queue": "mail", "kind": "a"}),
     ]
-    assert overlooked(samples, {"queue": "bulk", "kind": "rare"}) == 300
-    assert overlooked(samples, {"queue": "mail", "kind": "rare"}) == 0
-    everywhere = Sample("blocked", 9, {"queue": "bulk", "kind": "a"}, doubt=Doubt(1, 10, unseen=5, everywhere=True))
-    assert overlooked([everywhere], {"queue": "mail", "kind": "rare"}) == 5
+    assert most_unseen(samples, {"queue": "bulk", "kind": "rare"}) == 300
+    assert most_unseen(samples, {"queue": "mail", "kind": "rare"}) == 0
+    everywhere = Sample("blocked", 9, {"queue": "bulk", "kind": "a"}, bounds=Bounds(1, 10, unseen=5, everywhere=True))
+    assert most_unseen([everywhere], {"queue": "mail", "kind": "rare"}) == 5
 
 
 def test_a_series_that_is_gone_or_no_number_is_safe() -> None:
@@ -253,16 +253,16 @@ ERRORS = BUILT_IN["errors"]
 def failing(rule: AlertRule, gap: int, share: int) -> list[AlertState]:
     """What the rule says in 3 hours of looks at a kind that runs every `gap` seconds, one of `share` failing."""
     ended = range(0, 3 * 3600, gap)
-    alert, told = Alert(rule=rule.name, series="kind=k", since=T0), [OK]
+    alert, states = Alert(rule=rule.name, series="kind=k", since=T0), [OK]
     for look in range(0, 3 * 3600, 15):
         first, last = max(0, -(-((look - 300) // 60 * 60) // gap)), min(len(ended) - 1, look // gap)
         lately = range(first, last + 1)
         failed = sum(n % share == 0 for n in lately)
         sample = Sample(rule.metric, failed / len(lately), {"kind": "k"}, count=len(lately)) if lately else None
         value, now = None if sample is None else sample.value, T0 + timedelta(seconds=look)
-        alert = judge(rule, alert, value, now, sure=rule.knows(sample))
-        told += [alert.state] if alert.state is not told[-1] else []
-    return told
+        alert = evaluate(rule, alert, value, now, reliable=rule.is_reliable(sample))
+        states += [alert.state] if alert.state is not states[-1] else []
+    return states
 
 
 @pytest.mark.req("L82")
@@ -277,17 +277,17 @@ def test_errors_never_flap_while_a_kind_goes_on_failing_at_whatever_rate(gap: in
 
 
 def test_a_share_of_few_begins_nothing_and_ends_nothing_until_it_has_been_quiet_for_long() -> None:
-    fired = judge(ERRORS, Alert(rule="errors", series="", since=T0), 1.0, T0)
+    fired = evaluate(ERRORS, Alert(rule="errors", series="", since=T0), 1.0, T0)
     long = T0 + QUIET
 
-    assert judge(ERRORS, Alert(rule="errors", series="", since=T0), 1.0, T0, sure=False).state is OK
-    assert judge(ERRORS, fired, 0.0, T0).state is OK
-    bad = judge(ERRORS, fired, 1.0, long, sure=False)
+    assert evaluate(ERRORS, Alert(rule="errors", series="", since=T0), 1.0, T0, reliable=False).state is OK
+    assert evaluate(ERRORS, fired, 0.0, T0).state is OK
+    bad = evaluate(ERRORS, fired, 1.0, long, reliable=False)
     assert (bad.state, bad.calm_since) == (FIRING, None)
     for value in (0.0, None):
-        calm = judge(ERRORS, fired, value, T0, sure=False)
-        assert judge(ERRORS, calm, value, long - timedelta(seconds=1), sure=False).state is FIRING
-        assert judge(ERRORS, calm, value, long, sure=False).state is OK
+        calm = evaluate(ERRORS, fired, value, T0, reliable=False)
+        assert evaluate(ERRORS, calm, value, long - timedelta(seconds=1), reliable=False).state is FIRING
+        assert evaluate(ERRORS, calm, value, long, reliable=False).state is OK
 
 
 def test_a_clock_that_was_set_back_does_not_stop_an_alert() -> None:
@@ -299,7 +299,7 @@ def test_a_clock_that_was_set_back_does_not_stop_an_alert() -> None:
 def test_what_is_well_and_stays_so_is_not_changed() -> None:
     alert = Alert(rule="r", series="", since=T0)
 
-    assert judge(RULE, alert, 3, T0 + timedelta(hours=1)) is alert
+    assert evaluate(RULE, alert, 3, T0 + timedelta(hours=1)) is alert
 
 
 def test_each_set_of_labels_has_a_text_of_its_own() -> None:
@@ -316,12 +316,12 @@ def test_a_rule_reads_the_series_that_it_names_and_knows_no_share_of_few_or_none
     rule = AlertRule(name="r", metric="error_rate", above=0.1, where={"kind": "mail"}, least=10)
     mail = {"kind": "mail"}
 
-    assert rule.reads(Sample("error_rate", 1, mail))
-    assert not rule.reads(Sample("error_rate", 1, {"kind": "other"}))
-    assert not rule.reads(Sample("pending", 1, {"queue": "q", "kind": "mail"}))
-    assert rule.knows(Sample("error_rate", 1, mail, count=10))
-    assert not rule.knows(Sample("error_rate", 1, mail, count=9)) and not rule.knows(None)
-    assert RULE.knows(None)
+    assert rule.matches(Sample("error_rate", 1, mail))
+    assert not rule.matches(Sample("error_rate", 1, {"kind": "other"}))
+    assert not rule.matches(Sample("pending", 1, {"queue": "q", "kind": "mail"}))
+    assert rule.is_reliable(Sample("error_rate", 1, mail, count=10))
+    assert not rule.is_reliable(Sample("error_rate", 1, mail, count=9)) and not rule.is_reliable(None)
+    assert RULE.is_reliable(None)
 
 
 @pytest.mark.req("L81", "L82", "L83", "L84", "L85")
@@ -365,11 +365,11 @@ def test_runbooks_of_built_in_rules_are_where_the_setting_says() -> None:
         Dutiful(runbook_url="wiki").alert_rules()
 
 
-def test_with_metrics_off_rules_on_what_workers_count_are_blind() -> None:
+def test_with_metrics_off_rules_on_what_workers_count_are_unmeasured() -> None:
     app = Dutiful(metrics=False)
     app.alert("lost", "lost_attempts", above=0)
 
-    assert [name for name, rule in app.alert_rules().items() if rule.blind] == ["errors", "lost"]
+    assert [name for name, rule in app.alert_rules().items() if rule.unmeasured] == ["errors", "lost"]
 
 
 def test_a_built_in_rule_is_replaced_or_turned_off() -> None:

@@ -1,4 +1,4 @@
-"""What benchmarks tell: tables that can be read at 80 columns, and results from which all else can be made."""
+"""Reports of benchmarks: tables that fit 80 columns, and results from which all else can be made."""
 
 import io
 import json
@@ -29,11 +29,11 @@ def sample(peer: str, *figures: float, repeat: int = 0) -> Sample:
 
 
 def shown(scenario: Scenario, *samples: Sample) -> list[list[str]]:
-    """The cells of each line, as somebody with 80 columns reads them."""
-    told = Console(file=io.StringIO(), width=80)
-    show(told, [scenario], samples)
-    assert isinstance(told.file, io.StringIO)
-    lines = told.file.getvalue().replace("┃", "│").splitlines()
+    """The cells of each line, as an 80-column terminal shows them."""
+    console = Console(file=io.StringIO(), width=80)
+    show(console, [scenario], samples)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().replace("┃", "│").splitlines()
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if "│" in line]

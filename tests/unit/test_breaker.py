@@ -1,26 +1,26 @@
-"""A breaker as a value: whom it lets in, what their words change, how many jobs may pass its gate."""
+"""A breaker as a value: which calls enter, what their results change, how many jobs may probe."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dutiful.core.breaker import (
-    AGAIN,
-    GATES,
-    Barred,
+from dutiful.core.breaker.state import (
+    PAUSE_SCOPES,
+    PROBE_WAIT,
     Breaker,
     BreakerPolicy,
     BreakerState,
+    CallResult,
     Entry,
-    Sign,
-    bars,
+    Rejected,
+    blocks,
     closed,
     due,
     enter,
     half_opened,
     leave,
     opened,
-    room,
+    probe_room,
 )
 from dutiful.core.errors import UsageError
 
@@ -37,7 +37,7 @@ def test_unless_told_otherwise_five_failures_open_it_for_a_minute() -> None:
     breaker = Breaker(name="maps")
     for _ in range(5):
         assert breaker.state is BreakerState.CLOSED
-        breaker = leave(breaker, BreakerPolicy(), Entry(0), Sign.BAD, T0)
+        breaker = leave(breaker, BreakerPolicy(), Entry(0), CallResult.BAD, T0)
 
     assert (breaker.state, breaker.open_until) == (BreakerState.OPEN, T0 + MINUTE)
 
@@ -58,14 +58,14 @@ def test_it_cannot_be_open_for_no_time_or_for_ever(open_for: timedelta) -> None:
 @pytest.mark.req("L56")
 def test_a_closed_one_lets_everybody_in_and_is_not_changed_by_that() -> None:
     assert enter(CLOSED, POLICY, 1000, T0) == (CLOSED, Entry(0))
-    assert leave(CLOSED, POLICY, Entry(0), Sign.GOOD, T0) is CLOSED
+    assert leave(CLOSED, POLICY, Entry(0), CallResult.GOOD, T0) is CLOSED
 
 
 @pytest.mark.req("L57")
 def test_an_open_one_refuses_and_says_until_when() -> None:
     now = T0 + timedelta(seconds=59)
 
-    assert enter(OPEN, POLICY, 0, now) == (OPEN, Barred(T0 + MINUTE, timedelta(seconds=1)))
+    assert enter(OPEN, POLICY, 0, now) == (OPEN, Rejected(T0 + MINUTE, timedelta(seconds=1)))
 
 
 @pytest.mark.req("L58")
@@ -82,36 +82,36 @@ def test_a_half_open_one_lets_in_what_is_missing(successes: int, probing: int, l
 
     _, answer = enter(breaker, POLICY, probing, T0)
 
-    assert answer == (Entry(2, probe=True) if let_in else Barred(T0 + AGAIN, AGAIN))
+    assert answer == (Entry(2, probe=True) if let_in else Rejected(T0 + PROBE_WAIT, PROBE_WAIT))
 
 
-def test_whoever_is_refused_by_one_that_opens_briefly_asks_again_soon() -> None:
+def test_a_call_rejected_by_a_breaker_that_opens_briefly_may_try_again_soon() -> None:
     _, answer = enter(HALF_OPEN, BreakerPolicy(open_for=timedelta(seconds=1)), 1, T0)
 
-    assert answer == Barred(T0 + timedelta(seconds=1), timedelta(seconds=1))
+    assert answer == Rejected(T0 + timedelta(seconds=1), timedelta(seconds=1))
 
 
 def test_what_ends_for_reasons_of_its_own_closes_a_half_open_one_when_nothing_speaks_against_it_for_long() -> None:
     breaker = HALF_OPEN
     for neutral in (1, 2):
-        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.NEUTRAL, T0)
+        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
         assert (breaker.state, breaker.neutral, breaker.round) == (BreakerState.HALF_OPEN, neutral, HALF_OPEN.round)
-        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.UNCLEAR, T0)
+        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.UNCLEAR, T0)
 
-    bad = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.BAD, T0)
+    bad = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.BAD, T0)
     assert (bad.state, bad.neutral) == (BreakerState.OPEN, 0)
-    shut = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.NEUTRAL, T0)
+    shut = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
     assert (shut.state, shut.neutral, shut.failures) == (BreakerState.CLOSED, 0, 0)
 
 
 def test_what_ends_for_reasons_of_its_own_changes_nothing_of_a_closed_one() -> None:
-    failed = leave(CLOSED, POLICY, Entry(0), Sign.BAD, T0)
+    failed = leave(CLOSED, POLICY, Entry(0), CallResult.BAD, T0)
 
-    assert leave(failed, POLICY, Entry(0), Sign.NEUTRAL, T0) is failed
+    assert leave(failed, POLICY, Entry(0), CallResult.NEUTRAL, T0) is failed
 
 
 def test_a_round_begins_without_what_was_counted_in_the_last_one() -> None:
-    counted = leave(HALF_OPEN, POLICY, Entry(HALF_OPEN.round, probe=True), Sign.NEUTRAL, T0)
+    counted = leave(HALF_OPEN, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
 
     again = [opened(counted, T0, MINUTE), closed(counted), half_opened(counted, T0)]
     assert [breaker.neutral for breaker in again] == [0, 0, 0]
@@ -123,10 +123,10 @@ def test_every_change_of_state_begins_a_round() -> None:
     assert [breaker.round for breaker in rounds] == [0, 1, 2, 3, 3, 1]
 
 
-@pytest.mark.parametrize("sign", Sign)
+@pytest.mark.parametrize("result", CallResult)
 @pytest.mark.parametrize("breaker", [OPEN, HALF_OPEN, closed(HALF_OPEN)])
-def test_a_word_from_another_round_changes_nothing(breaker: Breaker, sign: Sign) -> None:
-    assert leave(breaker, POLICY, Entry(breaker.round - 1), sign, T0) is breaker
+def test_a_word_from_another_round_changes_nothing(breaker: Breaker, result: CallResult) -> None:
+    assert leave(breaker, POLICY, Entry(breaker.round - 1), result, T0) is breaker
 
 
 def test_one_that_is_open_is_due_when_its_time_is_over() -> None:
@@ -137,38 +137,38 @@ def test_one_that_is_open_is_due_when_its_time_is_over() -> None:
 
 
 def test_only_what_is_not_closed_has_a_gate() -> None:
-    assert GATES.keys() == {*BreakerState} - {BreakerState.CLOSED}
+    assert PAUSE_SCOPES.keys() == {*BreakerState} - {BreakerState.CLOSED}
 
 
 @pytest.mark.parametrize(
-    ("probing", "lined_up", "expected"), [(0, 0, 2), (1, 0, 1), (0, 1, 1), (1, 1, 0), (2, 0, 0), (9, 9, 0)]
+    ("probing", "chosen", "expected"), [(0, 0, 2), (1, 0, 1), (0, 1, 1), (1, 1, 0), (2, 0, 0), (9, 9, 0)]
 )
-def test_as_many_pass_its_gate_as_are_missing(probing: int, lined_up: int, expected: int) -> None:
-    assert room(HALF_OPEN, probing, lined_up) == expected
+def test_as_many_pass_its_gate_as_are_missing(probing: int, chosen: int, expected: int) -> None:
+    assert probe_room(HALF_OPEN, probing, chosen) == expected
 
 
 def test_a_policy_that_asks_for_fewer_probes_than_were_good_still_lets_one_in_to_close_it() -> None:
     fewer = BreakerPolicy(failures=1, probes=1)
     half_open = Breaker(name="mail", state=BreakerState.HALF_OPEN, successes=1, round=2, policy=fewer)
-    assert room(half_open, probing=0, lined_up=0) == 1
+    assert probe_room(half_open, probing=0, chosen=0) == 1
     _, entry = enter(half_open, fewer, 0, T0)
     assert entry == Entry(2, probe=True)
-    assert leave(half_open, fewer, Entry(2), Sign.GOOD, T0).state is BreakerState.CLOSED
+    assert leave(half_open, fewer, Entry(2), CallResult.GOOD, T0).state is BreakerState.CLOSED
 
 
 def test_its_figures_tell_of_failures_and_not_of_people() -> None:
-    breaker = leave(CLOSED, BreakerPolicy(failures=1), Entry(0), Sign.BAD, T0)
+    breaker = leave(CLOSED, BreakerPolicy(failures=1), Entry(0), CallResult.BAD, T0)
     for _ in range(3):
         breaker = half_opened(opened(breaker, T0, MINUTE), T0 + MINUTE)
-        breaker = leave(breaker, BreakerPolicy(failures=1), Entry(breaker.round, probe=True), Sign.BAD, T0)
+        breaker = leave(breaker, BreakerPolicy(failures=1), Entry(breaker.round, probe=True), CallResult.BAD, T0)
 
     assert (breaker.failures, breaker.trips) == (1, 4)
 
 
-def test_one_whose_time_is_over_bars_nobody_unless_somebody_asks() -> None:
+def test_a_breaker_past_open_until_blocks_only_if_something_waits() -> None:
     over = T0 + MINUTE
 
-    assert bars(OPEN, 0, 0, T0)
-    assert [bars(breaker, 0, 0, over) for breaker in (OPEN, HALF_OPEN, CLOSED)] == [False] * 3
-    assert [bars(breaker, 1, 0, over) for breaker in (OPEN, HALF_OPEN, CLOSED)] == [True, True, False]
-    assert [bars(breaker, 0, 1, over) for breaker in (HALF_OPEN, CLOSED)] == [True, False]
+    assert blocks(OPEN, 0, 0, T0)
+    assert [blocks(breaker, 0, 0, over) for breaker in (OPEN, HALF_OPEN, CLOSED)] == [False] * 3
+    assert [blocks(breaker, 1, 0, over) for breaker in (OPEN, HALF_OPEN, CLOSED)] == [True, True, False]
+    assert [blocks(breaker, 0, 1, over) for breaker in (HALF_OPEN, CLOSED)] == [True, False]

@@ -33,14 +33,14 @@ from dutiful import (
     Transient,
     UsageError,
 )
-from dutiful.core.classify import Classified, classify
-from dutiful.core.retry_after import LONGEST_WAIT, wait_from
+from dutiful.core.retry.backoff import LONGEST_WAIT, wait_from
+from dutiful.core.retry.classify import Classification, classify
 
 TRANSIENT, RETRYABLE = ErrorClass.TRANSIENT, ErrorClass.RETRYABLE
 NON_RETRYABLE, RATE_LIMITED = ErrorClass.NON_RETRYABLE, ErrorClass.RATE_LIMITED
 
 
-# --- the same answer as each HTTP client tells it
+# --- the same response as each HTTP client reports it
 
 
 def from_httpx(status: int, headers: dict[str, str]) -> Exception:
@@ -99,23 +99,23 @@ every_client = pytest.mark.parametrize("client", CLIENTS)
 def test_an_http_status_tells_the_class(
     client: Callable[[int, dict[str, str]], Exception], status: int, error_class: ErrorClass
 ) -> None:
-    assert classify(client(status, {})) == Classified(error_class)
+    assert classify(client(status, {})) == Classification(error_class)
 
 
 @every_client
 @pytest.mark.parametrize("status", [403, 429, 503])
 @pytest.mark.req("W62")
-def test_a_server_that_says_when_to_come_back_is_heeded(
+def test_the_wait_that_a_server_asks_for_is_used(
     client: Callable[[int, dict[str, str]], Exception], status: int
 ) -> None:
-    assert classify(client(status, {"Retry-After": "90"})) == Classified(RATE_LIMITED, timedelta(seconds=90))
+    assert classify(client(status, {"Retry-After": "90"})) == Classification(RATE_LIMITED, timedelta(seconds=90))
 
 
 @pytest.mark.req("W62")
 def test_a_wait_may_be_asked_for_as_a_date_and_is_bounded() -> None:
     now = datetime(2030, 1, 1, tzinfo=UTC)
     soon = classify(from_httpx(503, {"Retry-After": "Tue, 01 Jan 2030 00:10:00 GMT"}))
-    assert soon == Classified(RATE_LIMITED, now + timedelta(minutes=10))
+    assert soon == Classification(RATE_LIMITED, now + timedelta(minutes=10))
     assert wait_from(now, soon.retry_after) == timedelta(minutes=10)
     assert wait_from(now + timedelta(hours=1), soon.retry_after) is None
     assert classify(from_httpx(429, {"Retry-After": "9" * 40})).retry_after == LONGEST_WAIT
@@ -125,9 +125,9 @@ def test_a_wait_may_be_asked_for_as_a_date_and_is_bounded() -> None:
 
 @pytest.mark.parametrize("asked", ["0", "-5", "soon", ""])
 def test_a_wait_that_is_none_leaves_the_delay_to_the_policy(asked: str) -> None:
-    assert classify(from_httpx(429, {"Retry-After": asked})) == Classified(RATE_LIMITED)
-    assert classify(from_httpx(503, {"Retry-After": asked})) == Classified(TRANSIENT)
-    assert classify(RateLimited(retry_after=asked)) == Classified(RATE_LIMITED)
+    assert classify(from_httpx(429, {"Retry-After": asked})) == Classification(RATE_LIMITED)
+    assert classify(from_httpx(503, {"Retry-After": asked})) == Classification(TRANSIENT)
+    assert classify(RateLimited(retry_after=asked)) == Classification(RATE_LIMITED)
 
 
 # --- what is known otherwise
@@ -192,7 +192,9 @@ def sqlite_busy() -> sqlite3.OperationalError:
 )
 @pytest.mark.req("W56")
 def test_an_error_is_known_by_what_it_is(error: BaseException, error_class: ErrorClass) -> None:
-    assert classify(error) == Classified(error_class, timedelta(minutes=1) if isinstance(error, RetryAfter) else None)
+    assert classify(error) == Classification(
+        error_class, timedelta(minutes=1) if isinstance(error, RetryAfter) else None
+    )
 
 
 class Mine(Exception): ...
@@ -205,27 +207,27 @@ def raised_from(error: BaseException, cause: BaseException | None) -> BaseExcept
 
 def test_an_error_that_is_not_known_has_the_class_of_what_it_was_raised_from() -> None:
     limited = from_httpx(429, {"Retry-After": "5"})
-    assert classify(raised_from(Mine(), limited)) == Classified(RATE_LIMITED, timedelta(seconds=5))
-    assert classify(raised_from(Mine(), raised_from(Mine(), Fail("never")))) == Classified(NON_RETRYABLE)
-    assert classify(raised_from(Retryable(), from_httpx(404, {}))) == Classified(RETRYABLE)
+    assert classify(raised_from(Mine(), limited)) == Classification(RATE_LIMITED, timedelta(seconds=5))
+    assert classify(raised_from(Mine(), raised_from(Mine(), Fail("never")))) == Classification(NON_RETRYABLE)
+    assert classify(raised_from(Retryable(), from_httpx(404, {}))) == Classification(RETRYABLE)
     beside = Mine()
     beside.__context__ = Fail("while that was handled")
-    assert classify(beside) == Classified(RETRYABLE)
+    assert classify(beside) == Classification(RETRYABLE)
 
 
 def test_a_ring_of_causes_is_left() -> None:
     one, other = Mine(), Mine()
-    assert classify(raised_from(one, raised_from(other, one))) == Classified(RETRYABLE)
+    assert classify(raised_from(one, raised_from(other, one))) == Classification(RETRYABLE)
     group = ExceptionGroup("all", [one])
     one.__cause__ = group
-    assert classify(one) == classify(group) == Classified(RETRYABLE)
+    assert classify(one) == classify(group) == Classification(RETRYABLE)
 
 
 def test_groups_within_groups_are_looked_at_once() -> None:
     deep: Exception = TimeoutError()
     for _ in range(3_000):
         deep = ExceptionGroup("deep", [deep])
-    assert classify(deep) == Classified(TRANSIENT)
+    assert classify(deep) == Classification(TRANSIENT)
     # Each of six errors has six as its cause, and so on: a million ways.
     wide: Exception | None = None
     for _ in range(8):
@@ -233,7 +235,7 @@ def test_groups_within_groups_are_looked_at_once() -> None:
         for error in inner:
             error.__cause__ = wide
         wide = ExceptionGroup("wide", inner)
-    assert wide is not None and classify(wide) == Classified(RETRYABLE)
+    assert wide is not None and classify(wide) == Classification(RETRYABLE)
 
 
 class SMTPResponseException(Exception):
@@ -266,20 +268,20 @@ class SMTPRecipientsRefused(Exception):
 def test_recipients_that_are_refused_are_so_for_good_if_all_of_them_are(
     refused: Callable[[list[int]], Exception],
 ) -> None:
-    assert classify(refused([550])) == classify(refused([550, 553])) == Classified(NON_RETRYABLE)
-    assert classify(refused([451])) == classify(refused([550, 451])) == Classified(TRANSIENT)
-    assert classify(refused([])) == Classified(RETRYABLE)
+    assert classify(refused([550])) == classify(refused([550, 553])) == Classification(NON_RETRYABLE)
+    assert classify(refused([451])) == classify(refused([550, 451])) == Classification(TRANSIENT)
+    assert classify(refused([])) == Classification(RETRYABLE)
 
 
 def test_a_group_is_what_all_its_errors_are() -> None:
     asked = [from_httpx(429, {"Retry-After": text}) for text in ("5", "90")]
     inner = ExceptionGroup("inside", [TimeoutError()])
-    assert classify(ExceptionGroup("all", [Transient(), inner])) == Classified(TRANSIENT)
-    assert classify(ExceptionGroup("all", asked)) == Classified(RATE_LIMITED, timedelta(seconds=90))
+    assert classify(ExceptionGroup("all", [Transient(), inner])) == Classification(TRANSIENT)
+    assert classify(ExceptionGroup("all", asked)) == Classification(RATE_LIMITED, timedelta(seconds=90))
     dated = from_httpx(429, {"Retry-After": "Tue, 01 Jan 2030 00:10:00 GMT"})
     until = datetime(2030, 1, 1, 0, 10, tzinfo=UTC)
-    assert classify(ExceptionGroup("all", [*asked, dated])) == Classified(RATE_LIMITED, until)
-    assert classify(ExceptionGroup("some", [Fail(), TimeoutError()])) == Classified(RETRYABLE)
+    assert classify(ExceptionGroup("all", [*asked, dated])) == Classification(RATE_LIMITED, until)
+    assert classify(ExceptionGroup("some", [Fail(), TimeoutError()])) == Classification(RETRYABLE)
 
 
 class Prickly(Exception):
@@ -311,16 +313,16 @@ class Prickly(Exception):
 def test_attributes_that_only_look_alike_say_nothing(attributes: dict[str, Any]) -> None:
     error = Mine()
     vars(error).update(attributes)
-    assert classify(error) == Classified(RETRYABLE)
-    assert classify(Prickly()) == Classified(RETRYABLE)
+    assert classify(error) == Classification(RETRYABLE)
+    assert classify(Prickly()) == Classification(RETRYABLE)
 
 
 def test_headers_of_any_kind_do_no_harm() -> None:
-    assert classify(ClientResponseError(429, 5)) == Classified(RATE_LIMITED)  # type: ignore[arg-type]
-    assert classify(ClientResponseError(429, {"Retry-After": b"5"})) == Classified(RATE_LIMITED)  # type: ignore[dict-item]
+    assert classify(ClientResponseError(429, 5)) == Classification(RATE_LIMITED)  # type: ignore[arg-type]
+    assert classify(ClientResponseError(429, {"Retry-After": b"5"})) == Classification(RATE_LIMITED)  # type: ignore[dict-item]
     assert classify(ClientResponseError(429, {"retry-after": "5"})).retry_after == timedelta(seconds=5)
     assert classify(ClientResponseError(429, {"retry-after": 5})).retry_after == timedelta(seconds=5)  # type: ignore[dict-item]
-    assert classify(ClientResponseError(HTTPStatus.NOT_FOUND, {})) == Classified(NON_RETRYABLE)
+    assert classify(ClientResponseError(HTTPStatus.NOT_FOUND, {})) == Classification(NON_RETRYABLE)
 
 
 @pytest.mark.parametrize(

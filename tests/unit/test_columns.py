@@ -1,6 +1,6 @@
 """Which columns a terminal has room for."""
 
-from dutiful.cli.columns import Column, fit
+from dutiful.cli.output.printing import Column, fit
 
 LETTERS = [
     Column("id", 31),

@@ -80,7 +80,7 @@ def test_reading_twice_changes_nothing(length: timedelta) -> None:
     assert duration(duration(length)) == length
 
 
-def test_whoever_writes_text_is_told_how_to_write_text_and_others_what_else_there_is() -> None:
+def test_the_error_for_a_text_shows_texts_and_that_for_others_all_forms() -> None:
     with pytest.raises(UsageError) as text:
         duration("soon", name="")
     with pytest.raises(UsageError) as number:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.estimate import Doubt, Share, View, summed, together
+from dutiful.core.metrics.estimate import Bounds, Share, View, sum_bounds, total
 
 LINE, WINDOWS, WIDTH = 50_000, 384, 4
 
@@ -49,8 +49,8 @@ def test_of_what_is_common_the_bounds_are_narrow_and_of_what_is_rare_they_are_wi
     chance.shuffle(line)
     view = look(line, WINDOWS, chance)
 
-    count, doubt = together([view], "a")
-    assert doubt is not None and count * 0.85 < doubt.low < count < doubt.high < count * 1.15
+    count, bounds = total([view], "a")
+    assert bounds is not None and count * 0.85 < bounds.low < count < bounds.high < count * 1.15
     assert view.bounds("never seen") == (0, view.unseen)
     assert 50 < view.unseen < LINE / 50
 
@@ -61,26 +61,26 @@ def test_all_together_is_known_better_than_each() -> None:
     chance.shuffle(line)
     view = look(line, WINDOWS, chance)
 
-    doubt = summed([together([view], kind) for kind in view.shares])
-    assert 0.8 * LINE < doubt.low < LINE < doubt.high < 1.2 * LINE
+    bounds = sum_bounds([total([view], kind) for kind in view.shares])
+    assert 0.8 * LINE < bounds.low < LINE < bounds.high < 1.2 * LINE
 
 
 def test_what_was_counted_is_beyond_doubt_and_stays_so_beside_what_was() -> None:
     short: View[str] = View({"a": Share(3, 0.0, 3)})
-    assert together([short, View({"a": Share(2, 0.0, 2), "b": Share(1, 0.0, 1)})], "a") == (5, None)
+    assert total([short, View({"a": Share(2, 0.0, 2), "b": Share(1, 0.0, 1)})], "a") == (5, None)
 
     long: View[str] = View({"b": Share(9_000.0, 9_000.0 * 40, 300)}, windows=100)
-    count, doubt = together([short, long], "a")
+    count, bounds = total([short, long], "a")
     assert count == 3  # and as many as the long line may hide
-    assert doubt == Doubt(3, 3 + long.unseen, long.unseen)
+    assert bounds == Bounds(3, 3 + long.unseen, long.unseen)
 
 
 def test_there_are_at_least_as_many_as_were_seen() -> None:
     view = View({"a": Share(0.0, 0.0, 6), "b": Share(1_000.0, 100_000.0, 10)}, windows=100)
 
-    count, doubt = together([view], "a")
+    count, bounds = total([view], "a")
     assert count == 6
-    assert doubt is not None and (doubt.low, doubt.high) == (6, 6 + view.unseen)
+    assert bounds is not None and (bounds.low, bounds.high) == (6, 6 + view.unseen)
 
 
 shares = st.builds(lambda n, size: Share(n * size, n * size * size, n), st.integers(1, 40), st.floats(1, 1_000))
@@ -91,7 +91,7 @@ views = st.builds(
 
 @given(st.lists(views, min_size=1, max_size=4), st.sampled_from("abcd"))
 def test_an_estimate_lies_between_its_bounds(found: list[View[str]], sort: str) -> None:
-    count, doubt = together(found, sort)
+    count, bounds = total(found, sort)
 
-    assert doubt is not None
-    assert 0 <= doubt.low <= count + 1 and count - 1 <= doubt.high
+    assert bounds is not None
+    assert 0 <= bounds.low <= count + 1 and count - 1 <= bounds.high

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutiful import UsageError
-from dutiful.core.items import Ledger, item_errors
+from dutiful.core.items import ItemCounts, item_errors
 
 
 class Rude(Exception):
@@ -16,17 +16,17 @@ class Rude(Exception):
 
 @pytest.mark.req("D38")
 def test_every_item_begins_in_progress() -> None:
-    shape = Ledger(["a", "b", 3]).shape()
+    shape = ItemCounts(["a", "b", 3]).as_dict()
     assert shape == {"total": 3, "in_progress": ["a", "b", 3], "completed": [], "skipped": [], "failed": []}
 
 
 @pytest.mark.req("D41", "D42", "D43")
 def test_each_mark_moves_one_item_out_of_progress() -> None:
-    ledger = Ledger(["a", "b", "c", "d"])
+    ledger = ItemCounts(["a", "b", "c", "d"])
     ledger.complete("b")
     ledger.skip("c", "superseded by build 7")
     ledger.fail("a", ValueError("boom"))
-    assert ledger.shape() == {
+    assert ledger.as_dict() == {
         "total": 4,
         "in_progress": ["d"],
         "completed": ["b"],
@@ -37,18 +37,18 @@ def test_each_mark_moves_one_item_out_of_progress() -> None:
 
 
 def test_an_item_is_marked_once() -> None:
-    ledger = Ledger(["a"])
+    ledger = ItemCounts(["a"])
     ledger.complete("a")
     with pytest.raises(UsageError, match="'a' cannot be marked: it has been completed already"):
         ledger.fail("a", "late")
     with pytest.raises(UsageError, match="'b' cannot be marked: there is no such item"):
         ledger.skip("b", "unknown")
-    assert ledger.shape()["completed"] == ["a"]
+    assert ledger.as_dict()["completed"] == ["a"]
 
 
 @pytest.mark.parametrize("name", ["a", 1])
 def test_two_items_of_one_name_are_refused(name: Any) -> None:
-    ledger = Ledger([name])
+    ledger = ItemCounts([name])
     with pytest.raises(UsageError, match="already"):
         ledger.start(name)
     ledger.complete(name)
@@ -58,37 +58,37 @@ def test_two_items_of_one_name_are_refused(name: Any) -> None:
 
 
 def test_a_number_and_its_spelling_are_two_items() -> None:
-    ledger = Ledger([7, "7"])
+    ledger = ItemCounts([7, "7"])
     ledger.complete("7")
-    assert ledger.shape()["in_progress"] == [7]
+    assert ledger.as_dict()["in_progress"] == [7]
 
 
 @pytest.mark.parametrize("name", [True, None, 1.5, "", "x" * 201, "nul\0", "\ud800", 2**63])
 def test_a_name_that_cannot_be_stored_is_refused(name: Any) -> None:
     with pytest.raises(UsageError, match="must be a number, or a text of 1 to 200 characters"):
-        Ledger([name])
+        ItemCounts([name])
 
 
 def test_truth_marks_no_item_though_it_equals_one() -> None:
     with pytest.raises(UsageError):
-        Ledger([1]).complete(True)
+        ItemCounts([1]).complete(True)
 
 
 def test_whatever_an_error_says_can_be_stored() -> None:
-    ledger = Ledger(["rude", "silent", "long", "told"])
+    ledger = ItemCounts(["rude", "silent", "long", "named"])
     ledger.fail("rude", Rude())
     ledger.fail("silent", ValueError())
     ledger.fail("long", ValueError("nul\0" + "x" * 10_000))
-    ledger.fail("told", "by its name")
-    told = ledger.errors()
-    assert told["rude"] == "Rude: (its message could not be read: RuntimeError)"
-    assert told["silent"] == "ValueError"
-    assert "\0" not in told["long"] and len(told["long"]) < 600
-    assert told["told"] == "by its name"
+    ledger.fail("named", "by its name")
+    errors = ledger.errors()
+    assert errors["rude"] == "Rude: (its message could not be read: RuntimeError)"
+    assert errors["silent"] == "ValueError"
+    assert "\0" not in errors["long"] and len(errors["long"]) < 600
+    assert errors["named"] == "by its name"
 
 
 def test_the_first_errors_of_all_are_kept_with_their_items() -> None:
-    first, second = Ledger(["a", "b"]), Ledger([1, 2])
+    first, second = ItemCounts(["a", "b"]), ItemCounts([1, 2])
     first.fail("b", ValueError("boom"))
     for name in (1, 2):
         second.fail(name, "no")
@@ -100,11 +100,11 @@ def test_the_first_errors_of_all_are_kept_with_their_items() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["complete", "skip", "fail", "start"]), st.integers(0, 9))))
 def test_whatever_is_marked_every_item_is_in_exactly_one_list(marks: list[tuple[str, int]]) -> None:
-    ledger = Ledger(range(5))
+    ledger = ItemCounts(range(5))
     for act, name in marks:
         arguments: tuple[Any, ...] = (name,) if act in ("complete", "start") else (name, "why")
         with suppress(UsageError):
             getattr(ledger, act)(*arguments)
-        shape = ledger.shape()
+        shape = ledger.as_dict()
         listed = [*shape["in_progress"], *shape["completed"], *(i["item"] for i in shape["skipped"] + shape["failed"])]
         assert len(listed) == len(set(listed)) == shape["total"]

@@ -1,4 +1,4 @@
-from dutiful.reading import JobFilter
+from dutiful.store.queries import JobFilter
 from dutiful.stores.listing import SEARCHED, Walk, listing
 
 

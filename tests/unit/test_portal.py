@@ -1,19 +1,20 @@
-"""A blocking caller comes back, whatever the database does."""
+"""A blocking call returns even if the database never answers."""
 
 import asyncio
 import threading
 
 import pytest
 
-from dutiful import StoreUnavailable, sync
-from dutiful.client import Client
-from dutiful.sync import Portal
+from dutiful import StoreUnavailable
+from dutiful.client import sync
+from dutiful.client.client import Client
+from dutiful.client.sync import Portal
 
 
 def test_closing_frees_a_caller_whose_database_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(sync, "CLOSE_TIMEOUT", 0.1)
     opening = threading.Event()
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     async def open_client() -> Client:
         opening.set()
@@ -28,11 +29,11 @@ def test_closing_frees_a_caller_whose_database_never_answers(monkeypatch: pytest
         try:
             portal.run(lambda _: asyncio.sleep(0))
         except BaseException as error:
-            told.append(error)
+            errors.append(error)
 
     caller = threading.Thread(target=call, daemon=True)
     caller.start()
     assert opening.wait(5)
     portal.close()
     caller.join(5)
-    assert [type(error) for error in told] == [StoreUnavailable]
+    assert [type(error) for error in errors] == [StoreUnavailable]

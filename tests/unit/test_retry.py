@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.backoff import Backoff, Exponential, Fixed, Jitter, Linear, Uniform
-from dutiful.core.classify import Classified
-from dutiful.core.error_class import ErrorClass
 from dutiful.core.errors import UsageError
 from dutiful.core.outcome import RateLimited
-from dutiful.core.retry import BRISK, PATIENT, Classifier, Retry
+from dutiful.core.retry.backoff import Backoff, Exponential, Fixed, Jitter, Linear, Uniform
+from dutiful.core.retry.classify import Classification, ErrorClass
+from dutiful.core.retry.policy import BRISK, PATIENT, Classifier, Retry
 
 FIRST_FOUR = range(1, 5)
 FIRST_FIVE = range(1, 6)
@@ -173,7 +172,7 @@ def test_a_policy_may_know_better_by_a_function_that_need_not_know_all() -> None
     assert retry.classified(TimeoutError("gone")).error_class is ErrorClass.NON_RETRYABLE
     assert retry.classified(TimeoutError("slow")).error_class is ErrorClass.TRANSIENT
     limited = RateLimited(retry_after="90")
-    assert retry.classified(limited) == Classified(ErrorClass.RATE_LIMITED, timedelta(seconds=90))
+    assert retry.classified(limited) == Classification(ErrorClass.RATE_LIMITED, timedelta(seconds=90))
     assert Retry(classify=lambda error: "transient").classified(limited).retry_after == timedelta(seconds=90)
 
 

@@ -1,4 +1,4 @@
-"""Rules for payloads: what they ask for, and that every breach is told at once."""
+"""Rules for payloads: what they check, and that all violations are reported at once."""
 
 import pickle
 import tracemalloc
@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dutiful import Dutiful, FieldError, OnConflict, PayloadInvalid, Rules, Scope, Unique, UsageError
-from dutiful.core.sensitive import REDACTED
+from dutiful.core.redaction.redact import REDACTED
 from dutiful.kind import Kind
 
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
@@ -310,8 +310,8 @@ def test_an_unknown_version_is_refused_and_the_known_are_named() -> None:
     kind = open_kind(Rules(versions=["1.0", "2.0"]))
     assert kind.problems({"payload_version": "1.0"}) == kind.problems({"payload_version": "2.0"}) == []
     for wrong in ("3.0", 2.0, None, ["1.0"], JWT):
-        told = kind.problems({"payload_version": wrong})
-        assert told[0].field == "payload_version" and '"1.0", "2.0"' in told[0].problem and JWT not in str(told)
+        errors = kind.problems({"payload_version": wrong})
+        assert errors[0].field == "payload_version" and '"1.0", "2.0"' in errors[0].problem and JWT not in str(errors)
 
 
 @pytest.mark.req("W11")
@@ -388,15 +388,15 @@ def test_a_category_is_declared_once_and_before_its_kinds(app: Dutiful) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [({"required": "tenant_id"}, "list of names"), ({"required": {"n": object()}}, "type of 'n'"),
      ({"versions": {"1", "2"}}, "the current one last"), ({"versions": ["1", "1"]}, "different"),
      ({"tenant": ""}, "tenant ''"), ({"unique": 5}, "unique 5"), ({"version_field": 3}, "version_field 3"),
      ({"limit": 0}, "limit"), ({"forbid": [3]}, "not a name"),
      ({"versions": ["1"], "default_version": "2"}, "default_version")],
 )  # fmt: skip
-def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Rules(**wrong)
     with pytest.raises(UsageError, match="must be Rules"):
         Dutiful().job(rules=wrong)  # type: ignore[call-overload]

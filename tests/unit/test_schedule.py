@@ -7,7 +7,7 @@ import pytest
 
 from dutiful import Dutiful, UsageError
 from dutiful.core.cron import Every
-from dutiful.schedule import when_of
+from dutiful.declare.schedule import when_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -35,7 +35,7 @@ def test_a_projects_own_file_serves_where_there_is_no_other(tmp_path: Path) -> N
     assert read(tmp_path, 'database_url = "sqlite:///own.db"').database_url == "sqlite:///own.db"
 
 
-def test_the_common_name_for_a_database_is_heeded_unless_dutiful_has_its_own(tmp_path: Path) -> None:
+def test_the_common_name_for_a_database_is_used_unless_dutiful_has_its_own(tmp_path: Path) -> None:
     common = {"DATABASE_URL": "postgresql://common/db"}
     assert read(tmp_path, environ=common).database_url == "postgresql://common/db"
     own = {**common, "DUTIFUL_DATABASE_URL": "postgresql://own/db"}
@@ -61,9 +61,9 @@ def test_lanes_are_read_from_tables(tmp_path: Path) -> None:
     assert settings.lanes == (LaneSettings("fast", 2, ("fast", "mail")), LaneSettings("rest", 1))
 
 
-@pytest.mark.parametrize("word", ["true", "Yes", "ON", "1"])
-def test_truths_are_read_as_people_write_them(tmp_path: Path, word: str) -> None:
-    assert read(tmp_path, environ={"DUTIFUL_NOTIFY_IN_TRANSACTION": word}).notify_in_transaction
+@pytest.mark.parametrize("text", ["true", "Yes", "ON", "1"])
+def test_booleans_are_read_as_people_write_them(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, environ={"DUTIFUL_NOTIFY_IN_TRANSACTION": text}).notify_in_transaction
     assert not read(tmp_path, "notify_in_transaction = false").notify_in_transaction
     assert not read(tmp_path, environ={"DUTIFUL_NOTIFY_IN_TRANSACTION": "off"}).notify_in_transaction
 
@@ -128,8 +128,8 @@ def test_an_app_reads_its_settings_late_and_can_be_told_more(monkeypatch: pytest
     app = Dutiful()
     monkeypatch.setenv("DUTIFUL_DATABASE_URL", "sqlite:///late.db")
     assert app.settings.database_url == "sqlite:///late.db"
-    app.configure(database_url="sqlite:///told.db", lease=None)
-    assert app.settings.database_url == "sqlite:///told.db"
+    app.configure(database_url="sqlite:///given.db", lease=None)
+    assert app.settings.database_url == "sqlite:///given.db"
 
 
 def test_settings_do_not_change() -> None:

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.backoff import Fixed, Linear
-from dutiful.core.error_class import ErrorClass
-from dutiful.core.job import Lapsed
+from dutiful.core.job import HeldClaim
 from dutiful.core.outcome import (
     Cancelled,
     Done,
@@ -23,9 +21,11 @@ from dutiful.core.outcome import (
     TimeoutExceeded,
 )
 from dutiful.core.pipeline import PhaseState
-from dutiful.core.retry import Retry
-from dutiful.core.settle import Change, Policy, decide
-from dutiful.core.transitions import TABLE, State
+from dutiful.core.retry.backoff import Fixed, Linear
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.policy import Retry
+from dutiful.core.settle import Change, Policy, decide, is_repeat, refused_error
+from dutiful.core.states import TABLE, State
 
 JOB, WORKER = UUID(int=1), UUID(int=2)
 OOPS: dict[str, Any] = {"type": "ValueError", "message": "oops"}
@@ -33,8 +33,8 @@ HOUR = timedelta(hours=1)
 RETRY = Retry(backoff=Fixed(HOUR), per_error={KeyError: None, TimeoutExceeded: Fixed("2h")})
 
 
-def held(attempt: int = 1, crashes: int = 0) -> Lapsed:
-    return Lapsed(JOB, 7, attempt, crashes, "greet", WORKER, False)
+def held(attempt: int = 1, crashes: int = 0) -> HeldClaim:
+    return HeldClaim(JOB, 7, attempt, crashes, "greet", WORKER, False)
 
 
 def decided(
@@ -110,7 +110,7 @@ def test_a_snooze_spends_no_attempt() -> None:
     assert (change.to, change.delay, change.attempt, change.errors) == (State.SCHEDULED, HOUR, 3, ())
     assert decided(Snoozed(timedelta(0))).to is State.READY
     refused = decided(Snoozed(timedelta(0), {"type": "BreakerOpen", "message": "", "breaker": "mail"}), attempt=4)
-    assert (refused.to, refused.barred_by, refused.attempt) == (State.BLOCKED, "mail", 3)
+    assert (refused.to, refused.rejected_by, refused.attempt) == (State.BLOCKED, "mail", 3)
 
 
 def test_a_cancellation_tells_its_reason() -> None:
@@ -218,3 +218,26 @@ def test_whatever_came_of_it_the_change_is_legal_and_its_own(
     assert change.to is not State.FAILED or change.errors
     if change.to is State.SCHEDULED and isinstance(outcome, Failed):
         assert attempt < max_attempts
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ended", "recorded", "repeat"),
+    [
+        ("done", State.COMPLETED, (), True),
+        ("done", State.CANCELLED, (), False),  # a person ended it meanwhile
+        ("partial", State.FAILED, ("lost",), False),  # the rescuer did
+        ("failed", State.FAILED, (), True),
+        ("failed", None, ("failed",), True),
+        ("failed", None, ("lost",), False),
+        ("released", None, (), True),
+        ("released", None, ("lost",), False),
+    ],
+)
+def test_an_outcome_without_its_claim_is_a_repeat_if_it_was_stored_before(
+    outcome: str, ended: State | None, recorded: tuple[str, ...], repeat: bool
+) -> None:
+    assert is_repeat(outcome, ended, recorded) is repeat
+
+
+def test_a_late_outcome_is_recorded_with_its_name() -> None:
+    assert refused_error("done") == {"type": "ClaimLost", "message": "its outcome came after the claim was lost: done"}

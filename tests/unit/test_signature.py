@@ -15,7 +15,7 @@ from pydantic import BaseModel
 import dutiful
 from dutiful import Context, Dutiful, Inject, PayloadInvalid, Pipeline, Retry, UsageError
 from dutiful.options import Options
-from dutiful.signature import Signature
+from dutiful.payload.signature import Signature
 
 LIMIT = 100_000
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.sketch import bucket, cumulative, edge, merged, quantile
-from dutiful.measuring import Tally, summed
+from dutiful.core.metrics.sketch import bucket, cumulative, edge, merged, quantiles
+from dutiful.store.metrics import AttemptStats, summed
 
 times = st.integers(0, 10**13)  # microseconds: up to four months
 sketches = st.dictionaries(st.integers(0, 160), st.integers(1, 10**6), max_size=20)
@@ -32,7 +32,7 @@ def test_buckets_follow_each_other_and_are_a_quarter_wide_at_most(number: int) -
 @pytest.mark.req("L77")
 @given(st.lists(st.integers(4, 10**12), min_size=1, max_size=200), st.floats(0.01, 1))
 def test_a_quantile_is_within_an_eighth_of_the_true_one(made: list[int], share: float) -> None:
-    found = quantile(merged({bucket(time): 1} for time in made), share)
+    (found,) = quantiles(merged({bucket(time): 1} for time in made), [share])
 
     true = sorted(made)[math.ceil(share * len(made)) - 1]
     assert found is not None
@@ -41,7 +41,7 @@ def test_a_quantile_is_within_an_eighth_of_the_true_one(made: list[int], share: 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
 def test_of_nothing_there_is_no_quantile(share: float) -> None:
-    assert quantile({}, share) is None
+    assert quantiles({}, [share]) == []
 
 
 @given(sketches, sketches, sketches)
@@ -58,14 +58,16 @@ def test_at_a_power_of_two_the_count_is_exact(made: list[int], power: int) -> No
 
 
 def test_tallies_are_summed_by_kind_and_outcome() -> None:
-    one = Tally(
+    one = AttemptStats(
         kind="a", outcome="completed", count=2, run={3: 2}, run_microseconds=100, payload_bytes=9, payload_most=5
     )
-    two = Tally(kind="a", outcome="completed", count=1, run={3: 1}, wait={7: 1}, wait_microseconds=200, payload_most=7)
-    other = Tally(kind="a", outcome="failed", count=4)
+    two = AttemptStats(
+        kind="a", outcome="completed", count=1, run={3: 1}, wait={7: 1}, wait_microseconds=200, payload_most=7
+    )
+    other = AttemptStats(kind="a", outcome="failed", count=4)
 
     assert summed([other, one, two]) == [
-        Tally(
+        AttemptStats(
             kind="a", outcome="completed", count=3, run={3: 3}, wait={7: 1}, run_microseconds=100,
             wait_microseconds=200, payload_bytes=9, payload_most=7,
         ),

@@ -10,7 +10,18 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from dutiful import Dutiful, UsageError
 from dutiful.core import ids
-from dutiful.core.webhook import ALERT_WAITS, WAITS, Answer, Fate, again, headers, judge, key_of, message, new_secret
+from dutiful.core.webhooks.message import (
+    ALERT_WAITS,
+    WAITS,
+    PostOutcome,
+    WebhookResponse,
+    after_error,
+    after_response,
+    headers,
+    key_of,
+    message,
+    new_secret,
+)
 from dutiful.settings import load
 
 OLD, NEW, OTHER = (new_secret(bytes([n]) * 32) for n in (1, 2, 3))
@@ -40,9 +51,9 @@ def test_a_signature_convinces_a_receiver_that_knows_the_secret_and_no_other() -
     body = message("job.failed", NOW, uuid4(), {"errors": [{"message": "größer"}]})
     signed = headers(uuid4(), datetime.now(UTC), body, [NEW])
     verify(NEW, body, signed)
-    for secret, told in ((OTHER, body), (NEW, body.replace(b"failed", b"passed"))):
+    for secret, changed in ((OTHER, body), (NEW, body.replace(b"failed", b"passed"))):
         with pytest.raises(WebhookVerificationError):
-            verify(secret, told, signed)
+            verify(secret, changed, signed)
     with pytest.raises(WebhookVerificationError):
         verify(NEW, body, {**signed, "webhook-id": str(uuid4())})
 
@@ -90,26 +101,32 @@ async def test_without_a_secret_there_is_no_webhook() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "fate"),
-    [(200, Fate.DELIVERED), (204, Fate.DELIVERED), (299, Fate.DELIVERED), (301, Fate.AGAIN), (307, Fate.AGAIN),
-     (400, Fate.AGAIN), (404, Fate.AGAIN), (410, Fate.GONE), (429, Fate.AGAIN), (500, Fate.AGAIN), (799, Fate.AGAIN)],
-)  # fmt: skip
-def test_only_a_2xx_is_a_delivery_and_only_a_410_a_farewell(status: int, fate: Fate) -> None:
-    verdict = judge(Answer(status), 1, NOW, low)
-    assert verdict.fate is fate and (verdict.error is None) == (fate is Fate.DELIVERED)
+    ("outcome", "statuses"),
+    [
+        (PostOutcome.DELIVERED, (200, 204, 299)),
+        (PostOutcome.RETRY, (301, 307, 400, 404, 429, 500, 799)),
+        (PostOutcome.GONE, (410,)),
+    ],
+)
+def test_only_a_2xx_is_a_delivery_and_only_a_410_ends_the_webhook(
+    outcome: PostOutcome, statuses: tuple[int, ...]
+) -> None:
+    for status in statuses:
+        decision = after_response(WebhookResponse(status), 1, NOW, low)
+        assert decision.outcome is outcome and (decision.error is None) == (outcome is PostOutcome.DELIVERED)
 
 
 def test_it_is_tried_ten_times_over_days_and_then_given_up() -> None:
-    verdicts = [judge(Answer(500), attempt, NOW, low) for attempt in range(1, 11)]
+    verdicts = [after_response(WebhookResponse(500), attempt, NOW, low) for attempt in range(1, 11)]
     assert [verdict.delay for verdict in verdicts] == [*WAITS, None]
-    assert verdicts[-1].fate is Fate.GIVEN_UP and "after 10 attempts" in (verdicts[-1].error or "")
+    assert verdicts[-1].outcome is PostOutcome.GIVEN_UP and "after 10 attempts" in (verdicts[-1].error or "")
     assert timedelta(days=3) < sum(WAITS, timedelta(0)) < timedelta(days=4)
-    assert again("no", 1, lambda low, high: high).delay == timedelta(seconds=5.5)
+    assert after_error("no", 1, lambda low, high: high).delay == timedelta(seconds=5.5)
 
 
 def test_an_alert_is_tried_many_times_in_its_first_minutes_and_for_as_many_days() -> None:
     count = len(ALERT_WAITS)
-    verdicts = [judge(Answer(500), attempt, NOW, low, ALERT_WAITS) for attempt in range(1, count + 2)]
+    verdicts = [after_response(WebhookResponse(500), attempt, NOW, low, ALERT_WAITS) for attempt in range(1, count + 2)]
     assert [verdict.delay for verdict in verdicts] == [*ALERT_WAITS, None]
     assert sum(ALERT_WAITS[:4], timedelta(0)) < timedelta(minutes=2)
     assert timedelta(days=3) < sum(ALERT_WAITS, timedelta(0)) < timedelta(days=4)
@@ -132,10 +149,10 @@ def test_an_alert_is_tried_many_times_in_its_first_minutes_and_for_as_many_days(
     ],
 )
 def test_a_receiver_may_ask_for_more_time_up_to_a_day(asked: str | None, delay: timedelta) -> None:
-    assert judge(Answer(503, retry_after=asked), 1, NOW, low).delay == delay
+    assert after_response(WebhookResponse(503, retry_after=asked), 1, NOW, low).delay == delay
 
 
 def test_an_answer_is_kept_as_a_short_and_clean_text() -> None:
-    error = judge(Answer(500, b"\xff\0oops\n" + b"x" * 10_000), 1, NOW, low).error
+    error = after_response(WebhookResponse(500, b"\xff\0oops\n" + b"x" * 10_000), 1, NOW, low).error
     assert error is not None and error.startswith("it answered 500 Internal Server Error: ") and "\0" not in error
     assert len(error) < 600

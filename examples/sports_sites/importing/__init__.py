@@ -1,1 +1,1 @@
-"""Takes over the rows of the five queues that the register had before, each once, however often it is run."""
+"""Imports the rows of the register's five old queues, each once, however often it is run."""

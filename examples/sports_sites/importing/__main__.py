@@ -1,6 +1,6 @@
 """`python -m examples.sports_sites.importing` imports the old queues into the register's own.
 
-It ends with 1 if rows are left, and with 2 if there is nothing to import from.
+Exit code 1 if rows are left, 2 if there is nothing to import from.
 """
 
 import asyncio

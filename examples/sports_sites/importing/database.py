@@ -1,4 +1,4 @@
-"""The old queues and the new one in one database, so that one transaction sees to both."""
+"""The database of the old queues and the new one, so that one transaction changes both."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 class Database(Protocol):
     @property
     def connection(self) -> Any:
-        """The driver's own, for `within`."""
+        """The driver's connection, for `within`."""
         ...
 
     async def run(self, name: str, *params: Any) -> list[Row]: ...
@@ -24,11 +24,11 @@ class Database(Protocol):
     async def tables(self) -> set[str]: ...
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """Alone with the ledger: another import waits."""
+        """Holds the lock of imported_rows: another import waits."""
         ...
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        """Within a transaction: what fails here is taken back, and nothing else."""
+        """Within a transaction: only what fails here is rolled back."""
         ...
 
 
@@ -42,11 +42,11 @@ async def database(app: Dutiful) -> AsyncIterator[Database]:
         finally:
             await connection.close()
     else:
-        import apsw  # the library that the app uses, too
+        import apsw  # the library that the app uses
 
         path = url.removeprefix("sqlite:///")
         try:
-            # Never made: where there is no file, there are no old queues.
+            # Not created: without a file, there are no old queues.
             file = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
         except apsw.CantOpenError:
             raise UsageError(f"there is no database {path}: the old queues have to be in it") from None
@@ -70,7 +70,7 @@ class _Postgres:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         async with self.connection.transaction():
-            await self.connection.execute(STATEMENTS["lock_ledger"])
+            await self.connection.execute(STATEMENTS["lock_imported_rows"])
             yield
 
     @asynccontextmanager

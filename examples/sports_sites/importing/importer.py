@@ -1,4 +1,4 @@
-"""The import itself: row by row, in transactions of a hundred, each row written down with the job that it became."""
+"""The import: row by row, in transactions of a hundred, each row recorded with its job."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,43 +11,41 @@ from examples.sports_sites.importing.rows import READERS, Wanted
 from examples.sports_sites.jobs import Jobs
 
 BATCH = 100
-NEVER = timedelta(days=365)  # a job that is about to be a dead letter must not run before it is
+NEVER = timedelta(days=365)  # a job that is to become a dead letter must not run before
 
 
 @dataclass
 class Imported:
-    """What one run made of one old queue."""
+    """The result of importing one old queue."""
 
     queue: str
     jobs: int = 0
-    same: int = 0  # a job that is there already stands for them
+    same: int = 0  # rows for which a job exists already
     dead: int = 0
-    over: int = 0  # nothing is to be done any more
-    bad: dict[int, str] = field(default_factory=dict)  # left as they are, by row
+    over: int = 0  # rows that are done
+    bad: dict[int, str] = field(default_factory=dict)  # the problem by row
 
     def __str__(self) -> str:
-        counts = f"{self.jobs} jobs, {self.same} asked for already, {self.dead} dead letters, {self.over} over"
+        counts = f"{self.jobs} jobs, {self.same} enqueued already, {self.dead} dead letters, {self.over} done"
         return f"{self.queue}: {counts}, {len(self.bad)} bad"
 
 
 async def import_queues(app: Dutiful) -> list[Imported]:
-    """Whatever stops it, another run goes on where it ended; the old workers have to be stopped first."""
+    """Can be interrupted and repeated; the old workers have to be stopped first."""
     jobs = Jobs(app, by="import")
     async with database(app) as old:
         if missing := READERS.keys() - await old.tables():
             raise UsageError(f"this database has no {', '.join(sorted(missing))}: is it that of the old queues?")
-        async with (
-            app
-        ):  # opened when it is known that there is something to do, and before a transaction holds the file
+        async with app:  # opened before a transaction locks the file
             async with old.transaction():
-                await old.run("make_ledger")
+                await old.run("make_imported_rows")
             runs = [await _Run(jobs, old, Imported(queue)).go() for queue in READERS]
-            await _bury(jobs, old)
+            await _fail_given_up(jobs, old)
     return runs
 
 
 class _Run:
-    """One old queue."""
+    """The import of one old queue."""
 
     def __init__(self, jobs: Jobs, old: Database, imported: Imported) -> None:
         self._jobs = jobs
@@ -56,7 +54,7 @@ class _Run:
         self._queue = imported.queue
 
     async def go(self) -> Imported:
-        after = None  # before every row that there may be
+        after = None  # before the first row
         while True:
             async with self._old.transaction():
                 rows = await self._old.run(self._queue, after, BATCH)
@@ -75,8 +73,8 @@ class _Run:
                 async with self._old.savepoint():
                     await self._enqueue(row["row_id"], wanted)
         except (OSError, StoreUnavailable):
-            raise  # the database is gone: no row is to blame for that
-        except Exception as error:  # whatever is wrong with one row, it must not hold up the others for good
+            raise  # the database is unavailable, which is not the fault of a row
+        except Exception as error:  # a bad row must not stop the others
             self._imported.bad[row["row_id"]] = str(error) or repr(error)
 
     async def _enqueue(self, row_id: int, wanted: Wanted) -> None:
@@ -85,7 +83,7 @@ class _Run:
             wanted.type,
             wanted.payload,
             run_at=datetime.now(UTC) + NEVER if given_up else wanted.run_at,
-            # A dead letter stands for itself, and must not be taken for the work of a job that lives.
+            # Without a key, because a dead letter is no duplicate of a live job.
             dedup_key=None if given_up else wanted.dedup_key,
             correlation_id=f"{self._queue}-{row_id}",
             max_attempts=wanted.max_attempts,
@@ -97,10 +95,10 @@ class _Run:
         self._imported.same += not job.created
 
 
-async def _bury(jobs: Jobs, old: Database) -> None:
-    """What had been given up becomes a dead letter; also what an earlier run did not come to."""
-    for row in await old.run("unburied"):
-        # It has ended, or is gone since: an earlier run, or another beside this one, came so far and no further.
+async def _fail_given_up(jobs: Jobs, old: Database) -> None:
+    """Makes dead letters of rows that had been given up, also those that an earlier run did not reach."""
+    for row in await old.run("not_failed_yet"):
+        # It has ended or was deleted since, if an earlier run or a parallel one was interrupted here.
         with suppress(IllegalTransition, JobNotFound):
             await jobs.move_to_dead_letter(UUID(row["job_id"]), row["error"])
-        await old.run("note_buried", row["source"], row["row_id"])
+        await old.run("note_failed", row["source"], row["row_id"])

@@ -1,4 +1,4 @@
-"""What a row of each old queue stands for: a job that waits, one that was given up, or nothing more to do."""
+"""Translates rows of the old queues: into a job, a dead letter, or nothing if it is done."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,19 +10,19 @@ from examples.sports_sites.jobs import ATTEMPTS
 
 
 class BadRow(Exception):
-    """Nobody can tell what the row is to mean; it is left for a person."""
+    """The row cannot be interpreted; a person has to look at it."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A job in the row's place; what was spent of its attempts is spent."""
+    """The job that replaces a row; its used attempts count."""
 
     type: str
     payload: dict[str, Any]
     run_at: datetime | None = None
     dedup_key: str | None = None
     spent: int = 0
-    error: str | None = None  # it was given up for this
+    error: str | None = None  # the old queue had given it up because of this
 
     @property
     def max_attempts(self) -> int:
@@ -74,7 +74,7 @@ def _webhook(row: Row) -> Wanted | None:
     return Wanted("webhook", _object(row, "batch"), error=error)
 
 
-# In this order: what others wait for first.
+# In this order: what other jobs depend on comes first.
 READERS: Mapping[str, Callable[[Row], Wanted | None]] = {
     "analysis_queue": _analysis,
     "elevation_queue": _elevation,
@@ -85,7 +85,7 @@ READERS: Mapping[str, Callable[[Row], Wanted | None]] = {
 
 
 def _waits(row: Row, waiting: tuple[str, ...], over: tuple[str, ...]) -> bool:
-    """What an old worker had begun waits again: it was stopped before the import."""
+    """Whether the row is still to be done; a started one is, because the old workers were stopped."""
     if row["status"] not in (*waiting, *over):
         raise BadRow(f"status {row['status']!r} is none of {', '.join((*waiting, *over))}")
     return row["status"] in waiting

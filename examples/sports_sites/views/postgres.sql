@@ -1,5 +1,5 @@
--- The queue in the words that the register's people know, over the tables of Dutiful ({dutiful}), in a schema of its
--- own ({views}). Nothing is written through it.
+-- The queue in the register's own terms: read-only views over the tables of Dutiful ({dutiful}), in a schema of their
+-- own ({views}).
 
 create schema if not exists {views};
 

@@ -1,5 +1,4 @@
--- The queue in the words that the register's people know, over the tables of Dutiful in the same file. Nothing is written
--- through it: SQLite refuses that.
+-- The queue in the register's own terms: read-only views over the tables of Dutiful in the same file.
 
 DROP VIEW IF EXISTS job_queue_health;
 DROP VIEW IF EXISTS job_metrics;

@@ -6,18 +6,18 @@ select cast(relname as text) as name from pg_class where relkind in ('r', 'p', '
 -- name: sqlite_tables
 select name from sqlite_master where type in ('table', 'view');
 
--- name: make_ledger
+-- name: make_imported_rows
 create table if not exists imported_rows (
     source    text   not null,
     row_id    bigint not null,
     job_id    text   not null,
     error     text,                        -- it had been given up: its job is to be a dead letter
-    buried    bigint not null default 0,
+    failed    bigint not null default 0,
     primary key (source, row_id)
 );
 
--- name: lock_ledger
--- Two imports at once would both make the ledger, or find a row that neither has written down.
+-- name: lock_imported_rows
+-- Otherwise two imports at once would both create the table, or import the same row.
 select pg_advisory_xact_lock(hashtext('imported_rows'));
 
 -- name: analysis_queue
@@ -58,8 +58,8 @@ order by q.id limit $2;
 -- name: note
 insert into imported_rows (source, row_id, job_id, error) values ($1, $2, $3, $4);
 
--- name: unburied
-select source, row_id, job_id, error from imported_rows where error is not null and buried = 0 order by source, row_id;
+-- name: not_failed_yet
+select source, row_id, job_id, error from imported_rows where error is not null and failed = 0 order by source, row_id;
 
--- name: note_buried
-update imported_rows set buried = 1 where source = $1 and row_id = $2;
+-- name: note_failed
+update imported_rows set failed = 1 where source = $1 and row_id = $2;

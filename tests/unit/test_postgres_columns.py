@@ -1,0 +1,49 @@
+"""The columns of the Postgres store are the fields of what it stores."""
+
+import re
+
+from suite.builders import new_job
+
+from dutiful.core.job import Claim, NewJob
+from dutiful.core.settle import Change
+from dutiful.stores.postgres import schema_files
+from dutiful.stores.postgres.engine.columns import CHANGE, FRAGMENTS, JOB, TIMES, Columns, job_arrays
+from dutiful.stores.postgres.engine.sql import statements
+
+
+def names(columns: Columns) -> list[str]:
+    return [column.name for column in columns]
+
+
+def test_every_field_of_a_job_has_a_column_or_a_table_of_its_own() -> None:
+    assert {*names(JOB), *names(TIMES), "unique", "depends_on"} == set(NewJob.__struct_fields__)
+
+
+def test_a_claim_and_a_change_are_read_and_written_in_the_order_of_their_fields() -> None:
+    assert FRAGMENTS["claim_columns"].split(", ") == list(Claim.__struct_fields__)
+    assert names(CHANGE) == list(Change.__struct_fields__)
+
+
+def test_every_column_of_a_job_is_a_column_of_its_table() -> None:
+    tables = "".join(file.sql for file in schema_files.migrations())
+    table = re.search(r"create table \{schema\}\.job \((.*?)\n\);", tables, re.DOTALL)
+    assert table is not None
+    for column in (*JOB, TIMES[0]):
+        assert re.search(rf"(^    |, ){column.name} {column.type}\b", table[1], re.MULTILINE), column
+
+
+def test_what_no_job_has_is_left_out_and_what_all_share_is_sent_once() -> None:
+    arrays = dict(zip(names((*JOB, *TIMES)), job_arrays([new_job(), new_job(), new_job(tenant="acme")]), strict=True))
+
+    assert arrays["tenant"] == (None, None, "acme")
+    assert arrays["run_at"] is None and arrays["subject"] is None
+    assert arrays["queue"] == ("default",) and arrays["id"] is not None and len(arrays["id"]) == 3
+
+
+def test_no_name_in_braces_is_left_in_what_is_sent() -> None:
+    later = {"schema", "where", "direction", "notify", "hex", "ours"}  # filled in by the caller
+    rendered = [file.sql for file in (*schema_files.migrations(), *schema_files.functions())]
+    rendered += statements("{schema}").values()
+
+    for text in rendered:
+        assert set(re.findall(r"(?<!')\{([a-z]\w+)(?: of [^}]*)?\}", text)) <= later

@@ -1,0 +1,64 @@
+import itertools
+
+import pytest
+
+from dutiful.core.errors import IllegalTransition
+from dutiful.core.states import FINAL, PARTICIPLES, TABLE, WAITING, State, Transition, check
+
+
+def test_every_state_is_waiting_running_or_final() -> None:
+    assert set(State) == WAITING | {State.RUNNING} | FINAL
+    assert not WAITING & FINAL and {state for state in State if state.final} == FINAL
+
+
+@pytest.mark.parametrize(("state", "transition"), list(itertools.product(sorted(FINAL), Transition)))
+def test_a_final_state_is_never_left(state: State, transition: Transition) -> None:
+    for to in State:
+        with pytest.raises(
+            IllegalTransition, match=f"a {state} job has ended, so it cannot be {PARTICIPLES[transition]}$"
+        ):
+            check(state, transition, to)
+
+
+def test_the_table_alone_says_what_is_legal() -> None:
+    for state, transition, to in itertools.product(State, Transition, State):
+        if to in TABLE.get((state, transition), frozenset()):
+            assert check(state, transition, to) is to
+        else:
+            with pytest.raises(IllegalTransition, match=f"a {state} job .*{PARTICIPLES[transition]}"):
+                check(state, transition, to)
+
+
+def test_an_illegal_transition_is_explained() -> None:
+    for state, transition, to, message in (
+        (State.FAILED, Transition.RELEASE, State.READY, "a failed job has ended, so it cannot be released"),
+        (State.READY, Transition.RELEASE, State.READY,
+         "a ready job cannot be released; it can be: blocked, cancelled, claimed, failed"),
+        (State.RUNNING, Transition.RELEASE, State.FAILED,
+         "a running job that is released cannot become failed, only: blocked, ready"),
+    ):  # fmt: skip
+        with pytest.raises(IllegalTransition) as refused:
+            check(state, transition, to)
+        assert str(refused.value) == message
+
+
+def test_every_live_state_can_be_cancelled_and_reached_and_every_final_one_reached() -> None:
+    reached = {to for targets in TABLE.values() for to in targets}
+    assert reached == set(State)
+    assert all((state, Transition.CANCEL) in TABLE for state in State if not state.final)
+
+
+@pytest.mark.req("L42")
+def test_a_job_that_waits_can_be_ended_by_a_cancel_or_fail_and_complete_only_if_it_runs() -> None:
+    for state in WAITING:
+        ends = {
+            transition: targets & FINAL
+            for (start, transition), targets in TABLE.items()
+            if start is state and targets & FINAL
+        }
+        assert ends == {Transition.CANCEL: {State.CANCELLED}, Transition.FAIL: {State.FAILED}}
+
+
+def test_a_blocked_job_never_runs_without_being_ready_first() -> None:
+    into_running = {state for (state, _), targets in TABLE.items() if State.RUNNING in targets}
+    assert into_running == {State.READY}
