@@ -18,7 +18,7 @@ practice: $(READY)
 sports: $(READY)
 	$(BIN)/python -m examples.sports_sites
 
-# In the order of the folders: the long files come first and the short ones of tests/unit last, so nobody waits in the end.
+# In the order of the folders: the long files come first and the short ones of tests/unit last, so that no worker idles at the end.
 test: check
 	$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder
 
@@ -29,7 +29,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks $(BENCH)
+	PYTHONPATH=tests $(BIN)/python -m benchmarks $(BENCH)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak

@@ -1,11 +1,13 @@
-"""Writes the parts of the reference that the code knows best: `python docs/generate.py`, or with --check to compare.
+"""Writes the parts of the reference that follow from the code: `python docs/generate.py`, or with --check to compare.
 
 A generated part stands between `<!-- generated: name -->` and `<!-- end -->`; everything else is written by hand.
 """
 
+import ast
 import inspect
 import re
 import sys
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -17,38 +19,40 @@ from typing import Any
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from dutiful.cli.commands import build
+from dutiful.cli.registry import build
 from dutiful.core import errors
 from dutiful.core.duration import brief
-from dutiful.core.transitions import FINAL, TABLE, State
+from dutiful.core.states import FINAL, TABLE, State
 from dutiful.settings import LaneSettings, Settings
 from dutiful.web.app import OPERATIONS
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+TESTS = ("tests", "examples", "src")  # where tests with `req` marks are looked for
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 SETTINGS = {
     "app": "Which app the command line works with, as in `jobs:app`.",
-    "profile": "A named set of settings, which all others win over. See [operating](../guides/operating.md#profiles).",
+    "profile": "Named settings, which other settings override. See [operating](../guides/operating.md#profiles).",
     "database_url": (
         "Where jobs are kept: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://user@host/database`. "
         "`DATABASE_URL` is read if `DUTIFUL_DATABASE_URL` is not set."
     ),
-    "direct_url": "A way to Postgres past a pooler, for LISTEN and locks. Without one, workers behind a pooler poll.",
+    "direct_url": "Postgres without the pooler, for LISTEN and locks. Without it, workers behind a pooler poll.",
     "schema": "The Postgres schema that holds Dutiful's tables and functions, nothing else; also the NOTIFY channel.",
     "sqlite_driver": "`apsw`, or `sqlite3` to enqueue in transactions of your own on a SQLite file.",
     "pool_size": "The most connections that one process takes from its Postgres pool.",
     "lock_connections": "The most connections that a worker takes for named locks, besides its pool. See "
     "[locks](../guides/locks.md#how-it-is-kept).",
     "lanes": 'A worker\'s slots and the queues they serve, as in `"fast=3:fast; general=5:*"`.',
-    "kinds": "Of the app's kinds, those that a worker takes, separated by commas. None named: all.",
-    "claim_tenants": "Whose jobs a worker takes, separated by commas. None named: anybody's, and nobody's.",
-    "tenants": "Whether every job has a tenant: one that is enqueued without is refused.",
-    "lease": "How long a claim holds unless it is renewed. At least 1s.",
-    "grace": "How long running jobs may take to finish when a worker is told to stop.",
-    "poll": "How often a worker looks for jobs that no hint told it of. At least 50ms.",
-    "heartbeat": "How often a worker signs in; after three times this long it counts as gone.",
-    "watchdog": "How far past its timeout a job may hold the event loop before the worker ends itself.",
+    "kinds": "The kinds that a worker takes, separated by commas. Empty: all kinds of the app.",
+    "claim_tenants": "The tenants whose jobs a worker takes, separated by commas. Empty: all jobs.",
+    "tenants": "Whether every job must have a tenant: an enqueue without one is refused.",
+    "lease": "How long a claim is valid unless it is renewed. At least 1s.",
+    "grace": "How long running jobs may take to finish when a worker stops.",
+    "poll": "How often a worker looks for jobs without a hint. At least 50ms.",
+    "heartbeat": "How often a worker sends a heartbeat; after three times this long without one it counts as gone.",
+    "watchdog": "How far past its timeout a job may hold the event loop before the worker exits.",
     "batch": "How many jobs a lane claims at most at once, and ahead of its slots.",
     "retry_base": "The first delay of kinds that declare no retry; it doubles each time.",
     "retry_max": "The longest delay of kinds that declare no retry, jitter included.",
@@ -58,23 +62,23 @@ SETTINGS = {
     "cpu_processes": "How many processes run `process=True` handlers, for each worker.",
     "payload_limit": "The largest payload, in bytes of JSON.",
     "result_limit": "The largest result, in bytes of JSON.",
-    "error_message_limit": "How many characters of an error's message are kept; its traceback is kept apart.",
-    "retention": "How long finished jobs are kept; `never` keeps them for good.",
-    "stale_after": "Mark finished jobs stale after this time, and delete only those that are; `never` marks none.",
+    "error_message_limit": "How many characters of an error's message are stored; its traceback is stored separately.",
+    "retention": "How long finished jobs are kept; `never` keeps them forever.",
+    "stale_after": "Mark finished jobs stale after this time, and delete only marked ones; `never` marks none.",
     "webhook_secrets": (
-        "What [webhooks](../guides/webhooks.md) are signed with, separated by commas, the newest first; "
+        "Secrets that sign [webhooks](../guides/webhooks.md), separated by commas, the newest first; "
         "`dutiful webhooks secret` makes one."
     ),
     "webhook_networks": "Networks that are not public and may be posted to, as in `10.1.0.0/16,127.0.0.0/8`.",
     "webhook_timeout": "How long a webhook's receiver may take to answer, from 100ms to 5m.",
-    "metrics": "Whether a worker counts what attempts came to. See [metrics](../guides/metrics.md).",
-    "alert_interval": "How often a leading worker looks at what [alerts](../guides/alerts.md) watch. At least 100ms.",
+    "metrics": "Whether a worker counts the outcomes of attempts. See [metrics](../guides/metrics.md).",
+    "alert_interval": "How often the leader evaluates [alerts](../guides/alerts.md). At least 100ms.",
     "alerts_off": "Names of alerts that are not watched, separated by commas.",
-    "runbook_url": "Where `docs/runbooks` can be read: put before the runbooks of the built-in alerts.",
+    "runbook_url": "A prefix for the runbooks of the built-in alerts: the address where `docs/runbooks` can be read.",
     "log_format": "How `dutiful worker` and `dutiful server` [log](../guides/logging.md): `text` or `json`.",
     "tracing": "Whether enqueues and attempts make OpenTelemetry spans. See [tracing](../guides/tracing.md).",
-    "breaker_failures": "How many failures in a row open a [breaker](../guides/breakers.md) that says nothing else.",
-    "breaker_open_for": "For how long such a breaker stays open, from 10ms to 365d.",
+    "breaker_failures": "How many failures in a row open a [breaker](../guides/breakers.md) without its own option.",
+    "breaker_open_for": "How long such a breaker stays open, from 10ms to 365d.",
     "notify_in_transaction": "Whether an enqueue in your own transaction wakes workers at its commit (Postgres).",
 }
 DEFAULTS = {"cpu_processes": "one less than the CPUs, at least 1"}
@@ -162,7 +166,7 @@ def commands() -> Iterator[str]:
 
 
 def operations() -> Iterator[str]:
-    """Every operation of the admin API, and who may."""
+    """Every operation of the admin API, with its role."""
     yield "| operation | role | parameters | what it does |"
     yield "|---|---|---|---|"
     for one in OPERATIONS:
@@ -184,8 +188,8 @@ def _verbs(cli: typer.Typer, path: str) -> Iterator[tuple[str, Callable[..., Any
 def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, OptionInfo | ArgumentInfo]]:
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
         if name not in ("ctx", "return"):
-            told = (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, OptionInfo | ArgumentInfo))
-            yield name, next(told, ArgumentInfo())
+            infos = (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, OptionInfo | ArgumentInfo))
+            yield name, next(infos, ArgumentInfo())
 
 
 def _is_argument(info: OptionInfo | ArgumentInfo) -> bool:
@@ -215,6 +219,63 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def requirements() -> Iterator[str]:
+    """Every requirement in a sentence, with the tests that prove it."""
+    proofs = marked()
+    for letter, family in families().items():
+        yield f"## {letter}: {family['title']}\n\n{family['about']}\n"
+        for subject, sentences in _subjects(family):
+            yield f"### {subject}\n"
+            for requirement, sentence in sentences.items():
+                yield f"- **{requirement}** {sentence}"
+                for file, tests in proofs.get(requirement, {}).items():
+                    names = ", ".join(f"`{test}`" if test else "all tests" for test in tests)
+                    yield f"  - [{file.stem}](../{file.as_posix()}): {names}"
+            yield ""
+
+
+def families() -> dict[str, Any]:
+    return tomllib.loads((DOCS / "requirements.toml").read_text())
+
+
+def sentences() -> dict[str, str]:
+    """What each requirement asks for, by its ID."""
+    return {
+        requirement: sentence
+        for family in families().values()
+        for _, found in _subjects(family)
+        for requirement, sentence in found.items()
+    }
+
+
+def _subjects(family: dict[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
+    return ((subject, found) for subject, found in family.items() if isinstance(found, dict))
+
+
+def marked() -> dict[str, dict[Path, list[str]]]:
+    """The tests that a `req` mark ties to each requirement, by file; an empty name is the whole file's mark."""
+    found: dict[str, dict[Path, list[str]]] = {}
+    for path in sorted(path for folder in TESTS for path in (ROOT / folder).rglob("*.py")):
+        text = path.read_text()
+        for requirement, test in _marks(ast.parse(text), "") if ".req(" in text else ():
+            tests = found.setdefault(requirement, {}).setdefault(path.relative_to(ROOT), [])
+            if test not in tests:
+                tests.append(test)
+    return found
+
+
+def _marks(node: ast.AST, test: str) -> Iterator[tuple[str, str]]:
+    """The IDs of all marks below a node, each with the function or class that it stands on."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        test = node.name
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "req":
+        for argument in node.args:
+            assert isinstance(argument, ast.Constant), f"line {node.lineno}: a req mark takes plain texts"
+            yield argument.value, test
+    for child in ast.iter_child_nodes(node):
+        yield from _marks(child, test)
+
+
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "settings": settings,
     "diagram": diagram,
@@ -222,6 +283,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "errors": error_classes,
     "commands": commands,
     "operations": operations,
+    "requirements": requirements,
 }
 
 
