@@ -41,7 +41,7 @@ _CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
 
 _HARD = ("batches", "some_of_tenant", "worked_off")
 _HTTP = {
-    "http_metrics": "GET metrics, just before a fold",
+    "http_metrics": "GET metrics, just before a roll-up",
     "http_statistics": "GET statistics",
     "http_queues": "GET queues",
 }
@@ -81,7 +81,7 @@ async def _over_http(bench: Bench, peer: Peer, url: str, client: Client) -> Metr
     await fleet.have_counted(bench.sizes.counted_hours)
     bench.analyze(peer, url)
     async with served(url, client) as api:
-        metrics = {"http_metrics_folded": await api.median("metrics")}
+        metrics = {"http_metrics_rolled_up": await api.median("metrics")}
         await fleet.count_on()
         for name in PATHS:
             await api.first(name)
@@ -163,7 +163,7 @@ COUNTING_SCENARIOS = (
             Metric("just_loaded", "stats, just loaded", higher_is_better=False),
             Metric("large_off", "off by %", higher_is_better=False),
             *(Metric(name, title, higher_is_better=False) for name, title in _HTTP.items()),
-            Metric("http_metrics_folded", "GET metrics, just after a fold", higher_is_better=False),
+            Metric("http_metrics_rolled_up", "GET metrics, just after a roll-up", higher_is_better=False),
             *(Metric(name, name.replace("_", " "), higher_is_better=False) for name in _HARD),
             *(Metric(name, title, higher_is_better=False) for name, title in _FIRST.items()),
             Metric("batches_off", "few in batches off by %", higher_is_better=False),

@@ -24,7 +24,7 @@ from dutiful.worker.counters import AttemptCounters, Completed, Timing
 WORKERS = 20
 KINDS = tuple(f"kind_{number}" for number in range(50))
 BEAT = timedelta(seconds=10)  # between two reports of a worker
-FOLD = timedelta(seconds=INTERVAL)  # between two folds
+ROLLUP = timedelta(seconds=INTERVAL)  # between two roll-ups
 _ATTEMPTS = 8  # at jobs of each kind, in a turn
 _AT_ONCE = 2  # workers whose turn an old minute has
 _FOLD_EVERY = 10  # old minutes
@@ -51,9 +51,9 @@ class Fleet:
             await self._store.workers.heartbeat(_record(worker_id), timedelta(hours=1))
 
     async def have_counted(self, hours: float) -> None:
-        """For so long until now; all of it is folded.
+        """For so long until now; all of it is rolled up.
 
-        Of most minutes only some workers report: folded, these are as many rows, because all workers add to the same.
+        Of most minutes only some workers report: these become as many rows, because all workers add to the same.
         """
         minutes, now = int(hours * 60), datetime.now(UTC)
         for minute in range(minutes):
@@ -61,17 +61,17 @@ class Fleet:
             first = minute * _AT_ONCE % WORKERS
             await self._turn(self._crew[first : first + _AT_ONCE], at)
             if minute % _FOLD_EVERY == 0:
-                await self.fold()
-        await self.fold()
+                await self.roll_up()
+        await self.roll_up()
 
     async def count_on(self) -> None:
-        """The counts of all workers between two folds: the most that is ever read unfolded."""
+        """The counts of all workers between two roll-ups: the most that is ever read before a roll-up."""
         now = datetime.now(UTC)
-        for turn in range(FOLD // BEAT):
-            await self._turn(self._crew, now - FOLD + (turn + 1) * BEAT)
+        for turn in range(ROLLUP // BEAT):
+            await self._turn(self._crew, now - ROLLUP + (turn + 1) * BEAT)
 
-    async def fold(self) -> None:
-        while await self._store.metrics.fold(KEEP):
+    async def roll_up(self) -> None:
+        while await self._store.metrics.roll_up(KEEP):
             pass
 
     async def _turn(self, crew: Sequence[tuple[UUID, AttemptCounters]], at: datetime) -> None:

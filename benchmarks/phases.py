@@ -15,7 +15,7 @@ from benchmarks.run_counter import RunCounter
 from benchmarks.scenario import ALONE, RATE, RATIO, Metric, Scenario
 from dutiful import Context, Dutiful
 from dutiful.store import Store
-from dutiful.store.progress import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, ProgressReport
 
 PHASED, PLAIN = "phased", "plain"
 PHASES = ("download", "process", "upload")
@@ -87,7 +87,7 @@ def _count_reports(store: Store, counter: RunCounter) -> None:
     write = store.progress.report
 
     async def report(
-        reports: Sequence[Report], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
+        reports: Sequence[ProgressReport], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
     ) -> frozenset[int]:
         lost = await write(reports, marks, now=now)
         counter.reported(len(reports))

@@ -27,7 +27,7 @@ from servers import PostgresServer
 RESULTS = Path(__file__).parent / "results"
 
 _WIDTH = 80
-_FOLD = 10  # characters of a column head, if its words fit
+_WRAP = 10  # characters of a column head, if its words fit
 
 # The system that the others are compared with, by store.
 _SUBJECTS = {"postgres": "dutiful", "sqlite": "dutiful-sqlite"}
@@ -89,7 +89,7 @@ def show(console: Console, scenarios: Sequence[Scenario], samples: Sequence[Samp
         for store in _SUBJECTS:
             rows = {peer: row for peer, row in figures.get(scenario.name, {}).items() if stores[peer] == store}
             if rows:
-                shapes = (_table(scenario, store, rows), _table(scenario, store, rows, folded=True))
+                shapes = (_table(scenario, store, rows), _table(scenario, store, rows, wrapped=True))
                 fitting = (table for table in shapes if Measurement.get(console, wide, table).maximum <= _WIDTH)
                 # A table that is squeezed into too little space cannot be read.
                 console.print(next(fitting, None) or _turned(scenario, store, rows))
@@ -144,14 +144,14 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _table(scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]], *, folded: bool = False) -> Table:
-    """A row a system; `folded`: with heads of several lines."""
+def _table(scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]], *, wrapped: bool = False) -> Table:
+    """A row a system; `wrapped`: with heads of several lines."""
     subject = _SUBJECTS[store]
     metrics = _metrics(scenario, rows)
     table = Table(title=f"{scenario.title} ({store})", title_justify="left")
     table.add_column("system")
     for title in (*(metric.title for metric in metrics), f"{subject} is better by"):
-        head = textwrap.fill(title, _FOLD, break_long_words=False, break_on_hyphens=False) if folded else title
+        head = textwrap.fill(title, _WRAP, break_long_words=False, break_on_hyphens=False) if wrapped else title
         table.add_column(head, justify="right")
     for peer in _ranked(metrics[0], rows):
         cells = [_number(rows[peer].get(metric.key)) for metric in metrics]

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from dutiful.core.job import Claim, Token
+from dutiful.core.job import Claim, ClaimToken
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 
@@ -99,7 +99,7 @@ class OwnTransaction:
         connection = await asyncpg.connect(self._url)
         transaction = connection.transaction()
         await transaction.start()
-        await self._store.claims.complete_within(connection, Token(claimed.job_id, claimed.claim_id), None)
+        await self._store.claims.complete_within(connection, ClaimToken(claimed.job_id, claimed.claim_id), None)
 
         async def commit() -> None:
             await transaction.commit()

@@ -47,7 +47,7 @@ class ServerError(RuntimeError):
 
 
 class Server:
-    """One guarded server process with a temporary directory and a TCP port on 127.0.0.1."""
+    """One server process with a temporary directory and a TCP port on 127.0.0.1."""
 
     _stop_signals: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 

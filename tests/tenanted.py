@@ -22,10 +22,10 @@ from suite.builders import (
     mark,
     new_job,
     progress,
+    report_all,
     settle,
     start_one,
     token,
-    track,
 )
 from suite.dead_letters_bulk import start
 from suite.tokens import api_token
@@ -33,9 +33,8 @@ from suite.webhooks import webhook
 
 from databases import Postgres
 from dutiful.core.breaker.state import BreakerPolicy
-from dutiful.core.job import Unique
+from dutiful.core.job import PhaseState, Unique
 from dutiful.core.outcome import Failed, Snoozed
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.dead_letters import DeadLetterFilter
@@ -138,11 +137,11 @@ async def fill(store: Store, *tenants: str | None) -> dict[str | None, dict[str,
     """Add rows of each tenant to every table that can have them; returns their jobs by state."""
     for tenant in tenants:
         await finish_one(store, tenant=tenant)
-    await store.retention.delete_announced(timedelta(0), 10, None, stale_only=False, notified=True, now=at(1))
+    await store.retention.delete_with_tombstones(timedelta(0), 10, None, stale_only=False, sent=True, now=at(1))
     await store.webhooks.put([webhook()])
-    await store.breakers.force("maps", timedelta(seconds=1), now=T0)
+    await store.breakers.open("maps", timedelta(seconds=1), now=T0)
     jobs = {tenant: await _make_jobs(store, tenant) for tenant in tenants}
-    await store.retention.mark_stale(timedelta(0), 100, None, notified=True, now=at(1))
+    await store.retention.mark_stale(timedelta(0), 100, None, sent=True, now=at(1))
     for tenant in tenants:
         await store.audit.append([event(tenant=tenant)])
         await start(store, filter=DeadLetterFilter(tenant=tenant))
@@ -167,7 +166,7 @@ async def _make_jobs(store: Store, tenant: str | None) -> dict[str, UUID]:
     await settle(store, retried, Snoozed(timedelta(hours=1)))
     failed = await finish_one(store, Failed(OOPS, final=True), **whose)
     running = await start_one(store, **whose, options=PIPELINE)
-    await track(store, mark(running, "download", PhaseState.COMPLETED), progress(running, percent=50.0))
+    await report_all(store, mark(running, "download", PhaseState.COMPLETED), progress(running, percent=50.0))
     waiting = await start_one(store, **whose)
     for claimed in (running, waiting):
         await store.locks.try_acquire(token(claimed), LockName("edition", tenant or "none"), now=T0)
@@ -187,7 +186,7 @@ async def _make_jobs(store: Store, tenant: str | None) -> dict[str, UUID]:
 
 @dataclass
 class World:
-    """A guarded database with rows of acme, of globex and of no tenant in every table."""
+    """An isolated database with rows of acme, of globex and of no tenant in every table."""
 
     roles: LoginRoles
     jobs: dict[str | None, dict[str, UUID]] = field(default_factory=dict)
@@ -206,7 +205,7 @@ class World:
 
 
 @contextmanager
-def guarded(server: Postgres, database: str, *, owner: str | None = "owner") -> Iterator[World]:
+def isolated(server: Postgres, database: str, *, owner: str | None = "owner") -> Iterator[World]:
     """`owner` None: the schema belongs to a superuser, to whom row-level security does not apply."""
     server.drop_database(database)
     schema = new_schema()
@@ -215,7 +214,7 @@ def guarded(server: Postgres, database: str, *, owner: str | None = "owner") -> 
         for role in LOGINS:
             roles.create(role, rights="CREATEROLE" if role == "owner" else "")
         roles.run("GRANT CREATE ON DATABASE {} TO {}", database, roles.name("owner"))
-        asyncio.run(_guard(roles, roles.superuser_url if owner is None else roles.url(owner)))
+        asyncio.run(_isolate(roles, roles.superuser_url if owner is None else roles.url(owner)))
         for role, group in LOGINS.items():
             if group is not None:
                 roles.run("GRANT {} TO {}", f"{schema}_{group}", roles.name(role))
@@ -224,7 +223,7 @@ def guarded(server: Postgres, database: str, *, owner: str | None = "owner") -> 
         yield found
 
 
-async def _guard(roles: LoginRoles, owner_url: str) -> None:
+async def _isolate(roles: LoginRoles, owner_url: str) -> None:
     await PostgresStore(owner_url, schema=roles.schema).migrate()
     async with opened(owner_url, roles.schema) as owner:
         await owner.tenants.enable()

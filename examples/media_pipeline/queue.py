@@ -76,13 +76,13 @@ class JobQueue:
         return await self.app.cancel(job_id, "cancelled by its user")
 
     async def get(self, job_id: str) -> Job | None:
-        found = await self.app.look(job_id)
+        found = await self.app.snapshot(job_id)
         return None if found is None else Job.of(found)
 
     async def jobs(self) -> list[Job]:
         """The newest first."""
         records = await self.app.jobs(kind=self.config.name, limit=LISTED)
-        found = [await self.app.look(record.id) for record in records]
+        found = [await self.app.snapshot(record.id) for record in records]
         return [Job.of(one) for one in found if one is not None]
 
     # --- events

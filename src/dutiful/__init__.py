@@ -33,7 +33,7 @@ from dutiful.core.errors import (
     UsageError,
 )
 from dutiful.core.events import Event, EventType
-from dutiful.core.job import JobRecord, OnConflict, PhaseRecord, Progress, Scope, Unique
+from dutiful.core.job import JobRecord, OnConflict, PhaseRecord, PhaseState, Progress, Scope, Unique
 from dutiful.core.metrics.alert import AlertState
 from dutiful.core.outcome import (
     Cancel,
@@ -46,14 +46,13 @@ from dutiful.core.outcome import (
     TimeoutExceeded,
     Transient,
 )
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.outdated import is_outdated
 from dutiful.core.principal import Principal, Role
 from dutiful.core.retry.backoff import Exponential, Fixed, Jitter, Linear
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.policy import Retry
 from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.core.rules.rules import Rules
-from dutiful.core.stale_guard import is_stale
 from dutiful.core.states import State
 from dutiful.events import EventStream, Gap, Snapshot
 from dutiful.observe.logs import JobFields, JsonLines
@@ -148,5 +147,5 @@ __all__ = [
     "UnknownKind",
     "UsageError",
     "__version__",
-    "is_stale",
+    "is_outdated",
 ]

@@ -68,7 +68,7 @@ class Dutiful(Registry):
     def profile(self, name: str, base: str | None = None, **settings: Any) -> None:
         """Defines a named set of settings, based on `base`, which the setting `profile` selects; others override it.
 
-        To an existing one, as `development` and `production` are, it adds these.
+        These are added to an existing profile of that name, such as `development` or `production`.
         """
         self._forget_settings()
         self._profiles[name] = {**self._profiles.get(name, {}), **read_profile(name, base, settings)}
@@ -120,7 +120,7 @@ class Dutiful(Registry):
     async def find(self, job_id: UUID | str) -> JobRecord | None:
         return await (await self.client()).find(read_id(job_id))
 
-    async def look(self, job_id: UUID | str) -> Snapshot | None:
+    async def snapshot(self, job_id: UUID | str) -> Snapshot | None:
         """A consistent snapshot of a job, its phases and the delivery of its webhooks; None if there is none."""
         views = await (await self.client()).store.events.views([read_id(job_id)])
         return Snapshot.of(views[0]) if views else None

@@ -1,4 +1,4 @@
-"""What a handler may use: the contract that the worker implements."""
+"""What a handler can use: the contract that the worker implements."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -15,14 +15,14 @@ class JobTransaction(Protocol):
     """The handler's own writes, which commit together with the job's completion, or not at all."""
 
     async def execute(self, statement: str, *args: Any) -> None:
-        """Run a statement (on SQLite: when the block ends, in one short write transaction)."""
+        """Runs a statement (on SQLite: when the block ends, in one short write transaction)."""
 
     @property
     def connection(self) -> Any:
         """The asyncpg connection; SQLite has none."""
 
     def complete(self, result: Any) -> None:
-        """Set the job's result; leaving the block settles the job."""
+        """Sets the job's result; leaving the block settles the job."""
 
 
 class Lock(AbstractAsyncContextManager["Lock"], AbstractContextManager["Lock"], Protocol):
@@ -37,13 +37,13 @@ class Items(Protocol):
     """The items that a job works through, each with its result."""
 
     def start(self, name: ItemName) -> None:
-        """Add an item that was found only now."""
+        """Adds an item that was found only now."""
 
     def complete(self, name: ItemName) -> None: ...
     def fail(self, name: ItemName, error: BaseException | str) -> None: ...
     def skip(self, name: ItemName, reason: str) -> None: ...
     def working(self, name: ItemName) -> AbstractContextManager[None]:
-        """Mark the item when the block ends: completed, skipped by Skip, or failed; the error is raised again."""
+        """Marks the item when the block ends: completed, skipped by Skip, or failed; the error is raised again."""
 
     @property
     def completed(self) -> tuple[ItemName, ...]: ...
@@ -91,7 +91,7 @@ class Context(Protocol):
         """Whether the job should stop: cancelled, past its timeout, or without its claim. For loops in threads."""
 
     def check(self) -> None:
-        """Raise if the job should stop; a long-running blocking handler calls it regularly."""
+        """Raises if the job should stop; a long-running blocking handler calls it regularly."""
 
     @property
     def phase(self) -> str | None:
@@ -108,7 +108,7 @@ class Context(Protocol):
         """The results of all phases so far, by name."""
 
     def progress(self, percent: float | None = None, message: str | None = None) -> None:
-        """Report the progress of the job or its phase; written a few times a second at most, the last one always."""
+        """Reports the progress of the job or its phase; stored a few times a second at most, the last one always."""
 
     def items(self, names: Iterable[ItemName]) -> Items:
         """Items to mark by hand: each is in progress until it is marked."""
@@ -121,20 +121,20 @@ class Context(Protocol):
         concurrency: int = 8,
         name: Callable[[T], ItemName] | None = None,
     ) -> Items:
-        """Call `work` for each item, several at a time; the failure of one does not stop the others.
+        """Calls `work` for each item, several at a time; the failure of one does not stop the others.
 
         If some fail, the job ends as completed_with_errors; if all fail, it fails. Raise Skip to skip an item. Texts
         and numbers are their own names; other items are named by their position (0, 1, …) unless `name` is given.
         """
 
     def lock(self, namespace: str, key: ItemName) -> Lock:
-        """Hold (namespace, key) exclusively in the fleet during a block; waits, never fails.
+        """Holds the lock (namespace, key) exclusively in the fleet during a block; waits as long as necessary.
 
         LockLost ends the block if the lock is lost. Take several locks in the same order everywhere.
         """
 
     def breaker(self, name: str) -> BreakerBlock:
-        """Call a service that may fail during a block; the result counts for the whole fleet.
+        """Puts a block that calls a service under a breaker; its result counts for the whole fleet.
 
         Raises BreakerOpen before the block begins if too many calls have failed lately; unhandled, the job waits until
         it may try, and no attempt is counted. Blocks of the same name may be nested; each call counts once, by the
@@ -145,7 +145,7 @@ class Context(Protocol):
         """Commits the handler's writes together with the job's completion; the last thing that a handler does."""
 
     async def complete_in(self, session: Any, result: Any = None) -> None:
-        """Complete the job in the transaction that is open on your own async session; your commit settles it."""
+        """Completes the job in the open transaction of the handler's own async session, whose commit settles it."""
 
     def complete_in_sync(self, session: Any, result: Any = None) -> None: ...
 
@@ -162,7 +162,7 @@ class _Inject:
 
 
 def Inject(name: str) -> Any:  # noqa: N802 - reads as a declaration: `db: Pool = Inject("db")`
-    """Give a handler's parameter the shared resource registered under `name` with @app.resource."""
+    """Gives a handler's parameter the shared resource registered under `name` with @app.resource."""
     return _Inject(name)
 
 

@@ -129,7 +129,7 @@ class Embedded:
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:
-    """Wait for the task even if cancelled repeatedly, because it must not be left half closed."""
+    """Waits for the task even if cancelled repeatedly, because it must not be left half closed."""
     while not task.done():
         try:
             await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""Makes stores, deliveries and workers from settings: the only file that knows the concrete classes."""
+"""Makes stores, deliveries and workers from settings; besides it, only the test kit knows concrete stores."""
 
 import logging
 from pathlib import Path
@@ -17,7 +17,7 @@ from dutiful.store import Store
 
 if TYPE_CHECKING:
     from dutiful.maintenance.retention import Retention
-    from dutiful.maintenance.service import Service
+    from dutiful.maintenance.runner import Service
     from dutiful.maintenance.webhooks.http import WebhookHttp
     from dutiful.observe.tracing import Tracer
     from dutiful.worker.worker import Worker
@@ -88,8 +88,7 @@ def make_worker(
     """
     # Imported here, because a process that only enqueues needs none of it.
     from dutiful.maintenance.alerts import AlertChecker
-    from dutiful.maintenance.gates import Gates
-    from dutiful.maintenance.promoter import Promoter
+    from dutiful.maintenance.promotion import Gates, Promoter
     from dutiful.maintenance.rescuer import Rescuer
     from dutiful.maintenance.reviewer import Reviewer
     from dutiful.maintenance.rollup import Rollup

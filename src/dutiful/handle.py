@@ -24,7 +24,7 @@ class Handle(Protocol[R_co]):
         """False if a job with the same id or unique key existed already: then this is that job."""
 
     async def result(self, timeout: Duration | None = None) -> R_co:
-        """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
+        """Waits until the job is final; raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
 
     async def cancel(self, reason: str = "cancelled") -> bool: ...
     async def record(self) -> JobRecord:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Generic, ParamSpec, Self, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -25,6 +26,7 @@ from dutiful.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NO_ID = UUID(int=0)
 
 
 class Mode(StrEnum):
@@ -105,7 +107,7 @@ class Kind(Generic[P, R]):
 
     @property
     def policy(self) -> Policy:
-        """Its own; without a declared retry, with that of the settings."""
+        """The kind's policy; without a declared retry, it has that of the settings."""
         if self._policy.retry is not DEFAULT_RETRY:
             return self._policy
         settings = self._enqueuer.settings
@@ -131,11 +133,11 @@ class Kind(Generic[P, R]):
         return Request(self, read_options(self._defaults, changes))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a job; once this returns, the job is durable."""
+        """Stores a job; once this returns, the job is durable."""
         return await Request[P, R](self, self._defaults).enqueue(*args, **kwargs)
 
     async def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Handle[R]]:
-        """Store a job for each payload, all or none, in one transaction."""
+        """Stores a job for each payload, all or none, in one transaction."""
         return await Request[P, R](self, self._defaults).enqueue_many(payloads)
 
     @property
@@ -144,7 +146,7 @@ class Kind(Generic[P, R]):
         return SyncRequest(self, self._defaults)
 
     def upgrade(self, version: str) -> Callable[[Upgrade], Upgrade]:
-        """Make a function (payload -> payload) that upgrades payloads of an older version before they run."""
+        """Registers a function (payload -> payload) that upgrades payloads of an older version before they run."""
         if self._validator is None:
             raise UsageError(f"kind {self.name} has no rules, so no versions: give it some, Rules(versions=[…])")
         validator = self._validator
@@ -156,7 +158,7 @@ class Kind(Generic[P, R]):
         return register
 
     def check(self, payload: Mapping[str, Any]) -> Checked:
-        """Check a payload by the kind's rules and the handler's signature."""
+        """Checks a payload by the kind's rules and the handler's signature."""
         if self._validator is not None:
             return self._validator.check(payload)
         return Checked(self.signature.encode(payload, self._enqueuer.settings.payload_limit))
@@ -179,7 +181,7 @@ class Kind(Generic[P, R]):
             )
 
     def accept(self, payload: str, tenant: str | None) -> Accepted:
-        """What the handler gets of a stored payload; PayloadInvalid if it breaks the kind's rules."""
+        """The handler's part of a stored payload; PayloadInvalid if it breaks the kind's rules."""
         return Accepted(payload, payload) if self._validator is None else self._validator.accept(payload, tenant)
 
     def prepare(self, options: Options, payload: Mapping[str, Any]) -> NewJob:
@@ -197,32 +199,34 @@ class Kind(Generic[P, R]):
             parent_id = parent_id or current.job_id
             tenant = tenant or current.tenant
         subject = options.subject
-        shared = (
-            self.priority if options.priority is None else options.priority,
-            options.max_attempts or self.policy.retry.max_attempts,
-            options.run_at,
-            options.delay,
-            tenant,
-            correlation_id,
-            parent_id,
-            options.retry_of,
-            None if subject is None else encode(dict(subject), what="subject", limit=limit),
-            options.created_by,
-            _json(self.details(options)),
-            options.unique,
-            options.depends_on,
-        )
-        check, new_id = self.signature.encode, self._enqueuer.new_id
-        name, queue = self.name, options.queue or self.queue
+        # Made once and copied, because that takes half the time of making each by itself.
+        template = NewJob(
+            _NO_ID, self.name, options.queue or self.queue, "",
+            priority=self.priority if options.priority is None else options.priority,
+            max_attempts=options.max_attempts or self.policy.retry.max_attempts,
+            run_at=options.run_at,
+            delay=options.delay,
+            tenant=tenant,
+            correlation_id=correlation_id,
+            parent_id=parent_id,
+            retry_of=options.retry_of,
+            subject=None if subject is None else encode(dict(subject), what="subject", limit=limit),
+            created_by=options.created_by,
+            options=_json(self.details(options)),
+            unique=options.unique,
+            depends_on=options.depends_on,
+        )  # fmt: skip
+        copy, own_id, new_id = msgspec.structs.replace, options.id, self._enqueuer.new_id
         if self._validator is None:
             self.check_tenant(tenant)
-            return [NewJob(options.id or new_id(), name, queue, check(payload, limit), *shared) for payload in payloads]
+            check = self.signature.encode
+            return [copy(template, id=own_id or new_id(), payload=check(payload, limit)) for payload in payloads]
         checked = map(self._validator.check, payloads)
-        jobs = [(NewJob(options.id or new_id(), name, queue, one.text, *shared), one) for one in checked]
+        jobs = [(copy(template, id=own_id or new_id(), payload=one.text), one) for one in checked]
         return [self._with_columns(job, one, options) for job, one in jobs]
 
     def _with_columns(self, job: NewJob, checked: Checked, options: Options) -> NewJob:
-        """With the columns that the payload sets; they must not contradict the options."""
+        """Adds the columns that the payload sets; they must not contradict the options."""
         unique = checked.unique
         for name, given, from_payload in (
             ("tenant", job.tenant, checked.tenant),

@@ -25,7 +25,7 @@ NO_TIMEOUT = LONGEST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Those that are None keep the kind's default."""
+    """Options of one job; those that are None keep the kind's default."""
 
     priority: int | None = None
     queue: str | None = None
@@ -46,7 +46,7 @@ class Options:
 
 
 def read_options(base: Options, changes: dict[str, Any]) -> Options:
-    """Check `changes` one by one; each error names the option and the remedy."""
+    """Checks `changes` one by one; each error names the option and the remedy."""
     unknown = set(changes) - set(Options.__slots__)
     if unknown:
         raise UsageError(f"there is no option {sorted(unknown)[0]!r}; there are: {', '.join(Options.__slots__)}")
@@ -80,7 +80,7 @@ def read_retry(value: Any) -> Retry | None:
 
 
 def read_timeout(value: Duration | None) -> timedelta | None:
-    """None: as in the settings; NO_TIMEOUT: no limit, whatever the settings are."""
+    """Reads a timeout; None: as in the settings; NO_TIMEOUT: no limit, whatever the settings are."""
     if value is None:
         return None
     if value == "never":

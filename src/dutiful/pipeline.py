@@ -63,7 +63,7 @@ class Pipeline(Kind[..., Any]):
         when: When | None = None,
         optional: bool = False,
     ) -> Any:
-        """Make a function the next phase; it stays a plain function.
+        """Makes a function the next phase; it stays a plain function.
 
         A parameter named after an earlier phase gets its result. `when`, a quick plain function, decides whether it
         runs or is skipped. If an `optional` phase fails finally, the pipeline continues and ends as

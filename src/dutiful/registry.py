@@ -108,7 +108,7 @@ class Registry(Enqueuer):
         process: bool = False,
         **options: Unpack[KindOptions],
     ) -> Any:
-        """Make a function a kind; its parameters' types are the payload's schema. See KindOptions for the options.
+        """Makes a function a kind; its parameters' types are the payload's schema. See KindOptions for the options.
 
         With `process`, a plain function runs in a process of its own, which can be killed.
         """
@@ -163,7 +163,7 @@ class Registry(Enqueuer):
         return declare
 
     def category(self, name: str, rules: Rules | None = None) -> Rules:
-        """Declare a group of kinds that share rules for their payloads: `@app.job(category=name)` joins it."""
+        """Declares a group of kinds that share rules for their payloads: `@app.job(category=name)` joins it."""
         _check_new(check_name(name, "category"), self.categories, "a category")
         self.categories[name] = Rules().plus(_read_rules(rules))
         return self.categories[name]
@@ -190,14 +190,14 @@ class Registry(Enqueuer):
             raise UnknownKind(f"there is no kind {name!r}; this app has: {known}") from None
 
     def resource(self, function: Resource) -> Resource:
-        """Make a function (plain, async, or a generator that cleans up after its yield) a shared resource."""
+        """Makes a function (plain, async, or a generator that cleans up after its yield) a shared resource."""
         self.resources[function.__name__] = function
         return function
 
     def breaker(
         self, name: str, *, failures: int | None = None, open_for: Duration | None = None, probes: int = 1
     ) -> BreakerSpec:
-        """Declare a breaker: after so many `failures` in a row it rejects calls for `open_for`, then allows `probes`.
+        """Declares a breaker: after so many `failures` in a row it rejects calls for `open_for`, then allows `probes`.
 
         What is left out is read from the settings: breaker_failures, breaker_open_for.
         """
@@ -206,12 +206,12 @@ class Registry(Enqueuer):
         return spec
 
     def on_stale(self, function: CallbackT) -> CallbackT:
-        """Call a function (plain or async) with each job that retention has marked stale, before the event goes out."""
+        """Registers a function (plain or async) to call with each job marked stale, before the event is published."""
         self.stale_callbacks.append(_callback(function, "on_stale"))
         return function
 
     def on_delete(self, function: CallbackT) -> CallbackT:
-        """Call a function (plain or async) with each job that retention has deleted, before the event goes out."""
+        """Registers a function (plain or async) to call with each job that retention deleted, before the event."""
         self.delete_callbacks.append(_callback(function, "on_delete"))
         return function
 
@@ -227,7 +227,7 @@ class Registry(Enqueuer):
         payload: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> ScheduleSpec:
-        """Enqueue `kind` regularly: by a cron expression in a time zone, or `every` so often."""
+        """Declares a schedule that enqueues `kind`: by a cron expression in a time zone, or `every` so often."""
         spec = read_schedule(kind, cron, every, name, timezone, catch_up, payload or {}, options, self.settings)
         _check_new(spec.name, self.schedules, "a schedule", " name=…")
         self.schedules[spec.name] = spec
@@ -243,7 +243,7 @@ class Registry(Enqueuer):
         alerts: bool = False,
         secrets: str | Iterable[str] | None = None,
     ) -> WebhookRecord:
-        """Post to this URL when jobs end: all, or those of these kinds and states; signed with the settings'
+        """Declares a URL to post to when jobs end: all, or those of these kinds and states; signed with the settings'
         webhook_secrets, or with its own `secrets`, the newest first.
 
         With `alerts`, it gets alerts that fire or end, and jobs only if kinds or states are named.
@@ -265,8 +265,8 @@ class Registry(Enqueuer):
     def alert(
         self, name: str, metric: str | None = None, *, off: bool = False, **options: Unpack[AlertOptions]
     ) -> AlertRule | None:
-        """Fire an alert once `metric` has been above or below the threshold for `hold`; a built-in alert's name
-        replaces that one, or with off=True turns it off. See docs/guides/alerts.md for the rest."""
+        """Declares an alert that fires once `metric` is above or below the threshold for `hold`; the name of a built-in
+        alert replaces that one, or with off=True turns it off. See docs/guides/alerts.md for the rest."""
         _check_new(name, self.alerts, "an alert")
         if off:
             check_off(name, {"metric": metric, **options})
@@ -279,7 +279,7 @@ class Registry(Enqueuer):
         return rules_of(self.alerts, settings.alerts_off, runbook_url=settings.runbook_url, counting=settings.metrics)
 
     def schedule_records(self, now: datetime) -> list[ScheduleRecord]:
-        """As they are stored, for an app that starts now, without those of kinds that its workers do not run."""
+        """The schedules to store when the app starts now, without those of kinds that its workers do not run."""
         kinds = self.settings.kinds
         return [spec.record(now) for spec in self.schedules.values() if not kinds or spec.kind.name in kinds]
 

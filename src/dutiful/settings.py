@@ -169,7 +169,7 @@ def named_app(*, environ: Mapping[str, str] = os.environ, folder: Path | None = 
 
 
 def read_profile(name: str, base: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check what app.profile(…) declares."""
+    """Checks what app.profile(…) declares."""
     return _checked(name, {"base": base, **values})
 
 
@@ -181,7 +181,7 @@ def _profiles(tables: Any) -> dict[str, dict[str, Any]]:
 
 
 def _checked(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check each setting of a profile, whether the profile is chosen or not."""
+    """Checks each setting of a profile, whether the profile is chosen or not."""
     declared = check_profile(name, values)
     for key, value in declared.items():
         if key != "base":

@@ -1,4 +1,4 @@
-"""One tenant's view of an app, in which nothing of another tenant exists."""
+"""One tenant's view of an app, which shows nothing of other tenants."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -45,7 +45,7 @@ class Tenant:
     async def enqueue(
         self, kind: str | Kind[Any, Any], payload: Mapping[str, Any] | None = None, **options: Any
     ) -> Handle[Any]:
-        """Enqueue a job of this tenant, by the kind or its name."""
+        """Enqueues a job of this tenant, by the kind or its name."""
         chosen = self._app.kind(kind) if isinstance(kind, str) else kind
         read = read_options(chosen._defaults, options)
         self._check_own(read.tenant)
@@ -62,7 +62,7 @@ class Tenant:
         record = await (await self._store()).queries.job(read_id(job_id))
         return record if record is not None and record.tenant == self.name else None
 
-    async def look(self, job_id: UUID | str) -> Snapshot | None:
+    async def snapshot(self, job_id: UUID | str) -> Snapshot | None:
         """A consistent snapshot of the job with its phases and webhook deliveries; None if there is no such job."""
         views = await (await self._store()).events.views([read_id(job_id)])
         return Snapshot.of(views[0]) if views and views[0].job.tenant == self.name else None
@@ -76,7 +76,7 @@ class Tenant:
         return await self._app.cancel((await self._get(job_id)).id, reason)
 
     async def result(self, job_id: UUID | str, timeout: Any = None) -> Any:
-        """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
+        """Waits until the job is final; raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
         record = await self._get(job_id)
         return await (await self._app.client()).result(record.id, timeout)
 

@@ -53,7 +53,7 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 @pytest.mark.req("L39", "L76", "L77", "L78", "L79", "L80")
 async def test_a_scrape_has_all_metrics(admin: AdminApi) -> None:
-    await admin.client.store.breakers.force('mail "x" \\ y', timedelta(hours=1))
+    await admin.client.store.breakers.open('mail "x" \\ y', timedelta(hours=1))
     answer = await scrape(admin)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

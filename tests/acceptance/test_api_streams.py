@@ -9,9 +9,9 @@ from api import AdminApi, admin_api, public
 
 from dutiful import Dutiful
 from dutiful.operator import Operator
-from dutiful.web import Role, create_app
+from dutiful.web import Role
 from dutiful.web.api import status
-from dutiful.web.limits import Streams
+from dutiful.web.limits import STREAMS, Streams
 from dutiful.web.problems import Problem
 
 SQLITE = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -76,11 +76,8 @@ async def test_a_stream_that_has_ended_or_never_began_counts_no_more(
     admin: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "LIFE", -1.0)
-    monkeypatch.setattr(Streams.__init__, "__defaults__", (1,))
-    api = create_app(admin.app)
-    monkeypatch.setattr(admin, "api", api)
     one, theirs = public(admin.waiting["acme"]), public(admin.waiting["globex"])
-    for _ in range(3):
+    for _ in range(STREAMS + 1):
         assert (await admin.follow(f"/{one}/events", "acme viewer", "never"))[0] == 200
         assert (await admin.follow(f"/{theirs}/events", "acme viewer", "never"))[0] == 404
 

@@ -12,7 +12,7 @@ from suite.workers import serve
 from dutiful.client.client import Client
 from dutiful.core.breaker.state import BreakerPolicy, BreakerState, CallResult, Entry
 from dutiful.core.errors import NotAllowed
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.core.outcome import Snoozed
 from dutiful.core.principal import Principal
 from dutiful.core.states import State
@@ -42,9 +42,9 @@ async def trip(store: Store) -> None:
     """Two calls that fail, by a job of its own each."""
     for _ in range(2):
         held = await start_one(store, now=datetime.now(UTC))
-        entry = await store.breakers.enter(MAIL, TWO, Token(held.job_id, held.claim_id))
+        entry = await store.breakers.enter(MAIL, TWO, ClaimToken(held.job_id, held.claim_id))
         assert isinstance(entry, Entry)
-        await store.breakers.exit(MAIL, TWO, Token(held.job_id, held.claim_id), entry, CallResult.BAD)
+        await store.breakers.exit(MAIL, TWO, ClaimToken(held.job_id, held.claim_id), entry, CallResult.BAD)
         await settle(store, held, Snoozed(timedelta(hours=1)))
 
 
@@ -122,14 +122,14 @@ async def test_why_names_the_breaker_that_a_job_waits_for(store: Store, operator
     await operator.breakers.open(MAIL, timedelta(milliseconds=10))
     later = datetime.now(UTC) + timedelta(seconds=1)
     held = await start_one(store, kind="other", now=later)
-    await store.breakers.enter(MAIL, TWO, Token(held.job_id, held.claim_id), now=later)
+    await store.breakers.enter(MAIL, TWO, ClaimToken(held.job_id, held.claim_id), now=later)
     assert "half-open" in (await operator.jobs.explain(job_id)).sentence
 
 
-async def test_a_job_that_was_refused_inside_its_handler_is_counted_explained_and_made_due(
+async def test_a_job_that_was_rejected_inside_its_handler_is_counted_explained_and_made_due(
     store: Store, operator: Operator
 ) -> None:
-    await store.breakers.force(MAIL, timedelta(minutes=30))
+    await store.breakers.open(MAIL, timedelta(minutes=30))
     held = await start_one(store, tenant="acme", now=datetime.now(UTC))
     await settle(store, held, Snoozed(timedelta(0), {**OOPS, "breaker": MAIL}), now=datetime.now(UTC))
 
@@ -153,7 +153,7 @@ async def test_a_job_that_was_refused_inside_its_handler_is_counted_explained_an
 
 async def test_why_does_not_promise_a_probe_when_no_worker_serves_the_jobs(store: Store, operator: Operator) -> None:
     await store.breakers.put_kinds({KIND: MAIL})
-    await store.breakers.force(MAIL, timedelta(seconds=1), now=datetime.now(UTC) - timedelta(minutes=1))
+    await store.breakers.open(MAIL, timedelta(seconds=1), now=datetime.now(UTC) - timedelta(minutes=1))
     job_id = await enqueue_one(store, kind=KIND, now=datetime.now(UTC))
     assert "released in turn" in (await operator.jobs.explain(job_id)).sentence
     await serve(store, [KIND], datetime.now(UTC), fast=["elsewhere"])
@@ -167,10 +167,10 @@ async def test_why_does_not_promise_a_probe_when_no_worker_serves_the_jobs(store
 async def test_one_that_is_opened_before_any_worker_has_its_declared_policy(store: Store) -> None:
     operator = Operator(Client(store, InProcessDelivery()), "ada", breaker_policies={MAIL: TWO})
 
-    forced = await operator.breakers.open(MAIL)
+    opened = await operator.breakers.open(MAIL)
 
-    assert forced.opened_at is not None
-    assert (forced.policy, forced.open_until) == (TWO, forced.opened_at + TWO.open_for)
+    assert opened.opened_at is not None
+    assert (opened.policy, opened.open_until) == (TWO, opened.opened_at + TWO.open_for)
 
 
 async def test_breakers_are_closed_to_a_principal_of_one_tenant(store: Store) -> None:
@@ -182,7 +182,7 @@ async def test_breakers_are_closed_to_a_principal_of_one_tenant(store: Store) ->
     assert await store.breakers.all() == []
 
     await store.breakers.put_kinds({KIND: MAIL})
-    await store.breakers.force(MAIL, timedelta(minutes=30))
+    await store.breakers.open(MAIL, timedelta(minutes=30))
     job_id = await enqueue_one(store, kind=KIND, tenant="acme", now=datetime.now(UTC))
     why = await theirs.jobs.explain(job_id)
     assert (why.code, why.sentence) == (Why.BREAKER, "waits because a service that its kind needs is failing")

@@ -10,17 +10,17 @@ EXPECTED = {kind: 200 if kind == "greet" else 12 for kind in LABELS}
 BUSY = {"running": 4, "scheduled": 3, "retries": 12, "completed": 1}
 
 
-def drawn(tally: dict[str, dict[str, int]]) -> list[str]:
+def drawn(counted: dict[str, dict[str, int]]) -> list[str]:
     out = StringIO()
-    Console(file=out, width=80).print(_table(tally, EXPECTED))
+    Console(file=out, width=80).print(_table(counted, EXPECTED))
     return out.getvalue().splitlines()
 
 
 def test_nothing_is_cut_of_what_came_of_it() -> None:
-    tally = {kind: {"completed": total} for kind, total in EXPECTED.items()}
-    tally["hopeless"] = {"failed": 12, "retries": 2}
+    counted = {kind: {"completed": total} for kind, total in EXPECTED.items()}
+    counted["hopeless"] = {"failed": 12, "retries": 2}
 
-    reported = "\n".join(drawn(tally))
+    reported = "\n".join(drawn(counted))
 
     assert "…" not in reported
     assert "200/200" in reported and "2 retries, 12 dead letters" in reported

@@ -28,14 +28,14 @@ async def test_metrics_are_tables_for_people_and_one_document_for_programs(proje
     assert "no attempt has ended in the last 5m" in quiet.out and "workers alive 0" in quiet.out
 
     await enqueue_one(store, kind="greet", queue="mail")
-    await store.breakers.force("email-service", timedelta(hours=1))
+    await store.breakers.open("email-service", timedelta(hours=1))
     took = {bucket(1_500_000): 30}
-    tallies = [
+    stats = [
         AttemptStats(kind="greet", outcome="completed", count=27, run=took, wait=took, payload_most=2048),
         AttemptStats(kind="greet", outcome="failed", count=3),
         AttemptStats(kind="greet", outcome="lost", count=1),
     ]
-    await store.metrics.add(uuid4(), 1, tallies)
+    await store.metrics.add(uuid4(), 1, stats)
 
     reported = project.run("metrics", "--since", "1h").out
     greet = next(line for line in reported.splitlines() if line.startswith("greet"))

@@ -10,9 +10,9 @@ from command_line import Project
 from suite.builders import start_one
 
 from dutiful.core.items import ItemCounts
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import PhaseState
 from dutiful.store import Store
-from dutiful.store.progress import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, ProgressReport
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -31,7 +31,7 @@ async def test_a_pipeline_is_shown_with_its_phases_progress_and_items(tmp_path: 
     ]
     said = "Cataloging 1,247 objects"
     items = json.dumps(ledger.as_dict())
-    report = Report(**ids, phase="editions", percent=50.0, overall=75, message=said, items=items)
+    report = ProgressReport(**ids, phase="editions", percent=50.0, overall=75, message=said, items=items)
     assert await store.progress.report([report], marks, now=datetime.now(UTC)) == frozenset()
 
     shown = project.run("jobs", "show", str(claimed.job_id)).out

@@ -172,10 +172,10 @@ def test_doctor_is_content_with_ordinary_roles(roles: LoginRoles, run: Run) -> N
 
 
 GAPS = (
-    ("ALTER TABLE {schema}.job NO FORCE ROW LEVEL SECURITY", "the table job is not guarded"),
-    ("ALTER TABLE {schema}.phase DISABLE ROW LEVEL SECURITY", "the table phase is not guarded"),
-    ("DROP POLICY member ON {schema}.dead_letter", "the table dead_letter is not guarded"),
-    ("CREATE POLICY more ON {schema}.lease USING (true)", "the table lease is not guarded"),
+    ("ALTER TABLE {schema}.job NO FORCE ROW LEVEL SECURITY", "the table job is not isolated"),
+    ("ALTER TABLE {schema}.phase DISABLE ROW LEVEL SECURITY", "the table phase is not isolated"),
+    ("DROP POLICY member ON {schema}.dead_letter", "the table dead_letter is not isolated"),
+    ("CREATE POLICY more ON {schema}.lease USING (true)", "the table lease is not isolated"),
     ("ALTER VIEW {schema}.jobs RESET (security_invoker)", "the view jobs shows all tenants"),
 )
 
@@ -217,7 +217,7 @@ def test_doctor_sees_where_protection_is_missing_and_switching_on_again_fixes_it
         ),
     ],
 )
-def test_doctor_names_what_goes_round_the_guard(
+def test_doctor_names_what_bypasses_the_isolation(
     roles: LoginRoles, run: Run, change: str, undo: str, reported: str, remedy: str
 ) -> None:
     run("owner", "tenants", "on")
@@ -240,7 +240,7 @@ def problems(answer: Answer) -> list[tuple[str, str]]:
     return [(found["what"], found["remedy"]) for found in findings if found["level"] == "problem"]
 
 
-def test_a_table_that_a_migration_brings_is_guarded_by_it(
+def test_a_table_that_a_migration_brings_is_isolated_by_it(
     roles: LoginRoles, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("owner", "tenants", "on")
@@ -252,7 +252,7 @@ def test_a_table_that_a_migration_brings_is_guarded_by_it(
     assert "applied 9999_more" in run("owner", "migrate").out
 
     assert problems(run("application", "doctor", "--json")) == []
-    assert "more" in run("owner", "tenants", "status", "--json").json["guarded"]
+    assert "more" in run("owner", "tenants", "status", "--json").json["isolated"]
     roles.run("DROP TABLE {}.more", roles.schema)
 
 

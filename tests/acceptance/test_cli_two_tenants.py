@@ -73,7 +73,7 @@ FLEETWIDE = {
     "pause": "holds back jobs of all tenants",
     "resume": "holds back jobs of all tenants",
     "drain": "holds back jobs of all tenants",
-    "breakers *": "guard services that all tenants' jobs call",
+    "breakers *": "protect services that all tenants' jobs call",
     "alerts *": "are about all tenants",
     "schedules *": "belong to the code",
     "webhooks *": "belong to the code",

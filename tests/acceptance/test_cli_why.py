@@ -137,7 +137,7 @@ async def test_others_are_ahead_of_it(store: Store) -> None:
 
     ahead = [await explain(store, job_id) for job_id in jobs]
 
-    assert [why.code for why in ahead] == [Why.IN_LINE, Why.IN_LINE, Why.IN_LINE, Why.NEXT]
+    assert [why.code for why in ahead] == [Why.WAITING_FOR_SLOT, Why.WAITING_FOR_SLOT, Why.WAITING_FOR_SLOT, Why.NEXT]
     assert "about 1 job is ahead" in ahead[0].sentence
     assert "about 3 jobs are ahead" in ahead[1].sentence
     assert "2 of the 2 slots" in ahead[1].sentence

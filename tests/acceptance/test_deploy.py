@@ -137,7 +137,7 @@ async def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Series:
         await mail.options(delay="1h").enqueue()
         for kind in (mail, slow):
             await kind.enqueue()
-        await store.breakers.force("email-service", None)
+        await store.breakers.open("email-service", None)
         await (await app.operator()).fleet.pause(PauseScope.KIND, "render", "a test")
         found: Series = await eventually(whole)
         go_on.set()
@@ -228,12 +228,12 @@ def test_the_dashboard_has_all_parts_and_no_server_of_ours() -> None:
 
 
 @pytest.mark.parametrize("broken", ["sum(dutiful_pending", "sum)(", "foo(dutiful_pending)", "dutiful_pending # 3"])
-def test_what_is_no_expression_is_told(broken: str) -> None:
+def test_what_is_no_expression_is_rejected(broken: str) -> None:
     with pytest.raises(ValueError):
         asked(broken)
 
 
-async def test_the_guide_tells_what_each_metric_means(series: Series) -> None:
+async def test_the_guide_says_what_each_metric_means(series: Series) -> None:
     guide = (ROOT / "docs/guides/metrics.md").read_text()
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series}
     known = {f"dutiful_{name}" for name in METRICS} | {"dutiful_pending_total"}

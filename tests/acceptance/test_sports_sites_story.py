@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def _tell(*options: str) -> subprocess.CompletedProcess[str]:
+def _run_story(*options: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"}
     command = [sys.executable, "-m", "examples.sports_sites", *options]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
@@ -24,7 +24,7 @@ def _tell(*options: str) -> subprocess.CompletedProcess[str]:
 def test_the_story_ends_by_itself_and_adds_up(app_url: str) -> None:
     postgres = app_url.startswith("postgres")
     before = _tables(app_url) if postgres else []
-    done = _tell("--database-url", app_url) if postgres else _tell()
+    done = _run_story("--database-url", app_url) if postgres else _run_story()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert done.stdout.count("✓") == 10 and "✗" not in done.stdout
     assert not postgres or _tables(app_url) == before, "it removes what it made, so that it can be repeated"
@@ -37,6 +37,6 @@ def _tables(database_url: str) -> list[tuple[str, ...]]:
 
 
 def test_an_address_where_nothing_answers_is_reported_in_a_line() -> None:
-    done = _tell("--database-url", "postgresql://127.0.0.1:1/nowhere")
+    done = _run_story("--database-url", "postgresql://127.0.0.1:1/nowhere")
     assert done.returncode == 2 and "cannot connect to the database" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 2, "below the usage"

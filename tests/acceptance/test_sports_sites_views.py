@@ -13,7 +13,7 @@ from sports import Register, register, until
 
 from dutiful import State
 from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 
 COLUMNS = {
     "id", "type", "payload", "status", "priority", "attempts", "max_attempts", "scheduled_at", "run_at", "started_at",
@@ -147,7 +147,7 @@ async def test_breakers_are_rows_that_all_processes_share(sports: Register) -> N
     other = sports.another_app()
     async with other:
         theirs = (await other.client()).store
-        token = Token(sports.app.new_id(), 1)
+        token = ClaimToken(sports.app.new_id(), 1)
         for _ in range(2):
             entry = await theirs.breakers.enter("email-service", policy, token)
             assert isinstance(entry, Entry)

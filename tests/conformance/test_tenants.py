@@ -32,16 +32,16 @@ DATABASE = "dutiful_tenants_conformance"
 ROLES = ("worker", "application")
 
 
-class Guarded:
+class IsolatedDatabase:
     def __init__(self, clean: CleanDatabase, schema: str) -> None:
         self.clean = clean
         self.roles = LoginRoles(clean.url, schema)
-        asyncio.run(self._guard())
+        asyncio.run(self._isolate())
         for role in ROLES:
             self.roles.create(role, group=role)
             self.roles.run("GRANT CREATE ON SCHEMA public TO {}", self.roles.name(role))  # for a handler's own tables
 
-    async def _guard(self) -> None:
+    async def _isolate(self) -> None:
         owner = PostgresStore(self.clean.url, schema=self.roles.schema)
         await owner.open()
         await owner.tenants.enable()
@@ -49,25 +49,25 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(postgres18: Postgres) -> Iterator[Guarded]:
+def isolated(postgres18: Postgres) -> Iterator[IsolatedDatabase]:
     schema = new_schema()
     with dropped_after(postgres18, DATABASE, schema, ROLES):
-        found = Guarded(CleanDatabase(postgres18, DATABASE, schema), schema)
+        found = IsolatedDatabase(CleanDatabase(postgres18, DATABASE, schema), schema)
         yield found
         found.clean.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened(guarded: Guarded, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    store = PostgresStore(guarded.roles.url(request.param), schema=guarded.roles.schema)
+async def opened(isolated: IsolatedDatabase, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    store = PostgresStore(isolated.roles.url(request.param), schema=isolated.roles.schema)
     await store.open()
     yield store
     await store.close()
 
 
 @pytest.fixture
-def store(opened: Store, guarded: Guarded) -> Store:
-    guarded.clean.reset(alone=False)
+def store(opened: Store, isolated: IsolatedDatabase) -> Store:
+    isolated.clean.reset(alone=False)
     return opened
 
 
@@ -86,8 +86,8 @@ class TestQuery(QuerySuite):
 @acting_as("worker")
 class TestAudit(AuditSuite):
     @pytest.fixture(autouse=True)
-    def remember_the_roles(self, guarded: Guarded) -> None:
-        self._roles = guarded.roles
+    def remember_the_roles(self, isolated: IsolatedDatabase) -> None:
+        self._roles = isolated.roles
 
     async def keep(self, store: Store, span: timedelta | None) -> None:
         with pytest.raises(UsageError, match="as the owner of the schema"):

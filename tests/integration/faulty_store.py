@@ -8,7 +8,7 @@ from typing import Any
 from dutiful import Dutiful, StoreUnavailable
 from dutiful.client.client import Client
 from dutiful.store import Store
-from dutiful.store.progress import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, ProgressReport
 
 
 class FaultyStore:
@@ -30,7 +30,7 @@ class FaultyStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def report(self, reports: list[Report], marks: list[PhaseMark], **options: Any) -> frozenset[int]:
+    async def report(self, reports: list[ProgressReport], marks: list[PhaseMark], **options: Any) -> frozenset[int]:
         self.reports += 1
         if self.away:
             raise StoreUnavailable("the store is away")

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from running_workers import eventually
 from standardwebhooks import Webhook
-from working import eventually
 
 from dutiful.core.webhooks.message import new_secret
 

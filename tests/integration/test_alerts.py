@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from operating import of_acme, operator
 from receivers import SECRET, Receiver, receiving
+from running_workers import eventually, working
 from suite.builders import (
     ADA,
     KIND,
@@ -23,7 +24,6 @@ from suite.builders import (
     start_one,
 )
 from suite.webhooks import webhook
-from working import eventually, working
 
 from dutiful import Dutiful, UsageError
 from dutiful.core.errors import NotAllowed
@@ -101,19 +101,19 @@ async def test_more_than_500_jobs_that_wait_for_5_minutes_fire_until_they_are_fe
 
 @pytest.mark.req("L82")
 async def test_a_kind_that_fails_more_than_1_in_10_fires_and_no_other_does(watch: Watch, now: datetime) -> None:
-    def tallies(kind: str, failed: int, completed: int) -> list[AttemptStats]:
+    def stats(kind: str, failed: int, completed: int) -> list[AttemptStats]:
         return [
             AttemptStats(kind=kind, outcome="retried", count=failed),
             AttemptStats(kind=kind, outcome="completed", count=completed),
         ]
 
-    counted = [*tallies("bad", 2, 17), *tallies("good", 1, 9), *tallies("rare", 1, 0)]
+    counted = [*stats("bad", 2, 17), *stats("good", 1, 9), *stats("rare", 1, 0)]
     await watch.store.metrics.add(ADA, 1, counted, now=now)
 
     assert await watch.states(now) == {"errors kind=bad": FIRING}
-    await watch.store.metrics.add(ADA, 2, tallies("bad", 0, 20), now=now)
+    await watch.store.metrics.add(ADA, 2, stats("bad", 0, 20), now=now)
     assert await watch.states(now) == {"errors kind=bad": FIRING}  # 2 of 39 are more than 5 %
-    await watch.store.metrics.add(ADA, 3, tallies("bad", 0, 2), now=now)
+    await watch.store.metrics.add(ADA, 3, stats("bad", 0, 2), now=now)
     assert await watch.states(now + timedelta(seconds=1)) == {"errors kind=bad": OK}
     assert await events(watch.store) == ["alert.firing errors kind=bad", "alert.cleared errors kind=bad"]
 
@@ -191,7 +191,7 @@ async def test_a_job_that_is_due_for_over_an_hour_fires_for_its_queue_until_it_i
 
 @pytest.mark.req("L85")
 async def test_a_breaker_that_is_open_fires_until_it_is_closed(watch: Watch, now: datetime) -> None:
-    await watch.store.breakers.force("email-service", timedelta(hours=1), now=now)
+    await watch.store.breakers.open("email-service", timedelta(hours=1), now=now)
 
     assert await watch.states(now) == {"breaker-open breaker=email-service": FIRING}
     await watch.store.breakers.reset("email-service", now=now)
@@ -217,14 +217,14 @@ async def states(store: Store) -> list[AlertState]:
 async def test_a_hold_outlives_the_worker_that_checked(store: Store, now: datetime) -> None:
     died = asyncio.Event()
 
-    async def hang(now: datetime) -> Sequence[Sample]:
-        died.set()
-        await asyncio.Event().wait()
-        return []
+    async def measured(at: datetime) -> Sequence[Sample]:
+        if at != now:
+            died.set()
+            await asyncio.Event().wait()
+        return [Sample("pending_total", 6)]
 
-    first = AlertChecker(store.alerts, {"deep": RULE}, saying(6), MINUTE)
+    first = AlertChecker(store.alerts, {"deep": RULE}, measured, MINUTE)
     await first.check(now)
-    first._measure = hang
     dying = asyncio.create_task(first.check(now + MINUTE))
     await died.wait()
     dying.cancel()

@@ -7,9 +7,9 @@ from uuid import UUID
 import msgspec
 import pytest
 from operating import now, operator, tamper, trail
+from running_workers import eventually, working
 from suite.builders import enqueue_one
 from uuid_utils.compat import uuid7
-from working import eventually, working
 
 from dutiful import Dutiful
 from dutiful.core.principal import Origin

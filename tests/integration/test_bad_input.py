@@ -12,7 +12,7 @@ from uuid import uuid4
 import apsw
 import psycopg
 import pytest
-from working import EVERYWHERE, final, working
+from running_workers import EVERYWHERE, final, working
 
 from databases import Postgres
 from dutiful import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from breaker_jobs import Service, breaker_of, declare_kinds, styles
-from working import clocked, eventually, final, working
+from running_workers import clocked, eventually, final, working
 
 from dutiful import BreakerOpen, Cancel, Context, Dutiful, JobRecord, PayloadInvalid, Retry, State, UsageError
 from dutiful.client.client import Client

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from breaker_jobs import Service, breaker_of, process_app
-from working import eventually, final, state, working
+from running_workers import eventually, final, state, working
 
 from dutiful import Context, Dutiful, Fail, Retry, Snooze, State, StoreUnavailable
 from dutiful.core.breaker.state import BreakerPolicy, BreakerState
@@ -114,7 +114,7 @@ async def test_a_half_open_breaker_closes_after_neutral_jobs_of_its_kind(app: Du
                 await ctx.each(range(2), measure)
 
     async with app.opened() as client, working(app, client):
-        await client.store.breakers.force("grid", timedelta(milliseconds=10))
+        await client.store.breakers.open("grid", timedelta(milliseconds=10))
         jobs = await analyse.enqueue_many({} for _ in range(9))
 
         async def all_have_run() -> bool:
@@ -136,7 +136,7 @@ async def test_a_half_open_breaker_closes_after_neutral_blocks_too(app: Dutiful)
             raise Fail("there is no such site")
 
     async with app.opened() as client, working(app, client):
-        await client.store.breakers.force("grid", timedelta(milliseconds=10))
+        await client.store.breakers.open("grid", timedelta(milliseconds=10))
         for _ in range(3):
             await final(app, await analyse.enqueue())
             states.append((await breaker_of(client, "grid")).state)

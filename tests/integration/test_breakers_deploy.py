@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 from breaker_jobs import Service
-from working import eventually, final, state, working
+from running_workers import eventually, final, state, working
 
 from dutiful import Dutiful, State
 from dutiful.client.client import Client

@@ -69,7 +69,7 @@ async def test_a_fleet_makes_no_call_while_a_breaker_is_open_and_only_probes_whi
         for worker in [workers.start() for _ in range(2)]:
             await worker.ready(store)
         first = await call.enqueue_many({} for _ in range(12))
-        await until(lambda: stand(list(first), State.SCHEDULED, State.BLOCKED), "all have failed or were refused")
+        await until(lambda: stand(list(first), State.SCHEDULED, State.BLOCKED), "all have failed or were rejected")
         opened = await breaker()
         assert (opened.state, opened.trips) == (BreakerState.OPEN, 1)
         made = calls()

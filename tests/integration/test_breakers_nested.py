@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from breaker_jobs import Service, breaker_of
-from working import clocked, eventually, final, state, working
+from running_workers import clocked, eventually, final, state, working
 
 from dutiful import Context, Dutiful, Retry, State
 from dutiful.client.client import Client

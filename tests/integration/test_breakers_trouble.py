@@ -8,7 +8,7 @@ from email.message import Message
 from typing import Any
 
 import pytest
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import (
     BreakerOpen,

@@ -15,8 +15,8 @@ from uuid import UUID
 import msgspec
 import pytest
 from operating import BROKEN, audited, dead_letter, now, of_acme, operator, trail
+from running_workers import eventually, working
 from suite.builders import change, claim, new_job
-from working import eventually, working
 
 from dutiful import Dutiful, Retry, Rules
 from dutiful.core import ids
@@ -60,7 +60,7 @@ async def letters(store: Store) -> AsyncIterator[DeadLetter]:
     while page := await store.dead_letters.search(EVERYTHING, after=after, limit=1_000):
         for letter in page:
             yield letter
-        after = page[-1].place
+        after = page[-1].cursor
 
 
 async def events_of(store: Store, run_id: UUID) -> AsyncIterator[AuditEvent]:

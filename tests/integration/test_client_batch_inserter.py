@@ -50,21 +50,19 @@ async def test_no_caller_waits_for_a_batch_insert_that_was_cancelled(
     app: Dutiful, ping: Kind[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client: Client = await app.client()
-    begun = asyncio.Event()
+    begun, go = asyncio.Event(), asyncio.Event()
 
-    async def hang(*args: Any, **kwargs: Any) -> list[Inserted]:
+    async def cancelled(*args: Any, **kwargs: Any) -> list[Inserted]:
         begun.set()
-        await asyncio.Event().wait()
-        return []
+        await go.wait()
+        raise asyncio.CancelledError
 
-    monkeypatch.setattr(client.store.jobs, "insert", hang)
+    monkeypatch.setattr(client.store.jobs, "insert", cancelled)
     first = asyncio.create_task(ping.enqueue(1))
     await begun.wait()
     second = asyncio.create_task(ping.enqueue(2))
     await asyncio.sleep(0)
-    flushing = client._inserter._flushing
-    assert flushing is not None
-    flushing.cancel()
+    go.set()
     async with asyncio.timeout(20):
         await asyncio.wait({first, second})
     assert first.cancelled() and second.cancelled()

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from working import EVERYWHERE, state
+from running_workers import EVERYWHERE, state
 
 from dutiful import DataRefused, Dutiful, PayloadInvalid, State, UsageError
 from dutiful.client.client import Client

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from working import EVERYWHERE, eventually, state, working
+from running_workers import EVERYWHERE, eventually, state, working
 
 from dutiful import (
     Context,
@@ -58,7 +58,7 @@ async def test_a_wait_that_is_over_leaves_the_job_alone(app: Dutiful) -> None:
 
 
 @pytest.mark.req("W29")
-async def test_the_error_of_a_failed_job_is_told(app: Dutiful) -> None:
+async def test_the_error_of_a_failed_job_is_raised(app: Dutiful) -> None:
     @app.job(retry=Retry(max_attempts=1))
     async def fails() -> None:
         raise LookupError("no such order")
@@ -103,7 +103,7 @@ async def test_a_caller_that_waits_while_the_app_is_closed_gets_an_error(app: Du
     waiting = asyncio.create_task(job.result())
     client = await app.client()
 
-    async def registered() -> bool:
+    async def registered() -> bool:  # which shows nowhere else: a wait is neither a call nor a row
         return bool(client._waiter._waiters)
 
     await eventually(registered)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from working import EVERYWHERE, eventually, working
+from running_workers import EVERYWHERE, eventually, working
 
 from dutiful import Dutiful, JobFailed, Retry, State, StoreUnavailable, UniqueConflict, UsageError
 from dutiful.core.job import OnConflict, Unique
@@ -150,7 +150,7 @@ async def test_a_blocking_wait_ends_when_the_app_is_closed(
     job = square.sync.enqueue(1)
     waiting = threads.submit(job.result)
 
-    async def waited_for() -> bool:
+    async def waited_for() -> bool:  # which shows nowhere else: a wait is neither a call nor a row
         thread = app._portal._thread
         return thread is not None and thread._client is not None and job.id in thread._client._waiter._waiters
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from working import EVERYWHERE, eventually, state, working
+from running_workers import EVERYWHERE, eventually, state, working
 
 from dutiful import Dutiful, OnConflict, Scope, State, Unique, UniqueConflict
 from dutiful.kind import Kind

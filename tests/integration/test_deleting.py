@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 from operating import BROKEN, now, of_acme, operator, trail
+from running_workers import eventually, final, working
 from suite.builders import enqueue_one, finish_one, start_one
-from working import eventually, final, working
 
 from dutiful import Dutiful, JobRecord
 from dutiful.core.errors import NotAllowed, UsageError

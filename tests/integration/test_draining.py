@@ -6,8 +6,8 @@ from datetime import timedelta
 import asyncpg
 import pytest
 from operating import add_silent_worker, now, of_acme, operator, trail
+from running_workers import eventually, final, state, working
 from suite.builders import complete, start_one
-from working import eventually, final, state, working
 
 from dutiful import Dutiful, State
 from dutiful.core.errors import IllegalTransition, NotAllowed, UnknownKind, UsageError
@@ -174,7 +174,7 @@ async def test_a_claim_that_is_answered_long_after_the_pause_keeps_a_drain_from_
             await eventually(asks)  # by now it has seen that nothing is paused
             await ada.fleet.drain(kinds=["email"], queues=["default"], lanes=["general"])
             drain = await ada.fleet.drain(everything=True)
-            await worker._parts.heartbeat.beat()
+            await worker._parts.heartbeat.beat()  # now: by the clock it could come before the drain or after the lock
             for part in (EVERYTHING, *(DrainTarget(pause.scope, pause.name) for pause in await ada.fleet.pauses())):
                 seen = await ada.fleet.drain_status([part])
                 assert (seen.safe, seen.not_paused, len(seen.unconfirmed)) == (False, [], 1), part
@@ -206,7 +206,7 @@ async def test_a_worker_that_has_confirmed_one_pause_has_not_confirmed_an_older_
     async with working(app) as worker:
         ada = await app.operator("ada")
         await ada.fleet.pause("kind", "other")
-        await worker._parts.heartbeat.beat()
+        await worker._parts.heartbeat.beat()  # this one and no other, so that it confirms one pause only
         await email.enqueue()
         await asyncio.wait_for(begun.wait(), 60)
         earlier = now() - timedelta(minutes=1)  # as one whose commit took long
@@ -270,9 +270,9 @@ async def test_it_is_the_clock_of_the_store_that_decides(store: Store, monkeypat
     yesterday = operator(ClockedStore(store, clock))
     claim = await start_one(store, kind="email", now=clock.now() - timedelta(minutes=30))
 
-    assert await yesterday.stuck.search(timedelta(hours=1)) == []
+    assert await yesterday.jobs.stuck(timedelta(hours=1)) == []
     with pytest.raises(IllegalTransition, match="has not been running for 1h"):
-        await yesterday.stuck.release(claim.job_id, older_than=timedelta(hours=1))
+        await yesterday.jobs.release(claim.job_id, older_than=timedelta(hours=1))
     await complete(store, claim, now=clock.now())
     assert not (await yesterday.fleet.drain(kinds=["email"])).safe, "a claim may be under way"
     clock.advance("1s")
@@ -292,7 +292,7 @@ async def test_a_drain_that_cannot_end_names_what_holds_it_up(store: Store) -> N
     assert (blocker.job_id, blocker.alive) == (claim.job_id, False)
     assert "its worker is gone" in blocker.remedy and "dutiful jobs release" in blocker.remedy
     assert await store.control.pauses(), "it stays paused"
-    await ada.stuck.release(claim.job_id)
+    await ada.jobs.release(claim.job_id)
     assert (await ada.fleet.drain_status()).running == 0
 
 

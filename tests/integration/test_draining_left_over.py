@@ -12,8 +12,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 from operating import add_silent_worker, now, operator, trail
+from running_workers import eventually, working
 from suite.builders import complete, start_one
-from working import eventually, working
 
 from dutiful import Dutiful, ShutdownTimeout
 from dutiful.core.errors import UsageError
@@ -25,7 +25,7 @@ BEAT = "1s"  # a worker counts as alive for three of them: so long may a slow ma
 pytestmark = pytest.mark.usefixtures("soon_settled")
 
 
-def heed_nobody(begun: threading.Event, go: threading.Event) -> None:
+def ignore_interruptions(begun: threading.Event, go: threading.Event) -> None:
     """A handler in a thread that is asked to stop, but runs on until it is released."""
     begun.set()
     while not go.is_set():
@@ -45,7 +45,7 @@ async def test_a_handler_that_runs_on_after_its_claim_was_taken_away_is_waited_f
 
     @app.job(timeout="never")
     def crawl() -> None:
-        heed_nobody(begun, go)
+        ignore_interruptions(begun, go)
 
     async with working(app):
         try:
@@ -62,7 +62,7 @@ async def test_a_handler_that_runs_on_after_its_claim_was_taken_away_is_waited_f
                 return [one.job_id for one in seen.blockers if "without a claim" in one.remedy] == [job.id]
 
             for act in acts:
-                await getattr(ada.stuck if act == "release" else ada.jobs, act)(job.id, "it hangs")
+                await getattr(ada.jobs, act)(job.id, "it hangs")
                 await eventually(runs_on)
         finally:
             go.set()
@@ -81,7 +81,7 @@ async def test_a_handler_that_outlives_its_embedded_worker_is_waited_for(
 
     @app.job(name="thread", timeout="never")
     def in_thread() -> None:
-        heed_nobody(begun, go)
+        ignore_interruptions(begun, go)
 
     @app.job(name="loop", timeout="never")
     async def on_loop() -> None:
@@ -126,7 +126,7 @@ async def test_a_job_that_was_taken_away_before_its_worker_could_report_it_is_no
         await asyncio.wait_for(begun.wait(), 60)
         ada = await app.operator("ada")
         await ada.fleet.pause("kind", "email")
-        await ada.stuck.release(job.id)
+        await ada.jobs.release(job.id)
         seen = await ada.fleet.drain_status()
         assert (seen.running, len(seen.unconfirmed), seen.safe) == (0, 1, False)
 

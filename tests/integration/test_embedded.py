@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from receivers import SECRET, ok, receiving
-from working import eventually, final
+from running_workers import eventually, final
 
 from dutiful import Dutiful, Inject, ShutdownTimeout, State, StoreUnavailable, UsageError
 from dutiful.core.job import Claim

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 from receivers import SECRET, ok, receiving
-from working import eventually, final
+from running_workers import eventually, final
 
 from dutiful import Dutiful, Inject, JobCancelled, ShutdownTimeout, State, StoreUnavailable, UsageError
 from dutiful.maintenance.rescuer import Rescuer

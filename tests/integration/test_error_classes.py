@@ -7,7 +7,7 @@ from typing import Any
 
 import error_jobs
 import pytest
-from working import eventually, working
+from running_workers import eventually, working
 
 from dutiful import (
     Context,

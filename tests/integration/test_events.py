@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from event_jobs import of_type, reaching, read_until, types
 from receivers import SECRET, answer, receiving
-from working import eventually, final, state, working
+from running_workers import eventually, final, state, working
 
 from dutiful import (
     Context,
@@ -30,7 +30,7 @@ from dutiful import (
     UsageError,
 )
 from dutiful.core.errors import StoreUnavailable
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import PhaseState
 from dutiful.events import watcher
 from dutiful.maintenance.retention import Retention
 from faults import Fleet
@@ -327,7 +327,7 @@ async def test_every_type_of_event_is_sent(app: Dutiful) -> None:
         cancelled = await fails.options(delay="1h").enqueue()
         await cancelled.cancel()
         items = await read_until(stream, reaching(2, of_type("webhook_delivered", "webhook_failed")))
-        assert (await told_snapshot(app, completed)).webhook_sent
+        assert (await streamed_snapshot(app, completed)).webhook_sent
         async with app.events(completed, snapshot=False) as single:
             await Retention(client.store, None, timedelta(0)).run_once()
             items += await read_until(stream, reaching(3, of_type("stale")))
@@ -350,7 +350,7 @@ async def test_every_type_of_event_is_sent(app: Dutiful) -> None:
     assert "webhook" not in str(done.data), "its delivery comes later"
 
 
-async def told_snapshot(app: Dutiful, job: Any) -> Snapshot:
+async def streamed_snapshot(app: Dutiful, job: Any) -> Snapshot:
     async with app.events(job) as stream:
         snapshot = await anext(stream)
     assert isinstance(snapshot, Snapshot)
@@ -390,6 +390,6 @@ async def test_jobs_are_listed_and_looked_up_through_the_app(app: Dutiful) -> No
     assert [job.id for job in await app.jobs(before=jobs[2].public_id, limit=1)] == [jobs[1].id]
     with pytest.raises(UsageError, match="state 'done' must be one of: scheduled, ready"):
         await app.jobs(state="done")
-    found = await app.look(jobs[0].id)
+    found = await app.snapshot(jobs[0].id)
     assert found is not None and (found.job.id, found.phases, found.webhook_sent) == (jobs[0].id, [], False)
-    assert await app.look(app.new_id()) is None
+    assert await app.snapshot(app.new_id()) is None

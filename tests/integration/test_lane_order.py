@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import Dutiful, State
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from lock_jobs import Room, another, until_locks
-from working import EVERYWHERE, eventually, final, working
+from running_workers import EVERYWHERE, eventually, final, working
 
 from dutiful import Context, Dutiful, JobRecord, LaneSettings, Retry, ShutdownTimeout, Snooze, State, UsageError
 from dutiful.kind import Handle
@@ -179,7 +179,7 @@ async def test_who_is_cancelled_while_waiting_leaves_the_line(app: Dutiful, othe
         await room.entered.wait()
         waiting = await there.enqueue(wait=False)  # at the database
         await until_locks(url, 1, 1)
-        behind = await there.enqueue(wait=False)  # at the door, behind its neighbour
+        behind = await there.enqueue(wait=False)  # waiting for the lock, behind its neighbour
         assert await waiting.cancel()
         assert (await final(app, waiting)).state is State.CANCELLED
         await until_locks(url, 1, 1)

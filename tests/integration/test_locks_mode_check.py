@@ -7,7 +7,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 from lock_jobs import Room
-from working import final, working
+from running_workers import final, working
 
 from dutiful import Context, Dutiful, LaneSettings, Retry, State, UsageError
 from dutiful.store import Store

@@ -12,10 +12,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 from lock_jobs import Room, until_locks
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, LaneSettings, LockLost, Retry, State
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.stores.postgres import PostgresStore
 from dutiful.worker.locks import connections
 from dutiful.worker.locks.handle import AttemptLocks, NamedLock, lock_name
@@ -265,14 +265,14 @@ async def test_who_is_cancelled_as_the_lock_is_granted_does_not_keep_it(app: Dut
 
 
 @pytest.mark.req("D56")
-async def test_two_workers_that_wait_for_each_other_are_parted(app_url: str) -> None:
+async def test_of_two_workers_that_wait_for_each_other_one_gives_up(app_url: str) -> None:
     store = PostgresStore(app_url)
     await store.open()
     meeting = asyncio.Barrier(2)
 
     async def job(first: str, second: str) -> None:
         locks = LockManager(store.locks, 1)
-        attempt = AttemptLocks(locks, Token(uuid4(), 1))
+        attempt = AttemptLocks(locks, ClaimToken(uuid4(), 1))
         try:
             async with NamedLock(attempt, lock_name("row", first)):
                 await meeting.wait()
@@ -311,7 +311,7 @@ async def test_a_storm_of_cancellations_and_lost_connections_leaves_nothing_held
 
     async def job() -> None:
         try:
-            await inside(AttemptLocks(dice.choice(workers), Token(uuid4(), 1)), 0)
+            await inside(AttemptLocks(dice.choice(workers), ClaimToken(uuid4(), 1)), 0)
             outcomes.append("done")
         except* LockLost:
             outcomes.append("lost")
@@ -326,7 +326,7 @@ async def test_a_storm_of_cancellations_and_lost_connections_leaves_nothing_held
         await until_locks(app_url, 0, 0)
     for worker in workers:
         await worker.close()
-        assert worker._local == {}
+        assert worker._local == {}  # that nothing leaks shows in memory only
     await store.close()
 
     assert outcomes.count("done") > 5

@@ -5,8 +5,8 @@ import time
 
 import pytest
 from lock_jobs import Room, until_locks
+from running_workers import eventually, final, working
 from test_locks import ONCE, SOON, connections_that_stay_open, sqlite
-from working import eventually, final, working
 
 from dutiful import Context, Dutiful, State
 

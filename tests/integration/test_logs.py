@@ -16,8 +16,8 @@ from unittest.mock import AsyncMock, Mock
 import msgspec
 import observed_jobs
 import pytest
+from running_workers import working
 from suite.builders import start_one
-from working import working
 
 from dutiful import Context, Dutiful, JobFailed, JobRecord, ResultTimeout, Retry, UsageError
 from dutiful.core import ids

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 
 import pytest
-from working import EVERYWHERE, clocked, eventually, working
+from running_workers import EVERYWHERE, clocked, eventually, working
 
 from dutiful import CatchUp, Dutiful, State, UsageError
 from dutiful.core.job import JobRecord

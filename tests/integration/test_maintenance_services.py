@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from running_workers import clocked, eventually, final, state, working
 from suite.builders import KIND, enqueue_one, pause
-from working import clocked, eventually, final, state, working
 
 from dutiful import Dutiful, Fail, Fixed, Retry, State
 from dutiful.client.client import Client
@@ -16,7 +16,7 @@ from dutiful.core.job import Claim
 from dutiful.core.settle import Policy
 from dutiful.delivery.base import EVERYWHERE
 from dutiful.kind import Handle
-from dutiful.maintenance.gates import Gates
+from dutiful.maintenance.promotion import Gates
 from dutiful.maintenance.retention import Retention
 from dutiful.maintenance.sealer import Sealer
 from dutiful.store import Store
@@ -56,7 +56,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times that the clock of the gates shows, one after the other; the last of them for ever."""
     times: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: times.pop(0) if len(times) > 1 else times[0])
-    monkeypatch.setattr("dutiful.maintenance.gates.time", clock)
+    monkeypatch.setattr("dutiful.maintenance.promotion.time", clock)
     return times
 
 
@@ -71,7 +71,7 @@ async def test_probes_are_released_while_a_long_sweep_of_the_gates_is_not_repeat
     gates = Gates(store)
     assert await gates.tick(BLOCKED) is None
     await store.breakers.put_kinds({KIND: "maps"})
-    await store.breakers.force("maps", timedelta(seconds=1), now=BLOCKED.now - timedelta(minutes=1))
+    await store.breakers.open("maps", timedelta(seconds=1), now=BLOCKED.now - timedelta(minutes=1))
     job = await enqueue_one(store, now=BLOCKED.now)
 
     assert await gates.tick(BLOCKED) == EVERYWHERE
@@ -97,7 +97,7 @@ async def test_a_resume_takes_effect_while_a_long_sweep_of_the_gates_is_not_repe
 async def test_a_sweep_of_the_gates_is_repeated_as_long_as_it_finds_jobs(
     store: Store, moments: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dutiful.maintenance.gates.BATCH", 2)
+    monkeypatch.setattr("dutiful.maintenance.promotion.BATCH", 2)
     jobs = [await enqueue_one(store, now=BLOCKED.now) for _ in range(6)]
     await pause(store, PauseScope.KIND, KIND, now=BLOCKED.now)
     gates = Gates(store)
@@ -133,8 +133,8 @@ async def state_of(store: Store, job_id: UUID) -> State:
 
 async def test_retention_deletes_old_breakers_whether_or_not_jobs_are_kept(store: Store) -> None:
     for keep in (None, timedelta(hours=1)):
-        await store.breakers.force("typo", timedelta(seconds=1), now=datetime.now(UTC) - timedelta(days=31))
-        await store.breakers.force("maps", timedelta(seconds=1), now=datetime.now(UTC) - timedelta(days=2))
+        await store.breakers.open("typo", timedelta(seconds=1), now=datetime.now(UTC) - timedelta(days=31))
+        await store.breakers.open("maps", timedelta(seconds=1), now=datetime.now(UTC) - timedelta(days=2))
 
         await Retention(store, keep).run_once()
 

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from running_workers import eventually, final, working
 from suite.builders import claim, claim_one, enqueue, new_job, settle, start_one
-from working import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, Snooze
 from dutiful.core.breaker.state import BreakerPolicy
 from dutiful.core.errors import StoreUnavailable
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.core.metrics.catalogue import METRICS, Sample
 from dutiful.core.metrics.sketch import bucket
 from dutiful.core.outcome import Done, Fail, Failed, Lost, Outcome
@@ -35,17 +35,17 @@ Counted = dict[tuple[str, str], AttemptStats]
 
 async def counted(app: Dutiful) -> Counted:
     async with app.opened() as client:
-        return {(tally.kind, tally.outcome): tally for tally in await client.store.metrics.totals()}
+        return {(one.kind, one.outcome): one for one in await client.store.metrics.totals()}
 
 
-def counts(tallies: Counted) -> dict[tuple[str, str], int]:
-    return {key: tally.count for key, tally in tallies.items()}
+def counts(stats: Counted) -> dict[tuple[str, str], int]:
+    return {key: one.count for key, one in stats.items()}
 
 
-def waits(tallies: Counted) -> Counter[str]:
+def waits(stats: Counted) -> Counter[str]:
     found: Counter[str] = Counter()
-    for (kind, _), tally in tallies.items():
-        found[kind] += sum(tally.wait.values())
+    for (kind, _), one in stats.items():
+        found[kind] += sum(one.wait.values())
     return found
 
 
@@ -91,8 +91,8 @@ async def test_every_attempt_counts_once_by_what_came_of_it(app: Dutiful) -> Non
         for job in jobs:
             await final(app, job)
 
-    tallies = await counted(app)
-    assert counts(tallies) == {
+    stats = await counted(app)
+    assert counts(stats) == {
         ("fine", "completed"): 2,
         ("flaky", "retried"): 1,
         ("flaky", "completed"): 1,
@@ -102,8 +102,8 @@ async def test_every_attempt_counts_once_by_what_came_of_it(app: Dutiful) -> Non
         ("sleepy", "completed"): 1,
         ("itself", "completed"): 1,
     }
-    assert waits(tallies) == {"fine": 2, "flaky": 1, "doomed": 1, "sleepy": 1, "itself": 1}, "each job waits once"
-    one = tallies["fine", "completed"]
+    assert waits(stats) == {"fine": 2, "flaky": 1, "doomed": 1, "sleepy": 1, "itself": 1}, "each job waits once"
+    one = stats["fine", "completed"]
     assert one.run_microseconds >= 30_000 and sum(one.run.values()) == 2 and min(one.run) >= bucket(15_000)
     assert one.payload_most > 100 and one.payload_bytes == 2 * one.payload_most - 90, "as long as the JSON is"
 
@@ -118,17 +118,17 @@ async def test_counts_are_handed_over_with_the_heartbeat_and_folded_by_the_leade
     async def fine() -> None: ...
 
     async with app.opened() as client:
-        fold, found = client.store.metrics.fold, 0
+        roll_up, found = client.store.metrics.roll_up, 0
 
         async def spy(keep: timedelta) -> bool:
             nonlocal found
             found = max(found, len(await client.store.metrics.totals()))
-            return await fold(keep)
+            return await roll_up(keep)
 
         async def handed_over_and_folded() -> bool:
             return found > 0
 
-        monkeypatch.setattr(client.store.metrics, "fold", spy)
+        monkeypatch.setattr(client.store.metrics, "roll_up", spy)
         async with working(app, client):
             await final(app, await fine.enqueue())
             await eventually(handed_over_and_folded)
@@ -139,20 +139,20 @@ async def test_a_turn_whose_reply_was_lost_is_repeated_and_counts_once(store: St
     class LosesReplies:
         lost = 0
 
-        async def add(self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats]) -> None:
-            await store.metrics.add(worker_id, turn, tallies)
+        async def add(self, worker_id: UUID, turn: int, stats: Sequence[AttemptStats]) -> None:
+            await store.metrics.add(worker_id, turn, stats)
             if self.lost < 2:
                 self.lost += 1
                 raise StoreUnavailable("the reply was lost")
 
-    tallies, wire, worker_id = AttemptCounters(), LosesReplies(), uuid4()
+    stats, wire, worker_id = AttemptCounters(), LosesReplies(), uuid4()
     await enqueue(store, *(new_job(payload='{"name": "Ada"}') for _ in range(3)))
     for one in await claim(store):
-        tallies.completed([(one, Completion(one.job_id, one.claim_id), Timing(0.0, 0.5))])
+        stats.completed([(one, Completion(one.job_id, one.claim_id), Timing(0.0, 0.5))])
         if wire.lost < 2:
             with pytest.raises(StoreUnavailable):
-                await tallies.flush(wire, worker_id)  # type: ignore[arg-type]
-    await tallies.flush_all(wire, worker_id)  # type: ignore[arg-type]
+                await stats.flush(wire, worker_id)  # type: ignore[arg-type]
+    await stats.flush_all(wire, worker_id)  # type: ignore[arg-type]
     (total,) = await store.metrics.totals()
     assert (total.count, total.run, total.run_microseconds) == (3, {bucket(500_000): 3}, 1_500_000)
 
@@ -188,14 +188,14 @@ async def test_what_another_took_away_is_lost_and_its_late_outcome_counts_nothin
         await elsewhere.flush(client.store.metrics, uuid4())
         go_on.set()
         await final(app, job)
-    tallies = await counted(app)
-    assert counts(tallies) == {("slow", "lost"): 1, ("slow", "completed"): 1}
-    assert waits(tallies) == {"slow": 0}, "a job that was lost has waited for its worker, too"
+    stats = await counted(app)
+    assert counts(stats) == {("slow", "lost"): 1, ("slow", "completed"): 1}
+    assert waits(stats) == {"slow": 0}, "a job that was lost has waited for its worker, too"
 
 
 async def test_an_outcome_that_the_store_refuses_counts_nothing(store: Store) -> None:
-    tallies, leases = AttemptCounters(), Leases()
-    settler = Settler(store.claims, {}, leases, lambda low, high: low, counters=tallies)
+    stats, leases = AttemptCounters(), Leases()
+    settler = Settler(store.claims, {}, leases, lambda low, high: low, counters=stats)
     settling = asyncio.create_task(settler.run())
     await enqueue(store, *(new_job() for _ in range(4)))
     claims = await claim(store)
@@ -207,7 +207,7 @@ async def test_an_outcome_that_the_store_refuses_counts_nothing(store: Store) ->
         settler.settle(one, outcome, Timing(0.0, 1.0))
     settler.close()
     await asyncio.wait_for(settling, 60)
-    await tallies.flush(store.metrics, uuid4())
+    await stats.flush(store.metrics, uuid4())
     assert [(one.outcome, one.count) for one in await store.metrics.totals()] == [("completed", 1), ("failed", 1)]
 
 
@@ -267,13 +267,13 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
     )
     other = new_job(kind="other")
     await enqueue(store, other, new_job(kind="waits", depends_on=(other.id,)), now=now)
-    await store.breakers.force("email-service", None, now=now)
-    await store.breakers.enter("fine", BreakerPolicy(), Token(uuid4(), 1), now=now)
+    await store.breakers.open("email-service", None, now=now)
+    await store.breakers.enter("fine", BreakerPolicy(), ClaimToken(uuid4(), 1), now=now)
     forgotten = Pause(PauseScope.KIND, "render", long_ago, "ada")
     await store.control.pause(forgotten, now=long_ago)
     await store.workers.heartbeat(_worker(), timedelta(minutes=1), now=now)
     run = {bucket(1_000_000): 98, bucket(60_000_000): 2}
-    tallies = [
+    stats = [
         AttemptStats(
             kind="mail", outcome="completed", count=89, run=run, wait={bucket(2_000_000): 89}, payload_most=700
         ),
@@ -282,7 +282,7 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
         AttemptStats(kind="mail", outcome="snoozed", count=50),
         AttemptStats(kind="mail", outcome="lost", count=4),
     ]
-    await store.metrics.add(uuid4(), 1, tallies, now=now)
+    await store.metrics.add(uuid4(), 1, stats, now=now)
 
     found = await measure(store, now=now)
     assert {sample.metric for sample in found} == set(METRICS)

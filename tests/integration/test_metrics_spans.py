@@ -10,8 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from running_workers import eventually, final, working
 from suite.builders import start_one
-from working import eventually, final, working
 
 from dutiful import Context, Dutiful, ShutdownTimeout, State
 from dutiful.core.outcome import Done
@@ -28,11 +28,11 @@ from dutiful.worker.slots import Slot
 async def totals(app: Dutiful) -> dict[str, AttemptStats]:
     """By outcome; of the one kind that there is."""
     async with app.opened() as client:
-        return {tally.outcome: tally for tally in await client.store.metrics.totals()}
+        return {one.outcome: one for one in await client.store.metrics.totals()}
 
 
 async def test_what_is_stored_counts_though_its_claim_was_found_gone_before_the_reply_came(store: Store) -> None:
-    tallies, leases = AttemptCounters(), Leases()
+    stats, leases = AttemptCounters(), Leases()
     one = await start_one(store)
 
     class Late:
@@ -43,12 +43,12 @@ async def test_what_is_stored_counts_though_its_claim_was_found_gone_before_the_
             leases.drop([one.claim_id])
             return refused
 
-    settler = Settler(Late(), {}, leases, lambda low, high: low, counters=tallies)  # type: ignore[arg-type]
+    settler = Settler(Late(), {}, leases, lambda low, high: low, counters=stats)  # type: ignore[arg-type]
     leases.add([one])
     settler.settle(one, Done(), Timing(2.0, 0.5))
     settler.close()
     await settler.run()
-    await tallies.flush(store.metrics, uuid4())
+    await stats.flush(store.metrics, uuid4())
     (total,) = await store.metrics.totals()
     assert (total.count, total.run_microseconds) == (1, 500_000)
     assert total.wait_microseconds == 2_000_000 + int(one.waited * 1e6), "until it began, not until it was claimed"

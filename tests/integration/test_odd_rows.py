@@ -73,14 +73,14 @@ async def test_a_job_that_cannot_be_read_whole_is_listed_with_its_neighbours(sto
     assert len(await store.events.views([job.id for job in page])) == 3
     (letter,) = await store.dead_letters.search(DeadLetterFilter())
     assert "cannot be read by Python" in msgspec.json.encode(letter).decode()
-    assert len((await store.retention.mark_stale(timedelta(0), 10, None, notified=False, now=at(1))).jobs) == 2
+    assert len((await store.retention.mark_stale(timedelta(0), 10, None, sent=False, now=at(1))).jobs) == 2
     assert len(await store.retention.unsent(10)) == 2
     await store.retention.mark_sent([odd, failed], [], now=at(1))
     assert (
         len(
             (
-                await store.retention.delete_announced(
-                    timedelta(0), 10, None, stale_only=True, notified=False, now=at(2)
+                await store.retention.delete_with_tombstones(
+                    timedelta(0), 10, None, stale_only=True, sent=False, now=at(2)
                 )
             ).jobs
         )

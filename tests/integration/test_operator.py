@@ -144,8 +144,8 @@ async def test_what_belongs_to_another_tenant_is_as_if_it_never_was(store: Store
     for theirs in (waiting, dead):
         for ask in (*LOOKS, *ACTS):
             never_was = uuid7()
-            told_of_theirs = await _refused(ask(ann, theirs))
-            assert told_of_theirs.replace(ids.public(theirs), "ID") == (await _refused(ask(ann, never_was))).replace(
+            answer_for_theirs = await _refused(ask(ann, theirs))
+            assert answer_for_theirs.replace(ids.public(theirs), "ID") == (await _refused(ask(ann, never_was))).replace(
                 ids.public(never_was), "ID"
             )
 

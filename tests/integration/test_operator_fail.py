@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 from operating import BROKEN, audited, dead_letter, now, operator, trail
+from running_workers import working
 from suite.builders import claim_one, complete, enqueue_one, finish_one, start_one, state
-from working import working
 
 from dutiful import Dutiful, Retry
 from dutiful.core import ids

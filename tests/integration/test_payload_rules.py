@@ -1,4 +1,4 @@
-"""Rules for payloads at every door: what breaks them is not stored, or not run."""
+"""Rules for payloads at every entry: what breaks them is not stored, or not run."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from working import clocked, final, working
+from running_workers import clocked, final, working
 
 from dutiful import (
     Context,
@@ -69,7 +69,7 @@ async def stored(app: Dutiful) -> list[JobRecord]:
 
 
 @pytest.mark.req("W14", "W17")
-async def test_every_door_of_python_refuses_what_breaks_the_rules(app: Dutiful, fetch: Kind[..., Any]) -> None:
+async def test_every_python_call_refuses_what_breaks_the_rules(app: Dutiful, fetch: Kind[..., Any]) -> None:
     bad = {**GOOD, "api_key": "x"}
     del bad["correlation_id"]
     for enqueued in (
@@ -155,7 +155,7 @@ async def test_every_phase_sees_the_upgraded_payload(app: Dutiful) -> None:
 
 
 @pytest.mark.req("W17", "W32")
-async def test_what_went_round_the_doors_is_a_dead_letter_before_it_runs(app: Dutiful) -> None:
+async def test_what_bypassed_the_rules_is_a_dead_letter_before_it_runs(app: Dutiful) -> None:
     seen.clear()
     kinds = add_handlers(app)
     async with app, working(app):
@@ -202,7 +202,7 @@ async def test_each_firing_of_a_schedule_has_a_key_of_its_own(app: Dutiful, fetc
     assert {(job.tenant, job.correlation_id) for job in jobs} == {("123", GOOD["correlation_id"])}
 
 
-# --- the door of SQL, which only Postgres has
+# --- SQL, which only Postgres has
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ async def insert(sql: asyncpg.Connection, payload: dict[str, Any], **columns: An
         ({}, {"unique": {"key": GOOD["idempotency_key"], "scope": "queued"}}, "or is not held as the rules say"),
     ],
 )
-async def test_the_database_refuses_what_it_can_tell_by_itself(
+async def test_the_database_refuses_what_it_can_check_by_itself(
     app: Dutiful, sql: asyncpg.Connection, change: dict[str, Any], columns: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(asyncpg.CheckViolationError, match=message) as caught:

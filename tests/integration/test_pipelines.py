@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, Inject, Retry, State, UsageError
 from dutiful.core.events import EventType, events_of

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from running_workers import final, working
 from test_pipelines import AT_ONCE, phases_of, states
-from working import final, working
 
 from dutiful import Context, Dutiful, Fixed, LockLost, Retry, State, UsageError
 

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 import pytest
+from running_workers import eventually, final, working
 from test_pipelines import AT_ONCE, events, phases_of, sqlite, states, store_of
-from working import eventually, final, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, Snooze, State
 from dutiful.core.events import EventType

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from faulty_store import faulty_store
+from running_workers import eventually, final, working
 from test_pipelines import events, phases_of, states, store_of
-from working import eventually, final, working
 
 from dutiful import Cancel, Context, Dutiful, Fixed, Retry, ShutdownTimeout, State
 from dutiful.core.events import EventType

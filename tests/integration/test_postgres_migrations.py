@@ -64,14 +64,14 @@ def empty_url(postgres18: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture
-def guarded_url(postgres18: Postgres, empty_url: str) -> Iterator[str]:
+def isolated_url(postgres18: Postgres, empty_url: str) -> Iterator[str]:
     """A database whose tenants are kept apart; the groups of that belong to the server."""
-    store = PostgresStore(empty_url, schema="guarded")
+    store = PostgresStore(empty_url, schema="isolated")
     asyncio.run(store.migrate())
     run(empty_url, store.tenants.sql())
     yield empty_url
     postgres18.drop_database("empty_test")
-    run(postgres18.dsn(), "drop role guarded_application, guarded_worker, guarded_member")
+    run(postgres18.dsn(), "drop role isolated_application, isolated_worker, isolated_member")
 
 
 @pytest.fixture
@@ -217,17 +217,17 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
 
 
 async def test_a_view_can_get_a_column_in_its_middle_and_keeps_its_rights_and_what_returns_it(
-    guarded_url: str, monkeypatch: pytest.MonkeyPatch
+    isolated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rights = "select relacl, reloptions from pg_class where oid = 'guarded.jobs'::regclass"
-    before = run(guarded_url, rights)
+    rights = "select relacl, reloptions from pg_class where oid = 'isolated.jobs'::regclass"
+    before = run(isolated_url, rights)
     text = text_of("views").replace("select j.id, j.kind,", "select j.id, 7 as lucky, j.kind,", 1)
     release(monkeypatch, views="drop view if exists {schema}.jobs cascade;\n" + text)
 
-    assert await PostgresStore(guarded_url, schema="guarded").migrate() == ["functions/views", "functions/queries"]
+    assert await PostgresStore(isolated_url, schema="isolated").migrate() == ["functions/views", "functions/queries"]
 
-    assert run(guarded_url, rights) == before
-    assert run(guarded_url, "select lucky from guarded.job_records(array[]::uuid[])") == []
+    assert run(isolated_url, rights) == before
+    assert run(isolated_url, "select lucky from isolated.job_records(array[]::uuid[])") == []
 
 
 async def test_a_migration_that_drops_a_view_has_it_made_again(

@@ -111,8 +111,8 @@ async def test_a_page_of_ids_is_walked_along_its_own_index(misled: MisledStore, 
         Index.KIND_QUEUE: KIND,
         Index.TENANT: "acme",
         Index.CORRELATION: "order-7",
-        Index.OWN: str(uuid4()),
-        Index.UNHAPPY: "failed",
+        Index.CORRELATION_ROOT: str(uuid4()),
+        Index.NOT_COMPLETED: "failed",
     }.get(index, "")
 
     middle = misled.finished[len(misled.finished) // 2]
@@ -155,17 +155,19 @@ async def test_counts_of_many_jobs_touch_as_many_pages_as_counts_of_some(misled:
 
 async def test_releasing_probes_reads_no_jobs_that_stay_blocked(misled: MisledStore) -> None:
     store = misled.store
-    await store.breakers.put_kinds({"guarded": MAIL}, now=T0)
+    await store.breakers.put_kinds({"protected": MAIL}, now=T0)
     await trip(store)
-    await store.jobs.insert([new_job(kind="guarded", tenant="elsewhere") for _ in range(JOBS // 2)], now=T0)
-    await store.jobs.insert([new_job(kind="guarded", tenant="acme", run_at=at(900)) for _ in range(JOBS // 2)], now=T0)
-    due = [new_job(kind="guarded", tenant="acme") for _ in range(6)]
+    await store.jobs.insert([new_job(kind="protected", tenant="elsewhere") for _ in range(JOBS // 2)], now=T0)
+    await store.jobs.insert(
+        [new_job(kind="protected", tenant="acme", run_at=at(900)) for _ in range(JOBS // 2)], now=T0
+    )
+    due = [new_job(kind="protected", tenant="acme") for _ in range(6)]
     await store.jobs.insert(due, now=at(1))
 
     async def may_probe(*tenants: str | None) -> int:
         asked = len(tenants)
         return await misled.buffers(
-            "probe_candidates", ["guarded"] * asked, ["default"] * asked, list(tenants), [10] * asked
+            "probe_candidates", ["protected"] * asked, ["default"] * asked, list(tenants), [10] * asked
         )
 
     assert await misled.buffers("waiting_levels", [MAIL]) < 60
@@ -175,7 +177,7 @@ async def test_releasing_probes_reads_no_jobs_that_stay_blocked(misled: MisledSt
     assert await misled.touched_again("SELECT dutiful.assign_due_seqs($1, $2)", 100, at(60)) < 30
     assert await misled.buffers("unblock_resumed", 100, at(60)) < 100
 
-    await store.promotion.admit_probes(0, now=at(60))  # it becomes half-open, and no job is released
+    await store.promotion.unblock(0, now=at(60))  # it becomes half-open, and no job is released
     version = await misled.connection.fetchval("SELECT version FROM dutiful.breaker WHERE name = $1", MAIL)
     jobs = [job.id for job in due]
     named = [MAIL] * 3

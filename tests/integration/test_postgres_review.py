@@ -209,7 +209,7 @@ async def test_a_step_behind_the_cursor_does_nothing_though_all_failed_at_once(s
     letters = [await fail_one(store) for _ in range(3)]
     run = await start(store, filter=DeadLetterFilter(), act=ReviewAct.DISCARD)
     first = step_of(run, letters[2:])
-    second = msgspec.structs.replace(first, after=first.to, to=letters[1].place)
+    second = msgspec.structs.replace(first, after=first.to, to=letters[1].cursor)
     for step, letter in ((first, letters[2]), (second, letters[1])):
         assert await store.dead_letters.review([act_on(letter, ReviewAct.DISCARD)], step=step, now=at(1))
 

@@ -1,6 +1,7 @@
 """What only Postgres can get wrong: users' transactions, time zones, poolers, and lost connections."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,18 +22,18 @@ from suite.builders import (
     progress,
     progress_of,
     renewing,
+    report_all,
     settle,
     start_one,
     token,
-    track,
 )
 from suite.webhooks import webhook
 
 from databases import DATABASE
 from dutiful.core import ids
-from dutiful.core.job import Claim
+from dutiful.core.errors import StoreUnavailable
+from dutiful.core.job import Claim, PhaseState
 from dutiful.core.outcome import Failed
-from dutiful.core.pipeline import PhaseState
 from dutiful.store.claims import Completion, Refusal, RefusalReason
 from dutiful.store.locks import LockName
 from dutiful.stores.postgres import PostgresStore
@@ -106,6 +107,18 @@ async def test_an_open_report_does_not_delay_a_renewal(store: PostgresStore, con
     assert record is not None and record.expires_at == at(20) + LEASE
 
 
+async def test_a_renewal_that_hangs_gives_up_before_its_lease_ends(store: PostgresStore, connection: Any) -> None:
+    claimed = await start_one(store)
+    async with connection.transaction(), renewing(store) as renewer:
+        await renewer.renew(claimed, now=at(1))  # connects, which may take longer than a short lease has
+        await connection.execute("lock table dutiful.lease in access exclusive mode")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await renewer.renew(claimed, now=at(2), lease=timedelta(seconds=1))
+
+    assert time.monotonic() - began < 5, "instead of the 10 s that longer leases allow"
+
+
 async def test_a_job_is_settled_after_an_open_report(store: PostgresStore, connection: Any) -> None:
     claimed = await start_one(store)
     transaction = connection.transaction()
@@ -125,7 +138,7 @@ async def test_the_last_phase_ends_with_the_users_transaction(
     store: PostgresStore, connection: Any, commit: bool
 ) -> None:
     claimed = await start_one(store, options=PIPELINE)
-    await track(store, mark(claimed, "upload"))
+    await report_all(store, mark(claimed, "upload"))
     transaction = connection.transaction()
     await transaction.start()
     await store.claims.complete_within(connection, token(claimed), '{"n": 1}')
@@ -210,9 +223,9 @@ async def test_a_stale_job_is_not_locked_again(store: PostgresStore, connection:
     later = T0 + timedelta(days=1)
     locker = "select xmax::text from dutiful.job where id = $1"
 
-    assert len((await store.retention.mark_stale(timedelta(0), 10, None, notified=True, now=later)).jobs) == 1
+    assert len((await store.retention.mark_stale(timedelta(0), 10, None, sent=True, now=later)).jobs) == 1
     first = await connection.fetchval(locker, claimed.job_id)
-    assert (await store.retention.mark_stale(timedelta(0), 10, None, notified=True, now=later)).jobs == []
+    assert (await store.retention.mark_stale(timedelta(0), 10, None, sent=True, now=later)).jobs == []
 
     assert await connection.fetchval(locker, claimed.job_id) == first
 
@@ -221,9 +234,9 @@ async def test_all_times_are_in_utc_wherever_the_session_is(pg18_url: str) -> No
     async with opened(f"{pg18_url}?timezone=Asia/Tokyo") as store:
         await store.webhooks.put([webhook()])
         claimed = await start_one(store)
-        await track(store, progress(claimed, percent=1.0), mark(claimed, "download"), now=at(1))
+        await report_all(store, progress(claimed, percent=1.0), mark(claimed, "download"), now=at(1))
         await store.claims.complete([Completion(claimed.job_id, claimed.claim_id)], now=at(2))
-        step = await store.retention.mark_stale(timedelta(0), 10, None, notified=True, now=T0 + timedelta(days=1))
+        step = await store.retention.mark_stale(timedelta(0), 10, None, sent=True, now=T0 + timedelta(days=1))
 
         record = await store.queries.job(claimed.job_id)
         (view,) = await store.events.views([claimed.job_id])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import Dutiful, LaneSettings, Settings, State, UsageError
 from dutiful.core.errors import UnknownKind

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from faulty_store import faulty_store
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import Context, Dutiful, Progress, Retry, ShutdownTimeout, State
 from dutiful.core.events import EventType, events_of

@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 import pytest
 from faulty_store import faulty_store
+from running_workers import eventually, final, working
 from test_progress import progress_of
-from working import eventually, final, working
 
 from dutiful import Cancel, Context, Dutiful, Fixed, Items, JobCancelled, Progress, Retry, Skip, State, UsageError
 from dutiful.core.job import Claim
@@ -136,7 +136,7 @@ async def test_no_mark_of_many_at_once_is_lost(app: Dutiful, who: str) -> None:
 
 @pytest.mark.req("D44")
 def test_every_report_shows_each_item_once_while_threads_mark_them() -> None:
-    class Nobody:
+    class NoWriter:
         def changed(self, tracker: ProgressTracker) -> None: ...
 
         async def flush(self, tracker: ProgressTracker) -> None: ...
@@ -145,8 +145,8 @@ def test_every_report_shows_each_item_once_while_threads_mark_them() -> None:
         job_id=UUID(int=1), claim_id=1, attempt=1, crashes=0, seq=0, kind="", queue="", payload="{}", priority=0,
         max_attempts=1, tenant=None, correlation_id=None, parent_id=None, subject=None, options=None,
     )  # fmt: skip
-    track, total, threads = ProgressTracker(claimed, Nobody()), 20_000, 4
-    items = TrackedItems(track, range(total), lambda: False)
+    tracker, total, threads = ProgressTracker(claimed, NoWriter()), 20_000, 4
+    items = TrackedItems(tracker, range(total), lambda: False)
 
     def mark(first: int) -> None:
         for number in range(first, total, threads):
@@ -158,7 +158,7 @@ def test_every_report_shows_each_item_once_while_threads_mark_them() -> None:
         with ThreadPoolExecutor(threads) as pool:
             marking = [pool.submit(mark, first) for first in range(threads)]
             while not all(done.done() for done in marking):
-                shown = msgspec.json.decode(track.report().items or "")
+                shown = msgspec.json.decode(tracker.report().items or "")
                 assert len(shown["in_progress"]) + len(shown["failed"]) == total
     finally:
         sys.setswitchinterval(usual)

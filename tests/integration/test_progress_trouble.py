@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 from faulty_store import faulty_store
+from running_workers import final, working
 from test_progress import progress_of
-from working import final, working
 
 from dutiful import Context, Dutiful, Fixed, LockLost, Retry, State
-from dutiful.store.progress import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, ProgressReport
 from dutiful.worker.executor.progress import ProgressTracker, ProgressWriter
 
 ONCE = Retry(max_attempts=1)
@@ -94,7 +94,9 @@ async def test_names_of_the_users_own_classes_are_texts_and_numbers(app: Dutiful
 class Fussy:
     """Cannot write one of the reports, and raises an unexpected error."""
 
-    async def report(self, reports: Sequence[Report], marks: Sequence[PhaseMark] = (), **_: Any) -> frozenset[int]:
+    async def report(
+        self, reports: Sequence[ProgressReport], marks: Sequence[PhaseMark] = (), **_: Any
+    ) -> frozenset[int]:
         if any(report.message == "strange" for report in reports):
             raise TypeError("what is that?")
         return frozenset()

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 from operating import audited, now, of_acme, operator, trail
+from running_workers import eventually, state, working
 from suite.builders import claim_one, complete, enqueue_one, start_one
-from working import eventually, state, working
 
 from dutiful import Dutiful
 from dutiful.core import ids
@@ -26,7 +26,7 @@ async def test_a_job_is_stuck_if_its_attempt_has_been_running_for_over_an_hour(s
     await start_one(store, kind="email", now=now())
     await enqueue_one(store, now=now() - HOURS)
 
-    found = await operator(store).stuck.search()
+    found = await operator(store).jobs.stuck()
 
     assert [job.id for job in found] == [longer.job_id, long.job_id]
     assert [(job.kind, job.state, job.attempt) for job in found] == [
@@ -34,14 +34,14 @@ async def test_a_job_is_stuck_if_its_attempt_has_been_running_for_over_an_hour(s
         ("analysis", State.RUNNING, 1),
     ]
     assert all(job.started_at is not None and job.created_at <= job.started_at <= now() - HOUR for job in found)
-    assert [job.id for job in await operator(store).stuck.search(kind="analysis")] == [long.job_id]
+    assert [job.id for job in await operator(store).jobs.stuck(kind="analysis")] == [long.job_id]
 
 
 @pytest.mark.req("L95")
 async def test_a_released_job_is_in_line_again_unspent_and_its_old_claim_has_no_say(store: Store) -> None:
     hung = await start_one(store, now=now() - HOURS)
 
-    record = await operator(store).stuck.release(hung.job_id, "it hangs", older_than=HOUR)
+    record = await operator(store).jobs.release(hung.job_id, "it hangs", older_than=HOUR)
 
     assert (record.state, record.attempt, record.crashes) == (State.READY, 0, 0)
     assert len(await complete(store, hung, now=now())) == 1, "refused"
@@ -62,7 +62,7 @@ async def test_attempts_that_people_end_are_counted_as_those_of_workers_are(
     claims = [await start_one(store, kind=kind, now=now()) for kind in ("released", "retried", "failed", "not counted")]
     ada = operator(store)
 
-    await ada.stuck.release(claims[0].job_id)
+    await ada.jobs.release(claims[0].job_id)
     await ada.jobs.fail(claims[1].job_id, retry=True)
     await of_acme(store).jobs.fail((await start_one(store, kind="failed", tenant="acme", now=now())).job_id)
     await ada.jobs.fail(claims[2].job_id)
@@ -73,7 +73,7 @@ async def test_attempts_that_people_end_are_counted_as_those_of_workers_are(
         raise StoreUnavailable
 
     monkeypatch.setattr(store.metrics, "add", away)
-    assert (await ada.stuck.release(claims[3].job_id)).state is State.READY, "to count it is not what was asked for"
+    assert (await ada.jobs.release(claims[3].job_id)).state is State.READY, "to count it is not what was asked for"
 
 
 @pytest.mark.req("L95")
@@ -85,10 +85,10 @@ async def test_what_cannot_be_released_is_left_as_it_is_and_the_refusal_is_on_re
 
     for job_id, why in ((waiting, "ready"), (brief.job_id, "not been running for 1h"), (stopping.job_id, "jobs fail")):
         with pytest.raises(IllegalTransition, match=why):
-            await ada.stuck.release(job_id, older_than=HOUR)
+            await ada.jobs.release(job_id, older_than=HOUR)
         assert await audited(store, job_id) == ["job.release refused"]
     with pytest.raises(JobNotFound):
-        await of_acme(store).stuck.release(brief.job_id)
+        await of_acme(store).jobs.release(brief.job_id)
     assert await complete(store, brief, now=now()) == [], "its claim is as good as before"
 
 
@@ -106,7 +106,7 @@ async def test_an_attempt_that_ends_meanwhile_is_not_undone_by_a_release(
 
     monkeypatch.setattr(store.audit, "append", ends_meanwhile)
     with pytest.raises(IllegalTransition, match="that attempt has ended"):
-        await operator(store).stuck.release(claim.job_id)
+        await operator(store).jobs.release(claim.job_id)
     found = await store.queries.job(claim.job_id)
     assert found is not None and found.state is State.COMPLETED
 
@@ -134,9 +134,9 @@ async def test_a_worker_that_hangs_loses_its_job_to_another_and_its_late_outcome
             job = await crawl.enqueue()
             await asyncio.to_thread(hung.wait, 60)
             ada = await app.operator("ada")
-            assert [one.id for one in await ada.stuck.search(timedelta(0))] == [job.id]
+            assert [one.id for one in await ada.jobs.stuck(timedelta(0))] == [job.id]
 
-            await ada.stuck.release(job.id, "it hangs")
+            await ada.jobs.release(job.id, "it hangs")
 
             assert await job.result(timeout="60s") == "by the second"
             await asyncio.to_thread(asked_to_stop.wait, 60)
@@ -164,7 +164,7 @@ async def test_a_job_that_is_released_while_its_kind_is_paused_waits(app: Dutifu
         await asyncio.wait_for(running.wait(), 60)
         ada = await app.operator("ada")
         await ada.fleet.drain(kinds=["email"])
-        await ada.stuck.release(job.id)
+        await ada.jobs.release(job.id)
 
         async def safe() -> bool:
             return (await ada.fleet.drain_status()).safe

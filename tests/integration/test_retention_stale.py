@@ -10,13 +10,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from working import clocked, eventually
+from running_workers import clocked, eventually
 
 from dutiful import Dutiful, EventType, JobRecord, Scope, Unique, UsageError, factory
 from dutiful.client.client import Client
 from dutiful.events import Subscription
 from dutiful.maintenance import retention
 from dutiful.maintenance.retention import Retention
+from dutiful.options import Options
 from dutiful.store.retention import Deleted
 from dutiful.testing import Clock, app_on
 
@@ -31,7 +32,7 @@ def clock() -> Clock:
 async def finished(app: Dutiful, client: Client, count: int = 1) -> list[JobRecord]:
     """Jobs that have ended at the clock's time."""
     kind = app.kind("work")
-    jobs = kind.prepare_many(kind._defaults, [{}] * count)
+    jobs = kind.prepare_many(Options(), [{}] * count)
     await client.submit_many(jobs)
     for job in jobs:
         assert (await client.cancel(job.id, "over")).changed
@@ -102,7 +103,7 @@ async def test_only_what_is_stale_is_deleted(worked: Dutiful, clock: Clock) -> N
         clock.advance("3h")
         assert (await client.store.retention.delete(2 * HOUR, 10, None, stale_only=True)).deleted == 0
         assert (
-            await client.store.retention.delete_announced(2 * HOUR, 10, None, stale_only=True, notified=True)
+            await client.store.retention.delete_with_tombstones(2 * HOUR, 10, None, stale_only=True, sent=True)
         ).jobs == []
         await Retention(client.store, 2 * HOUR, HOUR).run_once()
         assert await client.find(job.id) is None, "one pass marks it and then deletes it"
@@ -253,7 +254,7 @@ async def test_callbacks_that_a_dead_process_owed_are_called_by_the_next(worked:
     async with clocked(worked, clock) as client:
         (job,) = await finished(worked, client)
         clock.advance("3h")
-        await client.store.retention.mark_stale(HOUR, 10, None, notified=False)  # and then it died
+        await client.store.retention.mark_stale(HOUR, 10, None, sent=False)  # and then it died
         await Retention(
             client.store,
             2 * HOUR,
@@ -269,7 +270,7 @@ async def test_callbacks_that_a_dead_process_owed_are_called_by_the_next(worked:
 async def test_live_jobs_and_young_ones_are_left_alone(worked: Dutiful, clock: Clock) -> None:
     async with clocked(worked, clock) as client:
         kind = worked.kind("work")
-        waiting = kind.prepare(kind._defaults, {})
+        waiting = kind.prepare(Options(), {})
         await client.submit(waiting)
         (old,) = await finished(worked, client)
         clock.advance("3h")
@@ -315,8 +316,8 @@ async def test_a_job_that_is_stale_and_deleted_between_two_polls_sends_both_even
         wanted = Subscription(jobs=frozenset({job.id}) if watched == "the job" else None, types=types)
         async with client.watcher.subscribe(wanted, snapshot=False) as stream:
             await eventually(store.events.has_listeners)
-            await store.retention.mark_stale(HOUR, 10, None, notified=True)
-            await store.retention.delete_announced(2 * HOUR, 10, None, stale_only=True, notified=True)
+            await store.retention.mark_stale(HOUR, 10, None, sent=True)
+            await store.retention.delete_with_tombstones(2 * HOUR, 10, None, stale_only=True, sent=True)
             client.delivery.notify_watchers()
             while len(received) < 2:
                 received.append((await asyncio.wait_for(anext(stream), 20)).type)

@@ -178,12 +178,12 @@ async def test_a_kind_shows_its_times_and_its_errors_of_the_last_hour(store: Sto
     wait = {bucket(1): 98, bucket(30_000_000): 2}
     before = [AttemptStats(kind="mail", outcome="failed", count=1_000, run={bucket(9_000_000): 1_000})]
     await store.metrics.add(ADA, 1, before, now=ago(-6 * HOUR))  # by a clock that was ahead
-    await store.metrics.fold(timedelta(days=1), now=ago(-6 * HOUR))
+    await store.metrics.roll_up(timedelta(days=1), now=ago(-6 * HOUR))
     await store.metrics.add(ADA, 2, before, now=ago(2 * HOUR))
     await store.metrics.add(
         ADA, 3, [AttemptStats(kind="mail", outcome="completed", count=150, run=run, wait=wait)], now=ago(MINUTE)
     )
-    await store.metrics.fold(timedelta(days=1))
+    await store.metrics.roll_up(timedelta(days=1))
     failures = [
         AttemptStats(kind="mail", outcome="retried", count=40),
         AttemptStats(kind="mail", outcome="failed", count=10),

@@ -326,13 +326,13 @@ async def test_check_places_describes_what_is_broken(sqlite_path: Path) -> None:
         )
         db.close()
 
-        breaches = "\n".join(await store.queries.check_places())
+        violations = "\n".join(await store.queries.check_places())
 
     for text in (
         "stands in no place", "stands in ready and finished", "which is no job", "the unique key 'k'",
         "does not wait for any", "which is not final", "failed without a dead letter", "without a new job",
     ):  # fmt: skip
-        assert text in breaches
+        assert text in violations
 
 
 def test_the_migrations_are_a_script_for_a_dba(sqlite_path: Path) -> None:

@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 import uuid_utils.compat
 
-from dutiful.core.job import NewJob, Token
+from dutiful.core.job import ClaimToken, NewJob
 from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.workers import LaneRecord, WorkerRecord
 from dutiful.stores.liveness import HOST
@@ -38,7 +38,7 @@ def idle(pipe: Pipe, path: Path) -> None:
         await store.open()
         started = datetime.now(UTC)
         renewer = store.claims.renewer()
-        token = Token(UUID(int=1), 1)
+        token = ClaimToken(UUID(int=1), 1)
 
         async def ask_everything() -> None:
             worker = WorkerRecord(

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 import uuid_utils.compat
 
-from dutiful.core.job import NewJob, Token
+from dutiful.core.job import ClaimToken, NewJob
 from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.workers import Process, WorkerRecord
 from dutiful.stores.liveness import HOST
@@ -196,7 +196,7 @@ async def test_a_renewer_renews_while_another_process_and_its_own_write_all_the_
     async with opened(sqlite_path) as store:
         await store.jobs.insert(new_jobs(5))
         claims = await store.claims.claim(ClaimRequest(ADA, "lane", [QueueLevel("default", 100)], ["greet"], 5, LEASE))
-        tokens = [Token(claim.job_id, claim.claim_id) for claim in claims]
+        tokens = [ClaimToken(claim.job_id, claim.claim_id) for claim in claims]
         renewer = store.claims.renewer()
         with child(flood, sqlite_path, commits):
             ours = asyncio.create_task(_flood_ourselves(store))

@@ -17,7 +17,7 @@ from django.conf import settings as django_settings
 from sqlalchemy.orm import Session
 
 from dutiful.core.errors import ClaimLost, StoreUnavailable, UsageError
-from dutiful.core.job import Insertion, NewJob, Token, Unique
+from dutiful.core.job import ClaimToken, Insertion, NewJob, Unique
 from dutiful.core.states import State
 from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.stores.sqlite import SqliteStore
@@ -157,7 +157,7 @@ async def test_a_lost_claim_cannot_be_completed_within(store: SqliteStore, conne
     token = await started(store)
 
     with pytest.raises(ClaimLost):
-        store.claims.complete_within_sync(connection, Token(token.job_id, token.claim_id + 1), None)
+        store.claims.complete_within_sync(connection, ClaimToken(token.job_id, token.claim_id + 1), None)
     connection.commit()
 
     record = await store.queries.job(token.job_id)
@@ -165,10 +165,10 @@ async def test_a_lost_claim_cannot_be_completed_within(store: SqliteStore, conne
     assert record.state is State.RUNNING
 
 
-async def started(store: SqliteStore) -> Token:
+async def started(store: SqliteStore) -> ClaimToken:
     await store.jobs.insert([new_job()])
     (claim,) = await store.claims.claim(ClaimRequest(ADA, "lane", [QueueLevel("default", 100)], ["greet"], 1, LEASE))
-    return Token(claim.job_id, claim.claim_id)
+    return ClaimToken(claim.job_id, claim.claim_id)
 
 
 async def test_another_writers_transaction_is_an_error_that_passes(
@@ -230,7 +230,7 @@ def test_with_apsw_a_connection_of_the_standard_library_is_refused_with_the_reas
     with pytest.raises(UsageError, match=r'lose acknowledged commits.*driver="sqlite3"'):
         store.jobs.insert_within_sync(connection, [new_job()])
     with pytest.raises(UsageError, match=r'lose acknowledged commits.*driver="sqlite3"'):
-        store.claims.complete_within_sync(connection, Token(ADA, 1), None)
+        store.claims.complete_within_sync(connection, ClaimToken(ADA, 1), None)
     connection.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 import uuid_utils.compat
 
 from dutiful.core.errors import ClaimLost, DataRefused, UsageError
-from dutiful.core.job import Claim, NewJob, Token
+from dutiful.core.job import Claim, ClaimToken, NewJob
 from dutiful.core.states import State
 from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
 from dutiful.stores.sqlite import SqliteStore
@@ -150,18 +150,18 @@ async def test_a_store_that_is_closed_finishes_open_calls(sqlite_path: Path) -> 
 
 
 @pytest.fixture
-async def token(store: SqliteStore) -> Token:
+async def token(store: SqliteStore) -> ClaimToken:
     await store.engine.write(lambda db: db.run("CREATE TABLE note (text TEXT)"))
     await store.jobs.insert([new_job()])
     claim = await claim_one(store)
-    return Token(claim.job_id, claim.claim_id)
+    return ClaimToken(claim.job_id, claim.claim_id)
 
 
 async def notes(store: SqliteStore) -> list[str]:
     return await store.engine.read(lambda db: [text for (text,) in db.rows("SELECT text FROM note")])
 
 
-async def test_writes_and_completion_are_applied_when_the_block_is_left(store: SqliteStore, token: Token) -> None:
+async def test_writes_and_completion_are_applied_when_the_block_is_left(store: SqliteStore, token: ClaimToken) -> None:
     async with store.claims.transaction(token, lambda: '"done"') as tx:
         await tx.execute("INSERT INTO note VALUES (?)", "hello")
         assert await notes(store) == []
@@ -172,7 +172,7 @@ async def test_writes_and_completion_are_applied_when_the_block_is_left(store: S
     assert (record.state, record.result) == (State.COMPLETED, "done")
 
 
-async def test_a_repeated_transaction_does_not_write_twice(store: SqliteStore, token: Token) -> None:
+async def test_a_repeated_transaction_does_not_write_twice(store: SqliteStore, token: ClaimToken) -> None:
     for attempt in (1, 2):
         try:
             async with store.claims.transaction(token, lambda: None) as tx:
@@ -187,7 +187,7 @@ async def test_a_repeated_transaction_does_not_write_twice(store: SqliteStore, t
     "statement", ["COMMIT", " -- out\n rollback ", "/* */ savepoint x", ";BEGIN", "PRAGMA synchronous=OFF", "END;"]
 )
 async def test_a_statement_that_would_end_the_transaction_is_refused(
-    store: SqliteStore, token: Token, statement: str
+    store: SqliteStore, token: ClaimToken, statement: str
 ) -> None:
     with pytest.raises(UsageError, match="cannot be used here"):
         async with store.claims.transaction(token, lambda: None) as tx:
@@ -198,7 +198,7 @@ async def test_a_statement_that_would_end_the_transaction_is_refused(
     assert record.state is State.RUNNING
 
 
-async def test_a_second_statement_cannot_hide_behind_the_first(store: SqliteStore, token: Token) -> None:
+async def test_a_second_statement_cannot_hide_behind_the_first(store: SqliteStore, token: ClaimToken) -> None:
     with pytest.raises(UsageError, match="one statement at a time"):
         async with store.claims.transaction(token, lambda: None) as tx:
             await tx.execute("INSERT INTO note VALUES ('hello'); COMMIT")
@@ -208,13 +208,13 @@ async def test_a_second_statement_cannot_hide_behind_the_first(store: SqliteStor
     assert await store.queries.check_places() == []
 
 
-async def test_the_connection_is_refused_with_the_way_out(store: SqliteStore, token: Token) -> None:
+async def test_the_connection_is_refused_with_the_way_out(store: SqliteStore, token: ClaimToken) -> None:
     with pytest.raises(UsageError, match="Use execute"):
         async with store.claims.transaction(token, lambda: None) as tx:
             _ = tx.connection
 
 
-async def test_a_statement_after_the_block_is_refused(store: SqliteStore, token: Token) -> None:
+async def test_a_statement_after_the_block_is_refused(store: SqliteStore, token: ClaimToken) -> None:
     async with store.claims.transaction(token, lambda: None) as tx:
         pass
 

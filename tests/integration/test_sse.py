@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from event_jobs import of_type, read_until
 from fastapi import FastAPI
+from running_workers import eventually, final, working
 from starlette.routing import Route
-from working import eventually, final, working
 
 from dutiful import Context, Dutiful
 from dutiful.events import EventStream, Item

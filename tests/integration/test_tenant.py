@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 from operating import BROKEN, now
+from running_workers import final, working
 from suite.builders import claim, settle
-from working import final, working
 
 from dutiful import Dutiful, Retry, Rules
 from dutiful.core.errors import JobNotFound, PayloadInvalid, UsageError
@@ -37,9 +37,9 @@ async def test_a_view_has_its_own_jobs_and_no_others(app: Dutiful, greet: Kind[A
 
     assert [job.id for job in await acme.jobs()] == [own.id]
     assert await acme.find(own.public_id) is not None
-    assert await acme.look(own.id) is not None
+    assert await acme.snapshot(own.id) is not None
     assert await acme.find(theirs.id) is None
-    assert await acme.look(theirs.id) is None
+    assert await acme.snapshot(theirs.id) is None
     for ask in (
         acme.cancel(theirs.id),
         acme.result(theirs.id),

@@ -23,7 +23,7 @@ from dutiful.core.states import State
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store.audit import AuditFilter
 from dutiful.store.locks import LockName
-from tenanted import FLEET, World, guarded
+from tenanted import FLEET, World, isolated
 
 pytestmark = pytest.mark.req("W67")
 
@@ -76,7 +76,7 @@ async def login(world: World, role: str, tenant: str | None = None) -> AsyncIter
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Once with an ordinary owner, and once with one to whom row-level security does not apply."""
     server, owner = request.param
-    with guarded(request.getfixturevalue(server), "dutiful_tenants_sql", owner=owner) as found:
+    with isolated(request.getfixturevalue(server), "dutiful_tenants_sql", owner=owner) as found:
         yield found
 
 

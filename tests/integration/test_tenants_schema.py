@@ -49,7 +49,7 @@ async def test_tenants_are_refused_in_a_schema_with_other_tables(
                 await store.migrate()
             roles.run("DROP TABLE {}.customer", schema)
             assert await store.migrate() == ["9999_more"]
-            assert "more" in (await store.tenants.status()).guarded
+            assert "more" in (await store.tenants.status()).isolated
 
 
 def test_tenants_are_refused_in_the_public_schema() -> None:

@@ -27,7 +27,7 @@ from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
 from servers import PgBouncer, PostgresServer
-from tenanted import World, guarded
+from tenanted import World, isolated
 
 pytestmark = pytest.mark.req("W67")
 
@@ -36,7 +36,7 @@ DATABASE = "dutiful_tenants_store"
 
 @pytest.fixture(scope="module")
 def world(postgres18: Postgres) -> Iterator[World]:
-    with guarded(postgres18, DATABASE) as found:
+    with isolated(postgres18, DATABASE) as found:
         yield found
 
 

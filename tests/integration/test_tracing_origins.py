@@ -8,8 +8,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
+from running_workers import eventually, working
 from test_tracing import PARENT, above, facts, id_of, nothing_yet, sdk, span, spans, traced
-from working import eventually, working
 
 from dutiful import DeadLetterFilter, Dutiful, Retry
 from dutiful.core import ids

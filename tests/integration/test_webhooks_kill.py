@@ -13,7 +13,7 @@ from dutiful.store.webhooks import PostState, WebhookPost
 from faults import Fleet, until
 
 SETTINGS = {"webhook_secrets": SECRET, "webhook_networks": "127.0.0.0/8", "webhook_timeout": "15s"}
-# The next poster waits for six of these before it takes over; its own limit is the long one.
+# The next sender waits for six of these before it takes over; its own limit is the long one.
 BRIEF = {"DUTIFUL_WEBHOOK_TIMEOUT": "1s"}
 
 
@@ -49,7 +49,7 @@ async def test_a_message_whose_worker_was_killed_after_the_commit_is_posted_once
     assert receiver.received == [job.public_id] and post.attempts == 1
 
 
-async def test_a_message_whose_poster_was_killed_is_posted_again_under_its_id(store: Store, tmp_path: Path) -> None:
+async def test_a_message_whose_sender_was_killed_is_posted_again_under_its_id(store: Store, tmp_path: Path) -> None:
     async with receiving(hang, ok) as receiver, fleet(store, tmp_path) as workers:
         first = workers.start(environment=BRIEF)
         await webhook_jobs.greet.options(webhook=receiver.url).enqueue("Ada")

@@ -1,4 +1,4 @@
-"""Messages that one poster must not send, and those that must not keep it from sending others."""
+"""Messages that a sender must not send, and those that must not keep it from sending others."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import pytest
 from receivers import SECRET, Call, answer, receiving
+from running_workers import eventually, final, working
 from suite.alerts import alert, announced
 from suite.builders import finish_one
 from suite.webhooks import own, webhook
-from working import eventually, final, working
 
 from dutiful import Dutiful, kind
 from dutiful.core.webhooks.message import WebhookResponse, new_secret
@@ -130,7 +130,7 @@ def test_only_a_declared_webhook_is_signed_with_the_common_secret() -> None:
 
 
 class Hanging:
-    """A poster that gets an answer from one receiver only."""
+    """An HTTP client that gets an answer from one receiver only."""
 
     def __init__(self) -> None:
         self.hanging = 0
@@ -144,8 +144,8 @@ class Hanging:
     def close(self) -> None: ...
 
 
-def make_poster(store: Store, sender: Hanging) -> WebhookSender:
-    return WebhookSender(store.webhooks, [], lambda: sender, lambda name: [SECRET], MINUTE, lambda: None)
+def make_sender(store: Store, http: Hanging) -> WebhookSender:
+    return WebhookSender(store.webhooks, [], lambda: http, lambda name: [SECRET], MINUTE, lambda: None)
 
 
 async def test_receivers_that_hang_leave_room_for_first_attempts(store: Store) -> None:
@@ -155,43 +155,43 @@ async def test_receivers_that_hang_leave_room_for_first_attempts(store: Store) -
     for post in await store.webhooks.take(100, MINUTE):
         await store.webhooks.settle(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
     job_id = await finish_one(store, options=own("https://good.example/"), now=datetime.now(UTC) - timedelta(seconds=1))
-    sender = Hanging()
-    poster = make_poster(store, sender)
-    poster.wake()
+    http = Hanging()
+    sender = make_sender(store, http)
+    sender.wake()
 
     async def delivered_all() -> bool:
         # Both: the good one may be answered before all of the others have begun to hang.
         delivered = (await store.webhooks.posts(job_id=job_id))[0].state is PostState.DELIVERED
-        return delivered and sender.hanging >= MAX_RETRIES
+        return delivered and http.hanging >= MAX_RETRIES
 
     await eventually(delivered_all)
-    assert sender.hanging == MAX_RETRIES
-    await poster.close(0)
+    assert http.hanging == MAX_RETRIES
+    await sender.close(0)
 
 
 async def test_what_is_due_for_another_worker_is_not_polled_without_a_pause(store: Store) -> None:
     await store.webhooks.put([webhook()])
     await finish_one(store)
-    poster = make_poster(store, Hanging())
+    sender = make_sender(store, Hanging())
     now = datetime.now(UTC)
     survey = Survey(True, now, next_post_at=now)
     with (
         patch.object(sending, "IDLE", 3600.0),
-        patch.object(poster, "_empty_at", -3600.0),
+        patch.object(sender, "_empty_at", -3600.0),
         patch.object(store.webhooks, "take", wraps=store.webhooks.take) as taking,
     ):
         for _ in range(3):
-            await poster.tick(survey)
-            if poster._task is not None:
-                await poster._task
+            await sender.tick(survey)
+            if sender._task is not None:  # a poll that finds nothing leaves no trace to wait for
+                await sender._task
     assert taking.call_count == 1
-    await poster.close(1)
+    await sender.close(1)
 
 
 async def test_a_close_warns_of_webhooks_in_flight_only_if_there_are_some(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    poster, asked = make_poster(store, Hanging()), asyncio.Event()
+    sender, asked = make_sender(store, Hanging()), asyncio.Event()
 
     async def endless(*_: object, **__: object) -> list[WebhookPost]:
         asked.set()
@@ -199,29 +199,29 @@ async def test_a_close_warns_of_webhooks_in_flight_only_if_there_are_some(
         raise AssertionError
 
     with patch.object(store.webhooks, "take", endless):
-        poster.wake()
+        sender.wake()
         await asked.wait()
-        taking = poster._task
-        await poster.close(0)
+        taking = sender._task  # close(0) leaves it, and the test has to end it
+        await sender.close(0)
     assert taking is not None
     taking.cancel()
     assert "in flight" not in caplog.text
 
     await store.webhooks.put([webhook(kinds=[])])
     await finish_one(store, options=own("https://bad.example/"), now=datetime.now(UTC) - timedelta(seconds=1))
-    poster = make_poster(store, hanging := Hanging())
-    poster.wake()
+    sender = make_sender(store, hanging := Hanging())
+    sender.wake()
 
     async def hangs() -> bool:
         return hanging.hanging > 0
 
     await eventually(hangs)
-    await poster.close(0)
+    await sender.close(0)
     assert "webhooks that were still in flight are posted again later: 1" in caplog.text
 
 
 class Down:
-    """A poster that gets no answer."""
+    """An HTTP client that gets no answer."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookResponse:
         raise Unreachable("no route")
@@ -235,16 +235,16 @@ async def test_an_alert_is_retried_sooner_than_a_job(store: Store) -> None:
     await finish_one(store, now=datetime.now(UTC))
     for post in await store.webhooks.take(100, MINUTE):  # tried once before
         await store.webhooks.settle(PostResult(post.id, post.attempts, PostState.PENDING, timedelta(0)))
-    poster = WebhookSender(
+    sender = WebhookSender(
         store.webhooks, [webhook("both")], Down, lambda name: [SECRET], MINUTE, lambda: None, lambda low, high: low
     )
-    poster.wake()
+    sender.wake()
 
     async def tried_twice() -> list[WebhookPost] | None:
         posts = await store.webhooks.posts()
         return posts if all(post.attempts == 2 and post.error for post in posts) else None
 
     posts: list[WebhookPost] = await eventually(tried_twice)
-    await poster.close(1)
+    await sender.close(1)
     waits = {post.event: (post.next_at or post.updated_at) - post.updated_at for post in posts}
     assert waits == {"alert.firing": timedelta(seconds=15), "job.completed": timedelta(minutes=5)}

@@ -4,9 +4,9 @@ from typing import Any
 
 import asyncpg
 import pytest
+from running_workers import final, working
 from test_pipelines import phases_of, states
 from test_within_job import Notes, everywhere, notes, postgres
-from working import final, working
 
 from dutiful import Context, Dutiful, ItemsFailed, Retry, State
 

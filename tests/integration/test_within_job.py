@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy
 from django.db import transaction as django_transaction
 from drivers import dialect, django_connection, run
+from running_workers import EVERYWHERE, final, working
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
-from working import EVERYWHERE, final, working
 
 from dutiful import ClaimLost, Context, Dutiful, Fixed, JobFailed, Retry, State, UsageError
 from dutiful.core.outcome import Lost

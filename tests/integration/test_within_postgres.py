@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy
 from django.db import transaction as django_transaction
 from drivers import ASYNC, BLOCKING, dialect, django_connection, open_transaction, open_transaction_sync
+from running_workers import state, working
 from sqlalchemy.ext.asyncio import create_async_engine
-from working import state, working
 
 from dutiful import Dutiful, OnConflict, State, Unique, UniqueConflict, UsageError
 from dutiful.kind import Kind

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from working import final, working
+from running_workers import final, working
 
 from dutiful import Dutiful, JobRecord, Retry, State
 

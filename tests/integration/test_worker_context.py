@@ -6,7 +6,7 @@ from typing import Any
 
 import process_jobs
 import pytest
-from working import EVERYWHERE, final, working
+from running_workers import EVERYWHERE, final, working
 
 from dutiful import Context, Dutiful, Inject, ShutdownTimeout, UsageError
 

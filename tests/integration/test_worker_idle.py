@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from working import eventually
+from running_workers import eventually
 
 from dutiful import Dutiful
 

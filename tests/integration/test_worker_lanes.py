@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
-from working import EVERYWHERE, eventually, final, state, working
+from running_workers import EVERYWHERE, eventually, final, state, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, State, UnknownKind
 from dutiful.kind import Kind

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import ClaimLost, Context, Dutiful, State
 from dutiful.core.outcome import Lost

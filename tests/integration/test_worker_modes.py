@@ -10,7 +10,7 @@ from pathlib import Path
 
 import process_jobs
 import pytest
-from working import EVERYWHERE, eventually, final, working
+from running_workers import EVERYWHERE, eventually, final, working
 
 from dutiful import Dutiful, JobFailed, JobRecord, State
 

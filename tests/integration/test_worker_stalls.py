@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
-from working import eventually, final, state, working
+from running_workers import eventually, final, state, working
 
 from dutiful import Context, Dutiful, Retry, ShutdownTimeout, State
 from dutiful.core.outcome import Lost
@@ -106,7 +106,7 @@ async def test_a_locked_outcome_is_stored_when_its_lease_is_free(
                 await other.execute("select 1 from dutiful.lease where job_id = $1 for update", job.id)
                 go_on.set()
 
-                async def put_aside() -> bool:
+                async def put_aside() -> bool:  # its row is the same before the settler has tried
                     return bool(own._parts.settler._locked)
 
                 await eventually(put_aside)
@@ -149,10 +149,10 @@ async def test_a_worker_that_is_started_while_the_stop_arrives_is_stopped_too(mo
         supervisor._on_signal(signal.SIGTERM)  # before the supervisor knows of this child
         return child
 
-    async def reclaim(worker_id: UUID) -> None: ...
+    async def rescue(worker_id: UUID) -> None: ...
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start_late)
-    supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(600)"], 1, reclaim)
+    supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(600)"], 1, rescue)
 
     async with asyncio.timeout(30):
         assert await supervisor.run() == 1  # the child ended by the signal, not of its own will

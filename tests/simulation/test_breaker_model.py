@@ -1,4 +1,4 @@
-"""Breakers of both stores against one model: enter, exit, crash and force in any order."""
+"""Breakers of both stores against one model: enter, exit, crash and open in any order."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -30,7 +30,7 @@ NAME, FREE, LEVEL = "email-service", "caller", QueueLevel("default", 100)
 SERVED, GONE = ("mail", "post"), "gone"  # no worker serves the last one
 GATED = (*SERVED, GONE)
 ALWAYS = (
-    *("start", "claim", "enqueue", "sweep", "pass_time", "renew", "complete", "release", "rescue", "force", "reset"),
+    *("start", "claim", "enqueue", "sweep", "pass_time", "renew", "complete", "release", "rescue", "open", "reset"),
     *("declare", "pause", "resume", "wait", "give_up"),
 )
 # Actions that change each state come more often, so that a short run goes through all states.
@@ -102,9 +102,9 @@ class BreakerMachine(RuleBasedStateMachine):
                 self.end_or_renew(act, callers[-1 - pick % min(len(callers), 6)])
             case "rescue":
                 self._rescue()
-            case "force":
+            case "open":
                 self.model.open(timedelta(seconds=4))
-                self.run(self.store.breakers.force(NAME, timedelta(seconds=4), now=self.model.now))
+                self.run(self.store.breakers.open(NAME, timedelta(seconds=4), now=self.model.now))
             case "reset":
                 self.model.close()
                 self.run(self.store.breakers.reset(NAME, now=self.model.now))
@@ -135,11 +135,11 @@ class BreakerMachine(RuleBasedStateMachine):
         assert after.state == model.state
 
     def give_up(self, callers: list[Caller], pick: int) -> None:
-        """A caller that is refused, or was lately, waits for the breaker."""
+        """A caller that is rejected, or was lately, waits for the breaker."""
         if callers:
             caller = callers[-1 - pick % min(len(callers), 6)]
-            refused = change(caller.claim, Snoozed(timedelta(0), {**OOPS, "breaker": NAME}))
-            assert self.run(self.store.claims.settle([refused], now=self.model.now)) == []
+            rejected = change(caller.claim, Snoozed(timedelta(0), {**OOPS, "breaker": NAME}))
+            assert self.run(self.store.claims.settle([rejected], now=self.model.now)) == []
             caller.held = False
             (record,) = self.run(self.store.breakers.all(now=self.model.now))
             assert record.waiting or self.model.state == "closed"

@@ -17,7 +17,7 @@ from suite.builders import ADA, BOB, OOPS, change, new_id, new_job
 
 from databases import CleanDatabase
 from dutiful.core.errors import UsageError
-from dutiful.core.job import JobRecord, NewJob, OnConflict, Scope, Token, Unique
+from dutiful.core.job import ClaimToken, JobRecord, NewJob, OnConflict, Scope, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.review.state import ReviewAct
 from dutiful.core.settle import Change
@@ -185,14 +185,14 @@ class StoreMachine(RuleBasedStateMachine):
     @act(worker=WORKERS, lease=LEASES, when=has_claimed)
     def renew(self, worker: UUID, lease: timedelta) -> None:
         mine = [t for t in self.model.taken if t.worker_id == worker]
-        tokens = [Token(t.claim.job_id, t.claim.claim_id) for t in mine]
+        tokens = [ClaimToken(t.claim.job_id, t.claim.claim_id) for t in mine]
         renewal = self.renewer.renew(tokens, lease, now=self.model.now)
         assert (renewal.lost, renewal.cancel) == self.model.renew(mine, lease)
 
     @act(picks=PICKS, when=has_claimed)
     def release(self, picks: list[int]) -> None:
         chosen = _some(self.model.taken, picks)
-        self.renewer.release([Token(t.claim.job_id, t.claim.claim_id) for t in chosen])
+        self.renewer.release([ClaimToken(t.claim.job_id, t.claim.claim_id) for t in chosen])
         for taken in chosen:
             self.model.release(taken)
 

@@ -51,7 +51,7 @@ def test_a_scenario_of_many_metrics_has_a_row_a_metric() -> None:
     assert rows[20:] == [["figure number 19", "49.00", "39.00"], ["dutiful is better by", "", "1.50x"]]
 
 
-def test_a_file_of_results_tells_every_ratio_and_how_far_it_moved(tmp_path: Path) -> None:
+def test_a_file_of_results_has_every_ratio_and_how_far_it_moved(tmp_path: Path) -> None:
     runs = [(30, 20), (40, 20), (60, 20)]
     samples = [
         one

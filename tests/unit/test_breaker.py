@@ -17,8 +17,8 @@ from dutiful.core.breaker.state import (
     closed,
     due,
     enter,
+    exited,
     half_opened,
-    leave,
     opened,
     probe_room,
 )
@@ -33,11 +33,11 @@ HALF_OPEN = half_opened(OPEN, T0 + MINUTE)
 
 
 @pytest.mark.req("L55", "L66")
-def test_unless_told_otherwise_five_failures_open_it_for_a_minute() -> None:
+def test_by_default_five_failures_open_it_for_a_minute() -> None:
     breaker = Breaker(name="maps")
     for _ in range(5):
         assert breaker.state is BreakerState.CLOSED
-        breaker = leave(breaker, BreakerPolicy(), Entry(0), CallResult.BAD, T0)
+        breaker = exited(breaker, BreakerPolicy(), Entry(0), CallResult.BAD, T0)
 
     assert (breaker.state, breaker.open_until) == (BreakerState.OPEN, T0 + MINUTE)
 
@@ -58,11 +58,11 @@ def test_it_cannot_be_open_for_no_time_or_for_ever(open_for: timedelta) -> None:
 @pytest.mark.req("L56")
 def test_a_closed_one_lets_everybody_in_and_is_not_changed_by_that() -> None:
     assert enter(CLOSED, POLICY, 1000, T0) == (CLOSED, Entry(0))
-    assert leave(CLOSED, POLICY, Entry(0), CallResult.GOOD, T0) is CLOSED
+    assert exited(CLOSED, POLICY, Entry(0), CallResult.GOOD, T0) is CLOSED
 
 
 @pytest.mark.req("L57")
-def test_an_open_one_refuses_and_says_until_when() -> None:
+def test_an_open_one_rejects_and_says_until_when() -> None:
     now = T0 + timedelta(seconds=59)
 
     assert enter(OPEN, POLICY, 0, now) == (OPEN, Rejected(T0 + MINUTE, timedelta(seconds=1)))
@@ -76,13 +76,15 @@ def test_when_its_time_is_over_the_first_one_half_opens_it() -> None:
     assert answer == Entry(HALF_OPEN.round, probe=True)
 
 
-@pytest.mark.parametrize(("successes", "probing", "let_in"), [(0, 1, True), (1, 0, True), (1, 1, False), (0, 2, False)])
-def test_a_half_open_one_lets_in_what_is_missing(successes: int, probing: int, let_in: bool) -> None:
+@pytest.mark.parametrize(
+    ("successes", "probing", "admitted"), [(0, 1, True), (1, 0, True), (1, 1, False), (0, 2, False)]
+)
+def test_a_half_open_one_admits_what_is_missing(successes: int, probing: int, admitted: bool) -> None:
     breaker = Breaker(name="maps", state=BreakerState.HALF_OPEN, successes=successes, round=2)
 
     _, answer = enter(breaker, POLICY, probing, T0)
 
-    assert answer == (Entry(2, probe=True) if let_in else Rejected(T0 + PROBE_WAIT, PROBE_WAIT))
+    assert answer == (Entry(2, probe=True) if admitted else Rejected(T0 + PROBE_WAIT, PROBE_WAIT))
 
 
 def test_a_call_rejected_by_a_breaker_that_opens_briefly_may_try_again_soon() -> None:
@@ -94,24 +96,24 @@ def test_a_call_rejected_by_a_breaker_that_opens_briefly_may_try_again_soon() ->
 def test_what_ends_for_reasons_of_its_own_closes_a_half_open_one_when_nothing_speaks_against_it_for_long() -> None:
     breaker = HALF_OPEN
     for neutral in (1, 2):
-        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
+        breaker = exited(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
         assert (breaker.state, breaker.neutral, breaker.round) == (BreakerState.HALF_OPEN, neutral, HALF_OPEN.round)
-        breaker = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.UNCLEAR, T0)
+        breaker = exited(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.UNCLEAR, T0)
 
-    bad = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.BAD, T0)
+    bad = exited(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.BAD, T0)
     assert (bad.state, bad.neutral) == (BreakerState.OPEN, 0)
-    shut = leave(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
+    shut = exited(breaker, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
     assert (shut.state, shut.neutral, shut.failures) == (BreakerState.CLOSED, 0, 0)
 
 
 def test_what_ends_for_reasons_of_its_own_changes_nothing_of_a_closed_one() -> None:
-    failed = leave(CLOSED, POLICY, Entry(0), CallResult.BAD, T0)
+    failed = exited(CLOSED, POLICY, Entry(0), CallResult.BAD, T0)
 
-    assert leave(failed, POLICY, Entry(0), CallResult.NEUTRAL, T0) is failed
+    assert exited(failed, POLICY, Entry(0), CallResult.NEUTRAL, T0) is failed
 
 
 def test_a_round_begins_without_what_was_counted_in_the_last_one() -> None:
-    counted = leave(HALF_OPEN, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
+    counted = exited(HALF_OPEN, POLICY, Entry(HALF_OPEN.round, probe=True), CallResult.NEUTRAL, T0)
 
     again = [opened(counted, T0, MINUTE), closed(counted), half_opened(counted, T0)]
     assert [breaker.neutral for breaker in again] == [0, 0, 0]
@@ -126,7 +128,7 @@ def test_every_change_of_state_begins_a_round() -> None:
 @pytest.mark.parametrize("result", CallResult)
 @pytest.mark.parametrize("breaker", [OPEN, HALF_OPEN, closed(HALF_OPEN)])
 def test_a_word_from_another_round_changes_nothing(breaker: Breaker, result: CallResult) -> None:
-    assert leave(breaker, POLICY, Entry(breaker.round - 1), result, T0) is breaker
+    assert exited(breaker, POLICY, Entry(breaker.round - 1), result, T0) is breaker
 
 
 def test_one_that_is_open_is_due_when_its_time_is_over() -> None:
@@ -153,14 +155,14 @@ def test_a_policy_that_asks_for_fewer_probes_than_were_good_still_lets_one_in_to
     assert probe_room(half_open, probing=0, chosen=0) == 1
     _, entry = enter(half_open, fewer, 0, T0)
     assert entry == Entry(2, probe=True)
-    assert leave(half_open, fewer, Entry(2), CallResult.GOOD, T0).state is BreakerState.CLOSED
+    assert exited(half_open, fewer, Entry(2), CallResult.GOOD, T0).state is BreakerState.CLOSED
 
 
-def test_its_figures_tell_of_failures_and_not_of_people() -> None:
-    breaker = leave(CLOSED, BreakerPolicy(failures=1), Entry(0), CallResult.BAD, T0)
+def test_its_trips_count_failures_and_not_operators() -> None:
+    breaker = exited(CLOSED, BreakerPolicy(failures=1), Entry(0), CallResult.BAD, T0)
     for _ in range(3):
         breaker = half_opened(opened(breaker, T0, MINUTE), T0 + MINUTE)
-        breaker = leave(breaker, BreakerPolicy(failures=1), Entry(breaker.round, probe=True), CallResult.BAD, T0)
+        breaker = exited(breaker, BreakerPolicy(failures=1), Entry(breaker.round, probe=True), CallResult.BAD, T0)
 
     assert (breaker.failures, breaker.trips) == (1, 4)
 

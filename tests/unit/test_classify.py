@@ -96,7 +96,7 @@ every_client = pytest.mark.parametrize("client", CLIENTS)
     ],
 )
 @pytest.mark.req("W56")
-def test_an_http_status_tells_the_class(
+def test_an_http_status_decides_the_class(
     client: Callable[[int, dict[str, str]], Exception], status: int, error_class: ErrorClass
 ) -> None:
     assert classify(client(status, {})) == Classification(error_class)
@@ -346,6 +346,6 @@ def test_rate_limited_takes_a_header_as_it_came(given: Any, wait: timedelta | No
 
 
 @given(st.text() | st.integers() | st.floats() | st.timedeltas())
-def test_no_wait_from_outside_breaks_the_error_that_tells_of_it(given: Any) -> None:
+def test_no_wait_from_outside_breaks_the_error_that_carries_it(given: Any) -> None:
     wait = RateLimited(retry_after=given).retry_after
     assert wait is None or isinstance(wait, datetime) or timedelta(0) < wait <= LONGEST_WAIT

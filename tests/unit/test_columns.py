@@ -1,14 +1,14 @@
 """Which columns a terminal has room for."""
 
-from dutiful.cli.output.printing import Column, fit
+from dutiful.cli.output.printing import TableColumn, fit
 
 LETTERS = [
-    Column("id", 31),
-    Column("kind", 12),
-    Column("tenant", 6, empty=True),
-    Column("status", 14),
-    Column("class", 9),
-    Column("error", 170),
+    TableColumn("id", 31),
+    TableColumn("kind", 12),
+    TableColumn("tenant", 6, empty=True),
+    TableColumn("status", 14),
+    TableColumn("class", 9),
+    TableColumn("error", 170),
 ]
 
 
@@ -26,7 +26,13 @@ def test_what_is_empty_goes_first_then_what_stands_furthest_to_the_right() -> No
 
 
 def test_a_state_outlives_its_queue() -> None:
-    jobs = [Column("id", 31), Column("kind", 10), Column("queue", 7), Column("state", 9), Column("error", 170)]
+    jobs = [
+        TableColumn("id", 31),
+        TableColumn("kind", 10),
+        TableColumn("queue", 7),
+        TableColumn("state", 9),
+        TableColumn("error", 170),
+    ]
     assert fit(jobs, 80) == {"id": 31, "kind": 10, "state": 9, "error": 24}
 
 

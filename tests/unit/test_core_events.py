@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutiful.core.events import Event, EventType, JobView, PostView, events_of
-from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, Progress
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, PhaseState, Progress
 from dutiful.core.states import State
 
 JOB, WORKER = UUID(int=1), UUID(int=2)
@@ -58,7 +57,7 @@ STORY = JobView(
     attempts=[attempt(7, "failed", start=at(1), end=at(10))],
     phases=[phase("download", PhaseState.COMPLETED, end=at(30)), phase("upload", PhaseState.COMPLETED, end=at(40))],
     posts=[post("delivered", end=at(50)), post("failed", id=OTHER_POST, end=at(60))],
-    stale_notified_at=at(91),
+    stale_sent_at=at(91),
 )
 
 
@@ -66,7 +65,7 @@ def types(events: list[Event]) -> list[str]:
     return [event.type.value for event in events]
 
 
-def test_a_whole_life_is_told_in_the_order_in_which_it_happened() -> None:
+def test_a_whole_life_becomes_events_in_the_order_in_which_it_happened() -> None:
     assert types(events_of(STORY)) == [
         "enqueued", "started", "retrying", "started", "phase_completed", "phase_completed", "progress", "completed",
         "webhook_delivered", "webhook_failed", "stale",
@@ -79,14 +78,14 @@ def test_at_one_moment_the_phase_comes_before_the_progress_and_that_before_the_e
     ]  # fmt: skip
 
 
-def test_what_happened_at_one_moment_is_told_in_the_order_of_a_life() -> None:
+def test_events_of_one_moment_are_in_the_order_of_a_life() -> None:
     view = JobView(
         job=job(state=State.FAILED, attempt=2, started_at=T0, finished_at=T0, progress=Progress(updated_at=T0)),
         claim_id=8,
         attempts=[attempt(7, "failed", start=None, end=T0)],
         phases=[phase("download", PhaseState.COMPLETED, end=T0)],
         posts=[post("delivered", end=T0)],
-        stale_notified_at=T0,
+        stale_sent_at=T0,
     )
 
     types_ = [event.type for event in events_of(view)]
@@ -95,7 +94,7 @@ def test_what_happened_at_one_moment_is_told_in_the_order_of_a_life() -> None:
     assert len(types_) == 8
 
 
-def test_where_a_webhook_leads_is_told_without_what_may_be_a_secret() -> None:
+def test_the_url_of_a_webhook_is_shown_without_what_may_be_a_secret() -> None:
     urls = [event.data["url"] for event in events_of(STORY) if event.type is EventType.WEBHOOK_DELIVERED]
 
     assert urls == ["https://ops.example/"]
@@ -114,7 +113,7 @@ def test_no_two_facts_of_a_job_share_a_key() -> None:
 
 
 @given(st.sets(st.sampled_from([event.key for event in events_of(STORY)])))
-def test_only_what_was_not_seen_is_told(seen: set[str]) -> None:
+def test_only_what_was_not_seen_becomes_an_event(seen: set[str]) -> None:
     rest = events_of(STORY, seen)
 
     assert rest == [event for event in events_of(STORY) if event.key not in seen]
@@ -155,7 +154,7 @@ def test_what_came_too_late_adds_nothing() -> None:
     assert types(events_of(JobView(job=job(), attempts=attempts))) == ["enqueued", "started", "retrying"]
 
 
-def test_a_retry_tells_its_error_without_the_traceback() -> None:
+def test_a_retry_has_its_error_without_the_traceback() -> None:
     (_, _, retrying) = events_of(JobView(job=job(), attempts=[attempt(7, "failed", start=at(1), end=at(2), number=3)]))
 
     assert retrying.data == {"attempt": 3, "outcome": "failed", "error": BRIEF}
@@ -171,7 +170,7 @@ def test_a_retry_tells_its_error_without_the_traceback() -> None:
         (State.CANCELLED, EventType.CANCELLED),
     ],
 )
-def test_an_end_tells_its_state_its_result_and_brief_errors(state: State, kind: EventType) -> None:
+def test_an_end_has_its_state_its_result_and_brief_errors(state: State, kind: EventType) -> None:
     view = JobView(job=job(state=state, attempt=2, finished_at=at(5), result={"sum": 3}, errors=[OOPS]))
 
     (_, end) = events_of(view)
@@ -187,11 +186,11 @@ def test_an_end_never_shows_the_delivery_of_its_webhook() -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in PhaseState if state is not PhaseState.COMPLETED])
-def test_a_phase_is_told_only_when_it_is_completed(state: PhaseState) -> None:
+def test_a_phase_becomes_an_event_only_when_it_is_completed(state: PhaseState) -> None:
     assert types(events_of(JobView(job=job(), phases=[phase("download", state, end=at(5))]))) == ["enqueued"]
 
 
-def test_a_completed_phase_tells_its_result() -> None:
+def test_a_completed_phase_has_its_result() -> None:
     (_, event) = events_of(JobView(job=job(), phases=[phase("download", PhaseState.COMPLETED, end=at(5))]))
 
     assert (event.at, event.data) == (at(5), {"phase": "download", "position": 0, "result": {"n": 1}})
@@ -217,7 +216,7 @@ def test_each_progress_is_a_fact_of_its_own() -> None:
     assert (event.data["phase"], event.data["message"], event.data["items"]) == ("p", "m", items)
 
 
-def test_a_post_is_told_of_when_it_has_ended_and_again_when_it_has_ended_again() -> None:
+def test_a_post_becomes_an_event_when_it_has_ended_and_again_when_it_has_ended_again() -> None:
     waiting, failed = JobView(job=job(), posts=[post("pending")]), JobView(job=job(), posts=[post("failed", end=at(5))])
     failed_again = JobView(job=job(), posts=[post("failed", end=at(7))])
     delivered = JobView(job=job(), posts=[post("delivered", end=at(9))])

@@ -93,7 +93,7 @@ def test_a_failure_inside_a_library_is_found_at_the_function_that_called_it() ->
     assert described["fingerprint"] == fingerprint(described["type"], described["message"], here)
 
 
-def test_a_group_is_told_from_another_by_what_is_in_it() -> None:
+def test_a_group_differs_from_another_by_what_is_in_it() -> None:
     one, other = ExceptionGroup("x", [ValueError("1")]), ExceptionGroup("x", [KeyError("1")])
     assert describe(one)["fingerprint"] != describe(other)["fingerprint"]
     assert describe(one)["fingerprint"] == describe(ExceptionGroup("x", [ValueError("2")]))["fingerprint"]

@@ -184,7 +184,7 @@ def test_jobs_are_dropped_when_there_are_many_but_none_that_could_be_sent_twice(
 def test_a_tombstone_is_sent_once() -> None:
     seen = SeenEvents()
     tombstone = Tombstone(
-        job_id=uuid4(), kind="work", queue="q", tenant=None, correlation_id="c", deleted_at=at(1), notified_at=at(2)
+        job_id=uuid4(), kind="work", queue="q", tenant=None, correlation_id="c", deleted_at=at(1), sent_at=at(2)
     )
 
     assert [e.type for e in seen.new_events({}, {}, [tombstone], at(0))] == [EventType.DELETED]
@@ -263,7 +263,7 @@ async def test_the_deletion_of_a_watched_job_is_sent_however_many_are_deleted_wi
                 tenant=None,
                 correlation_id="c",
                 deleted_at=at(2),
-                notified_at=at(2),
+                sent_at=at(2),
             )
             for gone in (*(uuid4() for _ in range(PAGE)), job_id)
         ]
@@ -408,7 +408,7 @@ async def test_a_subscriber_that_joins_while_the_last_poll_is_given_up_starts_an
 def test_many_events_for_many_streams_make_the_next_poll_read_less() -> None:
     page = feeds.AllJobsFeed(Fake())
     page.adjust_page(feeds.FAN_OUT + 1)
-    assert page._page == PAGE // 2
+    assert page._page == PAGE // 2  # a size, which a fake store would have to be filled for to see
     for _ in range(20):
         page.adjust_page(feeds.FAN_OUT + 1)
     assert page._page == feeds.MIN_PAGE
@@ -422,7 +422,7 @@ def test_frames_are_kept_by_their_size() -> None:
     small = [event(f"started:{n}", n) for n in range(50)]
     for one in small:
         assert frames.frame(one) == frames.frame(one)
-    assert 0 < frames._size <= 2_000
+    assert 0 < frames._size <= 2_000  # memory: frames are the same, kept or not
     before = frames._size
     frames.frame(event("x" * 600))
     assert frames._size == before

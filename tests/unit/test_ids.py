@@ -151,7 +151,7 @@ def test_an_id_made_of_parts_is_a_v7_that_keeps_its_random_bits(ms: int, random:
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)), random_bytes)  # noqa: DTZ001
-def test_an_id_tells_the_millisecond_it_was_made_in(moment: datetime, random: bytes) -> None:
+def test_an_id_has_the_millisecond_it_was_made_in(moment: datetime, random: bytes) -> None:
     uuid = from_parts((moment - EPOCH) // timedelta(milliseconds=1), random)
 
     assert time_of(uuid) == moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -131,7 +131,7 @@ class Unspeakable(Exception):
         raise RuntimeError
 
 
-def test_an_error_is_told_by_type_message_and_traceback() -> None:
+def test_an_error_is_described_by_type_message_and_traceback() -> None:
     try:
         raise LookupError("no such order" * 1_000)
     except LookupError as error:
@@ -177,7 +177,7 @@ def test_json_is_read_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 5_000, f"-{'9' * 5_000}", "1e400", f"{'9' * 400}.5"])
-def test_a_number_that_is_too_large_is_told_and_the_rest_read(number: str) -> None:
+def test_a_number_that_is_too_large_is_reported_and_the_rest_read(number: str) -> None:
     found = read(f'{{"n": {number}, "in": [{{"n": {number}, "to": "9\\"{number}"}}], "m": 7}}')
 
     assert long_number(found["n"]) and long_number(found["in"][0]["n"])
@@ -196,7 +196,7 @@ def test_what_is_nested_too_deeply_is_cut_off_and_can_be_written_again(depth: in
     assert level == DEEPEST
 
 
-def test_what_is_no_json_or_of_another_shape_is_told() -> None:
+def test_what_is_no_json_or_of_another_shape_is_reported() -> None:
     assert "not the JSON" in str(read('{"a": '))
     assert "not the JSON" in str(read_object("[1]"))
     assert read_objects('["x"]') == read_objects("7") == [{"type": "Unreadable", "message": read("{")["unreadable"]}]

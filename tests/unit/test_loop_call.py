@@ -46,16 +46,16 @@ def test_a_thread_that_is_interrupted_leaves_the_loop_no_lock_to_wait_for(
         await asyncio.wait_for(go_on.wait(), 0.2)
         return "done"
 
-    errand = LoopCall(loop, work)
+    call = LoopCall(loop, work)
     assert begun.wait(5)
     with monkeypatch.context() as patched, suppress(Interrupted, TimeoutError):
         patched.setattr(threading.Condition, "__enter__", interrupted)
-        errand.wait()
+        call.wait()
     loop.call_soon_threadsafe(loop.call_later, 0.3, ended.set)
     assert ended.wait(5), "the loop stands still"
 
 
-def test_an_errand_brings_back_what_was_raised(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_call_raises_what_its_work_raised(loop: asyncio.AbstractEventLoop) -> None:
     async def fail() -> None:
         raise LookupError("nothing here")
 
@@ -65,13 +65,13 @@ def test_an_errand_brings_back_what_was_raised(loop: asyncio.AbstractEventLoop) 
 
 def test_a_call_is_cancelled_when_its_loop_has_been_closed() -> None:
     loop = asyncio.new_event_loop()
-    errand = LoopCall(loop, asyncio.Event().wait)
+    call = LoopCall(loop, asyncio.Event().wait)
     loop.close()
     errors: list[BaseException] = []
 
     def wait() -> None:
         try:
-            errand.wait()
+            call.wait()
         except BaseException as error:
             errors.append(error)
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutiful.core.errors import UsageError
-from dutiful.core.pipeline import PhaseState, check_percent, overall
+from dutiful.core.job import PhaseState
+from dutiful.worker.executor.progress import check_percent, overall
 
 
 @pytest.mark.req("J34", "J35")

@@ -7,7 +7,7 @@ from suite.builders import new_job
 from dutiful.core.job import Claim, NewJob
 from dutiful.core.settle import Change
 from dutiful.stores.postgres import schema_files
-from dutiful.stores.postgres.engine.columns import CHANGE, FRAGMENTS, JOB, TIMES, Columns, job_arrays
+from dutiful.stores.postgres.engine.columns import CHANGE, FRAGMENTS, JOB, TIMES, Columns, job_arrays, spell_lists
 from dutiful.stores.postgres.engine.sql import statements
 
 
@@ -29,7 +29,32 @@ def test_every_column_of_a_job_is_a_column_of_its_table() -> None:
     table = re.search(r"create table \{schema\}\.job \((.*?)\n\);", tables, re.DOTALL)
     assert table is not None
     for column in (*JOB, TIMES[0]):
-        assert re.search(rf"(^    |, ){column.name} {column.type}\b", table[1], re.MULTILINE), column
+        made = re.search(rf"(^    |, ){column.name} {column.type}\b", table[1], re.MULTILINE)
+        assert made or re.search(added(column.name, column.type), tables), column
+
+
+def added(name: str, type_: str) -> str:
+    """What finds the column in a statement of a later file, which may add several at once."""
+    return rf"alter table \{{schema\}}\.job\b[^;]*\badd column (if not exists )?{name} {type_}\b"
+
+
+def test_a_column_may_come_with_a_later_migration() -> None:
+    later = "alter table {schema}.job\n    add column shape text, add column colour text default 'red';\n"
+
+    assert re.search(added("colour", "text"), later) and re.search(added("shape", "text"), later)
+    assert not re.search(added("colour", "int"), later)
+    assert not re.search(added("colour", "text"), later.replace("schema}.job", "schema}.jobs"))
+
+
+def test_what_a_new_job_carries_is_spelled_in_the_order_of_the_places_columns() -> None:
+    spelled = spell_lists("{carried}; {carried_new of m}").split("; ")
+
+    names, values = (part.split(", ") for part in spelled)
+    assert dict(zip(names, values, strict=True)) == {
+        **{name: f"m.{name}" for name in names},
+        "attempt": "0",
+        "crashes": "0",
+    }
 
 
 def test_what_no_job_has_is_left_out_and_what_all_share_is_sent_once() -> None:

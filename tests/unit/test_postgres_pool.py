@@ -33,7 +33,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_waiter_that_is_cancelled_when_it_is_told_of_room_passes_it_on() -> None:
+async def test_a_waiter_that_is_cancelled_when_it_gets_room_passes_it_on() -> None:
     pool = Pool(connect, size=1, idle=20)
     served: list[str] = []
 

@@ -27,7 +27,7 @@ sketches = st.dictionaries(st.integers(0, 160), st.integers(1, 10**9), max_size=
 
 
 @st.composite
-def tallies(draw: st.DrawFn) -> AttemptStats:
+def stats(draw: st.DrawFn) -> AttemptStats:
     return AttemptStats(
         kind=draw(words),
         outcome=draw(st.sampled_from(["completed", "failed", "retried"])),
@@ -63,7 +63,7 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
-@given(st.lists(tallies(), max_size=8), st.lists(st.tuples(words, words), max_size=3))
+@given(st.lists(stats(), max_size=8), st.lists(st.tuples(words, words), max_size=3))
 def test_both_formats_are_read_by_the_official_parsers_and_say_what_was_counted(
     counted: list[AttemptStats], lines: list[tuple[str, str]]
 ) -> None:
@@ -82,16 +82,16 @@ def test_both_formats_are_read_by_the_official_parsers_and_say_what_was_counted(
         assert found[key("dutiful_pending", queue=queue, kind=kind)] == 7
 
 
-@given(st.lists(tallies(), min_size=1, max_size=12), st.data())
+@given(st.lists(stats(), min_size=1, max_size=12), st.data())
 def test_the_page_is_the_same_however_far_tallies_have_been_folded(
     counted: list[AttemptStats], data: st.DataObject
 ) -> None:
-    folded = data.draw(st.integers(0, len(counted)))
+    rolled_up = data.draw(st.integers(0, len(counted)))
     order = data.draw(st.permutations(counted))
 
-    total = summed(order[:folded])
+    total = summed(order[:rolled_up])
 
-    assert page(seen(), summed([*total, *order[folded:]]), "1") == page(seen(), summed(counted), "1")
+    assert page(seen(), summed([*total, *order[rolled_up:]]), "1") == page(seen(), summed(counted), "1")
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=50))

@@ -7,7 +7,7 @@ from uuid import UUID
 from dutiful.core.states import State
 from dutiful.operator import Operator
 from dutiful.store.queries import JobFilter, JobPage
-from dutiful.web.api.queues import in_states
+from dutiful.web.api.jobs import in_states
 
 
 class Jobs:

@@ -186,7 +186,7 @@ def test_a_text_made_to_be_slow_is_not() -> None:
      "fileContents", "content", "file_data", "\uff54oken", "imap_pass", "mysqlPass", "pw", "authorisation",
      "api_key_prod", "apiKeyV2", "document_base64", "attachment_b64", "raw_message", "eml"],
 )  # fmt: skip
-def test_a_name_tells_that_its_value_is_sensitive(name: str) -> None:
+def test_a_name_shows_that_its_value_is_sensitive(name: str) -> None:
     assert meaning(name) is not None
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dutiful import Dutiful, FieldError, OnConflict, PayloadInvalid, Rules, Scope, Unique, UsageError
 from dutiful.core.redaction.redact import REDACTED
 from dutiful.kind import Kind
+from dutiful.options import Options, read_options
 
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
 COMMON = Rules(
@@ -355,12 +356,12 @@ def test_the_payload_says_whose_job_it_is_and_under_which_key(fetch: Kind[..., N
     key = str(GOOD["idempotency_key"])
     unique = Unique(key, Scope.FOREVER, OnConflict.REJECT, across_kinds=True)
     for options in ({}, {"tenant": "123", "unique": unique}):
-        job = fetch.options(**options)._prepare((), dict(GOOD))
+        job = fetch.prepare(read_options(Options(), options), GOOD)
         assert (job.tenant, job.correlation_id, job.unique) == ("123", GOOD["correlation_id"], unique)
     # The right key held otherwise would let a second job in.
     for option in ({"tenant": "456"}, {"correlation_id": "other"}, {"unique": "other"}, {"unique": key}):
         with pytest.raises(PayloadInvalid, match="is not what the payload says"):
-            fetch.options(**option)._prepare((), dict(GOOD))
+            fetch.prepare(read_options(Options(), option), GOOD)
 
 
 @pytest.mark.req("W17")

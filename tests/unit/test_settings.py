@@ -113,7 +113,7 @@ def test_tenants_are_set_as_people_write_them(tmp_path: Path) -> None:
     assert (settings.tenants, settings.claim_tenants) == (True, ("acme", "globex"))
 
 
-def test_an_error_tells_where_the_setting_came_from(tmp_path: Path) -> None:
+def test_an_error_says_where_the_setting_came_from(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"pool_size is 'x' \(environment\)"):
         read(tmp_path, environ={"DUTIFUL_POOL_SIZE": "x"})
     with pytest.raises(UsageError, match=r"there is no setting 'leese' \(file\)"):
@@ -123,7 +123,7 @@ def test_an_error_tells_where_the_setting_came_from(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, tomllib.TOMLDecodeError)
 
 
-def test_an_app_reads_its_settings_late_and_can_be_told_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_app_reads_its_settings_late_and_can_be_given_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     app = Dutiful()
     monkeypatch.setenv("DUTIFUL_DATABASE_URL", "sqlite:///late.db")

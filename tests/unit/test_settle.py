@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.job import HeldClaim
+from dutiful.core.job import HeldClaim, PhaseState
 from dutiful.core.outcome import (
     Cancelled,
     Done,
@@ -20,7 +20,6 @@ from dutiful.core.outcome import (
     TimedOut,
     TimeoutExceeded,
 )
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry.backoff import Fixed, Linear
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.policy import Retry
@@ -109,16 +108,16 @@ def test_a_snooze_spends_no_attempt() -> None:
     change = decided(Snoozed(HOUR), attempt=4, max_attempts=4)
     assert (change.to, change.delay, change.attempt, change.errors) == (State.SCHEDULED, HOUR, 3, ())
     assert decided(Snoozed(timedelta(0))).to is State.READY
-    refused = decided(Snoozed(timedelta(0), {"type": "BreakerOpen", "message": "", "breaker": "mail"}), attempt=4)
-    assert (refused.to, refused.rejected_by, refused.attempt) == (State.BLOCKED, "mail", 3)
+    rejected = decided(Snoozed(timedelta(0), {"type": "BreakerOpen", "message": "", "breaker": "mail"}), attempt=4)
+    assert (rejected.to, rejected.rejected_by, rejected.attempt) == (State.BLOCKED, "mail", 3)
 
 
-def test_a_cancellation_tells_its_reason() -> None:
+def test_a_cancellation_has_its_reason() -> None:
     change = decided(Cancelled("not wanted"))
     assert change.to is State.CANCELLED and change.errors == ({"type": "Cancelled", "message": "not wanted"},)
 
 
-def test_what_was_not_started_gets_its_place_back_and_spends_nothing() -> None:
+def test_what_was_not_started_gets_its_position_back_and_spends_nothing() -> None:
     change = decided(Released(), attempt=2, crashes=1)
     assert (change.to, change.attempt, change.crashes, change.keep_seq) == (State.READY, 1, 1, True)
 
@@ -160,7 +159,7 @@ def test_what_a_phases_policy_says_of_an_error_counts_and_not_what_the_jobs_says
     assert decided(Failed(OOPS, final=True, phase=PhaseTry(lenient, 1))).to is State.FAILED
 
 
-def test_a_failure_tells_all_its_errors_the_first_being_its_own() -> None:
+def test_a_failure_has_all_its_errors_the_first_being_its_own() -> None:
     other = {"type": "KeyError", "message": "a"}
     assert decided(Failed(OOPS, more=(other, other))).errors == (OOPS, other, other)
 

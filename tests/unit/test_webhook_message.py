@@ -117,17 +117,19 @@ def test_only_a_2xx_is_a_delivery_and_only_a_410_ends_the_webhook(
 
 
 def test_it_is_tried_ten_times_over_days_and_then_given_up() -> None:
-    verdicts = [after_response(WebhookResponse(500), attempt, NOW, low) for attempt in range(1, 11)]
-    assert [verdict.delay for verdict in verdicts] == [*WAITS, None]
-    assert verdicts[-1].outcome is PostOutcome.GIVEN_UP and "after 10 attempts" in (verdicts[-1].error or "")
+    decisions = [after_response(WebhookResponse(500), attempt, NOW, low) for attempt in range(1, 11)]
+    assert [decision.delay for decision in decisions] == [*WAITS, None]
+    assert decisions[-1].outcome is PostOutcome.GIVEN_UP and "after 10 attempts" in (decisions[-1].error or "")
     assert timedelta(days=3) < sum(WAITS, timedelta(0)) < timedelta(days=4)
     assert after_error("no", 1, lambda low, high: high).delay == timedelta(seconds=5.5)
 
 
 def test_an_alert_is_tried_many_times_in_its_first_minutes_and_for_as_many_days() -> None:
     count = len(ALERT_WAITS)
-    verdicts = [after_response(WebhookResponse(500), attempt, NOW, low, ALERT_WAITS) for attempt in range(1, count + 2)]
-    assert [verdict.delay for verdict in verdicts] == [*ALERT_WAITS, None]
+    decisions = [
+        after_response(WebhookResponse(500), attempt, NOW, low, ALERT_WAITS) for attempt in range(1, count + 2)
+    ]
+    assert [decision.delay for decision in decisions] == [*ALERT_WAITS, None]
     assert sum(ALERT_WAITS[:4], timedelta(0)) < timedelta(minutes=2)
     assert timedelta(days=3) < sum(ALERT_WAITS, timedelta(0)) < timedelta(days=4)
     assert list(ALERT_WAITS) == sorted(ALERT_WAITS)

@@ -26,7 +26,7 @@ ANYWHERE = ("--app", "--database-url")
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Runs one command and returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # for a terminal that cannot show a character

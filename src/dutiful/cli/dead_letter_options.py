@@ -49,7 +49,7 @@ def _options(
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="WHEN", help="Only what failed before.")] = None,
 ) -> None:
-    """Read by its signature."""
+    """Declares the options: `filtered` reads this signature."""
 
 
 _OPTIONS = inspect.signature(_options).parameters

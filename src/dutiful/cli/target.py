@@ -1,4 +1,4 @@
-"""Which app and which database a command works on."""
+"""The app and the database that a command uses."""
 
 import asyncio
 import importlib

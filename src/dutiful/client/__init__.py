@@ -1,1 +1,1 @@
-"""Enqueues jobs, cancels them, looks them up and waits for their results."""
+"""Enqueues jobs, cancels them, reads them and waits for their results."""

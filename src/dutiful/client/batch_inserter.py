@@ -55,8 +55,8 @@ class BatchInserter:
             self._flushing = None
 
     def _by_tenant(self, batch: Batch) -> Iterable[tuple[Store, Batch]]:
-        """Where the database isolates tenants, each one's jobs are stored on its own behalf."""
-        if not self._store.guarded:
+        """Splits a batch by tenant where the database isolates tenants, because each is stored on its own behalf."""
+        if not self._store.isolates_tenants:
             return [(self._store, batch)]
         parts: dict[str | None, Batch] = {}
         for job, future in batch:

@@ -39,7 +39,7 @@ class JobHandle(Generic[R]):
         return ids.public(self.id)
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
+        """Waits until the job is final; raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
         result: R = await self._client.result(self.id, timeout)
         return result
 
@@ -47,7 +47,7 @@ class JobHandle(Generic[R]):
         return await self._client.get(self.id)
 
     async def cancel(self, reason: str = "cancelled") -> bool:
-        """Cancel it if it waits, ask it to stop if it runs; False if it had ended."""
+        """Cancels it if it waits, asks it to stop if it runs; False if it had ended."""
         return (await self._client.cancel(self.id, reason)).changed
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Client:
         self.on_cancel: set[Callable[[UUID], None]] = set()
 
     async def submit(self, job: NewJob) -> Inserted:
-        """Store one job; calls made while an insert runs share the next commit."""
+        """Stores one job; calls made while an insert runs share the next commit."""
         if self.tracer is None:
             return await self._insert(job)
         with self.tracer.producing([job]) as production:
@@ -77,12 +77,12 @@ class Client:
             return inserted
 
     async def submit_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        """Store all of them in one transaction, or none."""
+        """Stores all jobs in one transaction, or none."""
         with producing(self.tracer, jobs) as production:
             return await self._insert_many(production.jobs)
 
     async def submit_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
-        """Store them in the transaction that is open on the caller's connection or session."""
+        """Stores jobs in the open transaction of the caller's connection or session."""
         with producing(self.tracer, jobs) as production:
             return await self.store.jobs.insert_within(connection, production.jobs)
 
@@ -133,7 +133,7 @@ class Client:
 
 
 def check_inserted(inserted: Inserted, job: NewJob) -> Inserted:
-    """Raise UniqueConflict if the job was rejected because its key is held."""
+    """Raises UniqueConflict if the job was rejected because its key is held."""
     if inserted.insertion is Insertion.REJECTED:
         key = job.unique.key if job.unique else ""
         remedy = "; wait for it, or enqueue with on_conflict=return or replace"

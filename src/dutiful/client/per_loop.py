@@ -55,7 +55,7 @@ class Clients:
         return await asyncio.shield(asyncio.create_task(self._open(entry), context=Context()))
 
     async def hold(self) -> Client:
-        """As current(), and keeps it open until release()."""
+        """Like current(), but keeps the client open until release()."""
         entry = self._entry()
         entry.holders += 1
         try:
@@ -67,13 +67,13 @@ class Clients:
             raise
 
     async def release(self) -> None:
-        """Close the client of the running loop, if it has no other holder."""
+        """Closes the client of the running loop, if it has no other holder."""
         entry = self._entry()
         entry.holders -= 1
         await self._finish(entry)
 
     async def close(self) -> None:
-        """Close the client of the running loop, if there is one; with holders, the last of them closes it."""
+        """Closes the client of the running loop, if there is one; if it has holders, the last of them closes it."""
         with self._lock:
             entry = self._by_loop.get(asyncio.get_running_loop())
         if entry is not None:

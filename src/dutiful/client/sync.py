@@ -39,7 +39,7 @@ class SyncJobHandle(Generic[R]):
         return self._handle.public_id
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait until the job is final; JobFailed, JobCancelled or ResultTimeout if there is no result."""
+        """Waits until the job is final; raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
         return self._portal.run(lambda _: self._handle.result(timeout))
 
     def record(self) -> JobRecord:
@@ -65,7 +65,7 @@ class Portal:
         self._pid = os.getpid()
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` on the portal's loop and wait for it; safe from any thread but that loop's own."""
+        """Runs `work` on the portal's loop and waits for it; safe from any thread but that loop's own."""
         with self._lock:  # so that no call starts on a thread that is being closed
             call = self._started().call(work)
         try:
@@ -129,7 +129,7 @@ class _LoopThread:
             self._calls.discard(task)
 
     def close(self) -> None:
-        """Wait for running calls, cancel those that do not end, and leave no caller waiting."""
+        """Waits for running calls, cancels those that do not end, and leaves no caller waiting."""
         try:
             asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(CLOSE_TIMEOUT + 5)
         finally:

@@ -36,7 +36,7 @@ class DaemonPool:
         return future
 
     def close(self) -> None:
-        """Cancels queued tasks; a running one goes on, and its thread ends with it."""
+        """Cancels queued tasks; a running one continues, and its thread ends with it."""
         with self._lock:
             self._closed = True
             while True:
@@ -77,5 +77,5 @@ def _run_task(future: "Future[Any]", function: Callable[[], Any]) -> None:
 
 
 def raise_in_thread(thread: int, error: type[Exception] | None) -> None:
-    """Raises in the thread at its next Python instruction; None takes back an error that it has not met yet."""
+    """Raises in the thread at its next Python instruction; None withdraws an error that was not raised yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))

@@ -21,9 +21,9 @@ def on_event_loop() -> bool:
 class LoopCall(Generic[T]):
     """Runs a coroutine on the loop; starts at once, and `wait` blocks for the result.
 
-    The thread may be interrupted at any instruction, because errors are raised in it from outside. Inside a
-    concurrent.futures.Future it would leave a lock behind, and the loop that brings the result would wait for that lock
-    for ever. A SimpleQueue has no lock that Python code can leave behind.
+    The thread may be interrupted at any instruction, because errors are raised in it from outside. An
+    interrupt inside a concurrent.futures.Future would leave its lock held, and the loop would wait for it forever when
+    it sets the result. A SimpleQueue has no lock that Python code can leave held.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> None:

@@ -99,7 +99,7 @@ def due(
     *,
     grace: timedelta = timedelta(minutes=1),
 ) -> Firing:
-    """Decide what to fire at `now`, given the first firing not yet made; one later than `grace` counts as missed.
+    """Decides what to fire at `now`, given the first firing not yet made; one later than `grace` counts as missed.
 
     With ALL, more than `limit` leave `next_at` in the past, and the next call continues from there.
     """

@@ -16,7 +16,7 @@ _TEXT = re.compile(" ?".join(f"(?:{_NUMBER}{unit})?" for unit in ("d", "h", "m",
 
 
 def duration(value: Duration, name: str = "duration") -> timedelta:
-    """Read a length of time from zero to a century; errors call it `name`."""
+    """Reads a length of time from zero to a century; errors call it `name`."""
     try:
         length = _read(value)
     except (OverflowError, ValueError):  # too large for a timedelta, or not a number at all

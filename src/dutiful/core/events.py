@@ -8,8 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, PhaseState
 from dutiful.core.states import State
 from dutiful.core.webhooks.endpoint import origin
 
@@ -63,7 +62,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     phases: list[PhaseRecord] = []
     attempts: list[AttemptRecord] = []
     posts: list[PostView] = []
-    stale_notified_at: datetime | None = None
+    stale_sent_at: datetime | None = None
 
     @property
     def webhook_sent(self) -> bool:
@@ -114,8 +113,8 @@ def _derive(view: JobView) -> Iterator[Event]:
             # Only the origin, because the path may be a secret, and events go to browsers and tenants.
             data = msgspec.to_builtins(msgspec.structs.replace(post, url=origin(post.url)))
             yield _event(job, kind, key, post.ended_at, data)
-    if view.stale_notified_at is not None:
-        yield _event(job, EventType.STALE, "", view.stale_notified_at, {"stale_at": job.stale_at})
+    if view.stale_sent_at is not None:
+        yield _event(job, EventType.STALE, "", view.stale_sent_at, {"stale_at": job.stale_at})
 
 
 def _event(job: JobRecord, type: EventType, mark: object, at: datetime, data: dict[str, Any]) -> Event:
@@ -142,5 +141,5 @@ def _end(job: JobRecord) -> dict[str, Any]:
 
 
 def _brief(error: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Without the traceback, which only those see who may read the job itself."""
+    """The error without its traceback, which only readers of the job itself may see."""
     return None if error is None else {name: value for name, value in error.items() if name != "traceback"}

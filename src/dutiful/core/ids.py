@@ -32,7 +32,7 @@ def public(uuid: UUID) -> str:
 
 
 def parse(text: str) -> UUID:
-    """Read exactly the public spelling; the error for a variant names the right one."""
+    """Reads exactly the public spelling; the error for a variant names the right one."""
     uuid = _decode(text)
     if text != (spelling := public(uuid)):
         raise MalformedId(f"{_shown(text)} is not the exact spelling of this id: write it as {spelling}.")
@@ -40,7 +40,7 @@ def parse(text: str) -> UUID:
 
 
 def parse_any(text: str) -> UUID:
-    """Read the public spelling or the plain UUID that SQL shows."""
+    """Reads the public spelling or the plain UUID that SQL shows."""
     if _HEX.fullmatch(text):
         return UUID(text)
     try:
@@ -50,7 +50,7 @@ def parse_any(text: str) -> UUID:
 
 
 def from_parts(ms: int, random: bytes) -> UUID:
-    """Make a v7 id from a Unix time in milliseconds and ten random bytes."""
+    """Makes a v7 id from a Unix time in milliseconds and ten random bytes."""
     if not 0 <= ms < 1 << 48:
         raise UsageError(f"ms {ms} does not fit a v7 id: pass Unix milliseconds, from 1970 on.")
     if len(random) != 10:

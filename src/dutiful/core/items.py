@@ -50,7 +50,7 @@ class ItemCounts:
         self.failed[self._take(name)] = described
 
     def as_dict(self) -> dict[str, Any]:
-        """As stored and shown."""
+        """The counts as they are stored and shown."""
         return {
             "total": self.total,
             "in_progress": list(self.in_progress),

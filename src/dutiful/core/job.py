@@ -9,7 +9,6 @@ import msgspec
 
 from dutiful.core.errors import JobNotFound
 from dutiful.core.ids import public
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.states import State
 
 
@@ -82,8 +81,8 @@ class Inserted(msgspec.Struct, frozen=True):
     insertion: Insertion
 
 
-class Token(msgspec.Struct, frozen=True):
-    """Proof of a claim."""
+class ClaimToken(msgspec.Struct, frozen=True):
+    """Proof of a claim: every write about a running job names it."""
 
     job_id: UUID
     claim_id: int
@@ -141,6 +140,20 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
     items: dict[str, Any] | None = None  # total, in_progress, completed, skipped, failed
     updated_at: datetime
+
+
+class PhaseState(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    SKIPPED = "skipped"  # by its condition
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"  # its worker died or stopped, or it snoozed; it runs again from its start
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        """Whether a retry that resumes skips it."""
+        return self in (PhaseState.COMPLETED, PhaseState.SKIPPED)
 
 
 class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):

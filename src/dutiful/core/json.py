@@ -1,7 +1,7 @@
 """JSON as every store can hold it and as Python can read it back.
 
-`encode` refuses what a database would refuse or change. `read` copes with what only SQL can have stored, such as
-numbers of thousands of digits: a text takes the place of each part that Python cannot read, so that the rest is read.
+`encode` refuses what a database would refuse or change. `read` also accepts what only SQL can have stored, such as
+numbers of thousands of digits: each part that Python cannot read is replaced by a text, so that the rest can be read.
 """
 
 import math
@@ -90,7 +90,7 @@ def _leaves(value: Any) -> Iterator[tuple[Location | None, Any]]:
 
 
 def path_of(location: Location | None, root: str = "") -> str:
-    """As in `account.owner`, `items[3]`; a secret used as a name is redacted."""
+    """The path as in `account.owner`, `items[3]`; a secret used as a name is redacted."""
     steps: list[str | int] = []
     while location is not None:
         location, step = location
@@ -113,7 +113,7 @@ def clean(text: str, limit: int) -> str:
 
 
 def check_name(value: str, what: str, limit: int = 200) -> str:
-    """A name that people give: of a kind, a queue, a tenant, a key."""
+    """Checks a name that users choose: of a kind, a queue, a tenant, a key."""
     if not isinstance(value, str) or not value or len(value) > limit or value != value.strip():
         raise PayloadInvalid(
             f"{what} {value!r:.80} must be a text of 1 to {limit} characters without outer spaces", what
@@ -145,7 +145,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read(text: str | None) -> Any:
-    """Any value; None if there is no text."""
+    """Decodes any value; None if there is no text."""
     if text is None:
         return None
     try:
@@ -160,7 +160,7 @@ def read_object(text: str | None) -> dict[str, Any] | None:
 
 
 def read_objects(text: str | None) -> list[dict[str, Any]] | None:
-    """A list of objects, as errors are."""
+    """Decodes a list of objects, such as errors."""
     value = read(text)
     if value is None or (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
         return value
@@ -175,7 +175,7 @@ def read_as(decoder: msgspec.json.Decoder[T], text: str) -> T:
 
 
 def check_whole(text: str, what: str) -> str:
-    """Refuse to store JSON again of which a part could not be read: it would not be the same."""
+    """Refuses to store JSON again if a part of it could not be read, because it would not be the same."""
     if _MARK in text:
         raise PayloadInvalid(
             f"a part of the {what} cannot be read by Python, so it cannot be sent again as it was", what
@@ -216,7 +216,7 @@ def _shallow(text: str) -> str:
 
 
 def _too_deep(text: str) -> bool:
-    """Most texts do not even have so many brackets, so they are not parsed."""
+    """Whether `text` is nested too deeply; most texts have too few brackets for that, and are not parsed."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return False
     steps = (_STEPS.get(token[0][0], 0) for token in _TOKEN.finditer(text))

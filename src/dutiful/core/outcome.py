@@ -74,7 +74,7 @@ Outcome = Done | Partial | Failed | Snoozed | Cancelled | TimedOut | Lost | Rele
 
 
 class Snooze(Exception):
-    """Raise or return it in a handler to run this job again later; the attempt is not counted."""
+    """Raised or returned in a handler: the job runs again later, and the attempt is not counted."""
 
     def __init__(self, delay: Duration) -> None:
         self.delay = duration(delay)
@@ -82,7 +82,7 @@ class Snooze(Exception):
 
 
 class Cancel(Exception):
-    """Raise or return it in a handler to end this job as cancelled."""
+    """Raised or returned in a handler: the job ends as cancelled."""
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         self.reason = reason
@@ -90,7 +90,7 @@ class Cancel(Exception):
 
 
 class Skip(Exception):
-    """Raise it while working on an item to skip that item; the others go on."""
+    """Raised while working on an item: that item is skipped, and the others continue."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -98,25 +98,25 @@ class Skip(Exception):
 
 
 class Fail(Exception):
-    """Raise it in a handler if this job can never succeed; it becomes a dead letter at once."""
+    """Raised in a handler if the job can never succeed: it becomes a dead letter at once."""
 
     error_class: ClassVar = ErrorClass.NON_RETRYABLE
 
 
 class Transient(Exception):
-    """Raise it in a handler if the attempt failed for a temporary reason."""
+    """Raised in a handler if the attempt failed for a temporary reason."""
 
     error_class: ClassVar = ErrorClass.TRANSIENT
 
 
 class Retryable(Exception):
-    """Raise it in a handler if another attempt may succeed, whatever error it was raised from."""
+    """Raised in a handler if another attempt may succeed, whatever error it was raised from."""
 
     error_class: ClassVar = ErrorClass.RETRYABLE
 
 
 class RateLimited(Exception):
-    """Raise it in a handler if a service asked for fewer calls; `retry_after` is the wait that it asked for, if any.
+    """Raised in a handler if a service asked for fewer calls; `retry_after` is the wait that it asked for, if any.
 
     A header's text is accepted as it is, seconds or a date; one that cannot be read is ignored. The longest wait is a
     day.
@@ -130,7 +130,7 @@ class RateLimited(Exception):
 
 
 class RetryAfter(Exception):
-    """Raise it in a handler if the attempt failed and the next one should wait this long."""
+    """Raised in a handler if the attempt failed and the next one should wait this long."""
 
     error_class: ClassVar = ErrorClass.RETRYABLE
 

@@ -10,7 +10,7 @@ ANY_TENANT = "*"  # in the database's setting: rows of every tenant are visible
 
 
 class Role(StrEnum):
-    """Each may do all that the roles before it may."""
+    """Roles; each may do all that the roles before it may."""
 
     VIEWER = "viewer"  # sees jobs of its own tenant
     STAFF = "staff"  # an employee; alone it gives no access to the admin API
@@ -33,7 +33,7 @@ class Origin(StrEnum):
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """A person or program that acts. With a `tenant`, nothing of another tenant exists for it."""
+    """A person or program that acts. With a `tenant`, it sees nothing of other tenants."""
 
     name: str
     role: Role = Role.ADMIN
@@ -43,7 +43,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_tenant(tenant: str) -> str:
-    """Refuse a name that would mean all tenants, or none, or that no database can store."""
+    """Refuses a name that would mean all tenants, or none, or that no database can store."""
     if tenant in ("", ANY_TENANT) or "\0" in tenant:
         raise UsageError(f"tenant {tenant!r} is not a name: give one that is not empty, not * and without NUL")
     return tenant

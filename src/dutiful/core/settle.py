@@ -1,4 +1,4 @@
-"""Decides, for both stores and all workers, what becomes of a job after an attempt."""
+"""Decides, for both stores and all workers, the next state of a job after an attempt."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core import ids
+from dutiful.core.job import PhaseState
 from dutiful.core.outcome import (
     Cancelled,
     Done,
@@ -22,7 +23,6 @@ from dutiful.core.outcome import (
     TimedOut,
     TimeoutExceeded,
 )
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import class_of, describe, make_error
 from dutiful.core.retry.policy import Retry
@@ -58,7 +58,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Where a running job goes now; the store checks the claim and writes it in one transaction."""
+    """The next state of a running job; the store checks the claim and writes it in one transaction."""
 
     job_id: UUID
     claim_id: int
@@ -112,7 +112,7 @@ def decide(held: ClaimFacts, outcome: Outcome, policy: Policy, max_attempts: int
 
 
 def decide_or_fail(held: ClaimFacts, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
-    """As decide; but a policy that raises fails its job, not the caller, which settles many others."""
+    """Like decide, but a policy that raises fails its job instead of the caller, which settles many others."""
     try:
         return decide(held, outcome, policy, max_attempts, uniform)
     except Exception as error:
@@ -125,6 +125,7 @@ def is_repeat(outcome: str, ended: State | None, recorded: Collection[str]) -> b
 
     `ended` is the final state that this claim gave its job, if it did; `recorded` are the outcomes of its attempts.
     """
+    # Postgres decides this, and refused_error, in record_refusals (claims_settle.sql); test_stores_agree.py compares.
     # A success is no repeat of what a person or the rescuer has ended otherwise meanwhile.
     if ended is not None and not (outcome in ("done", "partial") and ended in (State.FAILED, State.CANCELLED)):
         return True

@@ -1,10 +1,13 @@
-"""The states of a job and the transitions between them: one table, and nothing outside it is legal.
+"""The states of a job and the transitions between them, in one table.
+
+`core.settle` checks each outcome of a running job against it, the operator each `fail` and `release`. The moves of
+waiting jobs are written in the stores' SQL, which has no other ones; the stores' tests cover them.
 
 Laws:
 1. A job is in exactly one state.
 2. A final state is never left.
 3. Only a claim that is still held may move a running job (the store proves it by the claim's token).
-4. An illegal transition raises and changes nothing.
+4. An illegal transition that is asked for raises and changes nothing.
 """
 
 from enum import StrEnum
@@ -87,7 +90,7 @@ TABLE: dict[tuple[State, Transition], frozenset[State]] = {
 
 
 def check(state: State, transition: Transition, to: State) -> State:
-    """Return `to` if `transition` may take a job from `state` there; raise IllegalTransition otherwise."""
+    """Returns `to` if `transition` may take a job from `state` there; raises IllegalTransition otherwise."""
     if to in TABLE.get((state, transition), frozenset()):
         return to
     if state.final:

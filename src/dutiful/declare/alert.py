@@ -61,7 +61,7 @@ BUILT_IN = {
             name="breaker-open",
             metric="breaker_open",
             above=0,
-            summary="A breaker is open, so calls to its service are refused",
+            summary="A breaker is open, so calls to its service are rejected",
             runbook=f"{RUNBOOKS}/breaker-open.md",
         ),
     )
@@ -136,7 +136,7 @@ def rules_of(
 
 
 def check_names(off: Iterable[str], declared: Iterable[str]) -> None:
-    """Refuse a setting that turns off an alert that does not exist, because it is a typing error."""
+    """Refuses a setting that turns off an unknown alert, because its name is misspelt."""
     known = dict.fromkeys([*BUILT_IN, *declared])
     for name in off:
         if name not in known:
@@ -146,7 +146,7 @@ def check_names(off: Iterable[str], declared: Iterable[str]) -> None:
 
 
 def check_off(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse off=True with other options, or for an alert that is not built in."""
+    """Refuses off=True with other options, or for an alert that is not built in."""
     if fields := ", ".join(field for field, value in options.items() if value is not None):
         raise UsageError(f"alert {name!r:.80} is off, so leave {fields} out")
     if name not in BUILT_IN:

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class JobProcess:
-    """In a child process for kinds with process=True: the kind whose handler it runs."""
+    """The kind whose handler a child process runs, for kinds with process=True."""
 
     kind: ClassVar[Kind[Any, Any] | None] = None
 
@@ -58,17 +58,17 @@ class BreakerSpec:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def guarded(*args: Any, **kwargs: Any) -> Any:
+            async def protected(*args: Any, **kwargs: Any) -> Any:
                 async with self._block(function):
                     return await function(*args, **kwargs)
         else:
 
             @functools.wraps(function)
-            def guarded(*args: Any, **kwargs: Any) -> Any:
+            def protected(*args: Any, **kwargs: Any) -> Any:
                 with self._block(function):
                     return function(*args, **kwargs)
 
-        return cast(F, guarded)
+        return cast(F, protected)
 
     def _block(self, function: Callable[..., Any]) -> "BreakerBlock | nullcontext[None]":
         """A call in the calling job; nothing outside of jobs, or in a child process, whose worker has entered."""

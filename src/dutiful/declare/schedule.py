@@ -44,7 +44,7 @@ class ScheduleSpec:
         return self.when.timezone if isinstance(self.when, Cron) else "UTC"
 
     def record(self, now: datetime) -> ScheduleRecord:
-        """As it is stored, so that a leader without this code can fire it."""
+        """The stored form, so that a leader without this code can fire it."""
         kind, options = self.kind, self.options
         job: dict[str, Any] = {
             "queue": options.queue or kind.queue,
@@ -129,6 +129,6 @@ def _read(expression: str, timezone: str) -> Schedule:
 
 
 def _seconds(length: timedelta) -> str:
-    """Exact, and without an exponent."""
+    """The seconds as text, exact and without an exponent."""
     whole, rest = divmod(length, timedelta(seconds=1))
     return f"{whole}.{rest.microseconds:06}".rstrip("0") if rest else str(whole)

@@ -1,1 +1,1 @@
-"""Deliveries: ways to pass on hints that there is work."""
+"""Deliveries pass on hints that there are new jobs."""

@@ -1,4 +1,4 @@
-"""The contract of a delivery: hints that there may be work, never the truth.
+"""The contract of a delivery, which passes on hints that there may be new jobs.
 
 A hint may be lost, repeated or late. Workers also poll, so a lost one costs at most one poll interval.
 """
@@ -33,7 +33,7 @@ class Delivery(Protocol):
         """Yields when jobs may have changed, in any process, until the iterator is closed."""
 
     def set_remote_watchers(self, present: bool) -> None:
-        """Says whether there are watchers in other processes; each heartbeat finds out."""
+        """Sets whether there are watchers in other processes; called with each heartbeat."""
 
     @property
     def healthy(self) -> bool:

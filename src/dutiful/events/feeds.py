@@ -1,4 +1,4 @@
-"""Who subscribes to what: feeds hold the streams of subscribers, and know which events each was sent."""
+"""Feeds: the streams of subscribers, and which events were sent to each."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ class AllJobsFeed:
         return self._joined | self._joining.keys()
 
     def add(self, stream: EventStream) -> "asyncio.Future[datetime]":
-        """Lets it join after the next poll, because what that one finds happened before.
+        """Adds a stream after the next poll, because what that poll finds happened before.
 
         The future's result is a moment: no event that the stream gets happened earlier.
         """
@@ -141,7 +141,7 @@ class SingleJobsFeed:
         return set(self._jobs)
 
     def add(self, stream: EventStream, view: JobView) -> None:
-        """From the next poll on, sends what the view does not show yet."""
+        """Adds a stream; from the next poll on, it gets the events that the view does not show yet."""
         self._sent.setdefault(view.job.id, {})[stream] = frozenset(event.key for event in events_of(view))
         self._jobs.setdefault(stream, set()).add(view.job.id)
         self._last[view.job.id] = view.job
@@ -198,7 +198,7 @@ class SingleJobsFeed:
             tenant=job.tenant,
             correlation_id=job.correlation_id,
             deleted_at=now,
-            notified_at=now,
+            sent_at=now,
         )
         return deletion_events(made_up)
 

@@ -119,7 +119,7 @@ def deletion_events(tombstone: Tombstone) -> list[Event]:
     deleted = Event(
         type=EventType.DELETED,
         key=EventType.DELETED.value,
-        at=tombstone.notified_at,
+        at=tombstone.sent_at,
         job_id=tombstone.job_id,
         kind=tombstone.kind,
         queue=tombstone.queue,

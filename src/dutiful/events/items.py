@@ -1,4 +1,4 @@
-"""What a subscriber asks for, and what a stream yields besides events; as JSON, too."""
+"""Subscriptions, and what a stream yields besides events; and their JSON."""
 
 from collections.abc import Iterable
 from datetime import datetime

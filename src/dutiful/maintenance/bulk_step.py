@@ -87,7 +87,7 @@ async def _step(
     bulk_step = BulkStep(
         run_id=run.id,
         after=run.cursor,
-        to=page[-1].place if page else run.cursor,
+        to=page[-1].cursor if page else run.cursor,
         skipped=len(skipped),
         last=last,
         event=_ended(run, now) if last else None,
@@ -153,7 +153,7 @@ def _event(
     after: Mapping[str, object],
     before: Mapping[str, object] | None = None,
 ) -> AuditEvent:
-    """What the run did to one dead letter, or that the run itself has ended."""
+    """The audit event of the run's act on one dead letter, or of the end of the run."""
     return AuditEvent(
         id=uuid_utils.compat.uuid7(),
         act=run.id,

@@ -1,4 +1,4 @@
-"""Makes a new job of a dead letter, with a unique key of its own."""
+"""Makes a new job of an ended one, or of a dead letter, with a unique key of its own."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -21,7 +21,21 @@ NO_RULES = Rules(limit=UNBOUNDED)  # the app's own limit has been checked by the
 _EARLIER = re.compile(r"(?:_retry_\d+\.\d{3})+$", re.ASCII)
 _MILLISECOND = timedelta(milliseconds=1)
 
+# What a copy has of its own: who asked for it and when, its key, and what callers may change. All else is copied.
+OWN = frozenset(("id", "payload", "options", "run_at", "delay", "retry_of", "created_by", "unique", "depends_on"))
+
 Kinds = Mapping[str, Kind[Any, Any]]
+
+
+def copy_of(row: Mapping[str, Any], *, unique: Unique | None, **own: Any) -> NewJob:
+    """Returns a job like an earlier one, whose stored columns are `row`; `own` replaces columns, JSON by its text."""
+    kept = {name: _stored(name, row[name]) for name in NewJob.__struct_fields__ if name in row and name not in OWN}
+    return msgspec.structs.replace(msgspec.convert({**kept, **own}, NewJob), unique=unique)
+
+
+def _stored(name: str, value: Any) -> Any:
+    """JSON as text; a subject written by SQL may be any JSON."""
+    return json_text(value) if name == "subject" or isinstance(value, dict | list) else value
 
 
 def new_job(
@@ -57,18 +71,12 @@ def new_job(
             # It failed before its kind had rules; they apply now.
             unique = msgspec.structs.replace(checked.unique, on_conflict=OnConflict.REJECT)
             options["unique"] = unique.key
-    return NewJob(
+    return copy_of(
+        asked,
         id=id,
-        kind=letter.kind,
-        queue=letter.queue,
         payload=json_text(body) or "{}",
-        priority=asked["priority"],
-        max_attempts=letter.max_attempts,
-        tenant=letter.tenant,
         correlation_id=letter.correlation_id,
-        parent_id=_uuid(asked.get("parent_id")),
         retry_of=letter.id,
-        subject=json_text(asked.get("subject")),
         created_by=by,
         options=json_text(options or None),
         unique=unique,
@@ -111,7 +119,7 @@ def json_text(value: Any) -> str | None:
 
 
 def _unique(kind: Kind[Any, Any] | None, key: str) -> Unique:
-    """As the kind declares it, except for conflicts: two dead letters never share a job."""
+    """Unique as the kind declares it, except for conflicts: two dead letters never share a job."""
     held = Unique(key)
     if kind is not None and kind.rules is not None and kind.rules.unique_field is not None:
         held = kind.rules.unique_for(key)
@@ -158,7 +166,3 @@ def _check_nothing_sensitive(letter: DeadLetter, payload: Mapping[str, Any]) -> 
     known = {error.field for error in problems(NO_RULES, letter.payload)}
     if found := [e for e in problems(NO_RULES, payload) if e.field not in known]:
         raise PayloadInvalid(f"{letter.kind}: {'; '.join(map(str, found))}", found[0].field, found)
-
-
-def _uuid(value: Any) -> UUID | None:
-    return UUID(value) if isinstance(value, str) else value

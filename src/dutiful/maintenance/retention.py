@@ -28,7 +28,7 @@ SLICE, SLICE_TIME = 100, 0.25  # jobs, seconds: no event waits long for the call
 SHARE = 0.6
 LONGEST_PAUSE, SHORTEST_PAUSE = 60.0, 1.0
 RESTART_AFTER = 600.0
-KEEP_LEFTOVERS = timedelta(days=30)  # rows that belong to no job, where jobs are kept for longer or for good
+KEEP_LEFTOVERS = timedelta(days=30)  # at least, for rows beside jobs, such as ended webhook posts
 Callback = Callable[[JobRecord], Any]
 
 
@@ -107,10 +107,8 @@ class Retention:
     async def _mark_stale(self) -> bool:
         assert self._stale_after is not None
         sent = not self._on_stale
-        step = await self._store.retention.mark_stale(
-            self._stale_after, BATCH, self._stale_cursor.cursor, notified=sent
-        )
-        await self._announce(step, deleted=False, sent=sent)
+        step = await self._store.retention.mark_stale(self._stale_after, BATCH, self._stale_cursor.cursor, sent=sent)
+        await self._finish_step(step, deleted=False, sent=sent)
         return self._stale_cursor.advance(step.cursor)
 
     async def _delete(self) -> bool:
@@ -121,13 +119,13 @@ class Retention:
             deleted = await self._store.retention.delete(self._keep, BATCH, cursor, stale_only=stale_only)
             return self._delete_cursor.advance(deleted.cursor)
         sent = not self._on_delete
-        step = await self._store.retention.delete_announced(
-            self._keep, BATCH, cursor, stale_only=stale_only, notified=sent
+        step = await self._store.retention.delete_with_tombstones(
+            self._keep, BATCH, cursor, stale_only=stale_only, sent=sent
         )
-        await self._announce(step, deleted=True, sent=sent)
+        await self._finish_step(step, deleted=True, sent=sent)
         return self._delete_cursor.advance(step.cursor)
 
-    async def _announce(self, step: RetentionStep, *, deleted: bool, sent: bool) -> None:
+    async def _finish_step(self, step: RetentionStep, *, deleted: bool, sent: bool) -> None:
         if not sent:
             await self._send([RetentionNotice(job, deleted) for job in step.jobs])
         elif step.jobs:
@@ -159,7 +157,7 @@ class Retention:
 
 
 async def _call(callback: Callback, job: JobRecord, threads: DaemonPool) -> None:
-    """Logs a callback that fails, in whatever way; retention goes on."""
+    """Logs a callback that fails, in whatever way; retention continues."""
     # In its own task, so that a callback that cancels itself, or awaits a cancelled task, does not end the service.
     calling = asyncio.create_task(_call_safely(callback, job, threads))
     try:

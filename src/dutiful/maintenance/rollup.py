@@ -1,4 +1,4 @@
-"""Folds what workers have counted into minutes, hours and totals."""
+"""Rolls up what workers have counted into minutes, hours and totals."""
 
 import time
 from datetime import timedelta
@@ -7,12 +7,12 @@ from dutiful.delivery.base import QueueLevels
 from dutiful.store.leadership import Survey
 from dutiful.store.metrics import MetricStore
 
-INTERVAL = 10.0  # about as often as workers store their counts, so that readers find few rows not yet folded
+INTERVAL = 10.0  # about as often as workers store their counts, so that readers find few rows not yet rolled up
 KEEP = timedelta(days=7)  # how long hours are kept; totals are kept for good
 
 
 class Rollup:
-    """Readers do not depend on it, because they also read what is not yet folded."""
+    """Readers do not depend on it, because they also read what is not yet rolled up."""
 
     name = "rollup"
 
@@ -22,7 +22,7 @@ class Rollup:
 
     async def tick(self, survey: Survey) -> QueueLevels | None:
         if time.monotonic() >= self._not_before:
-            while await self._store.fold(KEEP):
+            while await self._store.roll_up(KEEP):
                 pass
             self._not_before = time.monotonic() + INTERVAL
         return None

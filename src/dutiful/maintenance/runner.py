@@ -7,12 +7,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from dutiful.core.errors import DutifulError
 from dutiful.delivery.base import Delivery, QueueLevels
 from dutiful.maintenance.rescuer import Rescuer
-from dutiful.maintenance.service import Closable, Service
 from dutiful.maintenance.webhooks.sender import WebhookSender
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store import Store
@@ -26,6 +26,24 @@ FOLLOWER_POLL = 2.5
 MIN_PAUSE = 0.01
 TICK_TIMEOUT = 15.0
 REPEAT_LOG = 60.0  # before the same error of a service is logged again
+
+
+class Service(Protocol):
+    """One duty of the leader. It must be correct when two processes run it at once, as around a change of leader."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def tick(self, survey: Survey) -> QueueLevels | None:
+        """Does what is due, in bounded steps; returns the queue levels that got jobs, None if none did."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A service that has work in flight, which must end before the store is closed."""
+
+    async def close(self, timeout: float) -> None:
+        """Starts nothing more, and waits up to `timeout` seconds for what is in flight."""
 
 
 class MaintenanceRunner:
@@ -55,6 +73,7 @@ class MaintenanceRunner:
         self._wake = asyncio.Event()
         self._next_due: float | None = None  # when a job of this worker is due, on the monotonic clock
         self.leading = False
+        self.wants_jobs = webhooks.wants_jobs  # a declared webhook waits for the end of jobs
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,13 +142,13 @@ class MaintenanceRunner:
         return min(LEADER_POLL, max(MIN_PAUSE, soonest))
 
     async def _tick(self, service: Service, survey: Survey, timeout: float | None = None) -> QueueLevels | None:
-        """A service that hangs or fails must not keep the others from running."""
+        """Ticks one service; one that hangs or fails does not keep the others from running."""
         try:
             async with asyncio.timeout(timeout):
                 return await service.tick(survey)
         except TimeoutError:
             log.warning(
-                "%s took longer than %.0f s and was interrupted; it goes on at its next turn", service.name, timeout
+                "%s took longer than %.0f s and was interrupted; it continues at its next turn", service.name, timeout
             )
         except Exception as error:
             self._log_error(service.name, error)
@@ -145,7 +164,7 @@ class MaintenanceRunner:
         if isinstance(error, DutifulError):
             log.warning("%s: %s", name, error)
         else:
-            log.error("%s failed and goes on", name, exc_info=error)
+            log.error("%s failed; it is retried at its next turn", name, exc_info=error)
 
     def _hint(self, on_ready: Callable[[QueueLevels], None], levels: QueueLevels | None) -> None:
         if levels is not None:
@@ -160,13 +179,13 @@ class MaintenanceRunner:
                 await asyncio.wait_for(self._wake.wait(), left)
 
     def job_scheduled(self, delay: timedelta) -> None:
-        """A job of this worker comes due after `delay`."""
+        """Called when a job of this worker is scheduled to be due after `delay`."""
         due = time.monotonic() + delay.total_seconds()
         if self._next_due is None or due < self._next_due:
             self._next_due = due
             self._wake.set()
 
-    def jobs_ended(self, webhook: bool) -> None:
-        """Jobs of this worker have ended; `webhook`: one of them names a webhook of its own."""
-        if self.leading and (webhook or self._webhooks.wants_jobs):
+    def jobs_ended(self) -> None:
+        """Jobs of this worker have ended that a webhook waits for."""
+        if self.leading:
             self._webhooks.wake()

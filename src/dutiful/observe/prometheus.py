@@ -3,8 +3,7 @@
 Every metric of the catalogue is a gauge `dutiful_<name>`, except pending_total, which is sum(dutiful_pending). Counters
 and histograms hold all that was ever counted, so that scrapers compute their own rates.
 
-Both formats have the same sample lines, so those are written once: a page may have tens of thousands, and is written
-anew for each measurement.
+Both formats have the same sample lines, so those are written once for each measurement: there may be tens of thousands.
 """
 
 import re

@@ -134,7 +134,7 @@ class Tracer:
             span = start()
             return ActiveSpan(span, otel.attach(trace.set_span_in_context(span)))
         except Exception:
-            log.exception("a span could not be made; jobs go on without")
+            log.exception("a span could not be made; jobs run without it")
             return None
 
     def _start_producing(self, jobs: Sequence[NewJob], context: Context | None) -> Span:
@@ -267,4 +267,4 @@ def _end(active: ActiveSpan | None, attributes: Mapping[str, Any], status: Statu
             active.span.set_status(status)
         active.span.end()
     except Exception:
-        log.exception("a span could not be ended; jobs go on without")
+        log.exception("a span could not be ended; jobs run without it")

@@ -1,4 +1,4 @@
-"""What people look at and do: each action of a principal, limited by role and tenant, is audited."""
+"""Operators' reads and actions, limited by role and tenant; each action is audited."""
 
 from dutiful.operator.actor import os_user
 from dutiful.operator.audit import Break, Verified

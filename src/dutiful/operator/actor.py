@@ -1,4 +1,4 @@
-"""Who acts, what their role and tenant allow, and the audit events that every action leaves."""
+"""The principal who acts, what role and tenant allow, and the audit events of every action."""
 
 import getpass
 import logging

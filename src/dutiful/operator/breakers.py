@@ -22,7 +22,7 @@ class Breakers(OperatorPart):
     async def reset(self, name: str, reason: str | None = None) -> Breaker | None:
         """Closes it now and clears its failures; None if there is none of that name.
 
-        Jobs of its kinds continue at once, those that it refused inside their handlers within about a second.
+        Jobs of its kinds continue at once, those that it rejected inside their handlers within about a second.
         """
         before = await self._breaker(name)
         async with self._actor.audited(
@@ -61,12 +61,12 @@ class Breakers(OperatorPart):
         async with self._actor.audited(
             "breaker.open", name, reason, before=before, fleetwide=True, check=possible
         ) as action:
-            breaker = await self._store.breakers.force(name, open_for, self._actor.breaker_policies.get(name))
+            breaker = await self._store.breakers.open(name, open_for, self._actor.breaker_policies.get(name))
             action.after = _state(breaker)
         return breaker
 
     async def _breaker(self, name: str) -> dict[str, Any] | None:
-        """Its state before an action; None for a principal who may not see it."""
+        """The breaker before an action; None for a principal who may not see it."""
         if self._actor.tenant is not None:
             return None
         return next((_state(one.breaker) for one in await self._store.breakers.all() if one.breaker.name == name), None)

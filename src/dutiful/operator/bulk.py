@@ -107,11 +107,11 @@ class Bulk(OperatorPart):
         """Takes the run one page further, also while others do; returns its state."""
         self._actor.check_role("to step a bulk run", Role.MANAGER)
         run = await self.get(run_id)
-        after, lines = await bulk_step.step(
+        after, levels = await bulk_step.step(
             self._store.dead_letters, run, self._actor.kinds, producer=self._client.tracer
         )
-        if lines:
-            self._client.delivery.hint(lines)
+        if levels:
+            self._client.delivery.hint(levels)
             self._client.delivery.notify_watchers()
         return _there(after, run_id)
 

@@ -1,4 +1,4 @@
-"""How far a drain is: what still runs of what is paused, and which workers have not confirmed the pause."""
+"""The progress of a drain: which paused jobs still run, and which workers have not confirmed the pause."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -55,7 +55,7 @@ class SilentWorker(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a drain is; when it is `safe`, nothing runs, and nothing will until a resume."""
+    """The progress of a drain; when it is `safe`, nothing runs, and nothing will until a resume."""
 
     targets: list[DrainTarget]
     newly_paused: list[DrainTarget] = []  # the targets that were not paused before this drain
@@ -121,7 +121,7 @@ class DrainSnapshot:
         return any(lane.serves(job.queue) for lane in lanes)
 
     def unclaimed(self) -> Iterator[UnclaimedRun]:
-        """Of any kind and queue, because workers report only ids."""
+        """Jobs that run without a claim, of any kind and queue, because workers report only ids."""
         for worker, name, lane in self._present_lanes():
             for job_id in lane.jobs:
                 if (worker.id, job_id) not in self._claims:

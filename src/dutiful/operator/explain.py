@@ -44,7 +44,7 @@ class Why(StrEnum):
     KIND_UNKNOWN = "kind_unknown"
     TENANT_UNSERVED = "tenant_unserved"
     SUSPECT = "suspect"
-    IN_LINE = "in_line"
+    WAITING_FOR_SLOT = "waiting_for_slot"
     NEXT = "next"
 
 
@@ -77,12 +77,12 @@ class FleetState:
         return cls(tuple(w for w in workers if w.alive), tuple(pauses), fleetwide, tuple(breakers))
 
     def paused(self, scope: PauseScope, name: str) -> Pause | None:
-        """Its pause: its own, or that of all lanes."""
+        """The pause of a lane, a queue or a kind: its own, or that of all lanes."""
         names = (name, EVERY_LANE) if scope is PauseScope.LANE else (name,)
         return next((p for p in self.pauses if p.scope is scope and p.name in names), None)
 
     def breaker(self, kind: str) -> BreakerRecord | None:
-        """The one that blocks jobs of the kind."""
+        """The breaker that blocks jobs of the kind."""
         return next((r for r in self.breakers if kind in r.kinds and r.breaker.state is not CLOSED), None)
 
     def serving(self, queue: str) -> Iterator[tuple[WorkerRecord, str, LaneRecord]]:
@@ -163,10 +163,10 @@ def gate(record: JobRecord, needs: list[JobRecord], fleet: FleetState, now: date
             return unserved(record, fleet, now) or _breaker_open(record.kind, fleet, now)
         return _breaker_open(record.kind, fleet, now)
     if record.gate == "breaker":
-        refused_by = next((r for r in fleet.breakers if r.breaker.name == record.gate_key), None)
-        if refused_by is None or refused_by.breaker.state is CLOSED:
+        rejected_by = next((r for r in fleet.breakers if r.breaker.name == record.gate_key), None)
+        if rejected_by is None or rejected_by.breaker.state is CLOSED:
             return None
-        return _waits_for(refused_by, fleet, now, "it calls")
+        return _waits_for(rejected_by, fleet, now, "it calls")
     return Explanation(Why.GATED, f"is blocked by {record.gate} {record.gate_key or ''}".rstrip())
 
 
@@ -231,7 +231,7 @@ def unserved(record: JobRecord, fleet: FleetState, now: datetime) -> Explanation
     return None
 
 
-def in_line(record: JobRecord, fleet: FleetState, ahead: int, *, exact: bool) -> Explanation:
+def unblocked(record: JobRecord, fleet: FleetState, ahead: int, *, exact: bool) -> Explanation:
     """Nothing blocks it: how many jobs are ahead; `exact` is False if `ahead` counts the whole queue."""
     if record.state is not State.READY:
         return Explanation(Why.NEXT, "is free to run; a worker makes it ready within a second or two")
@@ -243,7 +243,9 @@ def in_line(record: JobRecord, fleet: FleetState, ahead: int, *, exact: bool) ->
     if not ahead:
         return Explanation(Why.NEXT, f"is the next of its queue to be taken; {served}")
     count = f"{'about' if exact else 'up to'} {ahead:,} job{'s are' if ahead > 1 else ' is'} ahead of it"
-    return Explanation(Why.IN_LINE, f"waits for a slot: {count}; {served}", "give its lane more slots, or add workers")
+    return Explanation(
+        Why.WAITING_FOR_SLOT, f"waits for a slot: {count}; {served}", "give its lane more slots, or add workers"
+    )
 
 
 def resume_command(pause: Pause) -> str:

@@ -25,7 +25,7 @@ from dutiful.operator.drain import (
     is_silent,
     unclaimed_blocker,
 )
-from dutiful.operator.stuck import PAGE, all_of
+from dutiful.operator.jobs_stuck import PAGE, all_of
 from dutiful.settings import ANY, DEFAULT_LANES, DEFAULT_QUEUE
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
 from dutiful.store.queries import JobFilter
@@ -97,7 +97,7 @@ class Fleet(OperatorPart):
     async def drain_status(
         self, targets: Sequence[DrainTarget] | None = None, *, everything: bool = False, gone: Sequence[str] = ()
     ) -> Drain:
-        """How far they are, by default all that is paused; with `everything`, all running jobs count."""
+        """The progress of draining these, by default all that is paused; with `everything`, all running jobs count."""
         self._actor.check_fleetwide("the state of a drain")
         return await self._state([EVERYTHING, *(targets or ())] if everything else targets, gone, {})
 
@@ -143,7 +143,7 @@ class Fleet(OperatorPart):
     async def _unclaimed(
         self, snapshot: DrainSnapshot, ended: dict[UUID, JobRecord]
     ) -> tuple[list[Blocker], set[UUID]]:
-        """What runs without a claim, and the workers whose next heartbeat may show that it has ended."""
+        """Jobs that run without a claim, and the workers whose next heartbeat may show that they have ended."""
         found, unsure = [], set()
         for run in snapshot.unclaimed():
             job = ended.get(run.job_id) or await self._store.queries.job(run.job_id)

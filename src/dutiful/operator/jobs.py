@@ -24,10 +24,11 @@ from dutiful.core.settle import Change, Policy, decide_or_fail
 from dutiful.core.states import State, Transition, check
 from dutiful.core.webhooks.endpoint import origin
 from dutiful.kind import Kind
-from dutiful.maintenance.requeue import json_text
+from dutiful.maintenance.requeue import copy_of, json_text
 from dutiful.operator.actor import Actor, AuditedAction, OperatorPart, log, recordable
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.operator.explain import Explanation, FleetState, finished, gate, in_line, later, running, unserved
+from dutiful.operator.explain import Explanation, FleetState, finished, gate, later, running, unblocked, unserved
+from dutiful.operator.jobs_stuck import STUCK, StuckJobs
 from dutiful.operator.queues import Queues
 from dutiful.options import Options, read_options
 from dutiful.store.control import CancelResult
@@ -62,6 +63,7 @@ class Jobs(OperatorPart):
         super().__init__(actor)
         self._dead_letters = dead_letters
         self._queues = queues
+        self._stuck = StuckJobs(actor, self)
 
     # --- reads
 
@@ -70,6 +72,10 @@ class Jobs(OperatorPart):
 
     async def search(self, filter: JobFilter) -> JobPage:
         return await self._store.queries.jobs(msgspec.structs.replace(filter, tenant=self._actor.scope(filter.tenant)))
+
+    async def stuck(self, older_than: timedelta = STUCK, *, kind: str | None = None) -> list[JobRecord]:
+        """Jobs whose attempt has been running for longer than this, the longest first."""
+        return await self._stuck.search(older_than, kind)
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         await self.get(job_id)
@@ -112,7 +118,7 @@ class Jobs(OperatorPart):
                 if found := unserved(record, fleet, now):
                     return found
                 ahead, exact = await self._ahead(record)
-                return in_line(record, fleet, ahead, exact=exact)
+                return unblocked(record, fleet, ahead, exact=exact)
             case State.COMPLETED | State.COMPLETED_WITH_ERRORS | State.FAILED | State.CANCELLED:
                 return finished(record, now)
             case _:
@@ -143,7 +149,7 @@ class Jobs(OperatorPart):
         return result
 
     async def retry(self, job_id: UUID, reason: str | None = None) -> Retried:
-        """Runs a finished job again as a new one; makes a job due that is scheduled, or that a breaker refused.
+        """Runs a finished job again as a new one; makes a job due that is scheduled, or that a breaker rejected.
 
         Refuses any other. A dead letter is reprocessed, so that it refers to the new job.
         """
@@ -166,7 +172,7 @@ class Jobs(OperatorPart):
         return await self._dead_letters.by_job(job_id) if resolved else letter
 
     async def _standing_for(self, letter: DeadLetter | None) -> Retried | None:
-        """The live job that was made of it already, beside which there must not be another one."""
+        """The job that was already made from this dead letter; there must be no second one."""
         if letter is None or letter.status is not ReviewState.REPROCESSING or letter.new_job_id is None:
             return None
         new = await self.find(letter.new_job_id)
@@ -228,18 +234,11 @@ class Jobs(OperatorPart):
         # A double click must not run it twice at the same time; its own key may still be held by the old job.
         unique = Unique(f"retry of {record.id}")
         kept = {name: value for name, value in (record.options or {}).items() if name != "unique_field"}
-        job = NewJob(
+        job = copy_of(
+            msgspec.structs.asdict(record),
             id=uuid_utils.compat.uuid7(),
-            kind=record.kind,
-            queue=record.queue,
             payload=json_text(record.payload) or "{}",
-            priority=record.priority,
-            max_attempts=record.max_attempts,
-            tenant=record.tenant,
-            correlation_id=record.correlation_id,
-            parent_id=record.parent_id,
             retry_of=record.id,
-            subject=json_text(record.subject),
             created_by=self._actor.principal.name,
             options=json_text({**kept, "unique": unique.key}),
             unique=unique,
@@ -297,7 +296,7 @@ class Jobs(OperatorPart):
         return state
 
     def _error(self, act: UUID, reason: str | None, retry: bool) -> dict[str, Any]:
-        """With the id of the audited act, which distinguishes it from another failure for the same reason."""
+        """The error to store; the id of the audited act distinguishes it from other failures for the same reason."""
         why = f": {recordable(reason)}" if reason else ", who gave no reason"
         error_class = ErrorClass.RETRYABLE if retry else ErrorClass.NON_RETRYABLE
         return {
@@ -347,6 +346,17 @@ class Jobs(OperatorPart):
         except DutifulError as error:
             log.warning("an attempt at a job of kind %s was ended by hand, but could not be counted: %s", kind, error)
 
+    async def release(
+        self, job_id: UUID, reason: str | None = None, *, older_than: timedelta = timedelta(0)
+    ) -> JobRecord:
+        """Makes a running job ready again, its attempt not counted; IllegalTransition if it does not run, or not for
+        so long.
+
+        Its worker loses the claim, so its outcome is refused. The handler may run on for a while, so the job may run
+        twice at a time, but only one outcome counts.
+        """
+        return await self._stuck.release(job_id, reason, older_than)
+
     async def delete_finished(self, older_than: timedelta, reason: str | None = None) -> int:
         """Deletes jobs that ended longer ago than this, in small steps, as retention does; returns how many.
 
@@ -365,8 +375,8 @@ class Jobs(OperatorPart):
             deleted, cursor, more = 0, None, True
             while more:
                 # The notices stay unsent: only a worker has the callbacks.
-                batch = await self._store.retention.delete_announced(
-                    older_than, STEP, cursor, stale_only=False, notified=False
+                batch = await self._store.retention.delete_with_tombstones(
+                    older_than, STEP, cursor, stale_only=False, sent=False
                 )
                 deleted, cursor = deleted + len(batch.jobs), batch.cursor
                 more = cursor is not None
@@ -375,7 +385,7 @@ class Jobs(OperatorPart):
 
 
 def _without_address(post: WebhookPost) -> WebhookPost:
-    """For a tenant: the URL of a fleet-wide webhook may contain a secret, and errors may repeat it."""
+    """Removes the URL for a tenant: that of a fleet-wide webhook may contain a secret, and errors may repeat it."""
     if post.webhook is None:
         return post
     where = origin(post.url)
@@ -383,7 +393,7 @@ def _without_address(post: WebhookPost) -> WebhookPost:
 
 
 def _there(record: JobRecord | None, job_id: UUID) -> JobRecord:
-    """The same message for another tenant's job, so that its existence stays hidden."""
+    """Returns the job; raises the same error for another tenant's job as for none, so that it stays hidden."""
     if record is None:
         raise job_not_found(job_id)
     return record

@@ -19,7 +19,6 @@ from dutiful.operator.jobs import Jobs
 from dutiful.operator.metrics import Metrics
 from dutiful.operator.queues import Queues
 from dutiful.operator.schedules import Schedules
-from dutiful.operator.stuck import StuckJobs
 from dutiful.operator.tenants import Tenants
 from dutiful.operator.tokens import Tokens
 from dutiful.operator.trace import Trace
@@ -46,7 +45,6 @@ class Operator:
         self.dead_letters = DeadLetters(actor)
         self.bulk = Bulk(actor, self.dead_letters)
         self.jobs = Jobs(actor, self.dead_letters, self.queues)
-        self.stuck = StuckJobs(actor, self.jobs)
         self.trace = Trace(actor, self.jobs)
         self.fleet = Fleet(actor)
         self.schedules = Schedules(actor)

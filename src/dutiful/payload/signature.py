@@ -47,7 +47,7 @@ class Schema(ABC):
 
     @abstractmethod
     def fields(self) -> list[Field]:
-        """With their types resolved, which is only possible after all modules are imported."""
+        """The fields with resolved types; that is only possible after all modules are imported."""
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args:
@@ -60,7 +60,7 @@ class Schema(ABC):
         return kwargs
 
     def encode(self, payload: Mapping[str, Any], limit: int) -> str:
-        """Checked as the worker will check it, so that what is accepted here can run there."""
+        """Checks and encodes a payload as the worker will check it, so that an accepted payload can run."""
         text = encode(payload, what="payload", limit=limit)
         self.decode(text)
         return text
@@ -216,7 +216,7 @@ def _spelling(hint: Any) -> str:
 
 
 def _default(default: Any) -> Any:
-    """A fresh copy for each job, because a handler may change it."""
+    """The default value: a new copy for each job, because a handler may change it."""
     if isinstance(default, (list, dict, set)):
         return msgspec.field(default_factory=lambda: copy.deepcopy(default))
     return default
@@ -233,7 +233,7 @@ def _from_builtin(expected: type, value: Any) -> Any:
 
 
 def _pydantic_reason(error: ValueError) -> str:
-    """What is wrong and where, because pydantic's own text repeats the values."""
+    """The problem and its location, without the values, which pydantic's own text repeats."""
     details = getattr(error, "errors", None)
     if details is None:
         return type(error).__qualname__

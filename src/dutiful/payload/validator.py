@@ -57,7 +57,7 @@ class PayloadValidator:
         self._upgrades[version] = upgrade
 
     def check(self, payload: Mapping[str, Any]) -> Checked:
-        """Check a payload that is to be stored; PayloadInvalid has all its errors."""
+        """Checks a payload that is to be stored; PayloadInvalid has all its errors."""
         stored = _builtin(payload)
         if not isinstance(stored, dict):
             raise self._invalid([NO_OBJECT])
@@ -69,7 +69,7 @@ class PayloadValidator:
         return Checked(text, *self._columns(ready))
 
     def accept(self, text: str, tenant: str | None) -> Accepted:
-        """What a handler gets of a stored payload: in the current version, and only the fields that it declares.
+        """The handler's part of a stored payload: in the current version, and only the fields that it declares.
 
         It is checked again, because the job may come from SQL, or from code with other rules.
         """
@@ -122,12 +122,12 @@ class PayloadValidator:
             yield FieldError("payload", f"does not fit: a type of the handler's raised {type(error).__qualname__}")
 
     def _declared(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Without the fields that only the rules mention."""
+        """The payload without the fields that only the rules mention."""
         wanted = self._signature().names
         return {name: value for name, value in payload.items() if name in wanted or name not in self.rules.names}
 
     def _stamped(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """With its version, so that a job keeps it while a newer one is deployed."""
+        """The payload with its version, so that a job keeps it while a newer one is deployed."""
         if not self.rules.versions or self.rules.version_field in payload:
             return payload
         return {**payload, self.rules.version_field: self.rules.default}
@@ -172,5 +172,5 @@ def problems(rules: Rules, payload: Any) -> list[FieldError]:
 
 
 def _builtin(payload: Any) -> Any:
-    """As plain JSON values; a UUID becomes a text."""
+    """Converts to plain JSON values; a UUID becomes a text."""
     return msgspec.json.decode(encode(payload, what="payload", limit=UNBOUNDED))

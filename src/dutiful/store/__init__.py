@@ -1,13 +1,13 @@
-"""The contract of a store: where jobs live.
+"""The contract of a store, which keeps jobs and everything about them.
 
-Every store passes one conformance suite. What they all promise:
+Every store passes one conformance suite. All of them guarantee:
 
-- A call that returned has been committed durably; a call that raised StoreUnavailable may or may not have been, and
-  every call may be repeated safely.
+- A call that returned has been committed durably; a call that raised StoreUnavailable may or may not have been
+  committed, and every call can safely be repeated.
 - A live job stands in exactly one place (scheduled, ready, blocked or a lease); a final one has one `finished` row.
 - Only the holder of (job_id, claim_id) moves a running job.
-- Every `now` is for tests: production passes None and the store's own clock holds.
-- Times are aware, in UTC. JSON travels as text.
+- Every `now` is for tests: production passes None, and the store uses its own clock.
+- Times are aware, in UTC. JSON is passed as text.
 """
 
 from typing import Protocol
@@ -35,7 +35,7 @@ from dutiful.store.workers import WorkerStore
 
 
 class Store(Protocol):
-    """One object for each subject, and the database behind them all."""
+    """One object for each subject, all on the same database."""
 
     @property
     def jobs(self) -> JobStore: ...
@@ -96,36 +96,36 @@ class Store(Protocol):
 
     @property
     def tenants(self) -> TenantStore | None:
-        """None where the database cannot keep tenants apart by itself."""
+        """None where the database itself cannot isolate tenants."""
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets."""
+        """The database's address, without secrets."""
 
     async def open(self) -> None:
-        """Connect and check that the schema can be worked with; SchemaMismatch says what to run."""
+        """Connects and checks the schema; SchemaMismatch says which command to run."""
 
     async def close(self) -> None: ...
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date; returns the names of the migrations that were applied. Can be repeated."""
+        """Brings the schema up to date; returns the names of the migrations that were applied. Can be repeated."""
 
     def migration_sql(self) -> str:
         """All migrations as a script, for a DBA."""
 
     @property
-    def guarded(self) -> bool:
-        """Whether the database itself keeps tenants apart for us; then a batch holds the jobs of one tenant only."""
+    def isolates_tenants(self) -> bool:
+        """Whether the database itself separates tenants; then all jobs of a batch belong to the same tenant."""
 
     async def check_made(self) -> None:
-        """SchemaMismatch if it has none of our tables and `open` would make them; for commands that only read."""
+        """Raises SchemaMismatch if the tables are missing and `open` would create them; for commands that only read."""
 
     def check_worker(self) -> None:
-        """UsageError if a worker could not do all of its work with the rights that we have here."""
+        """Raises UsageError if this database role lacks a right that a worker needs."""
 
     def for_tenant(self, tenant: str) -> "Store":
-        """The same store, for calls on behalf of one tenant; where the database can, it lets them see nothing else.
+        """The same store for calls on behalf of one tenant; databases that isolate tenants hide all other rows.
 
-        A second net: who calls it has to ask for nothing else, too. It shares this store's connections and is closed
-        with it.
+        The caller must still filter by tenant. The returned store shares this store's connections and is closed with
+        it.
         """

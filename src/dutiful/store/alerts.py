@@ -1,4 +1,4 @@
-"""The contract of alerts: their states are stored, so that a hold outlives the process that evaluates them."""
+"""The contract of alerts: their states are stored, so that a restart does not lose how long one has been pending."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -10,9 +10,9 @@ from dutiful.core.metrics.alert import Alert
 
 
 class AlertChange(msgspec.Struct, frozen=True):
-    """A compare-and-set of an alert: of two processes that evaluate it at once, one reports the change."""
+    """A compare-and-set of an alert: if two processes evaluate it at once, only one reports the change."""
 
-    before: Alert | None  # none: there was none
+    before: Alert | None  # None: the alert is new
     after: Alert
     event: str | None = None  # "alert.firing" or "alert.cleared": a webhook post is written in the same transaction
     data: dict[str, Any] = {}  # of the webhook post
@@ -20,16 +20,16 @@ class AlertChange(msgspec.Struct, frozen=True):
 
 class AlertStore(Protocol):
     async def all(self) -> list[Alert]:
-        """All that are stored, by rule and series."""
+        """All stored alerts, by rule and series."""
 
     async def change(self, changes: Sequence[AlertChange], *, now: datetime | None = None) -> list[AlertChange]:
-        """Apply those that still hold; returns the ones that were applied."""
+        """Applies changes whose `before` is still stored; returns those that were applied."""
 
     async def forget(self, alerts: Sequence[Alert]) -> None:
-        """Drop those of them that are ok, and still stand as was seen."""
+        """Deletes these alerts if they are ok and unchanged."""
 
     async def note_check(self, good_for: timedelta, *, now: datetime | None = None) -> None:
-        """Record that all alerts were checked now, and are to be checked again within this time."""
+        """Records that all alerts were checked now, and that the next check is due within `good_for`."""
 
     async def last_check(self, *, now: datetime | None = None) -> datetime | None:
-        """When rules were last evaluated; None: not within the time that the last evaluation was good for."""
+        """When rules were last evaluated; None if the next check is overdue."""

@@ -1,4 +1,4 @@
-"""The contract of the audit trail: events are appended freely, sealed in order, and never changed."""
+"""The contract of the audit trail: events are appended in any order, sealed in order, and never changed."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from dutiful.core.review.audit import Anchor, AuditEvent, AuditOutcome, Seal
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events, the newest first; `before` is the cursor: the id of the last event of the page before."""
+    """Selects events, newest first; `before` is the cursor: the id of the previous page's last event."""
 
     principal: str | None = None
     action: str | None = None  # "job.cancel", or "job." for all that begin with it
@@ -33,15 +33,15 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class Stray(msgspec.Struct, frozen=True):
-    """What neither the chain nor the list of unsealed events accounts for."""
+    """An event that is in neither the chain nor the list of unsealed events."""
 
     event_id: UUID
-    deleted: bool  # it was to be sealed, and is gone; otherwise it is there, and was never to be sealed
+    deleted: bool  # True: deleted before it was sealed; False: never queued for sealing
 
 
 class AuditStore(Protocol):
     async def append(self, events: Sequence[AuditEvent]) -> None:
-        """One whose id is there already is left as it is, so that it may be repeated."""
+        """Appends events; skips those whose id exists, so that the call can be repeated."""
 
     async def search(self, filter: AuditFilter) -> list[AuditEvent]: ...
 
@@ -51,25 +51,25 @@ class AuditStore(Protocol):
     async def anchor(self) -> Anchor | None: ...
 
     async def unsealed(self, limit: int) -> list[AuditEvent]:
-        """In order of their ids."""
+        """Unsealed events, ordered by id."""
 
     async def seal(self, seals: Sequence[Seal]) -> bool:
-        """Append links, whose first follows the head; False, and nothing is written, if another process was faster."""
+        """Appends seals, the first of which follows the head; False, and nothing is written, if the head is another."""
 
     async def sealed(self, after: int, limit: int) -> list[Sealed]:
-        """The chain beyond seq `after`, in order."""
+        """The seals after seq `after`, in order, with their events."""
 
     async def strays(self, limit: int) -> list[Stray]:
-        """Events that are unsealed without waiting for it, or deleted while they waited; none in an intact trail."""
+        """Events missing from the list of unsealed events, or deleted while in it; none if the trail is intact."""
 
     async def trim(self, limit: int, *, now: datetime | None = None) -> int:
-        """Delete up to `limit` sealed events from the beginning of the chain, and leave an anchor; says how many.
+        """Deletes up to `limit` sealed events from the start of the chain and leaves an anchor; returns how many.
 
-        Only what is older than events are kept, by the store's own clock where others than its owner may trim.
+        Only events past their retention; where roles other than the owner may trim, the store's own clock decides.
         """
 
     async def retention(self) -> timedelta | None:
-        """How long events are kept; None: for good."""
+        """How long events are kept; None: forever."""
 
     async def set_retention(self, span: timedelta | None) -> None:
-        """Set it for the whole store; UsageError for a role that may not."""
+        """Sets how long events are kept, for the whole store; UsageError if the role may not."""

@@ -1,11 +1,11 @@
-"""The contract of circuit breakers: rows that the fleet shares, so that a failure seen by one worker counts for all.
+"""The contract of circuit breakers: rows shared by the fleet, so that a failure in one worker counts for all.
 
-A name that has no row is a closed breaker. While it is closed and nothing has failed lately, entering is one read and
+A name without a row is a closed breaker. While it is closed and nothing has failed lately, entering is one read and
 exiting writes nothing.
 
-A kind may declare a breaker. While that one is open, the kind's jobs wait as those of a paused kind do, unspent; while
-it is half-open, only as many are admitted as may probe, in turn from the kinds and queues that a live worker serves,
-or from all of them if no worker is known.
+A kind may declare a breaker. While the breaker is open, the kind's jobs are blocked like those of a paused kind, and no
+attempt is counted. While it is half-open, only as many are admitted as may probe, in turn from the kinds and queues
+that live workers serve, or from all of them if no worker is known.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from dutiful.core.breaker.state import Breaker, BreakerPolicy, CallResult, Entry, Rejected
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 
 
 class BreakerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,41 +23,41 @@ class BreakerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     breaker: Breaker
     probing: int = 0  # probes under way
-    kinds: list[str] = []  # those that declare it
-    waiting: int = 0  # jobs that wait for it: of these kinds, or refused inside their handlers
+    kinds: list[str] = []  # kinds that declare it
+    waiting: int = 0  # jobs that wait for it: of these kinds, or rejected inside their handlers
 
 
 class BreakerStore(Protocol):
     async def enter(
-        self, name: str, policy: BreakerPolicy, token: Token, *, now: datetime | None = None
+        self, name: str, policy: BreakerPolicy, token: ClaimToken, *, now: datetime | None = None
     ) -> Entry | Rejected:
-        """Ask for a call of the service; a probe holds its place until it exits or its lease ends.
+        """Asks whether a call may pass; a probe counts until it exits or its lease ends.
 
-        One claim has one place, however often it asks. ClaimLost if it would be a probe and its lease has ended.
+        One claim is one probe, however often it asks. Raises ClaimLost if it would be a probe and its lease has ended.
         """
 
     async def exit(
         self,
         name: str,
         policy: BreakerPolicy,
-        token: Token,
+        token: ClaimToken,
         entry: Entry,
         result: CallResult,
         *,
         now: datetime | None = None,
     ) -> Breaker:
-        """Report how the call ended; ignored for a probe that has exited or whose place was taken over."""
+        """Reports how the call ended; ignored for a probe that has exited or whose claim another probe has replaced."""
 
     async def all(self, *, now: datetime | None = None) -> list[BreakerRecord]:
-        """All that have a row, ordered by name."""
+        """All breakers that have a row, ordered by name."""
 
     async def of_kind(self, kind: str) -> str | None:
-        """The breaker that the kind declares."""
+        """The name of the breaker that the kind declares."""
 
     async def kinds(self) -> dict[str, str]:
-        """The breaker of every kind that declares one."""
+        """The names of breakers, by the kind that declares them."""
 
-    async def force(
+    async def open(
         self,
         name: str,
         open_for: timedelta | None,
@@ -65,13 +65,13 @@ class BreakerStore(Protocol):
         *,
         now: datetime | None = None,
     ) -> Breaker:
-        """Open it now, for this long or as long as its policy says, whatever its state; `policy`: if the code has one.
+        """Opens it now, whatever its state, for `open_for` or as its policy says; `policy` replaces the stored one.
 
-        It does not count as a trip.
+        The opening is not counted among those caused by failures.
         """
 
     async def reset(self, name: str, *, now: datetime | None = None) -> Breaker | None:
-        """Close it now and forget its failures; None if there is none of that name."""
+        """Closes it now and clears its failures; None if there is none of that name."""
 
     async def put_kinds(
         self,
@@ -80,7 +80,7 @@ class BreakerStore(Protocol):
         *,
         now: datetime | None = None,
     ) -> None:
-        """By kind, the breaker that it declares in the code; None: none any more. By name, the policies declared there.
+        """Stores the breaker that each kind declares (None removes it), and the declared policies of breakers, by name.
 
-        Each of these breakers has a row then, so that operators see it before it has ever failed.
+        Each of these breakers gets a row, so that operators see it before its first failure.
         """

@@ -11,14 +11,14 @@ import msgspec
 
 from dutiful.core.errors import ClaimLost
 from dutiful.core.ids import public
-from dutiful.core.job import Claim, HeldClaim, Token
+from dutiful.core.job import Claim, ClaimToken, HeldClaim
 from dutiful.core.settle import Change
 
 Errors = Sequence[dict[str, Any]]
 
 
 class QueueLevel(msgspec.Struct, frozen=True):
-    """One queue at one priority; `seq` is its first job, or where to begin to look."""
+    """One queue at one priority; `seq` is that of its first job, or where a search begins."""
 
     queue: str
     priority: int
@@ -26,7 +26,7 @@ class QueueLevel(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """What a lane wants to claim: from these queue levels, in their order, beyond each one's seq."""
+    """What a lane wants to claim: from these queue levels, in their order, after the seq of each."""
 
     worker_id: UUID
     lane: str
@@ -63,9 +63,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """What a renewal found out: claims that are gone, and jobs whose cancellation was requested.
+    """Claims found to be lost, and jobs whose cancellation was requested.
 
-    Claims, not their jobs: a job that was lost and claimed again has a dead claim and a living one.
+    Claims instead of jobs, because a job that was claimed again has a lost claim and a held one.
     """
 
     lost: frozenset[int] = frozenset()
@@ -75,13 +75,13 @@ class Renewal(msgspec.Struct, frozen=True):
 class LeaseRenewer(Protocol):
     """Renews leases on a connection of its own; its calls block, and are made from one thread only."""
 
-    def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal: ...
+    def renew(self, tokens: Sequence[ClaimToken], lease: timedelta, *, now: datetime | None = None) -> Renewal: ...
 
-    def check(self, tokens: Sequence[Token]) -> Renewal:
-        """What a renewal would find out, without writing: cheap enough for every second."""
+    def check(self, tokens: Sequence[ClaimToken]) -> Renewal:
+        """Returns the same as `renew`, without renewing: cheap enough to be called every second."""
 
-    def release(self, tokens: Sequence[Token]) -> None:
-        """Return claims unspent, with their old seqs."""
+    def release(self, tokens: Sequence[ClaimToken]) -> None:
+        """Releases claims: their jobs are ready again with their old seqs, and no attempt is counted."""
 
     def close(self) -> None: ...
 
@@ -96,26 +96,26 @@ class Transaction(Protocol):
         """The driver's connection; refused where statements are buffered (SQLite)."""
 
 
-def completion_lost(token: Token) -> ClaimLost:
+def completion_lost(token: ClaimToken) -> ClaimLost:
     return ClaimLost(
-        f"job {public(token.job_id)} is no longer ours: its lease ended or it was settled before; "
+        f"the claim of job {public(token.job_id)} is lost: its lease ended or it was settled before; "
         "nothing of this transaction is kept"
     )
 
 
 class ClaimStore(Protocol):
     async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[QueueLevel]:
-        """Every queue level that has a job of `kinds`, with the seq of its first; finds also what is below a floor."""
+        """Every queue level that has a job of `kinds`, with the seq of its first; includes jobs below the floors."""
 
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
-        """Take up to `limit` jobs, in order of levels and seq; fewer does not mean that there are no more."""
+        """Claims up to `limit` jobs, in order of levels and seq; fewer does not mean that there are no more."""
 
     async def complete(
         self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None
     ) -> list[Refusal]:
-        """Settle many that are done; returns only those that were not applied.
+        """Settles completed jobs; returns only those that were not applied.
 
-        `skip_locked`: don't wait for users' transactions; a lease that one of them locks is refused as LOCKED.
+        `skip_locked`: does not wait for users' transactions; a lease that one of them locks is refused as LOCKED.
         """
 
     async def settle(
@@ -126,23 +126,27 @@ class ClaimStore(Protocol):
         skip_locked: bool = False,
         now: datetime | None = None,
     ) -> list[Refusal]:
-        """Apply decided changes, each claim at most once a call; with `expired_only`, to claims still expired."""
+        """Applies decided changes, at most one per claim; `expired_only`: only to claims that are still expired."""
 
     def renewer(self) -> LeaseRenewer: ...
 
     def transaction(
-        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+        self, token: ClaimToken, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
     ) -> AbstractAsyncContextManager[Transaction]:
-        """A block whose writes commit with the job's completion; asked at its end, `result()` gives JSON text.
+        """A block whose writes commit with the job's completion; `result()` is called at its end and returns JSON text.
 
-        With `errors()` the job ends as completed_with_errors. What either of them raises rolls the block back.
-        Raises ClaimLost, and rolls back, if the claim is no longer held.
+        If `errors()` returns any, the job ends as completed_with_errors. An error that either of them raises rolls the
+        block back. Raises ClaimLost, and rolls back, if the claim is no longer held.
         """
 
-    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
-        """Complete the job in the transaction open on the user's async `connection`; ClaimLost if it is not held."""
+    async def complete_within(
+        self, connection: Any, token: ClaimToken, result: str | None, errors: Errors = ()
+    ) -> None:
+        """Completes the job in the open transaction of the user's async `connection`; ClaimLost if it is not held."""
 
-    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None: ...
+    def complete_within_sync(
+        self, connection: Any, token: ClaimToken, result: str | None, errors: Errors = ()
+    ) -> None: ...
 
     async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]: ...
 
@@ -153,4 +157,4 @@ class ClaimStore(Protocol):
         """The claim of one job; None if it does not run."""
 
     async def orphans(self) -> list[HeldClaim]:
-        """Claims of workers that are known to be dead, whether or not their leases are over."""
+        """Claims of workers that are known to be dead, even if their leases have not ended."""

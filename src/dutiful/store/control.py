@@ -1,4 +1,4 @@
-"""The contract of what people do to jobs, queues, kinds, lanes and schedules."""
+"""The contract of operators' actions: cancel, fail and run jobs; pause and resume queues, kinds and lanes."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,7 +12,7 @@ from dutiful.core.states import State
 
 
 class CancelResult(msgspec.Struct, frozen=True):
-    """`state` is where the job stands now; `requested` says that a running one has been asked to stop."""
+    """`state` is the job's state now; `requested`: the job runs, and has been asked to stop."""
 
     state: State
     changed: bool
@@ -25,7 +25,7 @@ class PauseScope(StrEnum):
     LANE = "lane"
 
 
-EVERY_LANE = "*"  # the name of a pause that holds for all lanes, also those of workers to come
+EVERY_LANE = "*"  # the name of a pause of all lanes, including those of future workers
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -37,21 +37,21 @@ class Pause(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """Identifies it among all others, also those of the same name before and after it."""
+        """Unique among all pauses, including earlier and later ones of the same name."""
         return f"{self.scope} {self.name} {self.since.isoformat()}"
 
 
 class ControlStore(Protocol):
-    """What operators do to jobs, kinds, queues and lanes."""
+    """Operators' actions on jobs, queues, kinds and lanes."""
 
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
-        """Cancel a waiting job, or ask a running one to stop; None if there is no such job."""
+        """Cancels a waiting job, or asks a running one to stop; None if there is no such job."""
 
     async def fail(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
-        """Make a waiting job failed, with its dead letter; False if it does not wait, so look at it again."""
+        """Fails a waiting job and writes its dead letter; False if the job does not wait."""
 
     async def run_now(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
-        """Make a job due now that is scheduled, or that a breaker has refused; returns where it stands then."""
+        """Makes a job due now that is scheduled, or that a breaker has rejected; returns its new state."""
 
     async def pause(self, pause: Pause, *, now: datetime | None = None) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""The contract of dead letters: jobs that failed for good, as people review them."""
+"""The contract of dead letters: permanently failed jobs, and their review."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,14 +14,14 @@ from dutiful.core.review.state import ReviewAct, ReviewState
 
 
 class LetterCursor(msgspec.Struct, frozen=True):
-    """Where a page of dead letters ended: they are listed by when they died, the newest first."""
+    """The last dead letter of a page; pages are ordered by time of failure, newest first."""
 
     died_at: datetime
     id: UUID
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that failed for good, kept whole; it outlives its job, whose id it has."""
+    """A copy of a permanently failed job, with the same id; it is kept when its job is deleted."""
 
     id: UUID
     status: ReviewState
@@ -37,32 +37,32 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     error_class: str | None = None
     error_type: str | None = None
     message: str | None = None  # of the last error
-    fingerprint: str | None = None  # the same for errors that are alike
+    fingerprint: str | None = None  # the same for similar errors
     payload: Any
-    job: dict[str, Any]  # the whole row as it was asked for
+    job: dict[str, Any]  # the whole row as it was enqueued
     errors: list[dict[str, Any]]
-    history: list[dict[str, Any]]  # every earlier attempt with its error, the first one first
+    history: list[dict[str, Any]]  # every earlier attempt with its error, oldest first
     reviewed_by: str | None = None
     reviewed_at: datetime | None = None
-    acknowledged_by: str | None = None  # the first who has seen it, whatever was decided later
+    acknowledged_by: str | None = None  # who acknowledged it first
     acknowledged_at: datetime | None = None
     notes: str | None = None
     new_job_id: UUID | None = None
-    resolution: str | None = None  # how it came to be resolved, or is to be reviewed again
+    resolution: str | None = None  # why it is resolved, or has to be reviewed again
 
     @property
-    def place(self) -> LetterCursor:
+    def cursor(self) -> LetterCursor:
         return LetterCursor(self.died_at, self.id)
 
     def notes_for(self, by: str, notes: str | None) -> str | None:
-        """The notes of an act by `by`; without any, the earlier ones stay, with the name of their author."""
+        """The notes to store for an act by `by`; without `notes`, earlier ones are kept, with their author's name."""
         if notes is not None or self.notes is None or self.reviewed_by in (by, None):
             return notes
         return f"{self.reviewed_by}: {self.notes}"
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters; `text` is looked for in the error's message, without regard to case."""
+    """Selects dead letters; `text` is searched for in the error's message, ignoring case."""
 
     status: Sequence[ReviewState] = ()  # none: any
     kinds: Sequence[str] = ()  # none: any
@@ -78,7 +78,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters whose errors are alike."""
+    """Dead letters with similar errors."""
 
     fingerprint: str | None
     kind: str
@@ -100,7 +100,7 @@ class DeadLetterCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """One decided act on one dead letter; `job` is the new one, if it is reprocessed."""
+    """A decision about one dead letter; `job` is the new job, if it is reprocessed."""
 
     id: UUID
     act: ReviewAct
@@ -108,11 +108,11 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     notes: str | None = None
     job: NewJob | None = None
     event: AuditEvent | None = None  # appended in the same transaction, if the act is applied
-    refusal: AuditEvent | None = None  # appended instead if it is not, with where the dead letter stands in its `after`
+    refusal: AuditEvent | None = None  # appended instead if it is not, with the dead letter's state in `after`
 
 
 class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: where the dead letter stands now (None: there is none), and whether this act took it there."""
+    """The dead letter's state (None: there is none), and whether this review changed it."""
 
     id: UUID
     status: ReviewState | None
@@ -127,11 +127,11 @@ class BulkState(StrEnum):
 
 
 class BulkRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One act on all dead letters that a filter finds, in steps that any process may take; the cursor is the truth."""
+    """One act on all dead letters that match a filter, in steps; any process continues at the stored cursor."""
 
     id: UUID  # also the `act` of its audit events
     act: ReviewAct
-    filter: DeadLetterFilter  # its `until` is when the run began, so that it never meets what it made
+    filter: DeadLetterFilter  # `until` is the start of the run, so that it excludes dead letters of jobs it made
     by: str
     role: str | None = None
     origin: str = "python"
@@ -139,22 +139,22 @@ class BulkRun(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     total: int  # found when it began
     done: int = 0
-    skipped: int = 0  # another reviewer was faster, or they could not be acted on
+    skipped: int = 0  # already reviewed by another person, or the act was not possible
     state: BulkState = BulkState.RUNNING
     cursor: LetterCursor | None = None
     ended_at: datetime | None = None
 
 
 class BulkStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a run: it counts only if the run's cursor is still `after` and it is still running."""
+    """One step of a run; applied only if the run is still running and its cursor is still `after`."""
 
     run_id: UUID
     after: LetterCursor | None
     to: LetterCursor | None
-    skipped: int = 0  # of the page, those that no Review was made for
-    last: bool = False  # nothing is left beyond `to`
-    event: AuditEvent | None = None  # of the run's end; appended in the same transaction, if the step counts
-    events: Sequence[AuditEvent] = ()  # of those that were passed over; likewise
+    skipped: int = 0  # dead letters of the page without a Review
+    last: bool = False  # there is nothing after `to`
+    event: AuditEvent | None = None  # of the run's end; appended in the same transaction, if the step is applied
+    events: Sequence[AuditEvent] = ()  # of skipped dead letters; appended likewise
 
 
 class DeadLetterStore(Protocol):
@@ -163,22 +163,22 @@ class DeadLetterStore(Protocol):
     async def search(
         self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50
     ) -> list[DeadLetter]:
-        """The newest first, beyond `after`."""
+        """Dead letters after the cursor `after`, newest first."""
 
     async def count(self, filter: DeadLetterFilter) -> int: ...
 
     async def counts(self, filter: DeadLetterFilter) -> DeadLetterCounts: ...
 
     async def groups(self, filter: DeadLetterFilter, limit: int = 50) -> list[DeadLetterGroup]:
-        """The largest first."""
+        """Groups of similar errors, the largest first."""
 
     async def review(
         self, reviews: Sequence[Review], *, step: BulkStep | None = None, now: datetime | None = None
     ) -> list[Reviewed]:
-        """Apply each whose dead letter is in a state that core.review allows its act in, all in one transaction.
+        """Applies, in one transaction, the reviews that core.review allows in the state of their dead letter.
 
-        A new job is stored in the same transaction as an enqueue would store it; if its unique key is taken, that one
-        is not applied. With a `step` that no longer counts nothing is applied and the answer is empty.
+        New jobs are stored in the same transaction; a review whose new job's unique key is taken is not applied. If
+        `step` can no longer be applied, nothing is, and the result is empty.
         """
 
     async def start_bulk(self, run: BulkRun, event: AuditEvent) -> None: ...
@@ -186,7 +186,7 @@ class DeadLetterStore(Protocol):
     async def bulk_run(self, run_id: UUID) -> BulkRun | None: ...
 
     async def bulk_runs(self, *, running: bool = False, tenant: str | None = None, limit: int = 50) -> list[BulkRun]:
-        """The newest first; `running`: only those, the oldest first; `tenant`: only those on its dead letters alone."""
+        """Newest first; `running`: only running ones, oldest first; `tenant`: only runs limited to that tenant."""
 
     async def stop_bulk(self, run_id: UUID, *, now: datetime | None = None) -> bool:
         """False if it was not running."""
@@ -194,8 +194,8 @@ class DeadLetterStore(Protocol):
     async def resolve_reprocessed(
         self, limit: int, *, new_job_id: UUID | None = None, now: datetime | None = None
     ) -> int:
-        """Take up to `limit` that are reprocessing, and whose new job has ended or is gone, where core.review says.
+        """Resolves or reopens, as core.review says, up to `limit` dead letters whose new job has ended or was deleted.
 
-        With `new_job_id` only the one that this job stands for. Returns how many. One that is to be reviewed again
-        has no new job any more.
+        With `new_job_id`, only the dead letter that this job replaces. Returns how many. A reopened dead letter no
+        longer has a `new_job_id`.
         """

@@ -1,4 +1,4 @@
-"""The contract of events: they are derived from rows that are stored anyway, so nothing more is written for them."""
+"""The contract of events, which are derived from rows that are stored anyway: nothing is written for them."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ class JobChange(msgspec.Struct, frozen=True):
 
 
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept for a while of a job that retention has deleted."""
+    """What is kept for a while about a job that retention has deleted."""
 
     job_id: UUID
     kind: str
@@ -27,14 +27,14 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str
     stale_at: datetime | None = None  # when it was marked stale before
     deleted_at: datetime
-    notified_at: datetime
+    sent_at: datetime
 
 
 class JobChanges(msgspec.Struct, frozen=True):
     """What changed; `until` is the `since` of the next call, `more` says that the limit was reached.
 
-    It reaches back by the age of the oldest transaction that may still commit something earlier, so the same change
-    comes again: the caller removes duplicates.
+    `until` lies back by the age of the oldest open transaction, which may still commit earlier changes, so a change may
+    be returned more than once: the caller removes duplicates.
     """
 
     changes: list[JobChange]
@@ -45,7 +45,7 @@ class JobChanges(msgspec.Struct, frozen=True):
 
 class EventStore(Protocol):
     async def listen(self, listener_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> None:
-        """Register a listener for `ttl`, or extend it; workers learn of it with their heartbeat."""
+        """Registers a listener for `ttl`, or extends it; workers read it with their heartbeat."""
 
     async def unlisten(self, listener_id: UUID) -> None: ...
 
@@ -53,10 +53,10 @@ class EventStore(Protocol):
         """Whether any listener is registered now."""
 
     async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
-        """Those of `job_ids` that exist, each with all that events are made from, of one snapshot."""
+        """The jobs that exist, each with everything that events are derived from, in one snapshot."""
 
     async def changes_since(self, since: datetime | None, limit: int) -> JobChanges:
-        """Jobs enqueued, claimed, reported on, ended, posted about or deleted since then; None: since now."""
+        """Jobs of which anything changed since `since` (None: now): state, progress, webhook posts, deletion."""
 
     async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
-        """Those of `job_ids` that were deleted and announced lately."""
+        """Tombstones of the jobs that were deleted lately and whose notice was sent."""

@@ -12,7 +12,7 @@ from dutiful.payload.sql_rules import PayloadRule
 
 
 def unknown_dependency(job_id: UUID) -> UsageError:
-    """The same answer for a job of another tenant as for none."""
+    """The same error for another tenant's job as for a job that does not exist."""
     return UsageError(f"depends_on: there is no job {public(job_id)}; it never existed, or retention has deleted it")
 
 
@@ -20,17 +20,17 @@ class JobStore(Protocol):
     async def insert(
         self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
     ) -> list[Inserted]:
-        """Store all of `jobs` in one transaction, or none; an id that is there already is left as it is.
+        """Stores all of `jobs` in one transaction, or none; a job whose id exists is not changed.
 
-        `hint`: let the commit notify other processes, where the database can.
+        `hint`: the commit notifies other processes, where the database can.
         """
 
     async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
-        """The same inside the transaction that is open on the user's own async `connection`."""
+        """The same in the open transaction of the user's own async `connection`."""
 
     def insert_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
         """The same for the user's own blocking connection or session."""
 
     async def put_payload_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
-        """By kind, the rules for jobs that come by SQL; None: it has none any more. Where none can come so, this is
-        nothing to do."""
+        """Stores the payload rules of kinds, for jobs enqueued by SQL; None deletes them. Does nothing where SQL cannot
+        enqueue."""

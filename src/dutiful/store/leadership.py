@@ -1,4 +1,4 @@
-"""The contract of leadership: one process at a time runs the maintenance services, and sees what is due."""
+"""The contract of leadership: one process at a time leads, runs the maintenance services, and learns what is due."""
 
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What there is to do for the services, in one cheap look."""
+    """What is due for the maintenance services; cheap to read."""
 
     leading: bool
     now: datetime
@@ -16,15 +16,15 @@ class Survey(msgspec.Struct, frozen=True):
     next_fire_at: datetime | None = None  # of the first schedule
     expired: bool = False
     blocked: bool = False
-    next_post_at: datetime | None = None  # of the first webhook that waits
-    reviewing: bool = False  # a bulk run goes on, or a dead letter is reprocessing
+    next_post_at: datetime | None = None  # of the first pending webhook post
+    reviewing: bool = False  # a bulk run is running, or a dead letter is reprocessing
     unsealed: bool = False  # audit events wait for their seal
 
 
 class LeadershipStore(Protocol):
-    """Correct when two processes believe that they lead: election saves work, safety does not rest on it."""
+    """An election saves work; correctness does not depend on it, because two processes may lead at once."""
 
     async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
-        """Acquire or renew the leadership if it is free or held by `worker_id`, and report what is due."""
+        """Acquires or renews the leadership if it is free or held by `worker_id`, and returns what is due."""
 
     async def resign(self, worker_id: UUID) -> None: ...

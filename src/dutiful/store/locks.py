@@ -1,4 +1,4 @@
-"""The contract of named locks: one holder in the whole fleet, who waits his turn and frees it on every way out."""
+"""The contract of named locks: one holder per fleet; waiters queue, and a lock is freed with its holder."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -9,11 +9,11 @@ import msgspec
 
 from dutiful.core.errors import ClaimLost
 from dutiful.core.ids import public
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 
 
 class LockName(msgspec.Struct, frozen=True):
-    """The number 7 and the text "7" are two keys."""
+    """The number 7 and the text "7" are different keys."""
 
     namespace: str
     key: int | str
@@ -23,49 +23,49 @@ class LockName(msgspec.Struct, frozen=True):
 
 
 class LockSession(Protocol):
-    """A connection of its own: the database frees what it holds when it ends, however it ends.
+    """A connection of its own: the database frees its locks when it ends, for whatever reason.
 
-    Not for two calls at once. Locks are counted, so each acquire needs its release; callers that share a session make
-    sure that two of them do not hold one name through it.
+    Calls must not overlap. Locks are counted, so each acquire needs its release; callers that share a session must not
+    hold the same name at once.
     """
 
     async def acquire(self, name: LockName, patience: float) -> bool:
-        """Wait in the queue for up to `patience` seconds; True if it was acquired."""
+        """Waits in the queue for up to `patience` seconds; True if it was acquired."""
 
     async def release(self, name: LockName) -> None: ...
 
     async def close(self) -> None:
-        """End the session and so free all that it holds; never raises."""
+        """Ends the session, which frees its locks; never raises."""
 
 
 class LockMode(StrEnum):
-    """How a worker keeps locks; all workers of a fleet must use one mode, because the two do not exclude each other."""
+    """How a worker keeps locks; a fleet must use one mode, because locks of two modes do not exclude each other."""
 
     SESSIONS = "sessions"
     ROWS = "rows"
 
 
-def lock_refused(token: Token, name: LockName) -> ClaimLost:
+def lock_refused(token: ClaimToken, name: LockName) -> ClaimLost:
     return ClaimLost(
-        f"job {public(token.job_id)} is no longer ours, so it cannot have the lock {name}: "
+        f"the claim of job {public(token.job_id)} is lost, so it cannot have the lock {name}: "
         "another worker runs the job again"
     )
 
 
 class LockStore(Protocol):
     async def mode(self) -> LockMode:
-        """Whether lock_session gives sessions; the answer is the same for as long as the store is open."""
+        """Whether `session` returns sessions; does not change while the store is open."""
 
     async def session(self, lost: Callable[[], None]) -> LockSession | None:
-        """A new session, `lost` being called on the event loop if it ends by itself; None: use try_lock instead."""
+        """A new session; `lost` is called on the event loop if it ends by itself. None in mode ROWS."""
 
-    async def try_acquire(self, token: Token, name: LockName, *, now: datetime | None = None) -> bool:
-        """Take the lock if it is free and our turn, else join the queue. Ask again until True.
+    async def try_acquire(self, token: ClaimToken, name: LockName, *, now: datetime | None = None) -> bool:
+        """Takes the lock if it is free and it is this claim's turn, else joins the queue. Call it again until True.
 
-        It is held, and a place in the queue kept, for as long as the claim's lease: a killed worker frees both.
-        A lease that was over when its lock went to another cannot be renewed: that claim is lost with the lock.
+        The lock, or the position in the queue, is kept as long as the claim's lease, so a killed worker frees both.
+        A claim whose expired lock another claim has taken is lost, too: its lease cannot be renewed.
         Raises ClaimLost if the claim is no longer held.
         """
 
-    async def free(self, token: Token, name: LockName) -> None:
-        """Free the lock, or leave the queue."""
+    async def free(self, token: ClaimToken, name: LockName) -> None:
+        """Frees the lock, or leaves the queue."""

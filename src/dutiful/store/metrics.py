@@ -1,7 +1,7 @@
 """The contract of metrics: workers count in memory and write a few times a minute, never per job.
 
-A worker adds what is new since its last turn. A maintenance service folds these rows of all workers into minutes,
-hours and totals that only grow. All are whole numbers, so the order of addition does not matter.
+Each write of a worker, a turn, adds what it has counted since the last one. A maintenance service folds these rows into
+minutes, hours and totals that only grow. All are integers, so the order of addition does not matter.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class AttemptStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome_of(change: Change) -> str:
-    """The outcome as the counters name it: a final state, or what became of the attempt."""
+    """The outcome as the counters name it: a final state, or why the job runs again."""
     if change.outcome == "lost":
         return "lost"  # also when it was the last crash allowed, because the attempt was lost
     if change.to.final:
@@ -48,10 +48,10 @@ def outcome_of(change: Change) -> str:
     return "retried" if change.outcome in ("failed", "timed_out") else change.outcome
 
 
-def summed(tallies: Iterable[AttemptStats]) -> list[AttemptStats]:
+def summed(stats: Iterable[AttemptStats]) -> list[AttemptStats]:
     """One sum for each kind and outcome, in their order."""
     sums: dict[tuple[str, str], tuple[Sketch, Sketch, list[int]]] = {}
-    for one in tallies:
+    for one in stats:
         key = one.kind, one.outcome
         known = sums.get(key)
         if known is None:
@@ -81,7 +81,7 @@ def summed(tallies: Iterable[AttemptStats]) -> list[AttemptStats]:
 
 
 class CountedAttempts(NamedTuple):
-    """By kind and outcome."""
+    """Recent and total counts, by kind and outcome."""
 
     lately: list[AttemptStats]
     ever: list[AttemptStats]
@@ -90,14 +90,14 @@ class CountedAttempts(NamedTuple):
 def added_up(rows: Iterable[tuple[bool, bool, AttemptStats]]) -> CountedAttempts:
     """Sums of rows that are flagged as recent, as part of the totals, or both; those that are both are summed once."""
     lately, ever, both = list[AttemptStats](), list[AttemptStats](), list[AttemptStats]()
-    for of_lately, of_ever, tally in rows:
-        (both if of_lately and of_ever else lately if of_lately else ever).append(tally)
+    for of_lately, of_ever, stats in rows:
+        (both if of_lately and of_ever else lately if of_lately else ever).append(stats)
     fresh = summed(both)
     return CountedAttempts(lately=summed([*lately, *fresh]), ever=summed([*ever, *fresh]))
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs of one kind stand in one place of one queue."""
+    """The number of jobs of one kind in one queue and state."""
 
     queue: str
     kind: str
@@ -120,33 +120,33 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 
 class MetricStore(Protocol):
     async def add(
-        self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats], *, now: datetime | None = None
+        self, worker_id: UUID, turn: int, stats: Sequence[AttemptStats], *, now: datetime | None = None
     ) -> None:
-        """Add what a worker has counted since its last turn; turns come in order, and a repeated one changes nothing.
+        """Adds what a worker has counted since its last turn; turns come in order, and a repeated one changes nothing.
 
-        A caller that lost the reply repeats the turn unchanged, and counts what is new for the next one.
+        A caller that got no reply repeats the turn unchanged; what it has counted since belongs to the next one.
         """
 
-    async def fold(self, keep: timedelta, *, now: datetime | None = None) -> bool:
-        """Fold the rows of workers into minutes, hours and totals, in bounded steps, and delete hours older than
+    async def roll_up(self, keep: timedelta, *, now: datetime | None = None) -> bool:
+        """Folds the rows of workers into minutes, hours and totals, in bounded steps, and deletes hours older than
         `keep`; returns whether there may be more.
 
         Rows from a clock that was ahead count as of now.
         """
 
     async def recent(self, since: timedelta, *, now: datetime | None = None) -> list[AttemptStats]:
-        """By kind and outcome, what was counted within this time, and the rest of the minute that it began in; if it
-        is longer than FINE, of the hour."""
+        """What was counted within this time, by kind and outcome; from the start of the minute in which it began, or of
+        the hour if it is longer than FINE."""
 
     async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
         """`recent` and `totals` of one snapshot, at little more than the cost of one of them."""
 
     async def totals(self) -> list[AttemptStats]:
-        """By kind and outcome, everything ever counted; these only grow."""
+        """Everything ever counted, by kind and outcome; these only grow."""
 
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         """How many jobs wait or run, by queue, kind and place, at a cost that does not grow with them: beyond 10,000
         in a place (5,000 of a tenant), or 20,000 that run, it may be an estimate, and says between which bounds."""
 
     async def gauges(self, stuck_after: timedelta, *, now: datetime | None = None) -> Gauges:
-        """Of all tenants, at a cost that does not grow with their jobs; `stuck_after` is how long a job may run."""
+        """Gauges over all tenants, at a bounded cost; `stuck_after` is how long a job may run."""

@@ -1,4 +1,4 @@
-"""The contract by which a running job's phases and progress are kept. Only the holder of a claim may write them."""
+"""The contract of phases and progress of running jobs. Only the holder of a claim may write them."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,8 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.job import PhaseRecord
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import PhaseRecord, PhaseState
 
 
 class PhaseMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,11 +20,11 @@ class PhaseMark(msgspec.Struct, frozen=True, kw_only=True):
     state: PhaseState
     result: str | None = None
     error: str | None = None
-    anew: bool = False  # forget every phase of this job first: a retry that starts over
+    anew: bool = False  # deletes all phases of this job first: a retry that starts over
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job has come, whole: each report takes the place of the one before. JSON fields hold text."""
+class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole progress of a job: each report replaces the previous one. JSON fields hold text."""
 
     job_id: UUID
     claim_id: int
@@ -38,9 +37,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProgressStore(Protocol):
     async def report(
-        self, reports: Sequence[Report], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
+        self, reports: Sequence[ProgressReport], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
     ) -> frozenset[int]:
-        """Write them in one transaction, marks in their order; returns the claims not held, for which nothing was."""
+        """Writes marks in order, and reports, in one transaction; returns claims not held, which are skipped."""
 
     async def phases(self, job_id: UUID) -> list[PhaseRecord]:
-        """Those that have begun or were cancelled before they could, by position."""
+        """The phases that have begun, or were cancelled before they began, by position."""

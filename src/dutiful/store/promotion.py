@@ -1,4 +1,4 @@
-"""The contract of promotion: jobs that wait for their time or behind a gate become ready."""
+"""The contract of promotion: scheduled jobs that are due and blocked jobs whose gate has opened become ready."""
 
 from datetime import datetime
 from typing import Protocol
@@ -18,10 +18,10 @@ class PromotionStore(Protocol):
     async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion: ...
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        """Re-check all gates: move what may run out of `blocked`, and what may not into it.
+        """Checks all gates again: unblocks jobs that may run, and blocks ready jobs that may not.
 
-        What waits for a pause or a breaker keeps its seq; what has become due meanwhile gets one.
+        Jobs blocked by a pause or a breaker keep their seq; those that have become due meanwhile get one.
         """
 
-    async def admit_probes(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        """Of a sweep only what never takes long: unblock jobs whose kind is not paused any more, and admit probes."""
+    async def unblock(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        """The fast part of a sweep: unblocks jobs whose kind is no longer paused, and admits probes."""

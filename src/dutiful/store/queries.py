@@ -1,4 +1,4 @@
-"""The contract of what people and the client read."""
+"""The contract of queries by operators and clients."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -23,11 +23,11 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts by state; those of final states are over `since` only, so that history never slows it.
+    """Counts by state; those of final states cover only the time since `since`, so that history does not slow them.
 
-    Exact up to 10,000 in a place, and of 10,000 that ended; beyond that, those that live are estimated, and those that
-    ended are what workers have counted, which comes a few seconds late. Of a tenant, those that ended are sought among
-    its newest 5,000 jobs. Dead letters are those that wait for review, 100,000 at most.
+    Exact up to 10,000 jobs in a live state, and 10,000 finished ones. Beyond that, live jobs are estimated; finished
+    ones are those that workers have counted, a few seconds late. For a tenant, finished jobs are counted among its
+    newest 5,000 jobs. Dead letters are those that wait for review, 100,000 at most.
     """
 
     live: dict[str, int]
@@ -37,14 +37,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     workers: int
     estimated: bool = False  # some of the counts are estimates
-    queues: list[QueueRecord] = []  # as they were at the same look
+    queues: list[QueueRecord] = []  # of the same snapshot
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list, newest first; `before` is the cursor that the page before gave.
+    """Which jobs to list, newest first; `before` is the previous page's cursor.
 
-    Times are those of the id, which is made when the job is asked for. `subject` matches jobs whose subject has all
-    these fields; `text` is looked for in payload, subject and errors, without regard to case.
+    Times are those of the id, which is made at the enqueue. `subject` matches jobs whose subject has all these fields;
+    `text` is searched for in payload, subject and errors, ignoring case.
     """
 
     state: State | None = None
@@ -63,12 +63,12 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Some jobs, newest first. A page may hold fewer than asked for, even none, and not be the last: what no index
-    serves is looked through in bounded stretches of time."""
+    """Some jobs, newest first. A page may have fewer jobs than requested, even none, and not be the last: filters
+    without an index search a bounded stretch of time."""
 
     jobs: list[JobRecord]
     next: UUID | None = None  # the cursor of the next page; None: this was the last
-    searched_since: datetime | None = None  # how far back this page has looked; None: to the very beginning
+    searched_since: datetime | None = None  # how far back this page has searched; None: to the very beginning
 
     def __iter__(self) -> Iterator[JobRecord]:
         return iter(self.jobs)
@@ -81,12 +81,12 @@ class JobPage(msgspec.Struct, frozen=True):
 
 
 class QueryStore(Protocol):
-    """What people and the client read."""
+    """Queries by operators and clients."""
 
     async def job(self, job_id: UUID) -> JobRecord | None: ...
 
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
-        """Those of `job_ids` that are final; cheap enough to ask again and again."""
+        """Those of `job_ids` that are final; cheap enough to be polled."""
 
     async def jobs(self, filter: JobFilter) -> JobPage: ...
 
@@ -95,15 +95,15 @@ class QueryStore(Protocol):
     async def dependencies(self, job_id: UUID) -> list[JobRecord]: ...
 
     async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
-        """Those that have jobs or are paused; of a tenant, those where it has some."""
+        """Queues that have jobs or are paused; with `tenant`, those with jobs of the tenant."""
 
     async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats: ...
 
     async def clock(self, *, now: datetime | None = None) -> datetime:
-        """The time by which it decides; people's machines may have another."""
+        """The store's time, which may differ from that of this machine."""
 
     async def check_places(self) -> list[str]:
-        """Every violation of the storage invariants, as a sentence; empty when there is none."""
+        """Every violation of the storage invariants, as a sentence; empty if there is none."""
 
     async def health(self) -> dict[str, Any]:
-        """Facts for `doctor`: versions, sizes, settings, and what to worry about."""
+        """Facts for `doctor`: versions, sizes, settings, and problems."""

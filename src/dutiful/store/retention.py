@@ -1,4 +1,4 @@
-"""The contract of retention: finished jobs are marked stale, deleted, and announced."""
+"""The contract of retention: finished jobs are marked stale and deleted, with a notice of each."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -43,38 +43,40 @@ class RetentionStore(Protocol):
         stale_only: bool = False,
         now: datetime | None = None,
     ) -> Deleted:
-        """Delete up to `limit` finished jobs with all that belongs to them; open dead letters and webhook posts stay.
+        """Deletes up to `limit` finished jobs with all that belongs to them; open dead letters and webhook posts stay.
 
-        `stale_only`: only jobs that are stale and announced.
+        `stale_only`: only jobs that are stale, and whose notice of that is sent.
         """
 
     async def delete_leftovers(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
-        """Delete what belongs to no job: expired unique keys, old tombstones, rows of dead workers, ended webhook posts
-        and bulk runs, closed dead letters, and breakers that no kind declares and that block nothing; returns whether
-        there may be more."""
+        """Deletes old rows beside jobs, also of jobs that are kept: expired unique keys, tombstones, dead workers,
+        ended webhook posts and bulk runs, closed dead letters, breakers that no kind declares and that block nothing.
+
+        Returns whether there may be more.
+        """
 
     async def mark_stale(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, notified: bool, now: datetime | None = None
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, sent: bool, now: datetime | None = None
     ) -> RetentionStep:
-        """Mark up to `limit` finished jobs stale; `notified`: no callback has to run before the event is published."""
+        """Marks up to `limit` finished jobs stale; `sent`: no callback has to run, so their notices count as sent."""
 
-    async def delete_announced(
+    async def delete_with_tombstones(
         self,
         older_than: timedelta,
         limit: int,
         cursor: UUID | None,
         *,
         stale_only: bool,
-        notified: bool,
+        sent: bool,
         now: datetime | None = None,
     ) -> RetentionStep:
-        """Delete as `delete` does, but leave a tombstone for each job and return the jobs.
+        """Deletes as `delete` does, but leaves a tombstone for each job and returns the jobs.
 
-        `stale_only`: only jobs that are stale and announced.
+        `stale_only`: only jobs that are stale, and whose notice of that is sent.
         """
 
     async def unsent(self, limit: int) -> list[RetentionNotice]:
-        """Stale marks, then tombstones, whose callbacks have not run yet; the oldest first."""
+        """Stale marks, then tombstones, whose notices are unsent; the oldest first."""
 
     async def mark_sent(self, stale: Sequence[UUID], deleted: Sequence[UUID], *, now: datetime | None = None) -> None:
-        """Their callbacks have run: from now on the events are published."""
+        """Records that their callbacks have run, so that their events are published."""

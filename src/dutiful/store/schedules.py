@@ -1,4 +1,4 @@
-"""The contract of schedules: what is enqueued again and again, and when."""
+"""The contract of schedules: jobs that are enqueued by a cron expression or an interval."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from dutiful.core.job import NewJob
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A cron schedule as stored; `spec` and `job` are JSON objects that core.cron and the client understand."""
+    """A stored schedule; core.cron reads its expression, the client its job, a JSON object."""
 
     name: str
     kind: str
@@ -26,7 +26,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fired(msgspec.Struct, frozen=True):
-    """One firing of a schedule: a compare-and-set of its next_at, together with the jobs."""
+    """One firing of a schedule: its jobs, and a compare-and-set of its next_at."""
 
     name: str
     expected: datetime
@@ -39,14 +39,14 @@ class ScheduleStore(Protocol):
     """Each call is correct when two processes make it at once."""
 
     async def put(self, schedules: Sequence[ScheduleRecord]) -> None:
-        """Store what the code declares; `next_at` of a known, unchanged schedule is kept."""
+        """Stores the schedules that the code declares; an unchanged schedule keeps its `next_at`."""
 
     async def fire(self, fired: Fired, *, now: datetime | None = None) -> bool:
-        """Enqueue a schedule's jobs and move its next_at on, or do nothing if another process has."""
+        """Enqueues a schedule's jobs and advances its next_at; does nothing if another process has."""
 
     async def all(self) -> list[ScheduleRecord]: ...
 
     async def enable(self, name: str, enabled: bool) -> bool: ...
 
     async def remove(self, name: str) -> bool:
-        """False: there is none of that name."""
+        """False if there is none of that name."""

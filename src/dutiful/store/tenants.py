@@ -1,4 +1,4 @@
-"""The contract of a store whose database keeps tenants apart by itself."""
+"""The contract of a store whose database itself isolates tenants."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -7,7 +7,7 @@ import msgspec
 
 
 class TenantMember(msgspec.Struct, frozen=True):
-    """A role of the database in one of the groups application, worker and member; only members are bound to tenants."""
+    """A database role in one of the groups application, worker and member; only members are bound to tenants."""
 
     role: str
     group: str
@@ -17,28 +17,28 @@ class TenantMember(msgspec.Struct, frozen=True):
 class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
     role: str  # of this connection
-    guarded: Sequence[str]  # tables
+    isolated: Sequence[str]  # tables under row-level security
     members: Sequence[TenantMember]
 
 
 @runtime_checkable
 class TenantStore(Protocol):
     def sql(self) -> str:
-        """What enable_tenants does, as a script for a DBA."""
+        """What `enable` does, as a script for a DBA."""
 
     async def enable(self) -> None:
-        """Guard every table, or do so again. Other processes learn of it when they open their stores anew."""
+        """Isolates tenants in every table; can be repeated. Other processes notice when they reopen their stores."""
 
     async def disable(self) -> None:
-        """Take the guard away, and members' rights with it."""
+        """Ends the isolation, and removes all rights of members."""
 
     async def refresh(self) -> None:
-        """Read again whether tenants are on, because that may have changed since the store was opened."""
+        """Reads again whether tenants are on, because that may have changed since the store was opened."""
 
     async def bind(self, role: str, tenant: str) -> bool:
-        """Let a login role see a tenant; False if it could before."""
+        """Lets a login role see a tenant; False if it could before."""
 
     async def unbind(self, role: str, tenant: str | None = None) -> list[str]:
-        """From one tenant, or from all; returns those that it was bound to."""
+        """Unbinds a role from one tenant, or from all; returns those that it was bound to."""
 
     async def status(self) -> TenantStatus: ...

@@ -15,7 +15,7 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
     """A token without its secret, of which only a hash is stored."""
 
     id: UUID
-    name: str  # who or what uses it: the principal of what is done with it
+    name: str  # who or what uses it: the principal in the audit trail
     role: Role
     tenant: str | None = None
     created_at: datetime
@@ -29,7 +29,7 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hash_of(secret: str) -> str:
-    """What is stored of a token's secret; a plain hash is enough because the secret has 256 random bits."""
+    """The hash that is stored instead of a token's secret; it needs no salt, because the secret has 256 random bits."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
@@ -37,13 +37,13 @@ class TokenStore(Protocol):
     async def put(self, token: ApiToken, hash: str) -> None: ...
 
     async def find(self, hash: str) -> ApiToken | None:
-        """Valid or not; None if there never was one."""
+        """The token with this hash, valid or not; None if there never was one."""
 
     async def all(self) -> list[ApiToken]:
-        """The newest first."""
+        """All tokens, newest first."""
 
     async def revoke(self, token_id: UUID, *, now: datetime | None = None) -> bool:
-        """False if there is none, or it was revoked before."""
+        """Revokes a token; False if there is none, or it was revoked before."""
 
     async def touch(self, token_ids: Sequence[UUID], *, now: datetime | None = None) -> None:
-        """They have been used."""
+        """Records that these tokens were used now."""

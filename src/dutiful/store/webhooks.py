@@ -1,5 +1,5 @@
-"""The contract of the webhook outbox: what is to be posted is written in the transaction that makes a job final, or
-changes an alert."""
+"""The contract of the webhook outbox: posts are written in the transaction that makes a job final or changes an
+alert."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -32,30 +32,30 @@ class WebhookRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookPost(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to one endpoint; it outlives its job. `id` is the same for every attempt."""
+    """One message to one endpoint; it is kept when its job is deleted. `id` is the same for every attempt."""
 
     id: UUID
-    job_id: UUID | None  # none: it is about an alert
-    webhook: str | None  # the endpoint's name; none: the job named its own URL
+    job_id: UUID | None  # None: it is about an alert
+    webhook: str | None  # the endpoint's name; None: the job has its own URL
     url: str
     event: str  # "job.completed", "alert.firing", …
     data: dict[str, Any]  # the message: the job as it was when it ended
     state: PostState
-    attempts: int  # the one under way included
+    attempts: int  # including the one under way
     created_at: datetime
     next_at: datetime | None = None
     ended_at: datetime | None = None
     updated_at: datetime
-    status: int | None = None  # of the last answer
-    error: str | None = None  # what was wrong with it
+    status: int | None = None  # of the last response
+    error: str | None = None  # of the last attempt
     tenant: str | None = None
 
 
 class PostResult(msgspec.Struct, frozen=True):
-    """What came of one attempt to post; PENDING means: again after `delay`."""
+    """The result of one attempt to post; PENDING: it is tried again after `delay`."""
 
     id: UUID
-    attempts: int  # as it was when it was taken: proof that no other process has taken it since
+    attempts: int  # as in the post that was taken; differs if another process has taken it since
     state: PostState
     delay: timedelta | None = None
     status: int | None = None
@@ -64,9 +64,9 @@ class PostResult(msgspec.Struct, frozen=True):
 
 class WebhookStore(Protocol):
     async def put(self, webhooks: Sequence[WebhookRecord]) -> None:
-        """Store what the code declares; one that is disabled stays so unless its URL is another now.
+        """Stores the webhooks that the code declares; a disabled one stays disabled unless its URL has changed.
 
-        What is not among them stays too, for another version or app may have declared it: see remove_webhook.
+        Keeps others, because another app or version may declare them; `remove` deletes one.
         """
 
     async def take(
@@ -79,31 +79,31 @@ class WebhookStore(Protocol):
         retries: int | None = None,
         now: datetime | None = None,
     ) -> list[WebhookPost]:
-        """Take up to `limit` that are due, the longest due first; no other process gets them for `hold`.
+        """Takes up to `limit` due posts, the longest due first; no other process gets them for `hold`.
 
-        Those whose URL, with a slash at its end, begins with one of `avoid` are passed over: their receiver has enough
-        to do. With `names`, only posts of these endpoints and of jobs' own URLs are taken. At most `retries` of them
-        have been tried before.
+        Skips posts whose URL, with a slash at its end, begins with one of `avoid`, because their receivers are busy.
+        With `names`, takes only posts of these endpoints and of jobs' own URLs. At most `retries` of them have been
+        tried before.
         """
 
     async def settle(self, result: PostResult, *, now: datetime | None = None) -> bool:
-        """Write what came of it; False if it is gone or another process has taken it since."""
+        """Stores the result; False if the post is gone or another process has taken it since."""
 
     async def disable(self, name: str, reason: str, *, url: str | None = None, now: datetime | None = None) -> bool:
-        """Send nothing more to it and give up the posts that wait; False if it was disabled already.
+        """Disables an endpoint and gives up its pending posts; False if it was disabled already.
 
-        With `url`, only while that is where it leads: what an old place says is not said of the new one.
+        With `url`, only if its URL is unchanged: a response of the old URL says nothing about the new one.
         """
 
     async def enable(self, name: str) -> bool: ...
 
     async def remove(self, name: str, *, now: datetime | None = None) -> bool:
-        """Forget an endpoint that no code declares any more, and give up what waits for it; False if there is none."""
+        """Deletes an endpoint that code no longer declares, and gives up its pending posts; False if there is none."""
 
     async def redeliver(self, post_id: UUID, *, now: datetime | None = None) -> bool:
-        """Make one that has ended due now, with its attempts counted anew; False if there is none.
+        """Makes an ended post due now, its attempts counted from 0; False if there is none.
 
-        One of an endpoint goes to where that leads now.
+        Posts to the endpoint's current URL.
         """
 
     async def all(self) -> list[WebhookRecord]: ...
@@ -111,4 +111,4 @@ class WebhookStore(Protocol):
     async def posts(
         self, *, job_id: UUID | None = None, state: PostState | None = None, limit: int = 50
     ) -> list[WebhookPost]:
-        """Newest first."""
+        """Posts, newest first."""

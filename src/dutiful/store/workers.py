@@ -1,4 +1,4 @@
-"""The contract of the list of workers."""
+"""The contract of worker records: which workers live, and what their lanes do."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,7 +15,7 @@ class Process(StrEnum):
 
     UNSEEN = "unseen"
     RUNS = "runs"
-    STOPPED = "stopped"  # by a signal or a debugger: it does nothing, and may go on at any time
+    STOPPED = "stopped"  # by a signal or a debugger: it does nothing, and may continue at any time
     ENDED = "ended"
 
 
@@ -45,7 +45,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_at: datetime
     seen_at: datetime
-    alive: bool = True  # its process is there; or, where that cannot be seen, its heartbeat is recent
+    alive: bool = True  # its process exists or, if that is unseen, its heartbeat is recent
     process: Process = Process.UNSEEN
     leading: bool = False
     lanes: dict[str, LaneRecord]
@@ -54,10 +54,10 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerStore(Protocol):
-    """Worker processes sign on with their first heartbeat and off when they end."""
+    """A worker is recorded with its first heartbeat, and removed when it ends."""
 
     async def heartbeat(self, worker: WorkerRecord, ttl: timedelta, *, now: datetime | None = None) -> None:
-        """Record that the worker is alive, for `ttl`."""
+        """Records that the worker is alive, for `ttl`."""
 
     async def remove(self, worker_id: UUID) -> None: ...
 

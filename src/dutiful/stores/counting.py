@@ -1,4 +1,4 @@
-"""What counts of jobs come to, for every store: by queue, by state, and of those that have ended."""
+"""Sums counts of jobs for every store: by queue, by state, and of finished jobs."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,17 +14,17 @@ from dutiful.store.metrics import Depth
 from dutiful.store.queries import QueueRecord
 
 EXACT = 10_000
-"""So many in one place are counted one by one."""
+"""Up to this many jobs of a state are counted exactly."""
 LOOKED_UP = 5_000
-"""So many of a tenant's jobs are looked up to see which have ended."""
+"""How many of a tenant's newest jobs are read to count the finished ones."""
 RUNNING = 20_000
-"""So many that run are looked up one by one."""
+"""Up to this many running jobs are counted exactly."""
 
 Sort = tuple[str, str]  # queue and kind
 
 
 def depths_of(state: State, views: Iterable[View[Sort]], *, everywhere: bool = False) -> list[Depth]:
-    """Depths from samples of the queue levels of one place, or of the whole place (`everywhere`)."""
+    """Depths from samples of the queue levels of one state, or of all its jobs (`everywhere`)."""
     by_queue: dict[str, list[View[Sort]]] = {}
     sorts: dict[Sort, None] = {}
     for view in views:
@@ -41,14 +41,14 @@ def depths_of(state: State, views: Iterable[View[Sort]], *, everywhere: bool = F
 
 
 def counted(rows: Iterable[tuple[str, str, int]]) -> View[Sort]:
-    """Of queue, kind and how many: there was no need to guess."""
+    """A view of exact counts; each row is a queue, a kind and a count."""
     return View({(queue, kind): Share(count, 0.0, count) for queue, kind, count in rows})
 
 
 def by_queue(
     depths: Iterable[Depth], oldest: Mapping[str, datetime], paused: Collection[str], *, empty: bool
 ) -> list[QueueRecord]:
-    """`empty`: those that are paused and have no jobs, too."""
+    """One record per queue; `empty` includes paused queues without jobs."""
     found: dict[str, list[Depth]] = {name: [] for name in paused} if empty else {}
     for depth in depths:
         found.setdefault(depth.queue, []).append(depth)
@@ -72,7 +72,7 @@ def by_state(depths: Iterable[Depth]) -> dict[str, int]:
 
 
 def dead_letter_counts(rows: Sequence[tuple[str, str, str, int, datetime]]) -> DeadLetterCounts:
-    """Of status, kind, error class, how many, and since when: sums for each of the first three."""
+    """Sums by status, kind and error class; rows end with a count and the time of the oldest."""
     by_status, by_kind, by_class = Counter[str](), Counter[str](), Counter[str]()
     for status, kind, error_class, count, _ in rows:
         by_status[status] += count
@@ -88,5 +88,5 @@ def dead_letter_counts(rows: Sequence[tuple[str, str, str, int, datetime]]) -> D
 
 
 def of_many(seen: Mapping[str, int], ended: Mapping[str, int]) -> dict[str, int]:
-    """By final state, how many attempts workers have seen end in it, where that is more than was seen."""
+    """Counts by final state: the attempts that workers have counted in `ended`, or `seen` if that is more."""
     return dict(seen) | {state.value: max(seen.get(state.value, 0), ended.get(state.value, 0)) for state in FINAL}

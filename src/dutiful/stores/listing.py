@@ -1,12 +1,12 @@
-"""How a page of jobs is found; the same for every store, and without I/O: it yields what to look up next.
+"""Finds a page of jobs, the same way for every store and without I/O: a generator yields requests to the store.
 
-Jobs are listed newest first, which is the order of their ids, and every index that serves a list has the ids of each of
-its branches in that order. A stretch is the newest ids of a source's branches, merged; beyond its edge something may be
-missing, so nothing beyond it is used. What the source does not answer for is asked of each id of the stretch. Where
-there are several sources the narrowest is walked: the one whose first stretch goes back furthest.
+Jobs are listed newest first, which is the order of their ids. A branch is a range of an index with its ids in that
+order; a source is a set of branches that contains all wanted jobs. A stretch is the newest ids of a source's branches,
+merged; ids below its edge may be incomplete, so they are not used. Conditions that a source does not fulfil are checked
+for each id of the stretch. Of several sources, the most selective one is walked: its first stretch goes back furthest.
 
-The cursor is an id, and a page looks at every id down to its next one: nothing is left out or listed twice, whatever is
-enqueued or retained meanwhile. A job that changes its state between pages may be listed with either, or not at all.
+The cursor is an id, and a page covers every id down to it: no job is left out or listed twice, whatever is enqueued or
+deleted meanwhile. A job that changes its state between pages may be listed on either, or not at all.
 """
 
 from collections.abc import Generator, Sequence
@@ -23,27 +23,27 @@ from dutiful.core.job import JobRecord
 from dutiful.core.states import State
 from dutiful.store.queries import JobFilter, JobPage
 
-SEARCHED = 5_000  # candidates that one page looks at, unless it was asked for more jobs than half of that
-FIRST = 250  # of them in the first stretch, of all branches together
-_FEWEST = 8  # of a branch in the first stretch
+SEARCHED = 5_000  # candidates that one page reads, unless more than half as many jobs are requested
+FIRST = 250  # candidates in the first stretch, over all branches
+_FEWEST = 8  # candidates of one branch in the first stretch
 _GROWTH = 4
 _LOWEST, _HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
-_UNHAPPY = (State.CANCELLED, State.COMPLETED_WITH_ERRORS, State.FAILED)
+_NOT_COMPLETED = (State.CANCELLED, State.COMPLETED_WITH_ERRORS, State.FAILED)
 
 
 class Index(StrEnum):
-    """What a branch is of."""
+    """The index of a branch."""
 
     JOB = "job"  # all jobs
     KIND_QUEUE = "kind_queue"  # jobs of one kind and queue
     TENANT = "tenant"
     CORRELATION = "correlation"
-    OWN = "own"  # the job that is its own correlation
+    CORRELATION_ROOT = "correlation_root"  # the job that is its own correlation
     SCHEDULED = "scheduled"
     READY = "ready"
     BLOCKED = "blocked"
     RUNNING = "running"
-    UNHAPPY = "unhappy"  # finished in one state other than completed
+    NOT_COMPLETED = "not_completed"  # finished in one state other than completed
     FINISHED = "finished"  # in any state
     TRIED = "tried"  # had an attempt before the running or the final one
 
@@ -55,7 +55,7 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 class KindQueues(msgspec.Struct, frozen=True):
-    """Asks for each (kind, queue) that has jobs; with a queue, for its pair with any kind there is, or is given."""
+    """Asks for the (kind, queue) pairs that have jobs, limited to these kinds or this queue if given."""
 
     kinds: Sequence[str] | None
     queue: str | None
@@ -70,10 +70,10 @@ class Walk(msgspec.Struct, frozen=True):
     each: int
 
 
-class Sift(msgspec.Struct, frozen=True):
-    """Asks which of `ids` are of the state, kinds, queue, tenant, subject, error_class and text that are not None.
+class FilterIds(msgspec.Struct, frozen=True):
+    """Asks which of `ids` match the state, kinds, queue, tenant, subject, error_class and text that are not None.
 
-    They stay in their order.
+    The order of ids is kept.
     """
 
     ids: Sequence[UUID]
@@ -81,17 +81,17 @@ class Sift(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Asks for the jobs with these ids, newest first; those that are gone are left out."""
+    """Asks for the jobs with these ids, newest first; deleted ones are left out."""
 
     ids: Sequence[UUID]
 
 
-Request: TypeAlias = KindQueues | Walk | Sift | Fetch
-Looking: TypeAlias = Generator[Request, Any, JobPage]
+Lookup: TypeAlias = KindQueues | Walk | FilterIds | Fetch
+Listing: TypeAlias = Generator[Lookup, Any, JobPage]
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """Some branches that hold all the wanted jobs between them, and what they do not answer for (None: nothing)."""
+    """Branches that together contain all wanted jobs, and the conditions left to check (None: none)."""
 
     branches: Sequence[Branch]
     rest: JobFilter | None
@@ -99,12 +99,12 @@ class _Source(msgspec.Struct, frozen=True):
 
 class _Stretch(msgspec.Struct, frozen=True):
     ids: list[UUID]
-    edge: UUID | None  # the last id that was looked at; None: there is nothing beyond
-    walked: int = 0  # how many ids that took
+    edge: UUID | None  # the last id that was read; None: there are no more
+    walked: int = 0  # how many ids were read
 
 
-def listing(wanted: JobFilter) -> Looking:
-    """Find the page that `wanted` asks for; send() it the answer to each request."""
+def listing(wanted: JobFilter) -> Listing:
+    """Finds the page that `wanted` describes; the caller sends the answer to each yielded lookup."""
     if wanted.limit < 1:
         raise UsageError(f"limit {wanted.limit} is not a number of jobs: ask for 1 or more")
     if wanted.since is not None and wanted.until is not None and wanted.since > wanted.until:
@@ -118,7 +118,7 @@ def listing(wanted: JobFilter) -> Looking:
         left = max(SEARCHED, 2 * wanted.limit)
         while True:
             left -= stretch.walked
-            found += stretch.ids if source.rest is None else (yield Sift(stretch.ids, source.rest))
+            found += stretch.ids if source.rest is None else (yield FilterIds(stretch.ids, source.rest))
             if len(found) >= wanted.limit or stretch.edge is None or (left <= 0 and source.rest is not None):
                 break
             each = max(each, min(each * _GROWTH, left // len(source.branches)))
@@ -126,7 +126,7 @@ def listing(wanted: JobFilter) -> Looking:
     jobs: list[JobRecord] = (yield Fetch(found[: wanted.limit])) if found else []
     following = found[wanted.limit - 1] if len(found) > wanted.limit else stretch.edge
     return JobPage(
-        # One that has moved on since it was found is left out.
+        # A job that has changed its state since it was found is left out.
         [job for job in jobs if wanted.state is None or job.state is wanted.state],
         following,
         wanted.since if following is None else _time(following),
@@ -134,12 +134,12 @@ def listing(wanted: JobFilter) -> Looking:
 
 
 def needle(text: str) -> str:
-    """`text` as it is spelt within JSON."""
+    """`text` as it appears within JSON."""
     return msgspec.json.encode(text).decode()[1:-1]
 
 
 def _range(wanted: JobFilter) -> tuple[UUID, UUID]:
-    """The ids from the first that may be listed to just beyond the last."""
+    """The range of ids to list: its first, and the one after its last."""
     low = _LOWEST if wanted.since is None else ids.first_from(wanted.since)
     bounds = [_HIGHEST]
     if wanted.before is not None:
@@ -149,8 +149,8 @@ def _range(wanted: JobFilter) -> tuple[UUID, UUID]:
     return low, min(bounds)
 
 
-def _sources(wanted: JobFilter) -> Generator[Request, Any, list[_Source]]:
-    """Every way to find the wanted jobs; none if there can be no such jobs."""
+def _sources(wanted: JobFilter) -> Generator[Lookup, Any, list[_Source]]:
+    """All sources of the wanted jobs; none if there can be no such jobs."""
     kinds = _kinds(wanted)
     if kinds == []:
         return []
@@ -158,27 +158,27 @@ def _sources(wanted: JobFilter) -> Generator[Request, Any, list[_Source]]:
     if wanted.correlation_id is not None:
         branches = [Branch(Index.CORRELATION, wanted.correlation_id)]
         if _is_id(wanted.correlation_id):
-            branches.append(Branch(Index.OWN, wanted.correlation_id))
+            branches.append(Branch(Index.CORRELATION_ROOT, wanted.correlation_id))
         return [_source(branches, asked)]
     found: list[_Source] = []
     if kinds is not None or wanted.queue is not None:
         pairs = [Branch(Index.KIND_QUEUE, kind, queue) for kind, queue in (yield KindQueues(kinds, wanted.queue))]
         if not pairs:
             return []
-        if len(pairs) * _FEWEST <= SEARCHED:  # else it is quicker to look at all jobs, of whatever kind
+        if len(pairs) * _FEWEST <= SEARCHED:  # else it is faster to read the jobs of all kinds
             found.append(_source(pairs, asked, kinds=None, queue=None))
     if wanted.tenant is not None:
         found.append(_source([Branch(Index.TENANT, wanted.tenant)], asked, tenant=None))
     if wanted.state is State.COMPLETED:
         found.append(_source([Branch(Index.FINISHED)], asked))
     elif wanted.state is not None and wanted.state.final:
-        found.append(_source([Branch(Index.UNHAPPY, wanted.state.value)], asked, state=None))
+        found.append(_source([Branch(Index.NOT_COMPLETED, wanted.state.value)], asked, state=None))
     elif wanted.state is not None:
         found.append(_source([Branch(Index(wanted.state.value))], asked, state=None))
     if wanted.error_class is not None and (wanted.state is None or not wanted.state.final):
-        # Most jobs that wait have no error yet; one that has was tried before.
-        unhappy = [Branch(Index.UNHAPPY, state.value) for state in _UNHAPPY if wanted.state is None]
-        found.append(_source([Branch(Index.TRIED), *unhappy], asked))
+        # Few waiting jobs have an error, and only after an attempt.
+        ended = [Branch(Index.NOT_COMPLETED, state.value) for state in _NOT_COMPLETED if wanted.state is None]
+        found.append(_source([Branch(Index.TRIED), *ended], asked))
     return found or [_source([Branch(Index.JOB)], asked)]
 
 
@@ -190,8 +190,8 @@ def _source(branches: Sequence[Branch], asked: JobFilter, **answered: None) -> _
 
 def _narrowest(
     sources: Sequence[_Source], low: UUID, high: UUID, limit: int
-) -> Generator[Request, Any, tuple[_Source, int, _Stretch]]:
-    """The source that goes back furthest with a stretch of the same length, and that stretch."""
+) -> Generator[Lookup, Any, tuple[_Source, int, _Stretch]]:
+    """The source whose stretch of the same length goes back furthest, and that stretch."""
     walked: list[tuple[_Source, int, _Stretch]] = []
     for source in sources:
         # One more than requested shows whether there is a next page.
@@ -203,10 +203,10 @@ def _narrowest(
     return min(walked, key=lambda one: one[2].edge or _LOWEST)
 
 
-def _walk(source: _Source, low: UUID, high: UUID, each: int) -> Generator[Request, Any, _Stretch]:
+def _walk(source: _Source, low: UUID, high: UUID, each: int) -> Generator[Lookup, Any, _Stretch]:
     parts: list[list[UUID]] = yield Walk(source.branches, low, high, each)
     edge = max((part[-1] for part in parts if len(part) == each), default=None)
-    # One that was tried before it ended unhappily stands in two branches.
+    # A failed or cancelled job with earlier attempts is in two branches.
     merged = sorted({one for part in parts for one in part if edge is None or one >= edge}, reverse=True)
     return _Stretch(merged, edge, sum(map(len, parts)))
 

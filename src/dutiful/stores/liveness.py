@@ -1,4 +1,4 @@
-"""What becomes of a worker's process, as far as it can be seen from here."""
+"""Whether a worker's process runs, as far as this process can see it."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ def _boot() -> str:
 
 
 def _pids() -> str:
-    """Which processes we can see: containers may share a host's name, but each has pids of its own."""
+    """The namespace of visible pids: containers may share a host name, but each has its own pids."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -29,12 +29,12 @@ _BOOT, _PIDS = _boot(), _pids()
 
 
 def process_started(pid: int) -> str | None:
-    """A mark of the process that has this pid now, which no other one has, before or after a reboot."""
+    """A mark of the process with this pid, unique across reboots; None if there is no such process."""
     return None if (found := _look(pid)) is None else found[0]
 
 
 def mark_of(host: str, pid: int) -> str | None:
-    """The mark of a worker's process; None if that is not here."""
+    """The mark of a worker's process; None if it is not on this host."""
     return process_started(pid) if host == HOST else None
 
 
@@ -43,7 +43,7 @@ def visible(host: str, pid: int) -> bool:
 
 
 def alive(process: Process, expires_at: int, now: int) -> bool:
-    """Decide by the process where it is visible, and by the last heartbeat where it is not."""
+    """Decides by the process where it is visible, and by the last heartbeat where it is not."""
     return expires_at > now if process is Process.UNSEEN else process is not Process.ENDED
 
 
@@ -53,7 +53,7 @@ def dead(host: str, pid: int, started: str | None) -> bool:
 
 
 def process_of(host: str, pid: int, started: str | None) -> Process:
-    """`started` is its mark; None: it was not visible."""
+    """The state of the process whose mark is `started`; None: it was not visible to its store."""
     if host != HOST:
         return Process.UNSEEN
     if started is None:
@@ -79,7 +79,7 @@ def _look(pid: int) -> tuple[str, bool] | None:
     fields = stat.rpartition(b")")[2].split()
     state, threads, started = fields[0], int(fields[17]), fields[19].decode()
     if state in (b"Z", b"X") and threads <= 1:
-        return None  # it only waits for its parent to take note
+        return None  # a zombie process
     return f"{_BOOT} {_PIDS} {started}", state in (b"T", b"t")
 
 

@@ -10,14 +10,14 @@ _HEADER = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
 
 
 class Statements(dict[str, str]):
-    """Statements by name; an unknown name is a programming error, and says which names there are."""
+    """Statements by name; the error for an unknown name lists the known ones."""
 
     def __missing__(self, name: str) -> str:
         raise LookupError(f"no statement is named {name!r}; there are: {', '.join(sorted(self))}")
 
 
 def load(package: str, folder: str = "statements") -> Statements:
-    """Read every statement in `folder` of `package`; a name that is used twice is refused."""
+    """Reads every statement in `folder` of `package`; rejects a name that is used twice."""
     found = Statements()
     for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".sql"):

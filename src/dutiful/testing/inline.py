@@ -176,29 +176,14 @@ class _NoStore:
 class _NoProgress:
     """Discards progress."""
 
-    def changed(self, track: ProgressTracker) -> None: ...
+    def changed(self, progress: ProgressTracker) -> None: ...
 
-    async def flush(self, track: ProgressTracker) -> None: ...
+    async def flush(self, progress: ProgressTracker) -> None: ...
 
 
 def _claim(job: NewJob) -> Claim:
-    return Claim(
-        job_id=job.id,
-        claim_id=0,
-        attempt=1,
-        crashes=0,
-        seq=0,
-        kind=job.kind,
-        queue=job.queue,
-        payload=job.payload,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        tenant=job.tenant,
-        correlation_id=job.correlation_id,
-        parent_id=job.parent_id,
-        subject=job.subject,
-        options=job.options,
-    )
+    asked = {name: getattr(job, name) for name in Claim.__struct_fields__ if name in NewJob.__struct_fields__}
+    return Claim(job_id=job.id, claim_id=0, attempt=1, crashes=0, seq=0, **asked)
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:

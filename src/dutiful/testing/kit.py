@@ -67,7 +67,7 @@ async def app_on(
 
 
 class Kit:
-    """What `app_on` gives: runs what is due, and asserts what was enqueued."""
+    """Returned by `app_on`: runs due jobs, and asserts what was enqueued."""
 
     def __init__(
         self,

@@ -23,9 +23,9 @@ from dutiful.web.api.dead_letters import bulk, dead_letters
 from dutiful.web.api.events import events
 from dutiful.web.api.fleet import fleet
 from dutiful.web.api.health import health
-from dutiful.web.api.jobs import jobs, stuck, trace
+from dutiful.web.api.jobs import jobs, queue, stuck, trace
 from dutiful.web.api.metrics import metrics
-from dutiful.web.api.queues import queue, queues
+from dutiful.web.api.queues import queues, statistics
 from dutiful.web.api.schedules import schedules
 from dutiful.web.api.status import EventsResponse, status
 from dutiful.web.api.tokens import tokens
@@ -40,6 +40,7 @@ PREFIX = "/api/jobs"
 OPERATIONS = flatten(
     [
         queue,
+        statistics,
         queues,
         bulk,
         dead_letters,
@@ -137,7 +138,7 @@ def create_app(app: Dutiful, *, open_metrics: bool = False, **options: Any) -> F
 
 def _add(router: APIRouter, operation: Operation, prefix: str) -> None:
     # A host may include the router twice, with different prefixes.
-    place = "" if prefix == PREFIX else "_".join(re.findall(r"\w+", prefix)) + "_"
+    name_prefix = "" if prefix == PREFIX else "_".join(re.findall(r"\w+", prefix)) + "_"
     other = operation.path.rstrip("/") if operation.path.endswith("/") else f"{operation.path}/"
     for path in (operation.path, other):
         router.add_api_route(
@@ -146,7 +147,7 @@ def _add(router: APIRouter, operation: Operation, prefix: str) -> None:
             methods=[operation.method],
             tags=[operation.tag],
             status_code=operation.status,
-            operation_id=f"{place.lstrip('_')}{operation.endpoint.__name__}",
+            operation_id=f"{name_prefix.lstrip('_')}{operation.endpoint.__name__}",
             responses=operation.answers,
             include_in_schema=path is operation.path,
             response_class=EventsResponse if operation.stream else JSONResponse,

@@ -49,7 +49,7 @@ class Authentication:
         self._touching: set[asyncio.Task[None]] = set()
 
     async def caller(self, request: Request, store: Store, address: str) -> Caller | None:
-        """None without valid credentials."""
+        """The principal of a request; None without valid credentials."""
         by_host = await self._from_host(request)
         known = by_host or await self._bearer(request, store)
         if known is None:

@@ -30,7 +30,7 @@ Allow = Callable[[Message], "Subscription | Awaitable[Subscription | None] | Non
 
 
 class EventsEndpoint:
-    """For one path: `GET …?job=ID`, or `?kind=…&queue=…&type=…&since=…`; all but `since` may be repeated.
+    """Serves one path: `GET …?job=ID`, or `?kind=…&queue=…&type=…&since=…`; all but `since` may be repeated.
 
     `allow(scope)` decides who may see what: it returns a Subscription that narrows the request, or None to refuse it.
     Use it as a route, `api.routes.append(Route("/events", EventsEndpoint(app)))`, or serve it alone.
@@ -133,7 +133,7 @@ async def _send_all(first: bytes, chunks: AsyncGenerator[bytes, None], headers: 
 
 
 async def _next_piece(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
-    """None at the end, also after an error, which is logged because the response has begun."""
+    """The next piece; None at the end, also after an error, which is logged because the response has begun."""
     try:
         return await anext(chunks, None)
     except DutifulError as error:

@@ -43,7 +43,7 @@ class Failures:
         return len(self._levels)
 
     def wait(self, address: str) -> float:
-        """For how many seconds the address is refused; 0 if it is not."""
+        """How many seconds the address is still refused; 0 if it is not."""
         return max(0.0, (self._level(address) + 1 - self._burst) / self._per_second)
 
     def add(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""What lists share: opaque cursors from page to page, and filters by category."""
+"""Shared by lists: opaque cursors, and filters by category."""
 
 import base64
 import binascii
@@ -30,12 +30,12 @@ def read_id(list_name: str, text: str) -> UUID:
     return UUID(bytes=_read(list_name, text, _LENGTH))
 
 
-def of_place(list_name: str, place: LetterCursor) -> str:
-    moment = (place.died_at - _EPOCH) // _MICROSECOND
-    return _written(list_name, moment.to_bytes(8, "big", signed=True) + place.id.bytes)
+def of_letter_cursor(list_name: str, cursor: LetterCursor) -> str:
+    moment = (cursor.died_at - _EPOCH) // _MICROSECOND
+    return _written(list_name, moment.to_bytes(8, "big", signed=True) + cursor.id.bytes)
 
 
-def read_place(list_name: str, text: str) -> LetterCursor:
+def read_letter_cursor(list_name: str, text: str) -> LetterCursor:
     content = _read(list_name, text, 8 + _LENGTH)
     moment = int.from_bytes(content[:8], "big", signed=True)
     try:

@@ -124,7 +124,7 @@ NAMED: dict[str, Any] = {
     "by": "ada",
     "category": "ingestion",
     "broken": None,
-    "code": "in_line",
+    "code": "waiting_for_slot",
     "correlation_id": "550e8400-e29b-41d4-a716-446655440000",
     "created_by": "ada",
     "event": "completed",

@@ -22,7 +22,7 @@ ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 async def serve(app: Dutiful, host: str, port: int, **options: Any) -> None:
-    """Until TERM or INT; `options` are those of create_app."""
+    """Serves until TERM or INT; `options` are those of create_app."""
     config = uvicorn.Config(
         create_app(app, **options),
         host=host,

@@ -44,7 +44,7 @@ class Bookmark:
 
     @classmethod
     def parse(cls, text: str | None) -> "Bookmark | None":
-        """None if it is not a bookmark: then the reader begins anew."""
+        """None if it is not a bookmark: then the reader starts over."""
         found = _FORM.fullmatch(text or "")
         if found is None:
             return None

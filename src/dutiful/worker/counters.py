@@ -29,12 +29,12 @@ Completed = tuple[Claim, Completion, Timing]
 # The job will have its first attempt once more, and its wait is counted then; after a loss it is not known whether the
 # attempt had begun.
 RETURNED = frozenset({"snoozed", "released", "lost"})
-FOLD_AT = 4_096  # so many times are folded at once by sorting them: in Python that is faster than one by one
+SKETCH_AT = 4_096  # so many times are sketched at once by sorting them: in Python that is faster than one by one
 
 
 @dataclass(slots=True)
 class Count:
-    """The attempts of one kind and outcome since the last flush; the latest times are not folded yet."""
+    """The attempts of one kind and outcome since the last flush; the latest times are not in the sketch yet."""
 
     kind: str
     outcome: str
@@ -48,7 +48,7 @@ class Count:
     payload_bytes: int = 0
     payload_most: int = 0
 
-    def fold(self) -> None:
+    def sketch_times(self) -> None:
         self.count += len(self.runs)
         self.run_microseconds += add_times(self.run, self.runs)
         self.wait_microseconds += add_times(self.wait, self.waits)
@@ -134,13 +134,13 @@ class AttemptCounters:
             if size > one.payload_most:
                 one.payload_most = size
         self._unfolded += len(ended)
-        if self._unfolded > FOLD_AT:
+        if self._unfolded > SKETCH_AT:
             self._fold()
 
     def _fold(self) -> None:
         for kinds in self._counts.values():
             for one in kinds.values():
-                one.fold()
+                one.sketch_times()
         self._unfolded = 0
 
     def _take(self) -> list[AttemptStats]:

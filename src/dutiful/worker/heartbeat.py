@@ -114,7 +114,7 @@ class Heartbeat:
         try:
             return await self._store.locks.mode()
         except StoreUnavailable as error:
-            log.warning("locks have to wait: %s", error)  # the rest of the worker goes on
+            log.warning("locks have to wait: %s", error)  # the rest of the worker continues
             return None
 
     async def sign_off(self) -> None:

@@ -203,13 +203,13 @@ class Lane:
                 self._wake.set()
             claimed_at = self._leases.valid_since(claim.claim_id, time.monotonic(), self._lease_seconds)
             if claimed_at is None:
-                # Stopped or starved past its lease, this process would run what another one already runs.
+                # After a stall longer than its lease, the job may already run in another process.
                 self._settle(claim, Released())
                 continue
             try:
                 outcome = await self._executor.run(claim, self._kinds[claim.kind], slot)
             except Exception as error:
-                # A fault of Dutiful, and the end of this worker; the attempt is spent, lest the job end every worker.
+                # A bug of Dutiful ends this worker. The attempt counts, so that this job cannot crash every worker.
                 if not slot.abandoned:
                     self._settle(claim, Failed(describe(error), type(error)), slot.timing(claimed_at))
                 raise

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError
-from dutiful.core.job import Claim, Token
+from dutiful.core.job import Claim, ClaimToken
 from dutiful.store.claims import LeaseRenewer
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.slots import CurrentSlot, Slots
@@ -123,7 +123,7 @@ class LeaseRenewalThread:
             except DutifulError as error:
                 log.warning("leases could not be renewed: %s", error)
             except Exception:
-                log.exception("the lease renewal met an error and goes on")
+                log.exception("the lease renewal failed; it is retried")
         if renewer is not None:
             renewer.close()
 
@@ -178,5 +178,5 @@ class LeaseRenewalThread:
             self._loop.call_soon_threadsafe(function, *args)
 
 
-def _token(held: HeldLease) -> Token:
-    return Token(held[0].job_id, held[0].claim_id)
+def _token(held: HeldLease) -> ClaimToken:
+    return ClaimToken(held[0].job_id, held[0].claim_id)

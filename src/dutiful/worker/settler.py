@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("dutiful.worker")
 BATCH = 1_000
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
-# The fields of a claim that HeldClaim lacks; a release uses none of them.
-UNKNOWN: dict[str, Any] = dict.fromkeys(("parent_id", "subject", "options"))
-UNKNOWN |= {"seq": 0, "queue": "", "payload": "{}", "priority": 0, "max_attempts": 1}
+# What stands for a field of a claim that is not known. A release reads none of them but the queue, where "" is none.
+_UNKNOWN: dict[str, Any] = {
+    field.name: field.type() if field.type in (int, float, str) else None for field in msgspec.structs.fields(Claim)
+}
 RETRY_LOCKED = 1.0  # seconds between two tries to settle claims whose lease is locked
 
 
@@ -118,8 +119,7 @@ class Settler:
 
     def release_unknown(self, held: HeldClaim) -> None:
         """Releases a claim that this worker holds without knowing its job."""
-        claim = msgspec.convert({**UNKNOWN, **msgspec.structs.asdict(held)}, Claim)
-        self.settle(claim, Released())
+        self.settle(_without_job(held), Released())
 
     def release_rest(self) -> None:
         """Releases every claim of this worker that has no outcome yet."""
@@ -299,12 +299,18 @@ class Settler:
             self._on_final(_names_webhook(claim))
 
     def _on_final(self, webhook: bool) -> None:
-        if self.maintenance is not None:
-            self.maintenance.jobs_ended(webhook)
+        if self.maintenance is not None and (webhook or self.maintenance.wants_jobs):
+            self.maintenance.jobs_ended()
 
 
 def _of(refused: Sequence[Refusal], reason: RefusalReason) -> set[int]:
     return {refusal.claim_id for refusal in refused if refusal.reason is reason}
+
+
+def _without_job(held: HeldClaim) -> Claim:
+    """A claim that can only be released, because most of its job is not known."""
+    known = msgspec.structs.asdict(held)
+    return Claim(**{name: known.get(name, unknown) for name, unknown in _UNKNOWN.items()})
 
 
 def _names_webhook(claim: Claim) -> bool:

@@ -86,7 +86,7 @@ class Slot:
         self._interrupt = None
 
     def clear_phase_timeout(self) -> None:
-        """Lets the job go on after a phase that ran out of its own time; any other reason to stop still holds."""
+        """Lets the job continue after a phase that exceeded its own timeout; any other reason to stop still holds."""
         if self.stop is StopReason.TIMEOUT and self.phase_deadline_applies:
             self.stop, self.later_stop = self.later_stop, None
             self.stop_requested_at = 0.0
@@ -165,7 +165,7 @@ class Slots:
 
     def stop_job(self, job_id: UUID, reason: StopReason) -> None:
         for slot in self._all:
-            # Every one, because a job that was lost and claimed again may still run here under its dead claim.
+            # Every one, because a job that was claimed again may still run here under its lost claim.
             if slot.claim is not None and slot.claim.job_id == job_id:
                 slot.request_stop(reason)
 

@@ -19,12 +19,12 @@ STABLE_AFTER = 10.0  # seconds; a worker that ran longer is restarted without a 
 
 
 class Supervisor:
-    """Calls `reclaim` with the id of each worker that was killed or ended by itself."""
+    """Calls `rescue` with the id of each worker that was killed or ended by itself."""
 
-    def __init__(self, command: Sequence[str], count: int, reclaim: Callable[[UUID], Awaitable[None]]) -> None:
+    def __init__(self, command: Sequence[str], count: int, rescue: Callable[[UUID], Awaitable[None]]) -> None:
         self._command = command
         self._count = count
-        self._reclaim = reclaim
+        self._rescue = rescue
         self._children: set[asyncio.subprocess.Process] = set()
         self._stopping = asyncio.Event()
         self._last_signal: int | None = None
@@ -55,17 +55,17 @@ class Supervisor:
             if self._stopping.is_set():
                 self._codes.append(code)
                 if code < 0:
-                    await self._reclaim_jobs(worker_id)
+                    await self._rescue_jobs(worker_id)
                 return
             log.warning("worker %d (process %d) ended with %s; it is started again", number, child.pid, _cause(code))
-            await self._reclaim_jobs(worker_id)
+            await self._rescue_jobs(worker_id)
             pause = FIRST_PAUSE if time.monotonic() - began > STABLE_AFTER else min(pause * 2, LONGEST_PAUSE)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
-    async def _reclaim_jobs(self, worker_id: UUID) -> None:
+    async def _rescue_jobs(self, worker_id: UUID) -> None:
         try:
-            await self._reclaim(worker_id)
+            await self._rescue(worker_id)
         except Exception as error:  # then they are rescued when their leases end
             log.warning("the jobs of worker %s could not be rescued now: %s", worker_id, error)
 

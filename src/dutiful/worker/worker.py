@@ -199,7 +199,7 @@ async def _run_forever(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         except DutifulError as error:
             log.warning("%s: %s", loop.__name__.strip("_"), error)
         except Exception:
-            log.exception("%s met an error and goes on", loop.__name__.strip("_"))
+            log.exception("%s failed; it is started again", loop.__name__.strip("_"))
         pause = 0.1 if time.monotonic() - began > 5 else min(pause * 2, 2.0)
         await asyncio.sleep(pause)
 

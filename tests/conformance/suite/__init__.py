@@ -33,7 +33,7 @@ def add_tests(
     *marks: pytest.MarkDecorator,
     without: Collection[type] = (),
 ) -> None:
-    """Add a test class for each of `suites` (all, if not given) that the module has no class for."""
+    """Adds a test class for each of `suites` (all, if not given) that the module has no class for."""
     present = {*suites_in(module), *without}
     for suite in all_suites() if suites is None else suites:
         if suite not in present:

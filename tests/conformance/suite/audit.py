@@ -90,7 +90,7 @@ async def ids(store: Store, **fields: Any) -> list[UUID]:
 
 class AuditSuite:
     async def keep(self, store: Store, span: timedelta | None) -> None:
-        """Set the retention; overridden where only the owner may."""
+        """Sets the retention; overridden where only the owner may."""
         await store.audit.set_retention(span)
 
     async def test_an_event_is_read_as_it_was_written_the_newest_first(self, store: Store) -> None:

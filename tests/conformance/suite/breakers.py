@@ -266,7 +266,7 @@ class BreakerSuite:
 
             assert await probing(store, now=later) == 1
             assert isinstance(await enter(store, another, policy=policy, now=later), Entry)
-            await renewer.renew(dead, now=later)  # too late: its place is taken
+            await renewer.renew(dead, now=later)  # too late: another probe has replaced it
 
         assert await probing(store, now=later) == 2
         assert (
@@ -300,18 +300,18 @@ class BreakerSuite:
     async def test_a_breaker_can_be_forced_open_in_any_state(self, store: Store) -> None:
         caller = await start_one(store)
 
-        forced = await store.breakers.force(MAIL, None, now=at(1))
-        assert (forced.state, forced.opened_at, forced.open_until) == (BreakerState.OPEN, at(1), at(61))
+        opened = await store.breakers.open(MAIL, None, now=at(1))
+        assert (opened.state, opened.opened_at, opened.open_until) == (BreakerState.OPEN, at(1), at(61))
         assert await enter(store, caller, now=at(2)) == Rejected(at(61), timedelta(seconds=59))
 
-        longer = await store.breakers.force(MAIL, timedelta(hours=1), now=at(2))
+        longer = await store.breakers.open(MAIL, timedelta(hours=1), now=at(2))
         assert (longer.opened_at, longer.open_until, longer.trips) == (at(2), at(3602), 0)
         assert await of_name(store) == longer
 
     async def test_a_breaker_forced_open_stays_so_for_the_time_of_its_policy(self, store: Store) -> None:
         await store.breakers.put_kinds({}, {MAIL: BreakerPolicy(open_for=timedelta(seconds=7))}, now=T0)
 
-        assert (await store.breakers.force(MAIL, None, now=T0)).open_until == at(7)
+        assert (await store.breakers.open(MAIL, None, now=T0)).open_until == at(7)
 
     async def test_a_breaker_can_be_reset(self, store: Store) -> None:
         await trip(store)

@@ -166,7 +166,7 @@ class BreakerGateSuite:
         job = await enqueue_one(store)
         await sweep(store, 60)
 
-        await store.breakers.force(MAIL, None, now=at(61))
+        await store.breakers.open(MAIL, None, now=at(61))
         assert await claim(store, now=at(61)) == []
         await sweep(store, 61)
 

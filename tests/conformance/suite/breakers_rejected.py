@@ -15,7 +15,7 @@ from dutiful.store import Store
 from dutiful.store.control import PauseScope
 from suite.breakers import MAIL, admit, call, of_name, trip
 from suite.breakers_gate import ONE, declare, ready, sweep
-from suite.breakers_probe import WEEK
+from suite.breakers_probes import WEEK
 from suite.builders import (
     ADA,
     DEFAULT,
@@ -72,7 +72,7 @@ class BreakerRejectedSuite:
         await trip(store)
         jobs = [await reject_one(store, now=at(n)) for n in range(5)]
         other = await reject_one(store, by="maps", now=at(5))
-        await store.breakers.force("maps", HOUR, now=at(5))
+        await store.breakers.open("maps", HOUR, now=at(5))
         assert [one.waiting for one in await store.breakers.all(now=at(6))] == [5, 1]
 
         await store.breakers.reset(MAIL, now=at(6))
@@ -123,9 +123,9 @@ class BreakerRejectedSuite:
         await trip(store)
         jobs = [await reject_one(store, now=at(n)) for n in range(3)]
 
-        assert (await store.promotion.admit_probes(100, now=at(60))).moved == 1
+        assert (await store.promotion.unblock(100, now=at(60))).moved == 1
         await store.breakers.reset(MAIL, now=at(61))
-        assert (await store.promotion.admit_probes(100, now=at(61))).moved == 2
+        assert (await store.promotion.unblock(100, now=at(61))).moved == 2
 
         assert await ready(store, jobs) == jobs
 
@@ -155,10 +155,10 @@ class BreakerRejectedSuite:
         assert await store.queries.check_places() == []
 
     async def test_a_breaker_forced_open_for_less_is_tried_earlier(self, store: Store) -> None:
-        await store.breakers.force(MAIL, HOUR, now=T0)
+        await store.breakers.open(MAIL, HOUR, now=T0)
         job = await reject_one(store)
 
-        await store.breakers.force(MAIL, timedelta(seconds=5), now=at(1))
+        await store.breakers.open(MAIL, timedelta(seconds=5), now=at(1))
 
         assert (await sweep(store, 5)).moved == 0
         assert (await sweep(store, 6)).moved == 1

@@ -12,9 +12,8 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.ids import from_parts
-from dutiful.core.job import Claim, HeldClaim, Inserted, Insertion, NewJob, Progress, Token
+from dutiful.core.job import Claim, ClaimToken, HeldClaim, Inserted, Insertion, NewJob, PhaseState, Progress
 from dutiful.core.outcome import Lost, Outcome
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.retry.backoff import Fixed
 from dutiful.core.retry.policy import Retry
 from dutiful.core.settle import Change, ClaimFacts, Policy, decide
@@ -22,7 +21,7 @@ from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.claims import ClaimRequest, Completion, QueueLevel, Refusal, RefusalReason, Renewal
 from dutiful.store.control import Pause, PauseScope
-from dutiful.store.progress import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, ProgressReport
 
 # Long past, so that a call that ignores its `now` and reads the clock is noticed.
 T0 = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
@@ -118,8 +117,8 @@ class Fenced(Protocol):
     def claim_id(self) -> int: ...
 
 
-def token(claimed: Fenced) -> Token:
-    return Token(claimed.job_id, claimed.claim_id)
+def token(claimed: Fenced) -> ClaimToken:
+    return ClaimToken(claimed.job_id, claimed.claim_id)
 
 
 def refusal(claimed: Fenced, reason: RefusalReason) -> Refusal:
@@ -164,13 +163,13 @@ def mark(claimed: Fenced, phase: str, state: PhaseState = PhaseState.RUNNING, **
     )
 
 
-def progress(claimed: Fenced, **fields: Any) -> Report:
-    return Report(job_id=claimed.job_id, claim_id=claimed.claim_id, **fields)
+def progress(claimed: Fenced, **fields: Any) -> ProgressReport:
+    return ProgressReport(job_id=claimed.job_id, claim_id=claimed.claim_id, **fields)
 
 
-async def track(store: Store, *reports_and_marks: PhaseMark | Report, now: datetime = T0) -> None:
-    """Report under claims that must all be held."""
-    reports = [report for report in reports_and_marks if isinstance(report, Report)]
+async def report_all(store: Store, *reports_and_marks: PhaseMark | ProgressReport, now: datetime = T0) -> None:
+    """Reports progress under claims that must all be held."""
+    reports = [report for report in reports_and_marks if isinstance(report, ProgressReport)]
     marks = [mark for mark in reports_and_marks if isinstance(mark, PhaseMark)]
     assert await store.progress.report(reports, marks, now=now) == frozenset()
 
@@ -206,7 +205,7 @@ async def outcomes(store: Store, job_id: UUID) -> list[str]:
 
 
 async def warm(store: Store) -> None:
-    """Open the store's connections, so that the calls that follow do happen at once."""
+    """Opens the store's connections, so that the calls that follow are concurrent."""
     await asyncio.gather(*(store.control.pauses() for _ in range(16)))
 
 

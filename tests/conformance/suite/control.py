@@ -1,13 +1,12 @@
-"""What people do to jobs: cancel, fail, run now, pause and resume."""
+"""Operators' actions: cancel, fail, run now, pause and resume."""
 
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from dutiful.core.job import HeldClaim, Unique
+from dutiful.core.job import HeldClaim, PhaseState, Unique
 from dutiful.core.outcome import Cancelled, Failed, Lost
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.claims import RefusalReason

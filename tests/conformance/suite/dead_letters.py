@@ -1,4 +1,4 @@
-"""What is kept of a job that failed for good, and how it is found."""
+"""What a dead letter keeps of its permanently failed job, and how it is found."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -200,19 +200,19 @@ class DeadLetterSuite:
         pages: list[list[UUID]] = []
         while page := await store.dead_letters.search(DeadLetterFilter(), after=after, limit=3):
             pages.append([one.id for one in page])
-            after = page[-1].place
+            after = page[-1].cursor
             await fail_one(store, now=at(99))  # one that is added meanwhile is on no later page
 
         assert [len(page) for page in pages] == [3, 3, 2]
         assert [id_ for page in pages for id_ in page] == expected
 
-    async def test_a_page_begins_beyond_its_place_with_any_filter(self, store: Store) -> None:
+    async def test_a_page_begins_after_its_cursor_with_any_filter(self, store: Store) -> None:
         letters = [await fail_one(store, TIMED_OUT, tenant="acme", now=at(1)) for _ in range(4)]
-        place = sorted(letters, key=lambda one: one.id)[2].place
+        cursor = sorted(letters, key=lambda one: one.id)[2].cursor
 
         for fields in ({}, {"status": [ReviewState.PENDING_REVIEW]}, {"tenant": "acme"}, {"fingerprint": "7d1e"}):
             wanted = DeadLetterFilter(**fields)
-            assert [one.id for one in await store.dead_letters.search(wanted, after=place)] == [
+            assert [one.id for one in await store.dead_letters.search(wanted, after=cursor)] == [
                 letters[1].id,
                 letters[0].id,
             ]

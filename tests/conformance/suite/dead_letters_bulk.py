@@ -56,7 +56,7 @@ def same(left: BulkRun | None, right: BulkRun) -> bool:
 
 
 def step_of(run: BulkRun, page: list[DeadLetter], **fields: Any) -> BulkStep:
-    to = page[-1].place if page else None
+    to = page[-1].cursor if page else None
     return BulkStep(**{"run_id": run.id, "after": run.cursor, "to": to} | fields)
 
 
@@ -93,7 +93,7 @@ class DeadLetterBulkSuite:
         assert handled == [newest[:2], newest[2:4], newest[4:], []]
         after = await the_run(store, run.id)
         assert (after.done, after.skipped, after.state, after.ended_at) == (5, 0, BulkState.DONE, at(200))
-        assert after.cursor == letters[0].place
+        assert after.cursor == letters[0].cursor
         assert len(await store.queries.jobs(JobFilter(queue="again"))) == 5
         assert len(await store.audit.search(AuditFilter(act=run.id))) == 6
 
@@ -105,7 +105,7 @@ class DeadLetterBulkSuite:
         assert await take_step(store, run.id) == []
 
         after = await the_run(store, run.id)
-        assert (after.done, after.state, after.cursor) == (2, BulkState.DONE, letters[0].place)
+        assert (after.done, after.state, after.cursor) == (2, BulkState.DONE, letters[0].cursor)
 
     async def test_dead_letters_that_cannot_be_handled_are_skipped_and_counted(self, store: Store) -> None:
         letters = await fail_some(store, 4)

@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 
 from dutiful.core.ids import from_parts
-from dutiful.core.job import Claim, NewJob
+from dutiful.core.job import Claim, NewJob, PhaseState
 from dutiful.core.outcome import Failed
-from dutiful.core.pipeline import PhaseState
 from dutiful.store import Store
 from dutiful.store.events import JobChange, JobChanges
 from dutiful.store.webhooks import PostState
@@ -31,9 +30,9 @@ from suite.builders import (
     new_id,
     new_job,
     progress,
+    report_all,
     settle,
     start_one,
-    track,
 )
 from suite.webhooks import settled, take_one, webhook
 
@@ -60,9 +59,9 @@ class EventSuite:
         first = await claim_one(store, now=at(100))
         assert await look(99)
         for n in (200, 201):
-            await track(store, progress(first, percent=1.0), now=at(n))
+            await report_all(store, progress(first, percent=1.0), now=at(n))
             assert await look(n - 1)
-        await track(store, mark(first, "download"), mark(first, "download", PhaseState.COMPLETED), now=at(300))
+        await report_all(store, mark(first, "download"), mark(first, "download", PhaseState.COMPLETED), now=at(300))
         assert await look(299)
         await settle(store, first, Failed(OOPS), now=at(400))
         assert await look(399)
@@ -77,7 +76,7 @@ class EventSuite:
         await store.webhooks.redeliver(post.id, now=at(800))
         await settled(store, await take_one(store, now=at(801)), now=at(802))
         assert await look(801)
-        await store.retention.mark_stale(WEEK, 10, None, notified=True, now=LATER)
+        await store.retention.mark_stale(WEEK, 10, None, sent=True, now=LATER)
         assert await look((LATER - T0).total_seconds() - 1)
         assert not await look(0)
 
@@ -160,7 +159,7 @@ class EventSuite:
 
 
 async def walk(store: Store, since: datetime, *, limit: int) -> set[JobChange]:
-    """Call until all changes are found; a call that was cut short must be continued where it ended."""
+    """Calls until all changes are found; a call that was cut short must be continued where it ended."""
     found: set[JobChange] = set()
     for _ in range(100):
         found_changes = await store.events.changes_since(since, limit)

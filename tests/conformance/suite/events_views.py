@@ -5,8 +5,8 @@ from typing import Any
 from uuid import UUID
 
 from dutiful.core.events import EventType, JobView, events_of
+from dutiful.core.job import PhaseState
 from dutiful.core.outcome import Failed, Partial
-from dutiful.core.pipeline import PhaseState
 from dutiful.store import Store
 from dutiful.store.webhooks import PostState
 from suite.builders import (
@@ -25,9 +25,9 @@ from suite.builders import (
     new_id,
     new_job,
     progress,
+    report_all,
     settle,
     start_one,
-    track,
 )
 from suite.webhooks import settled, take_one, webhook
 
@@ -56,7 +56,7 @@ class Listener:
 class EventViewSuite:
     async def test_a_view_has_the_job_as_a_query_returns_it(self, store: Store) -> None:
         waiting, running = await enqueue_one(store, run_at=at(60), tenant="acme"), await start_one(store)
-        await track(store, progress(running, percent=50.0))
+        await report_all(store, progress(running, percent=50.0))
         done = await finish_one(store, Partial('{"n": 1}', (OOPS,)))
 
         views = {view.job.id: view for view in await store.events.views([waiting, running.job_id, done])}
@@ -76,7 +76,9 @@ class EventViewSuite:
     async def test_many_are_viewed_at_once(self, store: Store) -> None:
         await enqueue(store, *(jobs := [new_job() for _ in range(200)]))
         claims = await claim(store, limit=150)
-        await track(store, *(progress(one, percent=1.0) for one in claims), *(mark(one, "download") for one in claims))
+        await report_all(
+            store, *(progress(one, percent=1.0) for one in claims), *(mark(one, "download") for one in claims)
+        )
 
         views = await store.events.views([job.id for job in jobs])
 
@@ -96,9 +98,9 @@ class EventViewSuite:
             seen.append(await listener.new_events())
 
         first = await claim_one(store, now=at(1))
-        await then(track(store, mark(first, "download"), progress(first, percent=0.0), now=at(2)))
-        await then(track(store, progress(first, percent=50.0), now=at(3)))
-        await then(track(store, mark(first, "download", PhaseState.COMPLETED, result="1"), now=at(4)))
+        await then(report_all(store, mark(first, "download"), progress(first, percent=0.0), now=at(2)))
+        await then(report_all(store, progress(first, percent=50.0), now=at(3)))
+        await then(report_all(store, mark(first, "download", PhaseState.COMPLETED, result="1"), now=at(4)))
         await then(settle(store, first, Failed(OOPS), now=at(5)))
         await then(store.promotion.promote(1, now=at(60)))
         second = await claim_one(store, now=at(61))
@@ -107,7 +109,7 @@ class EventViewSuite:
         await then(settled(store, post, PostState.FAILED, now=at(64)))
         await then(store.webhooks.redeliver(post.id, now=at(65)))
         await then(settled(store, await take_one(store, now=at(66)), now=at(67)))
-        await then(store.retention.mark_stale(WEEK, 10, None, notified=True, now=LATER))
+        await then(store.retention.mark_stale(WEEK, 10, None, sent=True, now=LATER))
 
         assert seen == [
             ["enqueued"],
@@ -171,10 +173,10 @@ class EventViewSuite:
 
     async def test_a_view_is_stale_once_the_notice_was_sent(self, store: Store) -> None:
         job_id = await finish_one(store)
-        await store.retention.mark_stale(WEEK, 10, None, notified=False, now=LATER)
-        assert (await view(store, job_id)).stale_notified_at is None
+        await store.retention.mark_stale(WEEK, 10, None, sent=False, now=LATER)
+        assert (await view(store, job_id)).stale_sent_at is None
         assert (await view(store, job_id)).job.stale_at == LATER
 
         await store.retention.mark_sent([job_id], [], now=LATER + MINUTE)
 
-        assert (await view(store, job_id)).stale_notified_at == LATER + MINUTE
+        assert (await view(store, job_id)).stale_sent_at == LATER + MINUTE

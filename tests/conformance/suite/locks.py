@@ -1,4 +1,4 @@
-"""Named locks: one living holder at a time, in the order of requests."""
+"""Named locks: one live holder at a time, in the order of requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Counts of workers: added in turns, counted once, and folded without changing any sum."""
+"""Counts of workers: added in turns, counted once, and rolled up without changing any sum."""
 
 import asyncio
 from datetime import timedelta
@@ -33,19 +33,19 @@ from suite.builders import (
 DAY, HOUR, MINUTE, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 
 
-def tally(count: int = 1, kind: str = KIND, outcome: str = "completed", **fields: Any) -> AttemptStats:
+def stats(count: int = 1, kind: str = KIND, outcome: str = "completed", **fields: Any) -> AttemptStats:
     return AttemptStats(kind=kind, outcome=outcome, count=count, **fields)
 
 
-async def fold(store: Store, keep: timedelta = DAY, **fields: Any) -> None:
-    while await store.metrics.fold(keep, **fields):
+async def roll_up(store: Store, keep: timedelta = DAY, **fields: Any) -> None:
+    while await store.metrics.roll_up(keep, **fields):
         pass
 
 
 @pytest.mark.req("L39", "L76", "L77", "L78")
 class MetricSuite:
     async def test_counts_of_workers_are_summed_by_kind_and_outcome(self, store: Store) -> None:
-        first = tally(
+        first = stats(
             3,
             run={7: 1, 9: 2},
             wait={0: 3},
@@ -54,53 +54,53 @@ class MetricSuite:
             payload_bytes=300,
             payload_most=120,
         )
-        await store.metrics.add(ADA, 1, [first, tally(2, outcome="retried")], now=T0)
+        await store.metrics.add(ADA, 1, [first, stats(2, outcome="retried")], now=T0)
         await store.metrics.add(
-            BOB, 1, [tally(1, run={9: 1}, run_microseconds=500_000, payload_bytes=10, payload_most=10)], now=T0
+            BOB, 1, [stats(1, run={9: 1}, run_microseconds=500_000, payload_bytes=10, payload_most=10)], now=T0
         )
 
         expected = [
-            tally(4, run={7: 1, 9: 3}, wait={0: 3}, run_microseconds=2_000_000, wait_microseconds=250_000,
+            stats(4, run={7: 1, 9: 3}, wait={0: 3}, run_microseconds=2_000_000, wait_microseconds=250_000,
                   payload_bytes=310, payload_most=120),
-            tally(2, outcome="retried"),
+            stats(2, outcome="retried"),
         ]  # fmt: skip
         assert await store.metrics.recent(5 * MINUTE, now=T0) == expected
         assert await store.metrics.totals() == expected
-        await fold(store, now=T0)
+        await roll_up(store, now=T0)
         assert await store.metrics.recent(5 * MINUTE, now=T0) == expected
         assert await store.metrics.totals() == expected
 
     async def test_a_new_store_has_no_counts(self, store: Store) -> None:
         await store.metrics.add(ADA, 1, [], now=T0)
 
-        assert await store.metrics.fold(DAY, now=T0) is False
+        assert await store.metrics.roll_up(DAY, now=T0) is False
         assert await store.metrics.recent(HOUR, now=T0) == await store.metrics.totals() == []
 
-    @pytest.mark.parametrize("folded", [False, True])
-    async def test_a_repeated_turn_changes_nothing(self, store: Store, folded: bool) -> None:
+    @pytest.mark.parametrize("rolled_up", [False, True])
+    async def test_a_repeated_turn_changes_nothing(self, store: Store, rolled_up: bool) -> None:
         for turn in (1, 2):
-            await store.metrics.add(ADA, turn, [tally(10)], now=T0)
-        if folded:
-            await fold(store, now=T0)
+            await store.metrics.add(ADA, turn, [stats(10)], now=T0)
+        if rolled_up:
+            await roll_up(store, now=T0)
 
         for turn in (2, 1):
-            await store.metrics.add(ADA, turn, [tally(10), tally(5, kind="other")], now=at(1))
+            await store.metrics.add(ADA, turn, [stats(10), stats(5, kind="other")], now=at(1))
 
-        assert await store.metrics.totals() == [tally(20)]
-        await store.metrics.add(ADA, 3, [tally(1)], now=at(2))
-        assert await store.metrics.totals() == [tally(21)]
+        assert await store.metrics.totals() == [stats(20)]
+        await store.metrics.add(ADA, 3, [stats(1)], now=at(2))
+        assert await store.metrics.totals() == [stats(21)]
 
     async def test_two_counts_of_one_kind_in_a_turn_are_added(self, store: Store) -> None:
-        await store.metrics.add(ADA, 1, [tally(1), tally(2)], now=T0)
+        await store.metrics.add(ADA, 1, [stats(1), stats(2)], now=T0)
 
-        assert await store.metrics.totals() == [tally(3)]
+        assert await store.metrics.totals() == [stats(3)]
 
     async def test_recent_counts_are_those_of_the_last_minutes(self, store: Store) -> None:
-        await store.metrics.add(ADA, 1, [tally(1)], now=T0)
-        await store.metrics.add(ADA, 2, [tally(10)], now=at(3 * 60))
-        await fold(store, now=at(3 * 60))
-        await store.metrics.add(ADA, 3, [tally(100)], now=at(3 * 60 + 1))
-        await store.metrics.add(BOB, 1, [tally(1000)], now=at(1))
+        await store.metrics.add(ADA, 1, [stats(1)], now=T0)
+        await store.metrics.add(ADA, 2, [stats(10)], now=at(3 * 60))
+        await roll_up(store, now=at(3 * 60))
+        await store.metrics.add(ADA, 3, [stats(100)], now=at(3 * 60 + 1))
+        await store.metrics.add(BOB, 1, [stats(1000)], now=at(1))
 
         async def counted(since: timedelta) -> int:
             return sum(one.count for one in await store.metrics.recent(since, now=at(3 * 60 + 30)))
@@ -110,27 +110,27 @@ class MetricSuite:
         assert await counted(timedelta(0)) == 110
 
     async def test_old_counts_are_deleted_but_totals_only_grow(self, store: Store) -> None:
-        await store.metrics.add(ADA, 1, [tally(1)], now=T0)
-        await store.metrics.add(ADA, 2, [tally(10)], now=at(2 * 3600))
+        await store.metrics.add(ADA, 1, [stats(1)], now=T0)
+        await store.metrics.add(ADA, 2, [stats(10)], now=at(2 * 3600))
 
-        await fold(store, HOUR, now=at(2 * 3600 + 120))
+        await roll_up(store, HOUR, now=at(2 * 3600 + 120))
 
         for since in (2 * HOUR, DAY):
-            assert await store.metrics.recent(since, now=at(2 * 3600 + 120)) == [tally(10)]
-        await fold(store, HOUR, now=at(10 * 3600))
+            assert await store.metrics.recent(since, now=at(2 * 3600 + 120)) == [stats(10)]
+        await roll_up(store, HOUR, now=at(10 * 3600))
         assert await store.metrics.recent(DAY, now=at(10 * 3600)) == []
-        assert await store.metrics.totals() == [tally(11)]
+        assert await store.metrics.totals() == [stats(11)]
 
     async def test_a_long_time_is_summed_by_the_hour(self, store: Store) -> None:
         noon = T0.replace(hour=12, minute=0, second=0, microsecond=0)
         for turn, minute in enumerate((-301, -300, -181, -1, 30)):
-            await store.metrics.add(ADA, turn + 1, [tally(10**turn, run={turn: 1})], now=noon + minute * MINUTE)
+            await store.metrics.add(ADA, turn + 1, [stats(10**turn, run={turn: 1})], now=noon + minute * MINUTE)
 
         async def counted(since: timedelta) -> int:
             return sum(one.count for one in await store.metrics.recent(since, now=noon + 30 * MINUTE))
 
         for _ in range(2):  # the second time, minutes that are no longer needed are gone
-            await fold(store, 10 * DAY, now=noon + 30 * MINUTE)
+            await roll_up(store, 10 * DAY, now=noon + 30 * MINUTE)
             assert await counted(HOUR) == 11000
             assert await counted(3 * HOUR) == 11000
             assert await counted(4 * HOUR) == 11100
@@ -138,51 +138,51 @@ class MetricSuite:
             assert await counted(10 * DAY) == 11111
 
     async def test_counts_from_a_clock_that_is_ahead_are_of_now(self, store: Store) -> None:
-        await store.metrics.add(ADA, 1, [tally(20)], now=at(6 * 3600))
+        await store.metrics.add(ADA, 1, [stats(20)], now=at(6 * 3600))
 
-        assert await store.metrics.recent(5 * MINUTE, now=T0) == [tally(20)]
-        await fold(store, now=T0)
-        assert await store.metrics.recent(5 * MINUTE, now=T0) == [tally(20)]
+        assert await store.metrics.recent(5 * MINUTE, now=T0) == [stats(20)]
+        await roll_up(store, now=T0)
+        assert await store.metrics.recent(5 * MINUTE, now=T0) == [stats(20)]
         for later in (10 * 60, 5 * 3600, 6 * 3600 + 1):
             assert await store.metrics.recent(5 * MINUTE, now=at(later)) == []
 
     async def test_counts_folded_by_a_clock_that_is_ahead_are_not_recent(self, store: Store) -> None:
-        await store.metrics.add(ADA, 1, [tally(20)], now=at(6 * 3600))
-        await fold(store, now=at(6 * 3600))
-        await store.metrics.add(ADA, 2, [tally(3)], now=T0)
+        await store.metrics.add(ADA, 1, [stats(20)], now=at(6 * 3600))
+        await roll_up(store, now=at(6 * 3600))
+        await store.metrics.add(ADA, 2, [stats(3)], now=T0)
 
         for since in (5 * MINUTE, 5 * HOUR):
-            assert await store.metrics.recent(since, now=T0) == [tally(3)]
+            assert await store.metrics.recent(since, now=T0) == [stats(3)]
 
     async def test_recent_counts_and_totals_are_read_at_one_moment(self, store: Store) -> None:
-        await store.metrics.add(ADA, 1, [tally(1, run={3: 1})], now=T0)
-        await fold(store, now=T0)
-        await store.metrics.add(ADA, 2, [tally(10, run={3: 10})], now=at(3600))
-        await store.metrics.add(BOB, 1, [tally(100, outcome="failed")], now=T0)
+        await store.metrics.add(ADA, 1, [stats(1, run={3: 1})], now=T0)
+        await roll_up(store, now=T0)
+        await store.metrics.add(ADA, 2, [stats(10, run={3: 10})], now=at(3600))
+        await store.metrics.add(BOB, 1, [stats(100, outcome="failed")], now=T0)
 
         lately, ever = await store.metrics.counted(5 * MINUTE, now=at(3600))
-        assert lately == await store.metrics.recent(5 * MINUTE, now=at(3600)) == [tally(10, run={3: 10})]
-        assert ever == await store.metrics.totals() == [tally(11, run={3: 11}), tally(100, outcome="failed")]
+        assert lately == await store.metrics.recent(5 * MINUTE, now=at(3600)) == [stats(10, run={3: 10})]
+        assert ever == await store.metrics.totals() == [stats(11, run={3: 11}), stats(100, outcome="failed")]
 
     async def test_folding_changes_no_sum_by_as_much_as_a_microsecond(self, store: Store) -> None:
         chance = Random(4)
         for turn in range(1, 31):
             for worker in (ADA, BOB):
                 run, wait = chance.randrange(10**13), chance.randrange(10**9)
-                one = tally(chance.randrange(1, 99), run_microseconds=run, wait_microseconds=wait)
+                one = stats(chance.randrange(1, 99), run_microseconds=run, wait_microseconds=wait)
                 await store.metrics.add(worker, turn, [one], now=at(turn * 20))
             before = await store.metrics.counted(HOUR, now=at(600))
             if turn % 3 == 0:
-                await fold(store, now=at(600))
+                await roll_up(store, now=at(600))
             assert await store.metrics.counted(HOUR, now=at(600)) == before
 
     async def test_folding_goes_in_steps(self, store: Store) -> None:
-        many = [tally(1, kind=f"kind_{number:04}") for number in range(2_200)]
+        many = [stats(1, kind=f"kind_{number:04}") for number in range(2_200)]
         await store.metrics.add(ADA, 1, many, now=T0)
 
-        assert await store.metrics.fold(DAY, now=T0) is True
+        assert await store.metrics.roll_up(DAY, now=T0) is True
         assert await store.metrics.totals() == many  # between two steps, too
-        await fold(store, now=T0)
+        await roll_up(store, now=T0)
         assert await store.metrics.totals() == many
 
     async def test_concurrent_folds_count_everything_once(self, store: Store) -> None:
@@ -193,13 +193,13 @@ class MetricSuite:
         async def work(worker: UUID) -> None:
             for turn in range(1, 4):
                 await store.metrics.add(
-                    worker, turn, [tally(1, kind=kind, run={5: 1}) for kind in kinds], now=at(turn * 20)
+                    worker, turn, [stats(1, kind=kind, run={5: 1}) for kind in kinds], now=at(turn * 20)
                 )
 
-        await asyncio.gather(*(work(worker) for worker in workers), *(fold(store, now=T0) for _ in range(8)))
-        await asyncio.gather(*(fold(store, now=T0) for _ in range(8)))
+        await asyncio.gather(*(work(worker) for worker in workers), *(roll_up(store, now=T0) for _ in range(8)))
+        await asyncio.gather(*(roll_up(store, now=T0) for _ in range(8)))
 
-        expected = [tally(120, kind=kind, run={5: 120}) for kind in kinds]
+        expected = [stats(120, kind=kind, run={5: 120}) for kind in kinds]
         assert await store.metrics.totals() == expected
         assert await store.metrics.recent(HOUR, now=at(60)) == expected
 

@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from dutiful.core.errors import DataRefused
-from dutiful.core.job import PhaseRecord, Progress
+from dutiful.core.job import PhaseRecord, PhaseState, Progress
 from dutiful.core.outcome import Failed
-from dutiful.core.pipeline import PhaseState
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter
 from suite.builders import (
@@ -29,9 +28,9 @@ from suite.builders import (
     phases,
     progress,
     progress_of,
+    report_all,
     settle,
     start_one,
-    track,
     warm,
 )
 
@@ -46,7 +45,7 @@ class ProgressSuite:
         claimed = await start_one(store)
         items = '{"total": 2, "in_progress": ["b"], "completed": ["a"], "skipped": [], "failed": []}'
 
-        await track(
+        await report_all(
             store,
             progress(claimed, phase="process", percent=33.5, overall=45, message="Übung läuft", items=items),
             now=at(3),
@@ -67,9 +66,11 @@ class ProgressSuite:
     @pytest.mark.req("D37")
     async def test_a_report_replaces_the_one_before_as_a_whole(self, store: Store) -> None:
         claimed = await start_one(store)
-        await track(store, progress(claimed, phase="download", percent=80.0, message="almost", items="{}"), now=at(1))
+        await report_all(
+            store, progress(claimed, phase="download", percent=80.0, message="almost", items="{}"), now=at(1)
+        )
 
-        await track(store, progress(claimed, phase="process", overall=33), now=at(2))
+        await report_all(store, progress(claimed, phase="process", overall=33), now=at(2))
 
         expected = Progress(phase="process", overall=33, updated_at=at(2))
         assert await progress_of(store, claimed.job_id) == expected
@@ -77,7 +78,7 @@ class ProgressSuite:
     async def test_the_last_of_two_reports_of_one_call_counts(self, store: Store) -> None:
         claimed = await start_one(store)
 
-        await track(store, progress(claimed, percent=1.0), progress(claimed, percent=2.0))
+        await report_all(store, progress(claimed, percent=1.0), progress(claimed, percent=2.0))
 
         assert await progress_of(store, claimed.job_id) == Progress(percent=2.0, updated_at=T0)
 
@@ -93,7 +94,7 @@ class ProgressSuite:
     async def test_a_phase_has_its_times_and_its_attempt(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
 
-        await track(store, mark(claimed, "download"), now=at(1))
+        await report_all(store, mark(claimed, "download"), now=at(1))
 
         begun = PhaseRecord(name="download", position=0, state=RUNNING, attempt=1, started_at=at(1))
         assert await store.progress.phases(claimed.job_id) == [begun]
@@ -101,9 +102,9 @@ class ProgressSuite:
     @pytest.mark.req("J36")
     async def test_a_phase_keeps_its_result(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"), now=at(1))
+        await report_all(store, mark(claimed, "download"), now=at(1))
 
-        await track(store, mark(claimed, "download", COMPLETED, result='{"files": [1, null, "ü"]}'), now=at(2))
+        await report_all(store, mark(claimed, "download", COMPLETED, result='{"files": [1, null, "ü"]}'), now=at(2))
 
         (phase,) = await store.progress.phases(claimed.job_id)
         assert (phase.state, phase.attempt, phase.started_at, phase.ended_at) == (COMPLETED, 1, at(1), at(2))
@@ -112,16 +113,16 @@ class ProgressSuite:
     async def test_a_phase_that_is_skipped_was_never_begun(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
 
-        await track(store, mark(claimed, "download", SKIPPED), now=at(1))
+        await report_all(store, mark(claimed, "download", SKIPPED), now=at(1))
 
         skipped = PhaseRecord(name="download", position=0, state=SKIPPED, attempt=0, ended_at=at(1))
         assert await store.progress.phases(claimed.job_id) == [skipped]
 
     async def test_the_marks_of_one_call_are_written_in_their_order(self, store: Store) -> None:
         claimed, other = [await start_one(store, options=PIPELINE) for _ in range(2)]
-        await track(store, mark(claimed, "download"))
+        await report_all(store, mark(claimed, "download"))
 
-        await track(
+        await report_all(
             store,
             mark(claimed, "download", COMPLETED, result="1"),
             mark(other, "process", SKIPPED),
@@ -139,22 +140,22 @@ class ProgressSuite:
 
     async def test_a_report_that_is_repeated_because_its_reply_was_lost_changes_nothing(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"))
+        await report_all(store, mark(claimed, "download"))
         marks = [mark(claimed, "download", COMPLETED, result="1"), mark(claimed, "process")]
-        await track(store, *marks, now=at(1))
+        await report_all(store, *marks, now=at(1))
         before = await store.progress.phases(claimed.job_id)
 
-        await track(store, *marks, now=at(2))
+        await report_all(store, *marks, now=at(2))
 
         assert await store.progress.phases(claimed.job_id) == before
 
     async def test_a_phase_that_begins_again_has_no_end(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(
+        await report_all(
             store, mark(claimed, "download"), mark(claimed, "download", FAILED, error='{"message": "x"}', result="1")
         )
 
-        await track(store, mark(claimed, "download"), now=at(5))
+        await report_all(store, mark(claimed, "download"), now=at(5))
 
         again = PhaseRecord(name="download", position=0, state=RUNNING, attempt=2, started_at=at(5))
         assert await store.progress.phases(claimed.job_id) == [again]
@@ -162,20 +163,20 @@ class ProgressSuite:
     async def test_a_job_that_starts_over_forgets_its_phases_and_no_others(self, store: Store) -> None:
         claimed, other = [await start_one(store, options=PIPELINE) for _ in range(2)]
         for job in (claimed, other):
-            await track(store, mark(job, "download"), mark(job, "download", COMPLETED), mark(job, "process"))
+            await report_all(store, mark(job, "download"), mark(job, "download", COMPLETED), mark(job, "process"))
 
-        await track(store, mark(claimed, "download", anew=True))
+        await report_all(store, mark(claimed, "download", anew=True))
 
         assert await phases(store, claimed.job_id) == [("download", RUNNING, 1)]
         assert await phases(store, other.job_id) == [("download", COMPLETED, 1), ("process", RUNNING, 1)]
 
     async def test_a_lost_claim_cannot_report_and_the_others_of_its_batch_can(self, store: Store) -> None:
         lost = await start_one(store, options=PIPELINE)
-        await track(store, mark(lost, "download"), progress(lost, percent=10.0))
+        await report_all(store, mark(lost, "download"), progress(lost, percent=10.0))
         now = await crash(store)
         held = await claim_one(store, limit=0, suspects=1, now=now)
         other = await start_one(store, options=PIPELINE, now=now)
-        await track(store, mark(held, "download"), mark(held, "download", COMPLETED, result="1"), now=now)
+        await report_all(store, mark(held, "download"), mark(held, "download", COMPLETED, result="1"), now=now)
 
         refused = await store.progress.report(
             [progress(lost, percent=99.0), progress(other, percent=20.0)],
@@ -207,8 +208,8 @@ class ProgressSuite:
 
     async def test_phases_and_progress_can_be_read_when_the_job_is_over(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, *(mark(claimed, name, COMPLETED, result=f'"{name}"') for name in PHASES))
-        await track(store, progress(claimed, phase="upload", percent=100.0, overall=100), now=at(1))
+        await report_all(store, *(mark(claimed, name, COMPLETED, result=f'"{name}"') for name in PHASES))
+        await report_all(store, progress(claimed, phase="upload", percent=100.0, overall=100), now=at(1))
 
         await complete(store, claimed, now=at(2))
 
@@ -218,7 +219,7 @@ class ProgressSuite:
 
     async def test_phases_and_progress_are_deleted_with_their_job(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"), progress(claimed, percent=1.0))
+        await report_all(store, mark(claimed, "download"), progress(claimed, percent=1.0))
         await settle(store, claimed, Failed(OOPS, final=True))
         await finish_one(store)
 
@@ -236,7 +237,7 @@ class ProgressSuite:
 
         await asyncio.gather(
             *(
-                track(store, progress(c, percent=float(n)), mark(c, name))
+                report_all(store, progress(c, percent=float(n)), mark(c, name))
                 for n, name in enumerate(PHASES)
                 for c in claims
             )

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from dutiful.core.job import Insertion, OnConflict, PhaseRecord, Unique
+from dutiful.core.job import Insertion, OnConflict, PhaseRecord, PhaseState, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Released, Snoozed, TimedOut
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.settle import Policy
 from dutiful.core.states import State
 from dutiful.store import Store
@@ -31,11 +30,11 @@ from suite.builders import (
     progress_of,
     refusal,
     renewing,
+    report_all,
     rescue,
     settle,
     start_one,
     state,
-    track,
     warm,
 )
 from suite.control import waiting
@@ -47,8 +46,8 @@ FAILED, INTERRUPTED, CANCELLED = PhaseState.FAILED, PhaseState.INTERRUPTED, Phas
 class ProgressPhaseSuite:
     async def test_a_failed_phase_keeps_its_error_and_those_before_it_their_results(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result='"kept"'))
-        await track(store, mark(claimed, "process"))
+        await report_all(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result='"kept"'))
+        await report_all(store, mark(claimed, "process"))
 
         assert await settle(store, claimed, Failed(OOPS, more=({"type": "Other"},)), now=at(2)) == []
 
@@ -59,13 +58,13 @@ class ProgressPhaseSuite:
     @pytest.mark.req("J39")
     async def test_finished_phases_and_their_results_survive_a_retry(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result='"kept"'))
-        await track(store, mark(claimed, "process"))
+        await report_all(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result='"kept"'))
+        await report_all(store, mark(claimed, "process"))
         await settle(store, claimed, Failed(OOPS))
         await store.promotion.promote(1, now=at(60))
         again = await claim_one(store, now=at(60))
 
-        await track(store, mark(again, "process"), now=at(60))
+        await report_all(store, mark(again, "process"), now=at(60))
 
         assert await phases(store, claimed.job_id) == [("download", COMPLETED, 1), ("process", RUNNING, 2)]
         first, second = await store.progress.phases(claimed.job_id)
@@ -73,7 +72,7 @@ class ProgressPhaseSuite:
 
     async def test_a_phase_that_timed_out_has_failed(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"))
+        await report_all(store, mark(claimed, "download"))
 
         await settle(store, claimed, TimedOut(BACKOFF, OOPS))
 
@@ -83,7 +82,9 @@ class ProgressPhaseSuite:
     @pytest.mark.parametrize("outcome", [Lost(), Released(), Snoozed(BACKOFF)])
     async def test_an_interrupted_phase_has_spent_no_attempt(self, store: Store, outcome: Outcome) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED), mark(claimed, "process"))
+        await report_all(
+            store, mark(claimed, "download"), mark(claimed, "download", COMPLETED), mark(claimed, "process")
+        )
 
         for _ in range(2):  # the second call repeats a lost reply
             await settle(store, claimed, outcome, now=at(2))
@@ -92,12 +93,12 @@ class ProgressPhaseSuite:
         assert (await store.progress.phases(claimed.job_id))[1].ended_at == at(2)
         await store.promotion.promote(1, now=at(60))
         (again,) = await claim(store, now=at(60))
-        await track(store, mark(again, "process"), now=at(60))
+        await report_all(store, mark(again, "process"), now=at(60))
         assert await phases(store, claimed.job_id) == [("download", COMPLETED, 1), ("process", RUNNING, 1)]
 
     async def test_the_phase_of_a_released_claim_is_interrupted(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"))
+        await report_all(store, mark(claimed, "download"))
 
         async with renewing(store) as renewer:
             await renewer.release(claimed)
@@ -107,8 +108,8 @@ class ProgressPhaseSuite:
     @pytest.mark.req("J11")
     async def test_the_phase_in_which_a_job_was_lost_is_kept(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result="1"))
-        await track(store, mark(claimed, "process"), progress(claimed, phase="process", percent=50.0))
+        await report_all(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result="1"))
+        await report_all(store, mark(claimed, "process"), progress(claimed, phase="process", percent=50.0))
 
         assert await rescue(store, now=at(EXPIRED), policy=Policy(retry_crashes=False)) == []
 
@@ -122,8 +123,8 @@ class ProgressPhaseSuite:
         await enqueue(store, *(new_job(options=PIPELINE) for _ in ends))
         claims = await claim(store)
         for claimed in claims:
-            await track(store, mark(claimed, "download", SKIPPED), mark(claimed, "process"))
-            await track(store, mark(claimed, "process", COMPLETED, result="1"), now=at(1))
+            await report_all(store, mark(claimed, "download", SKIPPED), mark(claimed, "process"))
+            await report_all(store, mark(claimed, "process", COMPLETED, result="1"), now=at(1))
         before = [await store.progress.phases(claimed.job_id) for claimed in claims]
 
         changes = [change(claimed, end) for claimed, end in zip(claims, ends, strict=True)]
@@ -134,8 +135,8 @@ class ProgressPhaseSuite:
     @pytest.mark.req("J48", "J49")
     async def test_a_cancelled_pipeline_has_cancelled_all_unfinished_phases(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE)
-        await track(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result="1"))
-        await track(store, mark(claimed, "process"), now=at(1))
+        await report_all(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result="1"))
+        await report_all(store, mark(claimed, "process"), now=at(1))
 
         assert await settle(store, claimed, Cancelled("no use"), now=at(2)) == []
 
@@ -167,9 +168,9 @@ class ProgressPhaseSuite:
         await enqueue(store, *(new_job(options=PIPELINE) for _ in range(3)))
         failed, given_up, interrupted = await claim(store)
         for claimed in (failed, given_up, interrupted):
-            await track(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result="1"))
-            await track(store, mark(claimed, "process"))
-        await track(store, mark(given_up, "process", FAILED, error='{"given_up": true}'))
+            await report_all(store, mark(claimed, "download"), mark(claimed, "download", COMPLETED, result="1"))
+            await report_all(store, mark(claimed, "process"))
+        await report_all(store, mark(given_up, "process", FAILED, error='{"given_up": true}'))
         await settle(store, failed, Failed(OOPS), now=at(1))
         for claimed in (given_up, interrupted):
             await settle(store, claimed, Snoozed(BACKOFF), now=at(1))
@@ -211,7 +212,7 @@ class ProgressPhaseSuite:
         assert await store.claims.settle([change(expired, Lost())], expired_only=True, now=now) == []
         held = await claim_one(store, limit=0, suspects=1, now=now)
         await store.control.cancel(unwanted.job_id, "no use", now=now)
-        await track(store, mark(held, "download"), mark(unwanted, "download"), now=now)
+        await report_all(store, mark(held, "download"), mark(unwanted, "download"), now=now)
 
         for outcome in (Failed(OOPS), Cancelled("no use")):
             assert await settle(store, lost, outcome, now=now) == [refusal(lost, RefusalReason.LOST)]

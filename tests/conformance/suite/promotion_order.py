@@ -1,4 +1,4 @@
-"""A blocked job keeps its place in its queue."""
+"""A blocked job keeps its position in its queue."""
 
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -60,7 +60,7 @@ class PromotionOrderSuite:
             await store.control.resume(PauseScope.KIND, kind)
 
         for out in (1, 2, 3, 4):
-            await store.promotion.admit_probes(1, now=at(4))
+            await store.promotion.unblock(1, now=at(4))
             assert await states(store, first + later) == [State.READY] * out + [State.BLOCKED] * (4 - out)
 
     async def test_jobs_come_back_from_an_open_breaker_to_their_places(self, store: Store) -> None:
@@ -71,7 +71,7 @@ class PromotionOrderSuite:
         await store.promotion.sweep(10, now=at(2))
         await store.promotion.sweep(10, now=at(60))
         assert await states(store, [stood[0], came[0]]) == [State.READY] * 2, "they probe"
-        await store.breakers.force(MAIL, None, now=at(61))
+        await store.breakers.open(MAIL, None, now=at(61))
         await store.promotion.sweep(10, now=at(62))
         await store.breakers.reset(MAIL, now=at(63))
 
@@ -92,7 +92,7 @@ class PromotionOrderSuite:
         others = []
         for seconds in (5, 15, 25, 35, 45):
             await store.promotion.promote(10, now=at(seconds))
-            await store.promotion.admit_probes(10, now=at(seconds))
+            await store.promotion.unblock(10, now=at(seconds))
             others.append(await enqueue_one(store, kind="other", now=at(seconds)))
         await store.control.resume(PauseScope.KIND, KIND)
 

@@ -1,4 +1,4 @@
-"""What people read: jobs, queues, counts."""
+"""Queries of jobs, queues and counts."""
 
 from datetime import timedelta
 from typing import Any

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from uuid import UUID
 
+from dutiful.core.job import Scope, Unique
 from dutiful.core.outcome import Failed
 from dutiful.core.states import State
 from dutiful.store import Store
@@ -83,6 +84,14 @@ class RetentionSuite:
         assert (await store.queries.stats(timedelta(hours=1), now=LATER)).dead_letters == 1
         assert await store.queries.check_places() == []
 
+    async def test_unique_keys_whose_window_is_over_are_deleted_in_steps(self, store: Store) -> None:
+        for n in range(3):
+            await enqueue_one(store, unique=Unique(f"key {n}", Scope.WINDOW, window=timedelta(seconds=60)))
+
+        assert not await store.retention.delete_leftovers(WEEK, 2, now=at(59)), "none has expired"
+        assert await store.retention.delete_leftovers(WEEK, 2, now=at(60)), "there is one more"
+        assert not await store.retention.delete_leftovers(WEEK, 2, now=at(60))
+
     async def test_a_step_deletes_no_more_than_its_limit(self, store: Store) -> None:
         for _ in range(5):
             await finish_one(store)
@@ -105,7 +114,7 @@ class RetentionSuite:
 
 
 async def retain_all(store: Store, *, limit: int = 10) -> int:
-    """Delete in steps until nothing is left; a dependency is deleted in a later round than its dependent."""
+    """Deletes in steps until nothing is left; a dependency is deleted in a later round than its dependent."""
     total, cursor = 0, None
     for _ in range(100):
         retained = await store.retention.delete(WEEK, limit, cursor, now=LATER)

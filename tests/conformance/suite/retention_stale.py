@@ -1,4 +1,4 @@
-"""Finished jobs are marked stale, then deleted, and each of both is announced."""
+"""Finished jobs are marked stale, then deleted, and a notice of each is sent."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -28,9 +28,9 @@ from suite.builders import (
     mark,
     new_job,
     progress,
+    report_all,
     start_one,
     state,
-    track,
     warm,
 )
 from suite.webhooks import settled, take_one, webhook
@@ -40,13 +40,15 @@ HOUR = timedelta(hours=1)
 STALE, OLD = T0 + DAY + HOUR, T0 + WEEK + HOUR  # a day, and a week, after jobs that ended at T0
 
 
-async def mark_stale(store: Store, *, notified: bool = True, limit: int = 10, now: datetime = STALE) -> list[UUID]:
-    return [job.id for job in (await store.retention.mark_stale(DAY, limit, None, notified=notified, now=now)).jobs]
+async def mark_stale(store: Store, *, sent: bool = True, limit: int = 10, now: datetime = STALE) -> list[UUID]:
+    return [job.id for job in (await store.retention.mark_stale(DAY, limit, None, sent=sent, now=now)).jobs]
 
 
 async def remove(store: Store, *, limit: int = 10, now: datetime = OLD, **fields: Any) -> list[UUID]:
-    arguments = {"stale_only": True, "notified": True} | fields
-    return [job.id for job in (await store.retention.delete_announced(WEEK, limit, None, **arguments, now=now)).jobs]
+    arguments = {"stale_only": True, "sent": True} | fields
+    return [
+        job.id for job in (await store.retention.delete_with_tombstones(WEEK, limit, None, **arguments, now=now)).jobs
+    ]
 
 
 async def finish(store: Store, count: int) -> list[UUID]:
@@ -82,7 +84,7 @@ class RetentionStaleSuite:
     async def test_marking_a_job_stale_returns_it_as_it_is_then(self, store: Store) -> None:
         job_id = await finish_one(store, Partial('{"n": 1}', (OOPS,)), payload='{"a": 1}', tenant="acme")
 
-        (job,) = (await store.retention.mark_stale(DAY, 10, None, notified=False, now=STALE)).jobs
+        (job,) = (await store.retention.mark_stale(DAY, 10, None, sent=False, now=STALE)).jobs
 
         assert job == await store.queries.job(job_id)
         assert (job.payload, job.result, job.stale_at) == ({"a": 1}, {"n": 1}, STALE)
@@ -101,7 +103,7 @@ class RetentionStaleSuite:
         job_id = await finish_one(store)
         await mark_stale(store)
 
-        assert await mark_stale(store, notified=False, now=STALE + HOUR) == []
+        assert await mark_stale(store, sent=False, now=STALE + HOUR) == []
 
         assert (await record(store, job_id)).stale_at == STALE
         assert await store.retention.unsent(10) == []
@@ -123,7 +125,7 @@ class RetentionStaleSuite:
         marked: list[UUID] = []
         step = RetentionStep([], None)
         for _ in range(50):
-            step = await store.retention.mark_stale(DAY, 1, step.cursor, notified=True, now=STALE)
+            step = await store.retention.mark_stale(DAY, 1, step.cursor, sent=True, now=STALE)
             assert len(step.jobs) <= 1
             marked += [job.id for job in step.jobs]
             if step.cursor is None:
@@ -134,8 +136,8 @@ class RetentionStaleSuite:
 
     async def test_a_stale_job_is_unsent_until_its_notice_was_sent(self, store: Store) -> None:
         first, second = await finish_one(store), await finish_one(store, now=at(HOUR.total_seconds() * 2))
-        await mark_stale(store, notified=False)
-        await mark_stale(store, notified=False, now=STALE + 2 * HOUR)
+        await mark_stale(store, sent=False)
+        await mark_stale(store, sent=False, now=STALE + 2 * HOUR)
 
         assert await store.retention.unsent(10) == [
             RetentionNotice(await record(store, job_id), deleted=False) for job_id in (first, second)
@@ -169,7 +171,7 @@ class RetentionAnnouncedSuite:
     @pytest.mark.req("J76")
     async def test_a_stale_job_is_deleted_only_after_its_notice_was_sent(self, store: Store) -> None:
         job_id = await finish_one(store)
-        await mark_stale(store, notified=False)
+        await mark_stale(store, sent=False)
 
         assert await remove(store) == []
         assert (await store.retention.delete(WEEK, 10, None, stale_only=True, now=OLD)).deleted == 0
@@ -198,12 +200,14 @@ class RetentionAnnouncedSuite:
 
     async def test_a_deleted_job_leaves_only_its_notice(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE, tenant="acme", correlation_id="order-17")
-        await track(store, mark(claimed, "download"), progress(claimed, percent=1.0))
+        await report_all(store, mark(claimed, "download"), progress(claimed, percent=1.0))
         await complete(store, claimed, result='{"n": 1}')
         await mark_stale(store)
         before = await record(store, claimed.job_id)
 
-        (job,) = (await store.retention.delete_announced(WEEK, 10, None, stale_only=True, notified=False, now=OLD)).jobs
+        (job,) = (
+            await store.retention.delete_with_tombstones(WEEK, 10, None, stale_only=True, sent=False, now=OLD)
+        ).jobs
 
         assert job == before
         assert await store.queries.job(claimed.job_id) is None
@@ -215,7 +219,7 @@ class RetentionAnnouncedSuite:
     async def test_a_deletion_is_an_event_once_its_notice_was_sent(self, store: Store) -> None:
         job_id = await finish_one(store, kind="part", queue="slow", tenant="acme", correlation_id="order-17")
         alive = await enqueue_one(store)
-        await remove(store, stale_only=False, notified=False)
+        await remove(store, stale_only=False, sent=False)
         assert await tombstones(store, T0) == await store.events.tombstones([job_id]) == []
 
         await store.retention.mark_sent([], [job_id], now=OLD + HOUR)
@@ -228,7 +232,7 @@ class RetentionAnnouncedSuite:
             tenant="acme",
             correlation_id="order-17",
             deleted_at=OLD,
-            notified_at=OLD + HOUR,
+            sent_at=OLD + HOUR,
         )
         assert await tombstones(store, OLD + HOUR - timedelta(seconds=1)) == [expected]
         assert await store.events.tombstones([alive, job_id]) == [expected]
@@ -236,19 +240,19 @@ class RetentionAnnouncedSuite:
 
     async def test_a_deletion_without_notice_is_an_event_at_once(self, store: Store) -> None:
         job_id = await finish_one(store)
-        await remove(store, stale_only=False, notified=True)
+        await remove(store, stale_only=False, sent=True)
 
         (tombstone,) = await tombstones(store, OLD - timedelta(seconds=1))
 
         assert (tombstone.job_id, tombstone.correlation_id) == (job_id, str(job_id))
-        assert tombstone.deleted_at == tombstone.notified_at == OLD
+        assert tombstone.deleted_at == tombstone.sent_at == OLD
         assert await store.retention.unsent(10) == []
 
     async def test_notices_of_stale_jobs_come_before_those_of_deleted_ones(self, store: Store) -> None:
         deleted = await finish_one(store)
-        await remove(store, stale_only=False, notified=False)
+        await remove(store, stale_only=False, sent=False)
         stale = await finish_one(store, now=OLD - DAY - HOUR)
-        await mark_stale(store, notified=False, now=OLD + HOUR)
+        await mark_stale(store, sent=False, now=OLD + HOUR)
 
         assert [(notice.job.id, notice.deleted) for notice in await store.retention.unsent(10)] == [
             (stale, False), (deleted, True)
@@ -261,7 +265,7 @@ class RetentionAnnouncedSuite:
         await warm(store)
         jobs = await finish(store, 100)
 
-        answers = await asyncio.gather(*(remove(store, limit=100, stale_only=False, notified=False) for _ in range(8)))
+        answers = await asyncio.gather(*(remove(store, limit=100, stale_only=False, sent=False) for _ in range(8)))
 
         assert sorted(job_id for answer in answers for job_id in answer) == sorted(jobs)
         assert sorted(notice.job.id for notice in await store.retention.unsent(100)) == sorted(jobs)
@@ -292,8 +296,8 @@ class RetentionAnnouncedSuite:
         removed: list[UUID] = []
         step = RetentionStep([], None)
         for _ in range(50):
-            step = await store.retention.delete_announced(
-                WEEK, 1, step.cursor, stale_only=False, notified=True, now=OLD
+            step = await store.retention.delete_with_tombstones(
+                WEEK, 1, step.cursor, stale_only=False, sent=True, now=OLD
             )
             assert len(step.jobs) <= 1
             removed += [job.id for job in step.jobs]
@@ -331,7 +335,7 @@ class RetentionAnnouncedSuite:
 
     async def test_a_tombstone_is_kept_for_an_hour_after_its_notice_was_sent(self, store: Store) -> None:
         sent, unsent = await finish_one(store), await finish_one(store)
-        await remove(store, stale_only=False, notified=False)
+        await remove(store, stale_only=False, sent=False)
         await store.retention.mark_sent([], [sent], now=OLD)
 
         await store.retention.delete(WEEK, 10, None, now=OLD + HOUR - timedelta(seconds=1))

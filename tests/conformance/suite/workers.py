@@ -1,4 +1,4 @@
-"""The list of workers: heartbeats, processes that are seen to run or end, and the claims of dead ones."""
+"""Worker records: heartbeats, processes that are seen to run or end, and the claims of dead ones."""
 
 import asyncio
 import os

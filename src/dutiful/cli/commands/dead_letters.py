@@ -9,7 +9,7 @@ import typer
 from dutiful.cli.commands.bulk import finish, run_json, run_sentence
 from dutiful.cli.dead_letter_options import filtered
 from dutiful.cli.options import AsJson, Tenant, read_payload
-from dutiful.cli.output.dead_letter_page import (
+from dutiful.cli.output.dead_letter_details import (
     group_json,
     letter_json,
     print_counts,
@@ -65,8 +65,8 @@ def list_letters(
     last = None if after is None else ids.parse_any(after)
 
     async def find(operator: Operator) -> list[DeadLetter]:
-        place = None if last is None else (await operator.dead_letters.get(last)).place
-        return await operator.dead_letters.search(wanted, after=place, limit=limit)
+        cursor = None if last is None else (await operator.dead_letters.get(last)).cursor
+        return await operator.dead_letters.search(wanted, after=cursor, limit=limit)
 
     found = operate(ctx, find, tenant)
     more = ids.public(found[-1].id) if len(found) == limit else None

@@ -32,7 +32,7 @@ LABELS = {
     "remind": "scheduled",
     "endless": "cancelled meanwhile",
 }
-Tally = dict[str, dict[str, int]]
+Counts = dict[str, dict[str, int]]
 
 
 def register(cli: typer.Typer) -> None:
@@ -59,20 +59,20 @@ async def _run(path: Path) -> bool:
         working = asyncio.create_task(worker.run())
         began = time.monotonic()
         expected, cancelled = await _enqueue(app, client)
-        tally: Tally = {}
+        counted: Counts = {}
         with Live(console=console, refresh_per_second=8, transient=not console.is_terminal) as live:
             while time.monotonic() - began < DEADLINE:
-                tally = await _tally(client)
-                live.update(_table(tally, expected))
-                if _final(tally) == sum(expected.values()):
+                counted = await _count(client)
+                live.update(_table(counted, expected))
+                if _final(counted) == sum(expected.values()):
                     break
                 await asyncio.sleep(0.12)
         worker.stop()
         await working
         if not console.is_terminal:
-            console.print(_table(tally, expected))
+            console.print(_table(counted, expected))
         violations = await client.store.queries.check_places()
-    return _summary(console, tally, expected, cancelled, violations, time.monotonic() - began)
+    return _summary(console, counted, expected, cancelled, violations, time.monotonic() - began)
 
 
 async def _enqueue(app: Dutiful, client: Client) -> tuple[dict[str, int], int]:
@@ -107,20 +107,20 @@ def _cancel_all(jobs: list[Handle[Any]]) -> None:
     _cancelling.add(asyncio.create_task(go()))
 
 
-async def _tally(client: Client) -> Tally:
-    tally: Tally = {}
+async def _count(client: Client) -> Counts:
+    counted: Counts = {}
     for record in await client.store.queries.jobs(JobFilter(limit=1_000)):
-        states = tally.setdefault(record.kind, {})
+        states = counted.setdefault(record.kind, {})
         states[record.state] = states.get(record.state, 0) + 1
         states["retries"] = states.get("retries", 0) + max(0, record.attempt - 1)
-    return tally
+    return counted
 
 
-def _final(tally: Tally) -> int:
-    return sum(count for states in tally.values() for state, count in states.items() if state in FINAL)
+def _final(counted: Counts) -> int:
+    return sum(count for states in counted.values() for state, count in states.items() if state in FINAL)
 
 
-def _table(tally: Tally, expected: dict[str, int]) -> Table:
+def _table(counted: Counts, expected: dict[str, int]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     # In a narrow terminal, only the notes are cut, because they matter least.
     most = len(f"{max(expected.values())}")
@@ -129,7 +129,7 @@ def _table(tally: Tally, expected: dict[str, int]) -> Table:
     table.add_column("progress", no_wrap=True, min_width=BAR + 2 + 2 * most)
     table.add_column("", no_wrap=True)
     for kind, total in expected.items():
-        states = tally.get(kind, {})
+        states = counted.get(kind, {})
         done = sum(states.get(state, 0) for state in FINAL)
         full = round(BAR * done / total)
         bar = f"[green]{'█' * full}[/green][dim]{'░' * (BAR - full)}[/dim] {done}/{total}"
@@ -149,10 +149,10 @@ def _notes(states: dict[str, int]) -> str:
 
 
 def _summary(
-    console: Console, tally: Tally, expected: dict[str, int], cancelled: int, violations: list[str], took: float
+    console: Console, counted: Counts, expected: dict[str, int], cancelled: int, violations: list[str], took: float
 ) -> bool:
     """Prints the result; returns whether it is the expected one."""
-    counts = {state: sum(states.get(state, 0) for states in tally.values()) for state in sorted(FINAL)}
+    counts = {state: sum(states.get(state, 0) for states in counted.values()) for state in sorted(FINAL)}
     total = sum(expected.values())
     said = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.items() if count)
     adds_up = (
@@ -167,7 +167,7 @@ def _summary(
             "Every job is stored in exactly one place, and the numbers add up. Next: [bold]dutiful init[/bold]"
         )
     else:
-        console.print("[red]The numbers do not add up:[/red]", *violations, tally)
+        console.print("[red]The numbers do not add up:[/red]", *violations, counted)
     return adds_up
 
 

@@ -7,9 +7,9 @@ import msgspec
 import typer
 
 from dutiful.cli import FAILURE
-from dutiful.cli.commands import stuck
+from dutiful.cli.commands import jobs_stuck
 from dutiful.cli.options import AsJson, Reason, Tenant, read_moment
-from dutiful.cli.output.job_page import job_page, page_json
+from dutiful.cli.output.job_details import details_json, job_details
 from dutiful.cli.output.printing import ago, both_ids, error_text, job_json, note, print_json, print_table, when
 from dutiful.cli.target import operate
 from dutiful.core import ids
@@ -23,7 +23,7 @@ from dutiful.store.control import CancelResult
 from dutiful.store.queries import JobFilter
 
 jobs = typer.Typer(help="List and show jobs; cancel, fail, retry or release them.", no_args_is_help=True)
-stuck.register(jobs)
+jobs_stuck.register(jobs)
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in either spelling.")]
 MOST = 1_000
 
@@ -166,11 +166,11 @@ def show(
       dutiful jobs show 0193a1b2-… --full
     """
     wanted = ids.parse_any(job_id)
-    page = operate(ctx, lambda operator: job_page(operator, wanted), tenant)
+    details = operate(ctx, lambda operator: job_details(operator, wanted), tenant)
     if as_json:
-        print_json(page_json(page))
+        print_json(details_json(details))
     else:
-        page.print(full=full)
+        details.print(full=full)
 
 
 @jobs.command()

@@ -65,7 +65,7 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
         return
     typer.echo(f"tenants are {'on' if found.enabled else 'off'}; this is role {found.role}")
     if found.enabled:
-        typer.echo(f"guarded: {', '.join(found.guarded)}")
+        typer.echo(f"isolated: {', '.join(found.isolated)}")
     print_table(
         ("role", "group", "tenants"),
         ((m.role, m.group, ", ".join(m.tenants) if m.group == "member" else "all") for m in found.members),

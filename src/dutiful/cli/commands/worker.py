@@ -160,7 +160,7 @@ async def _supervise(app: Dutiful, processes: int) -> int:
         counters, supervisor_id = AttemptCounters(), uuid_utils.compat.uuid7()
         rescuer = Rescuer(client.store, app.kinds, on_rescue=counters.rescued)
 
-        async def reclaim(worker_id: UUID) -> None:
+        async def rescue(worker_id: UUID) -> None:
             held = await client.store.claims.held_by(worker_id)
             if held:
                 await rescuer.rescue(held)
@@ -169,7 +169,7 @@ async def _supervise(app: Dutiful, processes: int) -> int:
             if app.settings.metrics:
                 await counters.flush(client.store.metrics, supervisor_id)
 
-        return await Supervisor(child_command(_single(sys.argv[1:])), processes, reclaim).run()
+        return await Supervisor(child_command(_single(sys.argv[1:])), processes, rescue).run()
 
 
 def _single(arguments: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How the command line prints: tables for people, one JSON document for programs."""
+"""Prints tables for people, or one JSON document for programs."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ STYLES = {
     "blocked": "yellow",
     "scheduled": "blue",
 }
-PIPE_WIDTH = 1_000  # without a terminal, lines are neither folded nor cut, so that they can be searched
+PIPE_WIDTH = 1_000  # without a terminal, lines are neither wrapped nor cut, so that they can be searched
 LONGEST_CELL = 200
 NOTHING = "-"
 # Prose and lists of names, of which the beginning is enough; other cells are copied or compared, so they are not cut.
@@ -100,7 +100,7 @@ def show(*parts: "RenderableType") -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     name: str
     width: int  # of its widest cell or its heading
     empty: bool = False
@@ -158,14 +158,14 @@ def print_table(
         note(f"left out: {', '.join(left_out)} (a wider terminal or --json shows more)")
 
 
-def _measured(name: str, place: int, rows: Sequence[Sequence["Text"]]) -> Column:
-    shown = [row[place] for row in rows]
+def _measured(name: str, column: int, rows: Sequence[Sequence["Text"]]) -> TableColumn:
+    shown = [row[column] for row in rows]
     heading = name.removesuffix("#")
     width = max(len(heading), *(one.cell_len for one in shown))
-    return Column(heading, width, empty=all(one.plain == NOTHING for one in shown))
+    return TableColumn(heading, width, empty=all(one.plain == NOTHING for one in shown))
 
 
-def fit(columns: Sequence[Column], room: int) -> dict[str, int]:
+def fit(columns: Sequence[TableColumn], room: int) -> dict[str, int]:
     """The columns that fit, each with its width; the first one always does."""
     for kept, least in _layouts(columns):
         spare = room - GAP * (len(kept) - 1) - sum(_floor(column, least) for column in kept)
@@ -179,8 +179,8 @@ def fit(columns: Sequence[Column], room: int) -> dict[str, int]:
     return widths
 
 
-def _layouts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
-    """From the widest to the narrowest: empty columns are left out first, then others from the right.
+def _layouts(columns: Sequence[TableColumn]) -> Iterator[tuple[list[TableColumn], int]]:
+    """Layouts from the widest to the narrowest: empty columns are left out first, then others from the right.
 
     The first two columns, state and error stay longest, because they are what people look for.
     """
@@ -196,7 +196,7 @@ def _layouts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
     yield kept, LEAST
 
 
-def _floor(column: Column, least: int) -> int:
+def _floor(column: TableColumn, least: int) -> int:
     return min(column.width, least) if column.text else column.width
 
 

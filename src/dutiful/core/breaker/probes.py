@@ -1,6 +1,6 @@
-"""Which blocked jobs may try whether a breaker's service is back.
+"""Chooses blocked jobs as probes of a breaker.
 
-Only jobs that live workers would take are chosen: one in a queue that no worker serves would block the others' turn.
+Only jobs that live workers would claim are chosen: a job in a queue that no worker serves would delay the others.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from dutiful.core.breaker.state import Breaker, BreakerState
 T = TypeVar("T")
 Id = TypeVar("Id")
 NONE: frozenset[str] = frozenset()
-QueuePlace = tuple[int, int]
+QueuePosition = tuple[int, int]
 """A job's priority and its sequence number in the queue: the lower, the sooner."""
 _REMEMBERED = 10_000
 CANDIDATES = 100  # rejected jobs read per breaker, of which some are chosen
@@ -30,7 +30,7 @@ class KindInQueue(NamedTuple):
 
 
 class LaneFacts(Protocol):
-    """What a lane of a live worker takes, as its heartbeat says."""
+    """The jobs that a lane of a live worker takes, according to its heartbeat."""
 
     @property
     def queues(self) -> Sequence[str]: ...
@@ -40,7 +40,7 @@ class LaneFacts(Protocol):
 
 
 class ServedLane(msgspec.Struct, frozen=True):
-    """What one lane of a live worker takes."""
+    """The jobs that one lane of a live worker takes."""
 
     kinds: frozenset[str]
     queues: frozenset[str]  # "*": any
@@ -68,7 +68,7 @@ class Serving(msgspec.Struct, frozen=True):
     def first_taken(
         self, waiting: Iterable[KindInQueue], most: int
     ) -> Iterator[tuple[KindInQueue, frozenset[str] | None]]:
-        """The first that are taken, with their tenants: as many as surely have `most` jobs among them."""
+        """The first that are taken, with their tenants: as many as are certain to have `most` jobs together."""
         for each in waiting:
             tenants = self.tenants_taken(*each)
             if tenants is None:
@@ -86,7 +86,7 @@ class Serving(msgspec.Struct, frozen=True):
 def serving(
     workers: Iterable[tuple[Mapping[str, LaneFacts], Sequence[str]]], paused: Collection[tuple[str, str]]
 ) -> Serving:
-    """From the lanes and kinds of each live worker, and the scopes and names of all pauses."""
+    """Makes a Serving from the lanes and kinds of each live worker, and the scopes and names of all pauses."""
     alive = list(workers)
     lanes = tuple(
         ServedLane(frozenset(kinds), frozenset(lane.queues), frozenset(lane.tenants))
@@ -108,12 +108,12 @@ class Turns:
         self._last: dict[KindInQueue, int] = {}
         self._count = count(1)
 
-    def order(self, waiting: Iterable[tuple[KindInQueue, QueuePlace]]) -> list[KindInQueue]:
-        """Each comes with the place of its first job, which decides among equals."""
+    def order(self, waiting: Iterable[tuple[KindInQueue, QueuePosition]]) -> list[KindInQueue]:
+        """Orders them, each given with the position of its first job, which decides among equals."""
         return [each for each, _ in sorted(waiting, key=lambda one: (self._last.get(one[0], 0), one[1], one[0]))]
 
     def record(self, taken: Iterable[KindInQueue]) -> None:
-        """Note that these had their turn just now."""
+        """Records that these had their turn just now."""
         if len(self._last) > _REMEMBERED:
             self._last.clear()
         for each in taken:
@@ -127,7 +127,7 @@ def round_robin(groups: Iterable[Sequence[T]], limit: int) -> list[T]:
 
 
 class RejectedJob(NamedTuple, Generic[Id]):
-    """A job that a breaker has rejected inside its handler, and that is blocked since."""
+    """A job that a breaker has rejected inside its handler, and that has been blocked since."""
 
     job_id: Id
     kind: str
@@ -148,7 +148,7 @@ def room_for_rejected(breaker: Breaker | None, probing: int, now: datetime) -> i
 def choose_rejected(waiting: Sequence[RejectedJob[Id]], limit: int, served: Serving) -> list[Id]:
     """Up to `limit` that workers would take, by priority; all, if none of these is taken, because they hide others.
 
-    While every lane is paused, they hide nothing: all stay.
+    None while every lane is paused, because then no others are hidden.
     """
     if served.lanes == ():
         return []

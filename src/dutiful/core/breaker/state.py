@@ -1,7 +1,7 @@
 """A circuit breaker as a value: closed until failures in a row open it, half-open when `open_until` has passed.
 
-Every change of state begins a new round. A call knows the round in which it entered, so that a result from an earlier
-round, however late, changes nothing.
+Every change of state begins a new round. A call remembers the round in which it entered, so that a late result of an
+earlier round changes nothing.
 """
 
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ PROBE_WAIT = timedelta(seconds=5)  # until the next try while others probe, unle
 
 class BreakerState(StrEnum):
     CLOSED = "closed"  # calls pass
-    OPEN = "open"  # calls are refused
+    OPEN = "open"  # calls are rejected
     HALF_OPEN = "half_open"  # a few calls pass, to find out
 
 
@@ -27,7 +27,7 @@ PAUSE_SCOPES = {BreakerState.OPEN: "breaker", BreakerState.HALF_OPEN: "probing"}
 
 
 class CallResult(StrEnum):
-    """What a call shows about the service."""
+    """The result of a call, as evidence about the service."""
 
     GOOD = "good"
     BAD = "bad"
@@ -65,7 +65,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     successes: int = 0  # of probes in this round
     neutral: int = 0  # neutral probes in this round
     round: int = 0
-    trips: int = 0  # how often failures have opened it; forced openings are not counted
+    trips: int = 0  # how often failures have opened it; those by an operator are not counted
     policy: BreakerPolicy = BreakerPolicy()  # of the last call that changed it
     last_failure_at: datetime | None = None
     opened_at: datetime | None = None
@@ -88,7 +88,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 def enter(breaker: Breaker, policy: BreakerPolicy, probing: int, now: datetime) -> tuple[Breaker, Entry | Rejected]:
-    """Decide whether a call may pass; `probing` is the number of probes of this round that run."""
+    """Decides whether a call may pass; `probing` is the number of probes of this round that run."""
     if breaker.state is BreakerState.CLOSED:
         return breaker, Entry(breaker.round)
     if breaker.state is BreakerState.OPEN:
@@ -101,7 +101,7 @@ def enter(breaker: Breaker, policy: BreakerPolicy, probing: int, now: datetime) 
     return breaker, Rejected(now + wait, wait)
 
 
-def leave(breaker: Breaker, policy: BreakerPolicy, entry: Entry, result: CallResult, now: datetime) -> Breaker:
+def exited(breaker: Breaker, policy: BreakerPolicy, entry: Entry, result: CallResult, now: datetime) -> Breaker:
     """The breaker after a call that had entered ended with `result`."""
     if entry.round != breaker.round or result is CallResult.UNCLEAR:
         return breaker
@@ -120,8 +120,8 @@ def leave(breaker: Breaker, policy: BreakerPolicy, entry: Entry, result: CallRes
 
 
 def _neutral(breaker: Breaker, policy: BreakerPolicy) -> Breaker:
-    """As many neutral probes as failures would open it close it, because a service with only neutral calls would never
-    show a good one. If it is down all the same, as many failures open it again.
+    """Closes it after as many neutral probes as failures would open it, because a service may only get neutral calls.
+    If the service is still down, as many failures open the breaker again.
     """
     if breaker.state is not BreakerState.HALF_OPEN:
         return breaker
@@ -134,12 +134,12 @@ def half_opened(breaker: Breaker, now: datetime) -> Breaker:
 
 
 def opened(breaker: Breaker, now: datetime, open_for: timedelta) -> Breaker:
-    """Failures trip it, or an operator forces it open."""
+    """The breaker opened, by failures or by an operator."""
     return _next_round(breaker, BreakerState.OPEN, opened_at=now, open_until=now + open_for)
 
 
 def closed(breaker: Breaker) -> Breaker:
-    """Its probes were good, or neutral often enough, or an operator resets it."""
+    """The breaker closed, by good or enough neutral probes, or by an operator."""
     return _next_round(breaker, BreakerState.CLOSED, failures=0, open_until=None)
 
 

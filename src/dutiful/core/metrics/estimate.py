@@ -28,7 +28,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Share(NamedTuple):
-    """What one view shows of one group."""
+    """The sampled jobs of one group in one view."""
 
     jobs: float  # the estimated number
     squares: float  # the sum, over windows, of the square of the number that each represents
@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class View(Generic[K]):
-    """What was seen of one queue, or of one table."""
+    """The sample of one queue, or of one table."""
 
     shares: Mapping[K, Share]
     windows: int = 0  # the number read; 0: all jobs were counted

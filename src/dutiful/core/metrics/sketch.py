@@ -35,7 +35,7 @@ def merged(sketches: Iterable[Mapping[int, int]]) -> Sketch:
 
 
 def add(total: Sketch, sketch: Mapping[int, int]) -> None:
-    """Add `sketch` to `total`, which is changed."""
+    """Adds `sketch` to `total`, which is changed."""
     if not total:
         total.update(sketch)
         return
@@ -44,7 +44,7 @@ def add(total: Sketch, sketch: Mapping[int, int]) -> None:
 
 
 def add_times(total: Sketch, seconds: Iterable[float]) -> int:
-    """Add durations to `total`, which is changed; returns their sum, in microseconds.
+    """Adds durations to `total`, which is changed; returns their sum, in microseconds.
 
     They are sorted first, so that each bucket is searched only once.
     """
@@ -68,7 +68,7 @@ def quantiles(sketch: Mapping[int, int], shares: Sequence[float]) -> list[float]
 
 
 def _middle(number: int) -> float:
-    """Of a bucket, in seconds."""
+    """The middle of a bucket, in seconds."""
     return ((edge(number - 1) if number else 0) + edge(number)) / 2e6
 
 

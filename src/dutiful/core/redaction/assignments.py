@@ -88,7 +88,7 @@ def _signed(text: str) -> Iterator[Assignment]:
 
 
 def _inside(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without brackets around or after the value: `f(password=abc)`, `password=[abc]`."""
+    """The value without brackets around or after it, as in `f(password=abc)`, `password=[abc]`."""
     content = text[start:end]
     core = content.rstrip(")]}")
     opened = sum(map(content.count, "([{"))

@@ -4,7 +4,7 @@ import functools
 import re
 
 from dutiful.core.redaction.assignments import find_assignments
-from dutiful.core.redaction.secret_shapes import Shape, find_cards, shapes_of
+from dutiful.core.redaction.secret_shapes import SecretShape, find_cards, shapes_of
 
 REDACTED = "[redacted]"
 _LONGEST_NAME = 80  # characters shown
@@ -59,11 +59,11 @@ def _has_secret(name: str) -> bool:
 
 
 def _visible(text: str) -> str:
-    """Without invisible characters: they would hide a secret from these patterns, but not from a reader."""
+    """Removes invisible characters, which would hide a secret from these patterns, but not from a reader."""
     return text if text.isascii() else text.translate(_INVISIBLE)
 
 
-def _cover(shape: Shape, match: re.Match[str]) -> str:
+def _cover(shape: SecretShape, match: re.Match[str]) -> str:
     if not shape.judge(match):
         return match[0]
     around = match.groupdict()

@@ -11,7 +11,7 @@ from dutiful.core.redaction.assignments import is_placeholder
 Judge = Callable[[re.Match[str]], bool]
 
 
-class Shape(NamedTuple):
+class SecretShape(NamedTuple):
     """One kind of secret. Its pattern never reads a character twice, so no text makes it slow; `judge` drops false
     matches."""
 
@@ -21,16 +21,16 @@ class Shape(NamedTuple):
     judge: Judge
 
 
-def shapes_of(text: str) -> list[Shape]:
-    """Those that the text may contain."""
+def shapes_of(text: str) -> list[SecretShape]:
+    """The shapes that the text may contain."""
     lowered = text.lower()
     if not _ANY_MARK.search(lowered):
         return []
     return [shape for shape in SHAPES if any(mark in lowered for mark in shape.marks)]
 
 
-def _shape(name: str, marks: str, pattern: str, judge: Judge = lambda _: True) -> Shape:
-    return Shape(name, tuple(marks.split()), re.compile(pattern, re.ASCII), judge)
+def _shape(name: str, marks: str, pattern: str, judge: Judge = lambda _: True) -> SecretShape:
+    return SecretShape(name, tuple(marks.split()), re.compile(pattern, re.ASCII), judge)
 
 
 def _is_jwt(match: re.Match[str]) -> bool:
@@ -38,7 +38,7 @@ def _is_jwt(match: re.Match[str]) -> bool:
 
 
 def _is_bearer(match: re.Match[str]) -> bool:
-    """Not "bearer instruments": a token has a digit or an inner capital, or is longer than words are."""
+    """Whether it is a token, unlike "bearer instruments": with a digit or an inner capital, or longer than words."""
     token = match["token"]
     return len(token) >= 24 or any(c.isdigit() for c in token) or token[1:] != token[1:].lower()
 
@@ -51,7 +51,7 @@ def _is_basic(match: re.Match[str]) -> bool:
 
 
 def _is_random(match: re.Match[str]) -> bool:
-    """Not `sk-learn-models-of-2026`: letters of both cases and digits, or a long run of them."""
+    """Whether it looks random, unlike `sk-learn-models-of-2026`: digits and both cases, or a long run of them."""
     text = match[0][3:]
     mixed = text != text.lower() and text != text.upper()
     has_digit = any(c.isdigit() for c in text)
@@ -62,7 +62,7 @@ def _is_login(match: re.Match[str]) -> bool:
     return not match["token"].isdecimal() and not is_placeholder(match["token"])
 
 
-SHAPES: tuple[Shape, ...] = (
+SHAPES: tuple[SecretShape, ...] = (
     _shape(
         "a private key",
         "-----begin",
@@ -147,7 +147,7 @@ class Card(NamedTuple):
 
 
 def find_cards(text: str, *, named: bool = False) -> Iterator[Card]:
-    """What may be card numbers; `named` says that the text is known to be about one.
+    """Finds possible card numbers; `named`: the text is known to be about one.
 
     One number in a hundred passes a card's checks, so one without groups is sure only if a word nearby speaks of cards.
     """

@@ -60,7 +60,7 @@ class _Search:
         self._seen: dict[int, Classification | None] = {}
 
     def along_causes(self, error: BaseException, left: int) -> Classification | None:
-        """By the error itself, or by the first of `left` causes that is known."""
+        """Classifies by the error itself, or by the first known one of up to `left` causes."""
         cause: Any = error
         while isinstance(cause, BaseException) and left > 0:
             left -= 1
@@ -122,7 +122,7 @@ def _agreed(inner: list[Classification]) -> Classification | None:
 
 
 def _by_smtp(error: Exception) -> Classification | None:
-    """A mail server's 4xx means "later", its 5xx "never": the opposite of HTTP."""
+    """Classifies by a mail server's code: 4xx means "later" and 5xx "never", the opposite of HTTP."""
     code = _get(error, "smtp_code")
     if code is None and any(ancestor.__name__.startswith("SMTP") for ancestor in type(error).__mro__):
         code = _get(error, "code")
@@ -143,7 +143,7 @@ def _mildest(refused: Any) -> int | None:
 
 
 def _by_status(error: Exception) -> Classification | None:
-    """HTTP clients keep the status on the response (httpx, requests) or on the error (aiohttp, urllib)."""
+    """Classifies by the HTTP status, on the response (httpx, requests) or on the error (aiohttp, urllib)."""
     response = _get(error, "response")
     places = [(response, "status_code"), (response, "status"), (error, "status_code")]
     # Other errors also have a status or a code, of another meaning.
@@ -173,7 +173,7 @@ def _asked(headers: Any) -> RetryTime | None:
 
 
 def _by_code(error: Exception) -> Classification | None:
-    """By the codes of operating systems and databases."""
+    """Classifies by the codes of operating systems and databases."""
     state = _get(error, "sqlstate") or _get(error, "pgcode")
     if isinstance(state, str) and state.startswith(_SQLSTATES):
         return _TRANSIENT

@@ -1,4 +1,4 @@
-"""Webhook messages by the Standard Webhooks specification: body, signatures, and what follows from a response."""
+"""Webhook messages by the Standard Webhooks specification: body, signatures, and the reaction to responses."""
 
 import base64
 import binascii
@@ -71,7 +71,7 @@ def key_of(secret: str) -> bytes:
 
 
 def check_secrets(secrets: Sequence[str], what: str) -> None:
-    """Refuse a webhook without a secret, because its receiver could not verify it."""
+    """Refuses a webhook without a secret, because its receiver could not verify it."""
     if not secrets:
         raise UsageError(
             f"{what} needs a secret to sign with: make one with `dutiful webhooks secret`, and set webhook_secrets "
@@ -155,7 +155,7 @@ def after_error(
     *,
     at_least: timedelta = timedelta(0),
 ) -> PostDecision:
-    """Try again after a wait, or give up after the last one."""
+    """What happens after an error: another try after a wait, or none after the last one."""
     cut = clean(error, ERROR_LIMIT)
     if attempts > len(waits):
         return PostDecision(PostOutcome.GIVEN_UP, error=f"given up after {attempts} attempts: {cut}")

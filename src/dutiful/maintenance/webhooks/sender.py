@@ -49,7 +49,7 @@ _STATES = {
 }
 
 
-class HttpPoster(Protocol):
+class HttpClient(Protocol):
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookResponse:
         """Raises Unreachable or Forbidden."""
 
@@ -65,7 +65,7 @@ class WebhookSender:
         self,
         outbox: WebhookStore,
         declared: Sequence[WebhookRecord],
-        make_poster: Callable[[], HttpPoster],
+        make_http: Callable[[], HttpClient],
         secrets: Callable[[str | None], Sequence[str]],
         timeout: timedelta,
         notify: Callable[[], None],
@@ -75,12 +75,12 @@ class WebhookSender:
         self.declared = declared
         self.wants_jobs = any(webhook.states for webhook in declared)
         self._names = [webhook.name for webhook in declared]
-        self._make_poster = make_poster
+        self._make_http = make_http
         self._secrets = secrets
         self._hold = timeout * HOLD_TIMEOUTS
         self._notify = notify
         self._uniform = uniform
-        self._poster: HttpPoster | None = None
+        self._http: HttpClient | None = None
         self._making = asyncio.Lock()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._busy: Counter[str] = Counter()  # posts in flight to each receiver
@@ -126,8 +126,8 @@ class WebhookSender:
             for task in self._in_flight:
                 task.cancel()
             await asyncio.gather(*self._in_flight, return_exceptions=True)
-            if self._poster is not None:
-                self._poster.close()
+            if self._http is not None:
+                self._http.close()
 
     # --- taking
 
@@ -207,16 +207,16 @@ class WebhookSender:
         try:
             answer = await self._send(post)
             status = answer.status
-            verdict = after_response(answer, post.attempts, datetime.now(UTC), self._uniform, waits)
+            decision = after_response(answer, post.attempts, datetime.now(UTC), self._uniform, waits)
         except Forbidden as error:
-            verdict = give_up(str(error))
+            decision = give_up(str(error))
         except (Unreachable, UsageError) as error:
-            verdict = after_error(str(error), post.attempts, self._uniform, waits)
+            decision = after_error(str(error), post.attempts, self._uniform, waits)
         except Exception as error:
             log.exception("webhook %s failed", post.id)
-            verdict = after_error(f"{type(error).__name__}: {error}", post.attempts, self._uniform, waits)
-        _log_failure(post, verdict)
-        await self._record(post, verdict, status)
+            decision = after_error(f"{type(error).__name__}: {error}", post.attempts, self._uniform, waits)
+        _log_failure(post, decision)
+        await self._record(post, decision, status)
         self._retrying -= post.attempts > 1
 
     async def _send(self, post: WebhookPost) -> WebhookResponse:
@@ -225,18 +225,18 @@ class WebhookSender:
         body = message(post.event, post.created_at, post.job_id, post.data)
         signed = headers(post.id, datetime.now(UTC), body, secrets)
         async with self._making:
-            if self._poster is None:
-                self._poster = await asyncio.to_thread(self._make_poster)  # imports, and reads certificates
-        return await self._poster.post(post.url, {**CONTENT, **signed}, body)
+            if self._http is None:
+                self._http = await asyncio.to_thread(self._make_http)  # imports, and reads certificates
+        return await self._http.post(post.url, {**CONTENT, **signed}, body)
 
-    async def _record(self, post: WebhookPost, verdict: PostDecision, status: int | None) -> None:
+    async def _record(self, post: WebhookPost, decision: PostDecision, status: int | None) -> None:
         """Retries for a while if the store does not answer, because otherwise the post is repeated."""
-        result = PostResult(post.id, post.attempts, _STATES[verdict.outcome], verdict.delay, status, verdict.error)
+        result = PostResult(post.id, post.attempts, _STATES[decision.outcome], decision.delay, status, decision.error)
         for pause in (*SETTLE_PAUSES, None):
             try:
                 await self._outbox.settle(result)
-                if verdict.outcome is PostOutcome.GONE and post.webhook is not None:
-                    reason = verdict.error or "its receiver is gone"
+                if decision.outcome is PostOutcome.GONE and post.webhook is not None:
+                    reason = decision.error or "its receiver is gone"
                     await self._outbox.disable(post.webhook, reason, url=post.url)
                 break
             except DutifulError as error:
@@ -251,14 +251,14 @@ class WebhookSender:
         self._notify()
 
 
-def _log_failure(post: WebhookPost, verdict: PostDecision) -> None:
-    if verdict.outcome is PostOutcome.DELIVERED:
+def _log_failure(post: WebhookPost, decision: PostDecision) -> None:
+    if decision.outcome is PostOutcome.DELIVERED:
         return
     log.warning(
         "webhook %s (%s) to %s: %s; %s",
         post.id,
         post.event if post.job_id is None else f"{post.event} of job {ids.public(post.job_id)}",
         clean(origin(post.url).rpartition("@")[2], 200),
-        verdict.error,
-        f"again in {verdict.delay.total_seconds():.0f} s" if verdict.delay else "given up",
+        decision.error,
+        f"again in {decision.delay.total_seconds():.0f} s" if decision.delay else "given up",
     )

@@ -44,13 +44,13 @@ class PostgresAudit(Subject):
         return Anchor(**dict(rows[0])) if rows else None
 
     async def unsealed(self, limit: int) -> list[AuditEvent]:
-        return [_event(**decoded(row)) for row in await self._db.fetch(self._sql["unsealed"], limit)]
+        return [_event(**decoded(row)) for row in await self._db.fetch(self._sql["unsealed_events"], limit)]
 
     async def seal(self, seals: Sequence[Seal]) -> bool:
         return not seals or bool(await self._call("seal_audit", *arrays(seals, "seq", "event_id", "hash")))
 
     async def sealed(self, after: int, limit: int) -> list[Sealed]:
-        rows = await self._db.fetch(self._sql["sealed"], after, limit)
+        rows = await self._db.fetch(self._sql["sealed_events"], after, limit)
         return [Sealed(_seal(row), None if row["id"] is None else _event(**decoded(row))) for row in rows]
 
     async def strays(self, limit: int) -> list[Stray]:
@@ -60,12 +60,12 @@ class PostgresAudit(Subject):
         return int(await self._call("trim_audit", limit, now))
 
     async def retention(self) -> timedelta | None:
-        keep: timedelta | None = (await self._db.fetch(self._sql["audit_keep"]))[0][0]
+        keep: timedelta | None = (await self._db.fetch(self._sql["audit_retention"]))[0][0]
         return keep
 
     async def set_retention(self, span: timedelta | None) -> None:
         try:
-            await self._db.fetch(self._sql["keep_audit"], span)
+            await self._db.fetch(self._sql["set_audit_retention"], span)
         except DutifulError as error:
             if not isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError):
                 raise

@@ -1,4 +1,4 @@
-"""Circuit breakers in Postgres: read, decided here, and written if the version is still the same."""
+"""Circuit breakers in Postgres: read, changed in Python, and written by compare-and-set of their version."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from dutiful.core import ids
 from dutiful.core.breaker import state as rules
 from dutiful.core.breaker.state import Breaker, BreakerPolicy, BreakerState, CallResult, Entry, Rejected
 from dutiful.core.errors import ClaimLost, StoreUnavailable
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.store.breakers import BreakerRecord
 from dutiful.stores.postgres.engine.subject import Subject, arrays, text
 
@@ -21,62 +21,62 @@ _TRIES = 1_000
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A breaker at one moment, and how the claim that asks stands with it."""
+    """A breaker and its version as read, and whether the calling claim is held and is one of its probes."""
 
     breaker: Breaker | None
-    version: int  # 0: there is none
+    version: int  # 0: there is no row
     now: datetime
     probing: int
-    place: bool
+    is_probe: bool  # the claim is one of its probes
     live: bool
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What becomes of a breaker; the claim may get a place among its probes, or give it up."""
+    """The breaker after a change; the claim may become one of its probes, or stop being one."""
 
     after: Breaker
     enters: bool = False
-    leaves: bool = False
+    exits: bool = False
 
 
 class PostgresBreakers(Subject):
     async def enter(
-        self, name: str, policy: BreakerPolicy, token: Token, *, now: datetime | None = None
+        self, name: str, policy: BreakerPolicy, token: ClaimToken, *, now: datetime | None = None
     ) -> Entry | Rejected:
         answer: Entry | Rejected
 
         def step(seen: Seen) -> Step | None:
             nonlocal answer
             before = seen.breaker or Breaker(name=name, policy=policy)
-            if seen.place:  # one claim has one place, however often it asks
+            if seen.is_probe:  # one claim is one probe, however often it asks
                 after, answer = before, Entry(before.round, probe=True)
             else:
                 after, answer = rules.enter(before, policy, seen.probing, seen.now)
             probes = isinstance(answer, Entry) and answer.probe
             if probes and not seen.live:
                 raise ClaimLost(
-                    f"job {ids.public(token.job_id)} is no longer ours: it cannot try the service of {name}"
+                    f"the claim of job {ids.public(token.job_id)} is lost: it cannot try the service of {name}"
                 )
-            return Step(after, enters=True) if probes and not seen.place else None
+            return Step(after, enters=True) if probes and not seen.is_probe else None
 
         await self._change(name, step, token, now)
         return answer
 
     async def exit(
-        self, name: str, policy: BreakerPolicy, token: Token, entry: Entry, result: CallResult, *,
+        self, name: str, policy: BreakerPolicy, token: ClaimToken, entry: Entry, result: CallResult, *,
         now: datetime | None = None,
     ) -> Breaker:  # fmt: skip
         def step(seen: Seen) -> Step | None:
             before = seen.breaker or Breaker(name=name, policy=policy)
-            if entry.probe and not (seen.place and entry.round == before.round):
+            if entry.probe and not (seen.is_probe and entry.round == before.round):
                 return None
-            after = rules.leave(before, policy, entry, result, seen.now)
-            return Step(after, leaves=entry.probe) if entry.probe or after != before else None
+            after = rules.exited(before, policy, entry, result, seen.now)
+            return Step(after, exits=entry.probe) if entry.probe or after != before else None
 
         return await self._change(name, step, token, now) or Breaker(name=name, policy=policy)
 
     async def all(self, *, now: datetime | None = None) -> list[BreakerRecord]:
-        rows = await self._db.fetch(self._sql["all_breakers"], _COUNTED, now)
+        rows = await self._db.fetch(self._sql["breakers"], _COUNTED, now)
         return [
             BreakerRecord(breaker=read(row), probing=row["probing"], kinds=list(row["kinds"]), waiting=row["waiting"])
             for row in rows
@@ -89,7 +89,7 @@ class PostgresBreakers(Subject):
     async def kinds(self) -> dict[str, str]:
         return {row["kind"]: row["breaker"] for row in await self._db.fetch(self._sql["breaker_kinds"])}
 
-    async def force(
+    async def open(
         self, name: str, open_for: timedelta | None, policy: BreakerPolicy | None = None, *, now: datetime | None = None
     ) -> Breaker:
         def step(seen: Seen) -> Step:
@@ -97,9 +97,9 @@ class PostgresBreakers(Subject):
             breaker = msgspec.structs.replace(before, policy=policy or before.policy)
             return Step(rules.opened(breaker, seen.now, open_for or breaker.policy.open_for))
 
-        forced = await self._change(name, step, None, now)
-        assert forced is not None
-        return forced
+        opened = await self._change(name, step, None, now)
+        assert opened is not None
+        return opened
 
     async def reset(self, name: str, *, now: datetime | None = None) -> Breaker | None:
         def step(seen: Seen) -> Step | None:
@@ -119,9 +119,9 @@ class PostgresBreakers(Subject):
         await self._call("put_breaker_kinds", [*kinds], [*kinds.values()], names, *policy_arrays, changed, now)
 
     async def _change(
-        self, name: str, decide: Callable[[Seen], Step | None], token: Token | None, now: datetime | None
+        self, name: str, decide: Callable[[Seen], Step | None], token: ClaimToken | None, now: datetime | None
     ) -> Breaker | None:
-        """Look and decide until what was decided is written; returns the breaker as it is then, if there is one."""
+        """Reads and decides until the decision is written; returns the breaker after that, if there is one."""
         for _ in range(_TRIES):
             seen = await self._look(name, token, now)
             step = decide(seen)
@@ -131,23 +131,23 @@ class PostgresBreakers(Subject):
                 return step.after
         raise StoreUnavailable(f"breaker {name} is changed by too many at once: try again")
 
-    async def _look(self, name: str, token: Token | None, now: datetime | None) -> Seen:
+    async def _look(self, name: str, token: ClaimToken | None, now: datetime | None) -> Seen:
         who = (None, None) if token is None else (token.job_id, token.claim_id)
         (row,) = await self._db.fetch(self._sql["read_breaker"], name, *who, now)
         if row["version"] is None:
             return Seen(None, 0, row["now_at"], 0, False, row["live"])
-        return Seen(read(row), row["version"], row["now_at"], row["probing"], row["place"], row["live"])
+        return Seen(read(row), row["version"], row["now_at"], row["probing"], row["is_probe"], row["live"])
 
-    async def _write_breaker(self, seen: Seen, step: Step, token: Token | None) -> bool:
+    async def _write_breaker(self, seen: Seen, step: Step, token: ClaimToken | None) -> bool:
         after, before = step.after, seen.breaker
         policy = {"threshold": after.policy.failures, "open_for": after.policy.open_for, "probes": after.policy.probes}
         turn = before is None or after.round != before.round
         written = await self._call(
-            "put_breaker", text(msgspec.structs.asdict(after) | policy), seen.version, turn, step.enters, step.leaves,
+            "put_breaker", text(msgspec.structs.asdict(after) | policy), seen.version, turn, step.enters, step.exits,
             token and token.job_id, token and token.claim_id, seen.now,
-            # Repeated after a lost reply it is refused, as if another process had written. A probe that enters or
-            # exits sees then that it was done; a mere failure would be counted twice.
-            repeat=step.enters or step.leaves,
+            # Retried after a lost reply, the write is refused, as if another process had written. A probe that enters
+            # or exits then finds it done; a plain failure would be counted twice.
+            repeat=step.enters or step.exits,
         )  # fmt: skip
         return bool(written)
 

@@ -1,4 +1,4 @@
-"""What workers do with jobs in Postgres: claim, settle, renew, and complete in a transaction of the user's own."""
+"""Claims in Postgres: claim, renew, settle, and complete in the user's own transaction."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from dutiful.core.job import Claim, HeldClaim, Token
+from dutiful.core.job import Claim, ClaimToken, HeldClaim
 from dutiful.core.settle import Change
 from dutiful.store.claims import (
     ClaimRequest,
@@ -26,9 +26,11 @@ from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, connect, fe
 from dutiful.stores.postgres.engine.subject import Subject, arrays, text
 from dutiful.stores.statements import Statements
 
+LONGEST_CONNECT, LONGEST_PATIENCE = 5.0, 10.0  # seconds
+
 
 class PostgresTransaction:
-    """The handler's writes, on a connection of their own."""
+    """The handler's writes, on a separate connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -42,6 +44,8 @@ class PostgresTransaction:
 
 
 class PostgresLeaseRenewer:
+    """Bounds each call by the lease that it renewed last, because one that hangs must not outlive it."""
+
     def __init__(self, dsn: str, sql: Statements, *, pooled: bool, first: str | None = None) -> None:
         self._dsn = dsn
         self._sql = sql
@@ -49,14 +53,17 @@ class PostgresLeaseRenewer:
         self._pooled = pooled
         self._runner: asyncio.Runner | None = None
         self._connection: Any = None
+        self._patience = LONGEST_PATIENCE
 
-    def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal:
+    def renew(self, tokens: Sequence[ClaimToken], lease: timedelta, *, now: datetime | None = None) -> Renewal:
+        # A quarter to connect and one to ask: then the next turn still comes in time.
+        self._patience = min(lease.total_seconds() / 4, LONGEST_PATIENCE)
         return _renewal(tokens, self._fetch("renew", tokens, lease, now)) if tokens else Renewal()
 
-    def check(self, tokens: Sequence[Token]) -> Renewal:
+    def check(self, tokens: Sequence[ClaimToken]) -> Renewal:
         return _renewal(tokens, self._fetch("check_claims", tokens)) if tokens else Renewal()
 
-    def release(self, tokens: Sequence[Token]) -> None:
+    def release(self, tokens: Sequence[ClaimToken]) -> None:
         if tokens:
             self._fetch("release", tokens)
 
@@ -67,7 +74,7 @@ class PostgresLeaseRenewer:
             self._runner.close()
             self._runner = self._connection = None
 
-    def _fetch(self, statement: str, tokens: Sequence[Token], *args: Any) -> list[Any]:
+    def _fetch(self, statement: str, tokens: Sequence[ClaimToken], *args: Any) -> list[Any]:
         if self._runner is None:
             self._runner = asyncio.Runner()
         try:
@@ -77,11 +84,12 @@ class PostgresLeaseRenewer:
 
     async def _run(self, statement: str, *args: Any) -> list[Any]:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._dsn, pooled=self._pooled, timeout=5)
-        # Bounded, because a renewal that hangs must not outlive its lease.
+            self._connection = await connect(
+                self._dsn, pooled=self._pooled, timeout=min(self._patience, LONGEST_CONNECT)
+            )
         if self._first is None:
-            return list(await self._connection.fetch(statement, *args, timeout=10))
-        return await fetch_after(self._connection, self._first, statement, args, timeout=10)
+            return list(await self._connection.fetch(statement, *args, timeout=self._patience))
+        return await fetch_after(self._connection, self._first, statement, args, timeout=self._patience)
 
 
 class PostgresClaims(Subject):
@@ -95,7 +103,7 @@ class PostgresClaims(Subject):
             self._sql["claim"],
             ask.worker_id, ask.lane, *arrays(levels, "queue", "priority", "seq"), ask.kinds, ask.limit, ask.suspects,
             ask.lease, ask.tenants or None, now,
-            repeat=False,  # on failure the lane releases what the lost reply had claimed
+            repeat=False,  # on failure the lane releases what the call may have claimed
         )  # fmt: skip
         claims = [Claim(*row) for row in rows]
         claims.sort(key=attrgetter("seq"))
@@ -125,7 +133,7 @@ class PostgresClaims(Subject):
         kept = _still_held(rows)
         lost = {(r[0], r[1]) for r in rows if not r[2]}
         if expired_only:
-            # A rescue that came second is no late outcome of the claim.
+            # A rescue that came too late is not an outcome of the claim.
             return kept + [Refusal(*pair, RefusalReason.LOST) for pair in lost]
         outcomes = {(c.job_id, c.claim_id): c.outcome for c in changes if (c.job_id, c.claim_id) in lost}
         return kept + (await self._refuse(outcomes, now) if outcomes else [])
@@ -140,7 +148,7 @@ class PostgresClaims(Subject):
 
     @asynccontextmanager
     async def transaction(
-        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+        self, token: ClaimToken, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
     ) -> AsyncIterator[PostgresTransaction]:
         async with self._db.lend() as connection:
             yield PostgresTransaction(connection)
@@ -150,19 +158,21 @@ class PostgresClaims(Subject):
             except DRIVER_ERRORS as error:
                 raise translate(error, self._db.url) from error
 
-    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+    async def complete_within(
+        self, connection: Any, token: ClaimToken, result: str | None, errors: Errors = ()
+    ) -> None:
         statement, args = self._session.on_users("complete_one", _completing(token, result, errors))
         _check_held(token, await within.fetch(connection, statement, args))
 
-    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+    def complete_within_sync(self, connection: Any, token: ClaimToken, result: str | None, errors: Errors = ()) -> None:
         statement, args = self._session.on_users("complete_one", _completing(token, result, errors))
         _check_held(token, within.fetch_sync(connection, statement, args))
 
     async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]:
-        return [HeldClaim(*row) for row in await self._db.fetch(self._sql["expired_claims"], limit, None, now)]
+        return [HeldClaim(*row) for row in await self._db.fetch(self._sql["expired_claims"], limit, now)]
 
     async def held_by(self, worker_id: UUID) -> list[HeldClaim]:
-        rows = await self._db.fetch(self._sql["expired_claims"], 1_000_000, worker_id, None)
+        rows = await self._db.fetch(self._sql["claims_of_worker"], worker_id)
         return [HeldClaim(*row) for row in rows]
 
     async def held(self, job_id: UUID) -> HeldClaim | None:
@@ -170,7 +180,7 @@ class PostgresClaims(Subject):
         return HeldClaim(*rows[0]) if rows else None
 
     async def orphans(self) -> list[HeldClaim]:
-        # A worker without heartbeat may live on another machine, which cannot be seen from here, so its leases decide.
+        # A worker without a heartbeat may still run on another machine, so only the end of its leases counts.
         return []
 
 
@@ -179,16 +189,16 @@ def _still_held(rows: Sequence[Any]) -> list[Refusal]:
     return [Refusal(r[0], r[1], RefusalReason(r[2])) for r in rows if r[2]]
 
 
-def _completing(token: Token, result: str | None, errors: Errors) -> list[Any]:
+def _completing(token: ClaimToken, result: str | None, errors: Errors) -> list[Any]:
     return [token.job_id, token.claim_id, result, text(errors) if errors else None]
 
 
-def _check_held(token: Token, refused: list[tuple[Any, ...]]) -> None:
+def _check_held(token: ClaimToken, refused: list[tuple[Any, ...]]) -> None:
     if refused:
         raise completion_lost(token)
 
 
-def _renewal(tokens: Sequence[Token], rows: list[Any]) -> Renewal:
+def _renewal(tokens: Sequence[ClaimToken], rows: list[Any]) -> Renewal:
     held = {row["claim_id"] for row in rows}
     return Renewal(
         lost=frozenset(t.claim_id for t in tokens) - held,

@@ -1,4 +1,4 @@
-"""What people do to jobs, kinds, queues and schedules in Postgres."""
+"""Operators' actions on jobs, queues, kinds and lanes in Postgres."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ from dutiful.stores.postgres.engine.subject import Subject, as_struct, text
 
 
 class PostgresControl(Subject):
-    """Not repeated where the second answer would be another than the first."""
+    """Calls are not retried where a repeated call would return a different result."""
 
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
         rows = await self._db.fetch(self._sql["cancel"], job_id, reason, now, repeat=False)

@@ -1,4 +1,4 @@
-"""Dead letters in Postgres, and what people decide about them."""
+"""Dead letters in Postgres, and their review."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -27,7 +27,7 @@ from dutiful.stores.postgres.engine import columns
 from dutiful.stores.postgres.engine.subject import Subject, as_struct, conditions, decoded, text
 
 NIL = UUID(int=0)
-LOOK = 5_000  # how many that are reprocessing one call reads
+LOOK = 5_000  # reprocessing ones that one call reads
 _EQUAL = ("queue", "tenant", "correlation_id", "error_class", "error_type", "fingerprint")
 _MOVES = text({act: {state: to for (state, allowed), to in TABLE.items() if allowed is act} for act in ReviewAct})
 
@@ -52,17 +52,17 @@ class PostgresDeadLetters(Subject):
 
     async def count(self, filter: DeadLetterFilter) -> int:
         where, args = _where(filter)
-        count: int = (await self._db.fetch(self._sql["dead_letter_count"].replace("{where}", where), *args))[0][0]
+        count: int = (await self._db.fetch(self._sql["count_dead_letters"].replace("{where}", where), *args))[0][0]
         return count
 
     async def counts(self, filter: DeadLetterFilter) -> DeadLetterCounts:
         where, args = _where(filter)
-        rows = await self._db.fetch(self._sql["dead_letter_counts"].replace("{where}", where), *args)
+        rows = await self._db.fetch(self._sql["count_dead_letters_by"].replace("{where}", where), *args)
         return dead_letter_counts([tuple(row) for row in rows])
 
     async def groups(self, filter: DeadLetterFilter, limit: int = 50) -> list[DeadLetterGroup]:
         where, args = _where(filter, limit)
-        rows = await self._db.fetch(self._sql["dead_letter_groups"].replace("{where}", where), *args)
+        rows = await self._db.fetch(self._sql["group_dead_letters"].replace("{where}", where), *args)
         return [DeadLetterGroup(**dict(row)) for row in rows]
 
     async def review(
@@ -78,9 +78,9 @@ class PostgresDeadLetters(Subject):
     async def start_bulk(self, run: BulkRun, event: AuditEvent) -> None:
         cursor = msgspec.structs.astuple(run.cursor) if run.cursor else (None, None)
         await self._db.fetch(
-            self._sql["start_bulk"], run.id, run.created_at, run.ended_at, *cursor, run.total, run.done, run.skipped,
-            run.act, run.state, run.by, run.role, run.origin, run.filter.tenant, run.reason, text(run.filter),
-            text([event]),
+            self._sql["insert_bulk_run"], run.id, run.created_at, run.ended_at, *cursor, run.total, run.done,
+            run.skipped, run.act, run.state, run.by, run.role, run.origin, run.filter.tenant, run.reason,
+            text(run.filter), text([event]),
         )  # fmt: skip
 
     async def bulk_run(self, run_id: UUID) -> BulkRun | None:
@@ -98,7 +98,7 @@ class PostgresDeadLetters(Subject):
         return [_bulk_run(**dict(row)) for row in await self._db.fetch(statement, *args)]
 
     async def stop_bulk(self, run_id: UUID, *, now: datetime | None = None) -> bool:
-        return bool(await self._db.fetch(self._sql["stop_bulk"], run_id, now, repeat=False))
+        return bool(await self._db.fetch(self._sql["stop_bulk_run"], run_id, now, repeat=False))
 
     async def resolve_reprocessed(
         self, limit: int, *, new_job_id: UUID | None = None, now: datetime | None = None
@@ -108,7 +108,7 @@ class PostgresDeadLetters(Subject):
             return await self._resolve([row for row in rows[:-1] if row[1] == new_job_id], now)
         rows = await self._db.fetch(self._sql["reprocessed"], self._reprocessed_after, max(limit, LOOK))
         *ended, last = rows
-        # Each call goes on where the last one ended, so that many which still run do not hide those that do not.
+        # Each call continues where the last one ended, so that many running jobs do not hide ended ones.
         self._reprocessed_after = last[1] or NIL
         if len(ended) > limit:
             ended = ended[:limit]
@@ -125,7 +125,7 @@ class PostgresDeadLetters(Subject):
 
 
 def _where(filter: DeadLetterFilter, *args: Any) -> tuple[str, list[Any]]:
-    """The conditions of a filter and the arguments of its statement, of which `args` are the first."""
+    """The conditions of a filter, and the arguments of its statement, beginning with `args`."""
     wanted = [
         _among("status", filter.status),
         _among("kind", filter.kinds),

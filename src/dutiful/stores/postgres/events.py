@@ -1,4 +1,4 @@
-"""What events are read from, in Postgres."""
+"""Events in Postgres: which jobs have changed, and their snapshots."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -43,7 +43,7 @@ class PostgresEvents(Subject):
             return JobChanges([], [], until)
         until = max(until, since)
         if more := len(rows) > limit:
-            # Cut between two moments, never within one: the next look could not begin in the middle of it.
+            # Cut between two moments, never within one, because the next call cannot begin in the middle of it.
             last: datetime = rows[limit - 1]["at"]
             rows, until = [row for row in rows if row["at"] <= last], last if last > since else since + _TICK
         return JobChanges(

@@ -1,4 +1,4 @@
-"""How jobs come into Postgres: in one call, in chunks, or in a transaction of the user's own."""
+"""Enqueues in Postgres: in one call, in chunks, or in the user's own transaction."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -53,7 +53,7 @@ class PostgresJobs(Subject):
         if all(job.plain for job in jobs):
             return _made(jobs, await connection.fetch(self._sql["insert_plain"], now, None, *job_arrays(jobs)))
         try:
-            # A key that a long transaction holds is not worth waiting for without end.
+            # A unique key may be locked by a long transaction, so the wait for it is bounded.
             await connection.execute("set local lock_timeout = '5s'")
             args = [columns.as_json(jobs), now]
             if self._db.first is None:
@@ -79,14 +79,14 @@ class PostgresJobs(Subject):
 
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:
-    """`rows` are the ids that were there already."""
+    """The result of an insert; `rows` are the ids that existed already."""
     if not rows and len({job.id.int for job in jobs}) == len(jobs):
         return [Inserted(job.id, Insertion.MADE) for job in jobs]
     known = {row[0] for row in rows}
     results = []
     for job in jobs:
         results.append(Inserted(job.id, Insertion.EXISTING if job.id in known else Insertion.MADE))
-        known.add(job.id)  # one id twice in a batch is one job
+        known.add(job.id)  # the same id twice in a batch is one job
     return results
 
 

@@ -1,4 +1,4 @@
-"""Named locks in Postgres: advisory locks on a connection of their own, or rows behind a transaction pooler."""
+"""Named locks in Postgres: advisory locks on a separate connection, or rows behind a transaction pooler."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.store.locks import LockMode, LockName, lock_refused
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, behind_pooler, connect, translate
 from dutiful.stores.postgres.engine.subject import Subject
@@ -28,7 +28,7 @@ class PostgresLockSession:
         self._closing = False
         self._turn = asyncio.Lock()
         connection.add_termination_listener(self._ended)
-        # In no context: it serves others, too, than the handler who happens to come first.
+        # In an empty context, because the session outlives the handler that first needed it.
         self._heart = asyncio.create_task(self._beat(), name="dutiful lock session", context=Context())
 
     async def acquire(self, name: LockName, patience: float) -> bool:
@@ -43,7 +43,7 @@ class PostgresLockSession:
 
     async def release(self, name: LockName) -> None:
         if self._connection.is_closed():
-            return  # and so it is free
+            return  # so the server has freed it
         try:
             await self._fetch("lock_release", *_numbers(self._secret, name), timeout=10)
         except DRIVER_ERRORS as error:
@@ -53,17 +53,17 @@ class PostgresLockSession:
         self._closing = True
         self._heart.cancel()
         try:
-            with contextlib.suppress(Exception):  # it is on its way out in any case
+            with contextlib.suppress(Exception):  # terminated below
                 await self._connection.close(timeout=2)
         finally:
             self._connection.terminate()
 
     async def _beat(self) -> None:
-        """A path that was cut says nothing: ask now and then whether the server is still there."""
+        """Queries the server now and then, because a connection that is cut off gives no sign."""
         while True:
             await asyncio.sleep(HEARTBEAT)
             if not self._turn.locked():
-                with contextlib.suppress(*DRIVER_ERRORS):  # then the connection has ended, and `lost` been called
+                with contextlib.suppress(*DRIVER_ERRORS):  # then the connection has ended, and `lost` was called
                     await self._fetch("clock", timeout=HEARTBEAT)
 
     async def _fetch(self, statement: str, *args: Any, timeout: float) -> None:
@@ -71,7 +71,7 @@ class PostgresLockSession:
             try:
                 await self._connection.fetch(self._sql[statement], *args, timeout=timeout)
             except TimeoutError:
-                # It is unknown what the server holds for us now; it frees everything when it sees us gone.
+                # Which locks the session holds is unknown now; the server frees all of them when the connection ends.
                 self._connection.terminate()
                 raise
 
@@ -114,28 +114,28 @@ class PostgresLocks(Subject):
             raise translate(error, self._db.url) from error
         return PostgresLockSession(connection, self._sql, secret, self._db.url, lost)
 
-    async def try_acquire(self, token: Token, name: LockName, *, now: datetime | None = None) -> bool:
+    async def try_acquire(self, token: ClaimToken, name: LockName, *, now: datetime | None = None) -> bool:
         ours = await self._call("try_lock", *_row(token, name), now)
         if ours is None:
             raise lock_refused(token, name)
         return bool(ours)
 
-    async def free(self, token: Token, name: LockName) -> None:
+    async def free(self, token: ClaimToken, name: LockName) -> None:
         await self._db.fetch(self._sql["unlock"], *_row(token, name))
 
 
-def _row(token: Token, name: LockName) -> tuple[Any, ...]:
+def _row(token: ClaimToken, name: LockName) -> tuple[Any, ...]:
     return token.job_id, token.claim_id, name.namespace, msgspec.json.encode(name.key).decode()
 
 
 HEARTBEAT = 5.0
-_LONGEST = 2**31 - 1  # milliseconds that lock_timeout takes
+_LONGEST = 2**31 - 1  # the longest lock_timeout, in milliseconds
 
 
 def _numbers(secret: str, name: LockName) -> tuple[int, int]:
-    """An advisory lock's class, of the namespace, and its object: the key itself if it fits, else a hash.
+    """The two keys of an advisory lock: a hash of the namespace, and the key itself if it fits, else its hash.
 
-    Any role that may connect can take an advisory lock; without the schema's `secret` it cannot know which to take.
+    Any role that may connect can take advisory locks; the schema's `secret` keeps it from guessing the keys.
     """
     key = name.key
     if not isinstance(key, int) or not -(2**31) <= key < 2**31:
@@ -144,5 +144,5 @@ def _numbers(secret: str, name: LockName) -> tuple[int, int]:
 
 
 def _hash(text: str) -> int:
-    """The first 32 bits of SHA-256: the same in every process and release. Two names of one hash only wait in vain."""
+    """The first 32 bits of SHA-256, the same in every process and release. Names with equal hashes share a lock."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big", signed=True)

@@ -1,4 +1,4 @@
-"""What workers have counted, in Postgres."""
+"""Metrics in Postgres."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -15,25 +15,27 @@ from dutiful.store.metrics import FINE, LETTERS, AttemptStats, CountedAttempts, 
 from dutiful.stores.counting import Sort, depths_of
 from dutiful.stores.postgres.engine.subject import Subject, text
 
-_STEP = 2_000  # rows folded in one transaction; only other folds wait for it
+_STEP = 2_000  # rows rolled up in one transaction; only other roll-ups wait for it
 _FEW = 200  # more rows are summed in a thread, because the event loop has other work
 _sketch = msgspec.json.Decoder(Sketch)
 
 
 class PostgresMetrics(Subject):
     async def add(
-        self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats], *, now: datetime | None = None
+        self, worker_id: UUID, turn: int, stats: Sequence[AttemptStats], *, now: datetime | None = None
     ) -> None:
-        if tallies:
-            await self._call("add_counters", worker_id, turn, text(summed(tallies)), now)
+        if stats:
+            await self._call("add_counters", worker_id, turn, text(summed(stats)), now)
 
-    async def fold(self, keep: timedelta, *, now: datetime | None = None) -> bool:
+    async def roll_up(self, keep: timedelta, *, now: datetime | None = None) -> bool:
         return bool(await self._call("roll_up_counters", _STEP, FINE, keep, now))
 
     async def recent(self, since: timedelta, *, now: datetime | None = None) -> list[AttemptStats]:
         if since <= FINE:
             return (await self._counted(since, False, now)).lately
-        return summed(_tally(*row) for row in await self._db.fetch(self._sql["counted_by_hour"], False, since, now))
+        return summed(
+            _attempt_stats(*row) for row in await self._db.fetch(self._sql["counted_by_hour"], False, since, now)
+        )
 
     async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
         return await self._counted(since, True, now)
@@ -66,18 +68,18 @@ class PostgresMetrics(Subject):
         return Gauges(due_since=await self.oldest(None), dead_letters=dead_letters, stuck=stuck)
 
     async def oldest(self, tenant: str | None) -> dict[str, datetime]:
-        """Since when the first jobs of each queue have been due."""
+        """Since when the oldest ready job of each queue has been due."""
         return dict(await self._db.fetch(self._sql["queue_level_heads"], tenant))
 
     async def ended(self, since: timedelta, now: datetime) -> dict[str, int]:
-        """By outcome, how many attempts."""
+        """The number of attempts that ended, by outcome."""
         return dict(await self._db.fetch(self._sql["count_ended"], since <= FINE, since, now))
 
 
 def _summed(rows: Iterable[Any]) -> CountedAttempts:
-    return added_up((lately, ever, _tally(*columns)) for lately, ever, *columns in rows)
+    return added_up((lately, ever, _attempt_stats(*columns)) for lately, ever, *columns in rows)
 
 
-def _tally(*columns: Any) -> AttemptStats:
+def _attempt_stats(*columns: Any) -> AttemptStats:
     values = dict(zip(AttemptStats.__struct_fields__, columns, strict=True))
     return AttemptStats(**values | {"run": _sketch.decode(values["run"]), "wait": _sketch.decode(values["wait"])})

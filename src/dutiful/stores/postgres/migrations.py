@@ -1,7 +1,7 @@
-"""Brings a database's schema up to date; running it again is harmless.
+"""Brings a database's schema up to date; can be repeated.
 
 Numbered files are applied once each. Files of functions and views are applied whenever they differ from what the
-database has, unless a newer release has been there: its functions serve older workers too, not the other way round.
+database has, unless that is of a newer release: older workers can use newer functions, but not vice versa.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ _MADE = re.compile(
 
 
 def script(schema: str) -> str:
-    """All of it as one script that a DBA can read and run with psql; on an older schema it applies what is missing."""
+    """The whole migration as a script for a DBA to run with psql; on an older schema it applies what is missing."""
     parts = [_prelude(schema), _refuse_newer(schema)]
     parts += [_once(file, schema) for file in migrations()]
     parts += [f"-- {file.name}\n{render(file.sql, schema)}\n{_record(file, schema)}" for file in functions()]
-    return "begin;\n\n" + "\n\n".join([*parts, _versions(schema), _guard(schema)]) + "\n\ncommit;\n"
+    return "begin;\n\n" + "\n\n".join([*parts, _versions(schema), _renew_isolation(schema)]) + "\n\ncommit;\n"
 
 
 def render(sql: str, schema: str) -> str:
@@ -36,17 +36,17 @@ def render(sql: str, schema: str) -> str:
 
 
 def own_names() -> str:
-    """The names of all that the files make, functions with (), as a literal array; anything else is not ours."""
+    """The names of everything that the files create, functions with (), as an SQL array."""
     text = "\n".join([_prelude("{schema}"), *(file.sql for file in [*migrations(), *functions()])])
     names = {f"{name}()" if what == "function" else name for what, name in _MADE.findall(text)}
     return "{" + ",".join(sorted(names)) + "}"
 
 
 async def migrate(connection: Any, schema: str) -> list[str]:
-    """Apply what is missing or differs; two at once queue on a lock, and a crash leaves nothing half done.
+    """Applies what is missing or differs, in one transaction; concurrent calls queue on a lock.
 
-    Workers go on meanwhile. A table that is locked for long is waited for in short turns, because all statements on it
-    queue behind a migration that waits.
+    Workers continue meanwhile. A locked table is waited for in short tries, because all other statements on it queue
+    behind a migration that waits.
     """
     for _ in range(_TURNS - 1):
         try:
@@ -74,7 +74,7 @@ async def _migrate(connection: Any, schema: str) -> list[str]:
                     "install the release that made this schema, or migrate into a new one",
                 )
         if await _version(connection, schema) <= SCHEMA_VERSION:
-            # Read again, because a migration that drops a view takes the record of its file away.
+            # Read again, because a migration that drops a view deletes the record of its file.
             known = await _recorded(connection, schema)
             for file in functions():
                 if known.get(file.name) != file.checksum:
@@ -82,12 +82,12 @@ async def _migrate(connection: Any, schema: str) -> list[str]:
                     applied.append(file.name)
         await connection.execute(_versions(schema))
         if applied:
-            await connection.execute(_guard(schema))
+            await connection.execute(_renew_isolation(schema))
     return applied
 
 
 async def check(connection: Any, schema: str) -> None:
-    """Raise SchemaMismatch unless this release can work with the database as it is."""
+    """Raises SchemaMismatch unless this release can work with the database as it is."""
     exists = await connection.fetchval("select to_regclass($1)", f"{schema}.meta")
     if exists is None:
         raise SchemaMismatch(f"the database has no schema {schema!r} of Dutiful")
@@ -121,7 +121,7 @@ async def _apply(connection: Any, file: SchemaFile, schema: str) -> None:
 
 def _prelude(schema: str) -> str:
     return (
-        # Because row-level security may keep even the owner in bounds.
+        # Because row-level security may apply even to the owner.
         "set local dutiful.tenant = '*';\n"
         f"create schema if not exists {schema};\n"
         f"create table if not exists {schema}.migration (\n"
@@ -137,7 +137,7 @@ def _record(file: SchemaFile, schema: str) -> str:
 
 
 def _once(file: SchemaFile, schema: str) -> str:
-    """The file in a script, where the database itself has to see whether it was applied before."""
+    """A file for the script, in a block that checks whether it was applied before."""
     return (
         f"-- {file.name}\n"
         f"do $once$ begin if not exists (select from {schema}.migration where name = '{file.name}') then\n"
@@ -148,7 +148,7 @@ def _once(file: SchemaFile, schema: str) -> str:
 
 
 def _refuse_newer(schema: str) -> str:
-    """A script of an older release must not put its functions in place of newer ones."""
+    """The part of a script that keeps an older release from replacing newer functions."""
     return (
         f"do $once$ begin if to_regclass('{schema}.meta') is not null then\n"
         f"if (select value::int from {schema}.meta where key = 'schema_version') > {SCHEMA_VERSION} then\n"
@@ -157,8 +157,8 @@ def _refuse_newer(schema: str) -> str:
     )
 
 
-def _guard(schema: str) -> str:
-    """Give what was added the rights and policies of the rest, if tenants are on."""
+def _renew_isolation(schema: str) -> str:
+    """Gives new tables and functions the same rights and policies as the others, if tenants are on."""
     return (
         f"select {schema}.check_alone('{own_names()}') where {schema}.tenants_enabled();\n"
         f"select {schema}.tenants_on() where {schema}.tenants_enabled();"
@@ -166,7 +166,7 @@ def _guard(schema: str) -> str:
 
 
 def _versions(schema: str) -> str:
-    # greatest(): a migrate run by an older release must not take back what a newer one has written.
+    # greatest(): a migration by an older release must not undo what a newer one has written.
     return (
         f"insert into {schema}.meta as m (key, value) values "
         f"('schema_version', '{SCHEMA_VERSION}'), ('oldest_version', '{OLDEST_VERSION}')\n"

@@ -5,17 +5,17 @@ from datetime import datetime
 from uuid import UUID
 
 from dutiful.core.job import PhaseRecord
-from dutiful.store.progress import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, ProgressReport
 from dutiful.stores.postgres.engine.subject import Subject, arrays, as_struct
 
 
 class PostgresProgress(Subject):
     async def report(
-        self, reports: Sequence[Report], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
+        self, reports: Sequence[ProgressReport], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
     ) -> frozenset[int]:
         if not reports and not marks:
             return frozenset()
-        reported = arrays(reports, *Report.__struct_fields__)
+        reported = arrays(reports, *ProgressReport.__struct_fields__)
         marked = arrays(marks, *PhaseMark.__struct_fields__)
         rows = await self._db.fetch(self._sql["report_progress"], *reported, *marked, now)
         return frozenset(row[0] for row in rows)

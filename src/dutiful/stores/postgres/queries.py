@@ -1,4 +1,4 @@
-"""What people and the client read from Postgres."""
+"""Queries by operators and clients in Postgres."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.store.metrics import LETTERS, Depth
 from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.stores.counting import EXACT, LOOKED_UP, by_queue, by_state, of_many
-from dutiful.stores.listing import Fetch, KindQueues, Request, Sift, Walk, listing, needle
+from dutiful.stores.listing import Fetch, FilterIds, KindQueues, Lookup, Walk, listing, needle
 from dutiful.stores.postgres.engine.subject import Session, Subject, as_struct, record, text
 from dutiful.stores.postgres.metrics import PostgresMetrics
 from dutiful.stores.postgres.tenants import PostgresTenants
@@ -32,21 +32,21 @@ class PostgresQueries(Subject):
         looking, answer = listing(filter), None
         while True:
             try:
-                request = looking.send(answer)
+                lookup = looking.send(answer)
             except StopIteration as found:
                 page: JobPage = found.value
                 return page
-            answer = await self._answer(request)
+            answer = await self._answer(lookup)
 
-    async def _answer(self, request: Request) -> Any:
+    async def _answer(self, lookup: Lookup) -> Any:
         fetch, sql = self._db.fetch, self._sql
-        match request:
+        match lookup:
             case KindQueues(kinds, queue):
                 return await fetch(sql["kind_queue_pairs"], kinds, queue)
             case Walk(branches, low, high, each):
                 columns = zip(*((branch.index.value, branch.name, branch.queue) for branch in branches), strict=True)
                 return [row["ids"] for row in await fetch(sql["walk_ids"], *columns, low, high, each)]
-            case Sift(ids, wanted):
+            case FilterIds(ids, wanted):
                 rows = await fetch(sql["filter_ids"], ids, wanted.state, wanted.kinds, wanted.queue, wanted.tenant,
                                    None if wanted.subject is None else text(wanted.subject), wanted.error_class,
                                    None if wanted.text is None else needle(wanted.text))  # fmt: skip
@@ -54,7 +54,7 @@ class PostgresQueries(Subject):
             case Fetch(ids):
                 return [record(row) for row in await fetch(sql["job_records"], ids)]
             case _:
-                assert_never(request)
+                assert_never(lookup)
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         return [as_struct(AttemptRecord, row) for row in await self._db.fetch(self._sql["attempts"], job_id)]
@@ -86,9 +86,9 @@ class PostgresQueries(Subject):
         return by_queue(depths, oldest, paused, empty=tenant is None)
 
     async def _finished(self, since: timedelta, tenant: str | None, now: datetime) -> tuple[dict[str, int], bool]:
-        """By state, those that ended lately, and whether that is exact.
+        """The number of recently finished jobs by state, and whether that is exact.
 
-        Of many, it is what workers have counted; of a tenant, those among its newest jobs.
+        If there are many, it is what workers have counted; for a tenant, those among its newest jobs are counted.
         """
         limit = EXACT + 1 if tenant is None else LOOKED_UP
         rows = await self._db.fetch(self._sql["count_finished"], now - since, tenant, limit)

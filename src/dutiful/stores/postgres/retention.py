@@ -27,29 +27,29 @@ class PostgresRetention(Subject):
         return bool(more or breakers >= limit)
 
     async def mark_stale(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, notified: bool, now: datetime | None = None
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, sent: bool, now: datetime | None = None
     ) -> RetentionStep:
         walk = await self._walk(older_than, limit, cursor, now)
-        return _step(await self._db.fetch(self._sql["mark_stale"], *walk, notified, now))
+        return _step(await self._db.fetch(self._sql["mark_stale"], *walk, sent, now))
 
-    async def delete_announced(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, notified: bool,
+    async def delete_with_tombstones(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, sent: bool,
         now: datetime | None = None,
     ) -> RetentionStep:  # fmt: skip
         walk = await self._walk(older_than, limit, cursor, now)
-        return _step(await self._db.fetch(self._sql["delete_with_tombstones"], *walk, stale_only, notified, now))
+        return _step(await self._db.fetch(self._sql["delete_with_tombstones"], *walk, stale_only, sent, now))
 
     async def unsent(self, limit: int) -> list[RetentionNotice]:
         rows = await self._db.fetch(self._sql["unsent_notices"], limit)
         return [RetentionNotice(snapshot(row[0]), row[1]) for row in rows]
 
     async def mark_sent(self, stale: Sequence[UUID], deleted: Sequence[UUID], *, now: datetime | None = None) -> None:
-        await self._db.fetch(self._sql["mark_notified"], stale, deleted, now)
+        await self._db.fetch(self._sql["mark_sent"], stale, deleted, now)
 
     async def _walk(
         self, older_than: timedelta, limit: int, cursor: UUID | None, now: datetime | None
     ) -> tuple[Any, ...]:
-        """Ids are in order of time, so none above the cutoff's has to be looked at."""
+        """The arguments of a walk along ids, which are ordered by time, so that it ends at the cutoff."""
         cutoff = (now or await self._clock()) - older_than
         return cursor or NIL, ids.floor_at(cutoff), cutoff, limit
 

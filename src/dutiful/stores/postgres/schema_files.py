@@ -1,4 +1,4 @@
-"""The files of `schema/`: tables as numbered migrations, functions and views as files that are applied again.
+"""The files of `schema/`: tables as numbered migrations, functions and views as repeatable files.
 
 A file of `schema/functions` that uses another's view or type while it is created says so in its first line, as in
 `-- needs: views, ids`. Bodies in plpgsql are read when they run, so they need not be listed.
@@ -13,9 +13,9 @@ import msgspec
 
 from dutiful.stores.postgres.engine.columns import FRAGMENTS, spell_lists
 
-# Settings of functions, by the names that the files give them. The planner believes that queue tables are empty, and a
-# plan that was cached while that was true would scan for ever after. So functions that workers call forbid themselves
-# the plans that are only good for empty tables; a setting of the function also holds behind a transaction pooler.
+# Settings of functions, by the names used in the files. The planner's statistics often say that queue tables are empty,
+# and a plan cached for an empty table scans the whole table later. So functions that workers call disable plans that
+# are only good for empty tables; a setting of a function also works behind a transaction pooler.
 _SETTINGS = {
     # For statements on one table, or whose joins have few rows on both sides.
     "use_indexes": "set enable_seqscan = off set plan_cache_mode = force_generic_plan",
@@ -36,11 +36,12 @@ _SETTINGS = {
         "set plan_cache_mode = force_generic_plan"
     ),
 }
-# SQL that stands in several places.
+# SQL that several files use.
 _SHARED = {
     # Kinds whose jobs are blocked: paused by a person, or by a breaker that is open or probing.
-    "blocked_kinds": "array(select name from {schema}.pause where scope in ('kind', 'breaker', 'probing'))",
-    # What folds rows of counters, `t`, into those of a longer time, `m`.
+    "blocked_kinds": "array(select name from {schema}.pause where scope in {blocking_scopes})",
+    "blocking_scopes": "('kind', 'breaker', 'probing')",
+    # Adds rows of counters, `t`, to those of a longer time, `m`.
     "counters_summed": (
         "t.kind, t.outcome, sum(t.count)::bigint, {schema}.sum_sketches(array_agg(t.run)), "
         "{schema}.sum_sketches(array_agg(t.wait)), sum(t.run_microseconds)::bigint, sum(t.wait_microseconds)::bigint, "
@@ -56,7 +57,7 @@ _SHARED = {
     ),
     # The newest ids of a place `p` in a range.
     "newest_ids": "p.job_id < p_high and p.job_id >= p_low order by p.job_id desc limit p_each",
-    # From when counters are summed up: $1, by minutes or hours; $2, for how long; $3, until when.
+    # The start of the time to sum: $1 says whether minutes or hours are summed, $2 its length, $3 its end.
     "counted_since": (
         "asked as materialized (select n.now, date_trunc(case when $1 then 'minute' else 'hour' end, "
         "n.now - $2::interval, 'UTC') as since "
@@ -67,12 +68,12 @@ _NEEDS = re.compile(r"\A-- needs: (.+)\n")
 
 
 class SchemaFile(msgspec.Struct, frozen=True):
-    """One file of SQL, its macros expanded; the name of the schema still is `{schema}`."""
+    """One file of SQL, with its macros expanded, but not `{schema}`, the name of the schema."""
 
     name: str
     sql: str
     needed: tuple[str, ...] = ()
-    """The checksums of the files that it needs."""
+    """Checksums of the files that it needs."""
 
     @property
     def checksum(self) -> str:
@@ -80,14 +81,14 @@ class SchemaFile(msgspec.Struct, frozen=True):
 
 
 def migrations() -> list[SchemaFile]:
-    """What is applied once, in the order of its numbers."""
+    """The files that are applied once, in the order of their numbers."""
     return [SchemaFile(name, text) for name, text in sorted(_read("tables").items())]
 
 
 def functions() -> list[SchemaFile]:
-    """What is applied whenever it differs, each file after those that it needs.
+    """The files that are applied whenever they differ, each after those that it needs.
 
-    Its checksum covers those, too: whatever has to drop a view or type drops what uses it, and that is created again.
+    A checksum covers the needed files, too, because replacing a view or type also drops what uses it.
     """
     return in_order(_read("functions"))
 

@@ -1,4 +1,4 @@
-"""The Postgres store: one object a subject, each a thin caller of the functions in the schema."""
+"""The Postgres store: one object per subject, each a thin caller of the functions in the schema."""
 
 import copy
 from typing import Any, Self
@@ -69,7 +69,7 @@ class PostgresStore:
 
     @property
     def pooled(self) -> bool:
-        """Whether a transaction pooler sits in between, as seen when the store was opened."""
+        """Whether the connection went through a transaction pooler when the store was opened."""
         return self._session.db.pooled
 
     @property
@@ -77,8 +77,8 @@ class PostgresStore:
         return self._session.direct_dsn
 
     @property
-    def guarded(self) -> bool:
-        return self._session.guarded
+    def isolates_tenants(self) -> bool:
+        return self._session.isolates_tenants
 
     async def open(self) -> None:
         db = self._session.db
@@ -108,16 +108,16 @@ class PostgresStore:
         return migrations.script(self._session.schema)
 
     async def check_made(self) -> None:
-        """Opening makes nothing: a missing schema is refused then."""
+        """Does nothing, because `open` creates nothing: it refuses a missing schema."""
 
     def check_worker(self) -> None:
         self.tenants.check_worker()
 
     def for_tenant(self, tenant: str) -> Self:
-        """Itself where our role sees all tenants in any case: then only what is asked for keeps them apart."""
+        """Returns this store if tenants are not isolated: then only the caller's filters separate them."""
         check_tenant(tenant)
         self._session.db.check_open()
-        if not self.guarded:
+        if not self.isolates_tenants:
             return self
         scoped = copy.copy(self)
         scoped._attach(self._session.for_tenant(tenant))

@@ -1,4 +1,4 @@
-"""Tenants in Postgres: on whose behalf statements run, and the guard that row-level security is."""
+"""Tenants in Postgres: on whose behalf statements run, and their isolation by row-level security."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.principal import ANY_TENANT, check_tenant
 from dutiful.store.tenants import TenantMember, TenantStatus
 from dutiful.stores.postgres import migrations
-from dutiful.stores.postgres.engine.sql import check_guarded_schema
+from dutiful.stores.postgres.engine.sql import check_tenants_schema
 from dutiful.stores.postgres.engine.subject import Subject
 
 
 class PostgresTenants(Subject):
-    _no_worker: str | None = None  # our role, if tenants are on and it may not do all that a worker does
+    _no_worker: str | None = None  # this role, if tenants are on and it may not do all that a worker does
 
     async def learn(self, connection: Any) -> None:
-        """Find out whether tenants are on, and what our role may do then."""
+        """Reads whether tenants are on, and what this role may do."""
         enabled, everywhere, works, role = await connection.fetchrow(self._sql["tenancy"])
         session = self._session
         session.tenant = ANY_TENANT if enabled else None
@@ -33,13 +33,13 @@ class PostgresTenants(Subject):
             )
 
     def sql(self) -> str:
-        check_guarded_schema(self._schema)
+        check_tenants_schema(self._schema)
         steps = ("tenant_groups", "grant_owner_binding", "tenants_on", "record_tenants_on")
         lines = ("begin", self._check_alone(), *(self._sql[step] for step in steps), "commit")
         return "".join(f"{line};\n" for line in lines)
 
     async def enable(self) -> None:
-        check_guarded_schema(self._schema)
+        check_tenants_schema(self._schema)
         await self._alter(self._check_alone(), self._sql["tenant_groups"], self._sql["tenants_on"])
 
     async def disable(self) -> None:
@@ -63,11 +63,11 @@ class PostgresTenants(Subject):
         status = (await self._db.fetch(self._sql["tenant_status"]))[0]
         members = [TenantMember(*row) for row in await self._db.fetch(self._sql["tenant_members"])]
         return TenantStatus(
-            enabled=status["enabled"], role=status["role"], guarded=status["guarded"] or [], members=members
+            enabled=status["enabled"], role=status["role"], isolated=status["isolated"] or [], members=members
         )
 
     async def health(self) -> dict[str, Any]:
-        """`problems`, each with its remedy."""
+        """Whether tenants are on; and `problems`, each with its remedy."""
         definers = await self._db.fetch(self._sql["definers"])
         problems = [_DEFINER.problem(row[0], self._schema) for row in definers]
         if self._session.tenant is not None:
@@ -79,7 +79,7 @@ class PostgresTenants(Subject):
         return self._sql["check_alone"].replace("{ours}", migrations.own_names())
 
     async def _alter(self, *statements: str) -> None:
-        """All or nothing; from now on this process goes by it."""
+        """Runs the statements in one transaction, and reads the new state."""
         try:
             async with self._db.transaction() as connection:
                 for statement in statements:
@@ -108,7 +108,7 @@ _GAPS = {
         "tenants are on, but this process connects as {name}, to whom row-level security does not apply",
         "connect as a login role in the group {schema}_application, or {schema}_worker for a worker",
     ),
-    "table": _Gap("tenants are on, but the table {name} is not guarded", _AGAIN),
+    "table": _Gap("tenants are on, but the table {name} is not isolated", _AGAIN),
     "view": _Gap("tenants are on, but the view {name} shows all tenants to every role that may read it", _AGAIN),
     "member": _Gap(
         "role {name} is bound to tenants, but it can see all of them: it is a superuser, or in another group",

@@ -15,7 +15,7 @@ class PostgresTokens(Subject):
         await self._db.fetch(self._sql["put_token"], hash, *msgspec.structs.astuple(token))
 
     async def find(self, hash: str) -> ApiToken | None:
-        rows = await self._db.fetch(self._sql["token_of"], hash)
+        rows = await self._db.fetch(self._sql["find_token"], hash)
         return as_struct(ApiToken, rows[0]) if rows else None
 
     async def all(self) -> list[ApiToken]:

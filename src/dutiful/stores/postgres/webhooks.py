@@ -18,7 +18,7 @@ class PostgresWebhooks(Subject):
         self, limit: int, hold: timedelta, *, avoid: Sequence[str] = (), names: Sequence[str] | None = None,
         retries: int | None = None, now: datetime | None = None,
     ) -> list[WebhookPost]:  # fmt: skip
-        # Not repeated if the reply is lost: what was taken comes due again after `hold`.
+        # Not retried if the reply is lost: the posts are due again after `hold`.
         rows = await self._db.fetch(self._sql["take_posts"], limit, hold, avoid, names, retries, now, repeat=False)
         return [as_struct(WebhookPost, row) for row in rows]
 
@@ -35,7 +35,7 @@ class PostgresWebhooks(Subject):
         return bool(await self._call("remove_webhook", name, now, repeat=False))
 
     async def redeliver(self, post_id: UUID, *, now: datetime | None = None) -> bool:
-        return bool(await self._db.fetch(self._sql["post_again"], post_id, now, repeat=False))
+        return bool(await self._db.fetch(self._sql["redeliver_post"], post_id, now, repeat=False))
 
     async def all(self) -> list[WebhookRecord]:
         return [WebhookRecord(**dict(row)) for row in await self._db.fetch(self._sql["webhooks"])]

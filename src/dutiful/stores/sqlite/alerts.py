@@ -1,4 +1,4 @@
-"""Alerts: each is changed only by a caller that has seen it as it is."""
+"""Alerts in SQLite, changed by compare-and-set."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from dutiful.store.alerts import AlertChange
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_micros, maybe_moment, micros, span
 from dutiful.stores.sqlite.engine.columns import ALERT
-from dutiful.stores.sqlite.webhooks import announce_alert
+from dutiful.stores.sqlite.webhooks import write_alert_posts
 
 
 class SqliteAlerts(Subject):
@@ -22,7 +22,7 @@ class SqliteAlerts(Subject):
         applied = [change for change in changes if _apply(db, change)]
         for change in applied:
             if change.event is not None:
-                announce_alert(db, change.event, change.data, clock(now))
+                write_alert_posts(db, change.event, change.data, clock(now))
         return applied
 
     async def forget(self, alerts: Sequence[Alert]) -> None:
@@ -32,7 +32,7 @@ class SqliteAlerts(Subject):
     @writes
     def note_check(self, db: Connection, good_for: timedelta, *, now: datetime | None = None) -> None:
         at = clock(now)
-        db.run(SQL["note_alert_check"], (at, at + span(good_for)))
+        db.run(SQL["record_alert_check"], (at, at + span(good_for)))
 
     async def last_check(self, *, now: datetime | None = None) -> datetime | None:
         return maybe_moment(await self._engine.browse(lambda db: db.value(SQL["last_alert_check"], (clock(now),))))

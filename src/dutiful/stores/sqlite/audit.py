@@ -1,8 +1,7 @@
 """The audit trail: appended, sealed in order, trimmed at its beginning, and never changed.
 
-The file is its owner's: triggers refuse what a program does by mistake, but who can write the file can drop them. Then
-the seals reveal that the trail was changed, unless all that follow were made anew as well; only a hash that was noted
-elsewhere reveals that.
+Triggers prevent changes by mistake, but a process that can write the file can drop them. The seals reveal such a
+change, unless all later seals were recomputed as well; only a hash that was noted elsewhere reveals that.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ class SqliteAudit(Subject):
 
     @browses
     def search(self, db: Connection, filter: AuditFilter) -> list[AuditEvent]:
-        """Newest first: an id begins with the time at which it was made."""
+        """Newest first, because an id begins with the time at which it was made."""
         wanted = Conditions(limit=filter.limit, action=filter.action)
         wanted.equal(filter, "principal", "outcome", "target", "tenant")
         if filter.action is not None and filter.action.endswith("."):
@@ -106,7 +105,7 @@ def _retention(db: Connection) -> timedelta | None:
 
 
 def _trim(db: Connection, limit: int, now: int) -> int:
-    """Move the anchor, then delete what it covers, because only that may be deleted."""
+    """Moves the anchor, then deletes what it covers, because only that may be deleted."""
     length = _retention(db)
     if length is None:
         return 0

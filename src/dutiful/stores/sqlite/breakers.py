@@ -1,4 +1,4 @@
-"""Circuit breakers as rows: which claims may call a service, and which kinds wait for it."""
+"""Circuit breakers in SQLite: their states, their probes, and the kinds that declare them."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -9,21 +9,21 @@ from dutiful.core.breaker import state as rules
 from dutiful.core.breaker.state import PAUSE_SCOPES, Breaker, BreakerPolicy, BreakerState, CallResult, Entry, Rejected
 from dutiful.core.errors import ClaimLost
 from dutiful.core.ids import public
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.store.breakers import BreakerRecord
 from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, browses, writes
 from dutiful.stores.sqlite.engine.codec import MICROSECOND, clock, moment, span
 from dutiful.stores.sqlite.engine.columns import BREAKER
 
 _COUNTED = 10_000
-"""So many of the jobs that wait are counted, so that it does not take long even after a long outage."""
+"""Waiting jobs are counted up to this number, so that listing breakers stays fast in a long outage."""
 
 
 class SqliteBreakers(Subject):
     # A call that changes nothing only reads, and nearly all calls do.
 
     async def enter(
-        self, name: str, policy: BreakerPolicy, token: Token, *, now: datetime | None = None
+        self, name: str, policy: BreakerPolicy, token: ClaimToken, *, now: datetime | None = None
     ) -> Entry | Rejected:
         seen = await self._engine.read(lambda db: _entered(db, name, policy, token, clock(now)))
         if seen is not None:
@@ -31,7 +31,7 @@ class SqliteBreakers(Subject):
         return await self._engine.write(lambda db: _enter(db, name, policy, token, clock(now)))
 
     async def exit(
-        self, name: str, policy: BreakerPolicy, token: Token, entry: Entry, result: CallResult, *,
+        self, name: str, policy: BreakerPolicy, token: ClaimToken, entry: Entry, result: CallResult, *,
         now: datetime | None = None,
     ) -> Breaker:  # fmt: skip
         seen = await self._engine.read(lambda db: _exited(db, name, policy, entry, result, clock(now)))
@@ -41,7 +41,7 @@ class SqliteBreakers(Subject):
 
     @browses
     def all(self, db: Connection, *, now: datetime | None = None) -> list[BreakerRecord]:
-        """In a few statements, however many there are; waiting jobs are counted only where there may be some."""
+        """All breakers in a few statements; waiting jobs are counted only where there may be some."""
         probing: dict[str, int] = dict(db.rows(SQL["probes_under_way"], (clock(now),)))
         kinds: dict[str, list[str]] = {}
         for kind, name in db.rows(SQL["breaker_kinds"]):
@@ -63,7 +63,7 @@ class SqliteBreakers(Subject):
         return await self._engine.read(lambda db: dict(db.rows(SQL["breaker_kinds"])))
 
     @writes
-    def force(
+    def open(
         self, db: Connection, name: str, open_for: timedelta | None, policy: BreakerPolicy | None = None, *,
         now: datetime | None = None,
     ) -> Breaker:  # fmt: skip
@@ -91,32 +91,32 @@ def find(db: Connection, name: str) -> Breaker | None:
     return None if row is None else read(row)
 
 
-def _entered(db: Connection, name: str, policy: BreakerPolicy, token: Token, now: int) -> Entry | Rejected | None:
-    """The answer of `_enter`, if nothing has to be written for it."""
+def _entered(db: Connection, name: str, policy: BreakerPolicy, token: ClaimToken, now: int) -> Entry | Rejected | None:
+    """The result of `_enter`, if nothing has to be written."""
     before, after, answer = _decide(db, name, policy, token, now)
     return answer if after == before and not _probes(answer) else None
 
 
-def _enter(db: Connection, name: str, policy: BreakerPolicy, token: Token, now: int) -> Entry | Rejected:
+def _enter(db: Connection, name: str, policy: BreakerPolicy, token: ClaimToken, now: int) -> Entry | Rejected:
     before, after, answer = _decide(db, name, policy, token, now)
     put(db, before, after, now)
     if _probes(answer):
         lease_end = db.value(SQL["lease_end"], (token.job_id.bytes, token.claim_id))
         if lease_end is None or lease_end <= now:
-            raise ClaimLost(f"job {public(token.job_id)} is no longer ours: it cannot try the service of {name}")
+            raise ClaimLost(f"the claim of job {public(token.job_id)} is lost: it cannot try the service of {name}")
         db.run(SQL["forfeit_probes"], (name, now))
         db.run(SQL["put_probe"], (name, token.job_id.bytes, after.round, token.claim_id, now))
     return answer
 
 
 def _decide(
-    db: Connection, name: str, policy: BreakerPolicy, token: Token, now: int
+    db: Connection, name: str, policy: BreakerPolicy, token: ClaimToken, now: int
 ) -> tuple[Breaker, Breaker, Entry | Rejected]:
-    """The breaker as it is, as it is to be, and the answer to the claim."""
+    """The breaker before and after the call enters, and the result for the claim."""
     breaker = find(db, name) or Breaker(name=name, policy=policy)
     probing = 0
     if breaker.state is BreakerState.HALF_OPEN:
-        # One claim has one place, however often it asks.
+        # One claim is one probe, however often it asks.
         if db.value(SQL["is_probe"], (name, token.job_id.bytes, breaker.round, token.claim_id)):
             return breaker, breaker, Entry(breaker.round, probe=True)
         probing = db.value(SQL["count_probes"], (name, breaker.round, now))
@@ -128,13 +128,13 @@ def _probes(answer: Entry | Rejected) -> bool:
 
 
 def _exit(
-    db: Connection, name: str, policy: BreakerPolicy, token: Token, entry: Entry, result: CallResult, now: int
+    db: Connection, name: str, policy: BreakerPolicy, token: ClaimToken, entry: Entry, result: CallResult, now: int
 ) -> Breaker:
     breaker = find(db, name) or Breaker(name=name, policy=policy)
     probe = (name, token.job_id.bytes, entry.round, token.claim_id)
     if entry.probe and not db.change(SQL["end_probe"], probe):
         return breaker
-    return put(db, breaker, rules.leave(breaker, policy, entry, result, moment(now)), now)
+    return put(db, breaker, rules.exited(breaker, policy, entry, result, moment(now)), now)
 
 
 def _exited(
@@ -142,7 +142,7 @@ def _exited(
 ) -> Breaker | None:
     """The breaker, if the exit changes nothing."""
     breaker = find(db, name) or Breaker(name=name, policy=policy)
-    unchanged = not entry.probe and rules.leave(breaker, policy, entry, result, moment(now)) == breaker
+    unchanged = not entry.probe and rules.exited(breaker, policy, entry, result, moment(now)) == breaker
     return breaker if unchanged else None
 
 
@@ -152,7 +152,7 @@ def _of_kind(db: Connection, kind: str) -> str | None:
 
 
 def put(db: Connection, before: Breaker, after: Breaker, now: int) -> Breaker:
-    """Write what has changed; with a new round, the probes of the old one end and the gates are set."""
+    """Writes a changed breaker; a new round ends the probes of the old one and sets the gates."""
     if after != before:
         db.run(SQL["put_breaker"], _row(after, now))
     if after.round != before.round:
@@ -162,14 +162,14 @@ def put(db: Connection, before: Breaker, after: Breaker, now: int) -> Breaker:
 
 
 class _Declared(msgspec.Struct, frozen=True):
-    """What code declares: of each kind its breaker, if any, and of breakers their policies."""
+    """What the code declares: the breaker of each kind, if any, and the policies of breakers."""
 
     kinds: Mapping[str, str | None]
     policies: Mapping[str, BreakerPolicy]
 
 
 def _news(db: Connection, declared: _Declared) -> _Declared:
-    """What of it is not known yet."""
+    """The declarations that differ from the stored ones."""
     names = {*declared.policies, *(name for name in declared.kinds.values() if name is not None)}
     known = {name: one.policy for name in names if (one := find(db, name)) is not None}
     missing = {name: BreakerPolicy() for name in declared.kinds.values() if name is not None and name not in known}
@@ -201,7 +201,7 @@ def _waiting(db: Connection, breaker: Breaker) -> int:
 
 
 def delete_unused(db: Connection, cutoff: int, limit: int, now: int) -> int:
-    """Delete what no kind declares and no job uses any more; returns how many."""
+    """Deletes breakers that no kind declares and no job uses any more; returns how many."""
     names = db.rows(SQL["unused_breakers"], {"cutoff": cutoff, "limit": limit, "now": now})
     db.many(SQL["end_probes"], names)
     db.many(SQL["delete_breaker"], names)

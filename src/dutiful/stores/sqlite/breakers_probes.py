@@ -9,7 +9,7 @@ from dutiful.core.breaker import state as rules
 from dutiful.core.breaker.probes import (
     CANDIDATES,
     KindInQueue,
-    QueuePlace,
+    QueuePosition,
     RejectedJob,
     Serving,
     Turns,
@@ -22,11 +22,12 @@ from dutiful.core.breaker.state import Breaker, BreakerState
 from dutiful.stores.sqlite import breakers, placement
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import moment, span
+from dutiful.stores.sqlite.engine.columns import Carried
 from dutiful.stores.sqlite.workers import workers
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A breaker whose open time is over, that lacks probes, or some of whose probes no worker would claim."""
+    """A breaker that has to half-open, lacks probes, or has ready probes that no worker would claim."""
 
     breaker: str
     jobs: list[tuple[KindInQueue, bytes]]  # candidates, in the order of their turns
@@ -34,7 +35,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class _Probes(msgspec.Struct, frozen=True):
-    """How many run, how many are ready and still have their turn, and the ready ones that no worker would claim."""
+    """How many probes run, how many are ready and have their turn, and the ready ones that no worker would claim."""
 
     running: int = 0
     ready: int = 0
@@ -61,7 +62,7 @@ def find_turns(db: Connection, limit: int, turns: Turns, now: int) -> list[Turn]
 def admit(
     db: Connection, found: Iterable[Turn], placing: placement.Placing, blocking: placement.Placing, now: int
 ) -> int:
-    """Move what was found, if it still is as it was seen; returns how many. `placing` takes no kind for paused."""
+    """Moves the jobs found, if their state is unchanged; returns how many. `placing` treats no kind as paused."""
     moved = 0
     for turn in found:
         breaker = breakers.find(db, turn.breaker)
@@ -76,22 +77,24 @@ def admit(
             row = db.row(SQL["blocked_row"], (job_id,))
             if row is None or row[0] != placement.PAUSED:
                 continue
-            _, _, *route, attempt, crashes, _, seq = row
+            _, _, _, seq, *carried = row
             db.run(SQL["delete_blocked"], (job_id,))
             db.run(SQL["put_probe"], (breaker.name, job_id, breaker.round, None, now))
-            placing.add(job_id, tuple(route), attempt, crashes, None, seq)
+            placing.add(job_id, Carried(*carried), None, seq)
             moved += 1
     return moved
 
 
 def block(db: Connection, job_id: bytes, blocking: placement.Placing, paused: frozenset[str] | None = None) -> bool:
-    """Take back a job that is ready, if it still is, and if its kind is one of those that are paused."""
+    """Blocks a job if it is still ready, and its kind is one of `paused` (None: any)."""
     row = db.row(SQL["ready_row"], (job_id,))
-    if row is None or (paused is not None and row[2] not in paused):
+    if row is None:
         return False
-    *route, attempt, crashes, seq = row
+    seq, carried = row[0], Carried(*row[1:])
+    if paused is not None and carried.kind not in paused:
+        return False
     db.run(SQL["delete_ready"], (job_id,))
-    blocking.add(job_id, tuple(route), attempt, crashes, None, seq)
+    blocking.add(job_id, carried, None, seq)
     return True
 
 
@@ -104,7 +107,7 @@ def _probes(db: Connection, breaker: Breaker, served: Serving, now: int) -> _Pro
     running, ready, stranded = 0, 0, []
     turn: timedelta = rules.probe_turn(breaker.policy)
     for job_id, since, runs, kind, queue, tenant in db.rows(
-        SQL["probes_of_breaker"], {"breaker": breaker.name, "now": now}
+        SQL["breaker_probes"], {"breaker": breaker.name, "now": now}
     ):
         if kind is None:
             running += runs
@@ -120,38 +123,42 @@ def _candidates(
 ) -> list[tuple[KindInQueue, bytes]]:
     if limit <= 0:
         return []
-    waiting = [place for kind in breakers.kinds_of(db, name) for place in _waiting_queues(db, kind)]
+    waiting = [queue for kind in breakers.kinds_of(db, name) for queue in _waiting_queues(db, kind)]
     queues: list[list[tuple[KindInQueue, bytes]]] = []
     for who, tenants in served.first_taken(turns.order(waiting), limit):
-        if jobs := _may_probe(db, who, tenants, limit):
+        if jobs := _first_jobs(db, who, tenants, limit):
             queues.append([(who, job_id) for job_id in jobs])
         if len(queues) == limit:
             break
     return round_robin(queues, limit)
 
 
-def _waiting_queues(db: Connection, kind: str) -> Iterator[tuple[KindInQueue, QueuePlace]]:
-    """The queues in which due jobs of the kind wait, with the position of the first; from one queue to the next."""
+def _waiting_queues(db: Connection, kind: str) -> Iterator[tuple[KindInQueue, QueuePosition]]:
+    """The queues in which due jobs of the kind wait, each with the position of its first job."""
     beyond = ""
     while (found := db.row(SQL["first_waiting_queue"], {"kind": kind, "beyond": beyond})) is not None:
-        beyond, *place = found
-        yield KindInQueue(kind, beyond), (place[0], place[1])
+        beyond, priority, seq = found
+        yield KindInQueue(kind, beyond), (priority, seq)
 
 
-def _may_probe(db: Connection, who: KindInQueue, tenants: frozenset[str] | None, limit: int) -> list[bytes]:
-    """The first of one kind and queue; of each tenant by an index of its own."""
+def _first_jobs(db: Connection, who: KindInQueue, tenants: frozenset[str] | None, limit: int) -> list[bytes]:
+    """The first jobs of one kind and queue; those of tenants by another index."""
     wanted = {"kind": who.kind, "queue": who.queue, "limit": limit}
     if tenants is None:
-        found = db.rows(SQL["may_probe"], wanted)
+        found = db.rows(SQL["probe_candidates"], wanted)
     else:
-        found = [row for tenant in tenants for row in db.rows(SQL["may_probe_of_tenant"], {**wanted, "tenant": tenant})]
+        found = [
+            row
+            for tenant in tenants
+            for row in db.rows(SQL["probe_candidates_of_tenant"], {**wanted, "tenant": tenant})
+        ]
     return [job_id for *_, job_id in sorted(found)[:limit]]
 
 
 def find_rejected(db: Connection, limit: int, now: int) -> list[bytes]:
     """Up to `limit` jobs that a breaker has rejected inside their handlers and that may run again.
 
-    Of a breaker that is not closed, as many as may probe.
+    If the breaker is not closed, only as many as may probe.
     """
     found: list[bytes] = []
     served: Serving | None = None

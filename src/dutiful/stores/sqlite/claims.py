@@ -1,4 +1,4 @@
-"""Claims jobs, renews their leases, and finds the claims that others hold."""
+"""Claims in SQLite: claiming jobs, renewing leases, and reading held claims."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from dutiful.core.breaker.state import PAUSE_SCOPES, BreakerState
-from dutiful.core.job import Claim, HeldClaim, Token
+from dutiful.core.job import Claim, ClaimToken, HeldClaim
 from dutiful.core.settle import Change
 from dutiful.store.claims import (
     ClaimRequest,
@@ -52,18 +52,18 @@ class SqliteClaims(Subject):
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
-            # The caller is gone and will not run what is being claimed, so it is released.
+            # The caller was cancelled and will not run these jobs, so they are released.
             asked.add_done_callback(self._release_claimed)
             raise
 
     def _release_claimed(self, asked: "asyncio.Future[list[Claim]]") -> None:
         if not self._engine.is_open or asked.cancelled() or asked.exception() is not None:
             return
-        tokens = [Token(claim.job_id, claim.claim_id) for claim in asked.result()]
+        tokens = [ClaimToken(claim.job_id, claim.claim_id) for claim in asked.result()]
         if tokens:
             self._engine.submit(lambda db: release(db, tokens, clock(None)))
 
-    # With skip_locked or without, no transaction can hold a single lease here: there is only one writer to wait for.
+    # skip_locked changes nothing: SQLite locks the whole file, not a single lease.
 
     async def complete(
         self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None
@@ -81,7 +81,7 @@ class SqliteClaims(Subject):
 
     @asynccontextmanager
     async def transaction(
-        self, token: Token, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
+        self, token: ClaimToken, result: Callable[[], str | None], errors: Callable[[], Errors] = tuple
     ) -> AsyncIterator[Transaction]:
         buffered = BufferedTransaction()
         try:
@@ -96,10 +96,12 @@ class SqliteClaims(Subject):
 
         await self._engine.write(apply)
 
-    async def complete_within(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+    async def complete_within(
+        self, connection: Any, token: ClaimToken, result: str | None, errors: Errors = ()
+    ) -> None:
         self.complete_within_sync(connection, token, result, errors)
 
-    def complete_within_sync(self, connection: Any, token: Token, result: str | None, errors: Errors = ()) -> None:
+    def complete_within_sync(self, connection: Any, token: ClaimToken, result: str | None, errors: Errors = ()) -> None:
         with borrowed(connection, self._engine.driver, self._engine.path) as db:
             complete_one(db, token, result, errors, clock(None))
 
@@ -117,7 +119,7 @@ class SqliteClaims(Subject):
     def orphans(self, db: Connection) -> list[HeldClaim]:
         """The claims of workers whose processes have ended.
 
-        A worker that is not on the list proves nothing: it may have left while a handler that would not stop went on.
+        A missing record does not prove that: a worker may sign off while a handler still runs.
         """
         claiming = db.rows(SQL["claiming_workers"])
         dead = (id_ for id_, host, pid, started in claiming if liveness.dead(host, pid, started))
@@ -125,35 +127,35 @@ class SqliteClaims(Subject):
 
 
 class SqliteLeaseRenewer:
-    """Renews leases ahead of all other work that waits for the writer.
+    """Renews leases before all other commands that wait for the writer.
 
-    Its calls block their thread until they are committed, so that an event loop that hangs does not matter to them.
+    Its calls block their thread until they are committed, so they do not depend on the event loop.
     """
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
 
-    def renew(self, tokens: Sequence[Token], lease: timedelta, *, now: datetime | None = None) -> Renewal:
+    def renew(self, tokens: Sequence[ClaimToken], lease: timedelta, *, now: datetime | None = None) -> Renewal:
         def renew(db: Connection) -> Renewal:
-            # The clock is read by the writer: however long the renewal waited, it is for a whole lease.
+            # The clock is read by the writer, so that a renewal that waited is still for a whole lease.
             expires = clock(now) + span(lease)
             return _renewal((one, db.row(SQL["renew"], (one.job_id.bytes, one.claim_id, expires))) for one in tokens)
 
         return self._threads.writer.call(renew, urgent=True)
 
-    def check(self, tokens: Sequence[Token]) -> Renewal:
+    def check(self, tokens: Sequence[ClaimToken]) -> Renewal:
         return self._threads.reader.call(
             lambda db: _renewal((one, db.row(SQL["is_held"], (one.job_id.bytes, one.claim_id))) for one in tokens)
         )
 
-    def release(self, tokens: Sequence[Token]) -> None:
+    def release(self, tokens: Sequence[ClaimToken]) -> None:
         self._threads.writer.call(lambda db: release(db, tokens, clock(None)), urgent=True)
 
     def close(self) -> None:
-        """Nothing to close: the connection is the writer's."""
+        """Does nothing: the connection belongs to the writer."""
 
 
-def _renewal(found: Iterable[tuple[Token, Row | None]]) -> Renewal:
+def _renewal(found: Iterable[tuple[ClaimToken, Row | None]]) -> Renewal:
     lost, cancel = set(), set()
     for token, lease in found:
         if lease is None:
@@ -198,7 +200,7 @@ def claim(db: Connection, ask: ClaimRequest, now: int) -> list[Claim]:
 
 
 def _pick(db: Connection, levels: Sequence[QueueLevel], kinds: str, ask: ClaimRequest, now: int) -> list[Row]:
-    """Ready jobs in order of levels and seq: up to `limit` unsuspected ones, and the suspects besides."""
+    """Ready jobs in order of levels and seq: up to `limit` that are no suspects, and suspects besides."""
     limit, suspects = ask.limit, ask.suspects
     if suspects > 0 and not db.value(SQL["any_suspect"]):
         suspects = 0
@@ -207,23 +209,23 @@ def _pick(db: Connection, levels: Sequence[QueueLevel], kinds: str, ask: ClaimRe
         if limit <= 0 and suspects <= 0:
             break
         found = []
-        place = {"queue": level.queue, "priority": level.priority, "kinds": kinds, "now": now}
+        wanted = {"queue": level.queue, "priority": level.priority, "kinds": kinds, "now": now}
         if limit > 0:
-            found = _unsuspected(db, {**place, "seq": level.seq, "limit": limit}, ask.tenants, limit)
+            found = _unsuspected(db, {**wanted, "seq": level.seq, "limit": limit}, ask.tenants, limit)
             limit -= len(found)
         if suspects > 0:
             whose = to_json(list(ask.tenants)) if ask.tenants else None
-            strange = db.rows(SQL["pick_suspects"], {**place, "tenants": whose, "limit": suspects})
+            strange = db.rows(SQL["pick_suspects"], {**wanted, "tenants": whose, "limit": suspects})
             suspects -= len(strange)
             found = sorted(found + strange, key=itemgetter(_SEQ)) if strange else found
         picked += found
     return picked
 
 
-def _unsuspected(db: Connection, place: dict[str, Any], tenants: Sequence[str], limit: int) -> list[Row]:
+def _unsuspected(db: Connection, wanted: dict[str, Any], tenants: Sequence[str], limit: int) -> list[Row]:
     if not tenants:
-        return db.rows(SQL["pick_level"], place)
-    found = [row for tenant in {*tenants} for row in db.rows(SQL["pick_level_of_tenant"], {**place, "tenant": tenant})]
+        return db.rows(SQL["pick_level"], wanted)
+    found = [row for tenant in {*tenants} for row in db.rows(SQL["pick_level_of_tenant"], {**wanted, "tenant": tenant})]
     return sorted(found, key=itemgetter(_SEQ))[:limit]
 
 

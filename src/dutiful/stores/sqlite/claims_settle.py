@@ -1,17 +1,17 @@
-"""Settles claims: completed, finished otherwise, or back to where the job waits. Only the holder of a claim can."""
+"""Settles claims in SQLite: the job ends, or waits for its next attempt. Only the holder of a claim can settle."""
 
 from collections.abc import Sequence
 from uuid import UUID
 
 from dutiful.core.errors import UsageError
-from dutiful.core.job import Token
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import ClaimToken, PhaseState
 from dutiful.core.settle import REFUSED, Change, is_repeat, refused_error
 from dutiful.core.states import WAITING, State
 from dutiful.store.claims import Completion, Errors, Refusal, RefusalReason, completion_lost
 from dutiful.stores.sqlite import dead_letters_writer, placement, progress, webhooks
-from dutiful.stores.sqlite.engine import SQL, Connection, Row
+from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import errors_json, maybe_checked, span, to_json
+from dutiful.stores.sqlite.engine.columns import Carried, FinishedRow, HeldLease
 
 
 def complete(db: Connection, done: Sequence[Completion], now: int) -> list[Refusal]:
@@ -25,35 +25,35 @@ def complete(db: Connection, done: Sequence[Completion], now: int) -> list[Refus
         lost = [one for one, token in zip(done, tokens, strict=True) if db.row(SQL["held_lease"], token) is None]
         refused = [_refuse(db, one.job_id, one.claim_id, "done", now) for one in lost]
     db.many(SQL["end_lease"], tokens)
-    # By claims: of a job that was lost and claimed again there may be two in one batch, of which one is held.
+    # By claim id: a batch may have two claims of one job, of which one was lost and the other is held.
     gone = {refusal.claim_id for refusal in refused}
     ended = [job_id for job_id, claim_id in tokens if claim_id not in gone]
     if db.value(SQL["any_active_key"]):
         db.many(SQL["free_active_key"], [(job_id,) for job_id in ended])
     naming = [one.job_id.bytes for one in done if one.webhook and one.claim_id not in gone]
-    webhooks.announce(db, ended, naming, now, State.COMPLETED)
+    webhooks.write_posts(db, ended, naming, now, State.COMPLETED)
     return refused
 
 
-def complete_one(db: Connection, token: Token, result: str | None, errors: Errors, now: int) -> None:
-    """Complete one job in the transaction that is open; ClaimLost even if it was completed before.
+def complete_one(db: Connection, token: ClaimToken, result: str | None, errors: Errors, now: int) -> None:
+    """Completes one job in the open transaction; raises ClaimLost even if it was completed before.
 
-    In that case the transaction's writes were committed before, and must not be a second time.
+    In that case the transaction's writes were committed before, and must not be committed twice.
     """
     if not _completed(db, token, result, errors, now):
         raise completion_lost(token)
     progress.complete_phase(db, token.job_id, result, now)
 
 
-def _completed(db: Connection, token: Token, result: str | None, errors: Errors, now: int) -> bool:
+def _completed(db: Connection, token: ClaimToken, result: str | None, errors: Errors, now: int) -> bool:
     if not errors:
         # The caller does not know whether the job names a webhook of its own, so that is looked up.
         return not complete(db, [Completion(token.job_id, token.claim_id, result, webhook=True)], now)
-    held = db.row(SQL["held_lease"], (token.job_id.bytes, token.claim_id))
+    held = _held(db, token)
     if held is None:
         return False
     change = Change(
-        token.job_id, token.claim_id, State.COMPLETED_WITH_ERRORS, "partial", held[0], held[1],
+        token.job_id, token.claim_id, State.COMPLETED_WITH_ERRORS, "partial", held.attempt, held.crashes,
         result=result, errors=tuple(errors),
     )  # fmt: skip
     return not settle(db, [change], False, now)
@@ -65,9 +65,9 @@ def settle(db: Connection, changes: Sequence[Change], expired_only: bool, now: i
     ended: list[bytes] = []
     refused: list[Refusal] = []
     for change in changes:
-        held = db.row(SQL["held_lease"], (change.job_id.bytes, change.claim_id))
-        if expired_only and (held is None or held[5] > now):
-            # A rescue that came too late is no outcome of the claim, so there is nothing to record.
+        held = _held(db, change)
+        if expired_only and (held is None or held.expires_at > now):
+            # A rescue that came too late is not an outcome of the claim, so there is nothing to record.
             refused.append(Refusal(change.job_id, change.claim_id, RefusalReason.LOST))
         elif held is None:
             refused.append(_refuse(db, change.job_id, change.claim_id, change.outcome, now))
@@ -76,74 +76,99 @@ def settle(db: Connection, changes: Sequence[Change], expired_only: bool, now: i
             ended.append(change.job_id.bytes)
         elif change.to not in WAITING:
             raise UsageError(f"a settled job cannot become {change.to}")
-        elif held[6] is not None:
+        elif held.cancel_requested_at is not None:
             refused.append(Refusal(change.job_id, change.claim_id, RefusalReason.CANCEL_REQUESTED))
         else:
             _put_back(db, change, held, placing, phased, now)
     placing.write()
     if ended:
-        webhooks.announce(db, ended, ended, now)
+        webhooks.write_posts(db, ended, ended, now)
     return refused
 
 
-def release(db: Connection, tokens: Sequence[Token], now: int) -> None:
-    """Put claimed jobs back unspent, at their old positions; those that are lost or to be cancelled stay."""
+def release(db: Connection, tokens: Sequence[ClaimToken], now: int) -> None:
+    """Makes claimed jobs ready again at their old positions, no attempt counted; skips lost and cancelled ones."""
     placing = placement.Placing(db, placement.blocked_kinds(db), now)
     phased = progress.any_phase(db)
     for token in tokens:
-        held = db.row(SQL["held_lease"], (token.job_id.bytes, token.claim_id))
-        if held is not None and held[6] is None:
+        held = _held(db, token)
+        if held is not None and held.cancel_requested_at is None:
             change = Change(
-                token.job_id, token.claim_id, State.READY, "released", held[0] - 1, held[1], keep_seq=True,
+                token.job_id, token.claim_id, State.READY, "released", held.attempt - 1, held.crashes, keep_seq=True,
                 phase_to=PhaseState.INTERRUPTED,
             )  # fmt: skip
             _put_back(db, change, held, placing, phased, now)
     placing.write()
 
 
-def _finish(db: Connection, change: Change, held: Row, phased: bool, now: int) -> None:
-    _, _, worker_id, claimed_at, _, _, _, cancel_reason = held
+def _held(db: Connection, of: ClaimToken | Change) -> HeldLease | None:
+    row = db.row(SQL["held_lease"], (of.job_id.bytes, of.claim_id))
+    return None if row is None else HeldLease(*row)
+
+
+def _finish(db: Connection, change: Change, held: HeldLease, phased: bool, now: int) -> None:
     job_id = change.job_id.bytes
     errors = errors_json(change.errors)
-    if change.to is State.CANCELLED and cancel_reason is not None:
-        errors = errors_json(({"type": "Cancelled", "message": cancel_reason},))  # as the request to cancel gave it
+    if change.to is State.CANCELLED and held.cancel_reason is not None:
+        errors = errors_json(
+            ({"type": "Cancelled", "message": held.cancel_reason},)
+        )  # as the request to cancel gave it
     db.run(SQL["end_lease"], (job_id, change.claim_id))
-    db.run(
-        SQL["insert_finished"],
-        (job_id, change.claim_id, change.to.value, change.attempt, change.crashes, worker_id, claimed_at, now,
-         maybe_checked(change.result), errors),
-    )  # fmt: skip
+    placement.finish(
+        db,
+        FinishedRow(
+            job_id=job_id,
+            claim_id=change.claim_id,
+            state=change.to.value,
+            attempt=change.attempt,
+            crashes=change.crashes,
+            worker_id=held.worker_id,
+            claimed_at=held.claimed_at,
+            finished_at=now,
+            result=maybe_checked(change.result),
+            errors=errors,
+        ),
+    )
     if change.to is State.FAILED:
         dead_letters_writer.write(db, job_id, change.errors, change.attempt, now)
     progress.stop_phases(db, change, phased, now)
-    placement.free_keys(db, [job_id])
+    placement.free(db, job_id)
 
 
-def _put_back(db: Connection, change: Change, held: Row, placing: placement.Placing, phased: bool, now: int) -> None:
-    """End the lease of a job that stays alive, and give it a place."""
-    attempt, _, worker_id, claimed_at, seq, _, _, _ = held
+def _put_back(
+    db: Connection, change: Change, held: HeldLease, placing: placement.Placing, phased: bool, now: int
+) -> None:
+    """Ends the lease of a job that is not final, and makes it ready, scheduled or blocked."""
     job_id = change.job_id.bytes
     db.run(SQL["end_lease"], (job_id, change.claim_id))
     run_at = now + span(change.delay) if change.to is State.SCHEDULED and change.delay is not None else None
     if change.outcome != "released":
         error = to_json(change.errors[0]) if change.errors else None
         if change.rejected_by is not None:
-            # Of a job that is rejected again and again only the last time is kept, however long the breaker is open.
+            # If a breaker rejects a job repeatedly, only the last rejection is kept, however long the breaker is open.
             db.run(SQL["delete_last_rejection"], (job_id, change.rejected_by))
         db.run(
             SQL["insert_attempt"],
-            (job_id, change.claim_id, attempt, change.outcome, worker_id, claimed_at, now, run_at, error),
+            (
+                job_id,
+                change.claim_id,
+                held.attempt,
+                change.outcome,
+                held.worker_id,
+                held.claimed_at,
+                now,
+                run_at,
+                error,
+            ),
         )
     progress.stop_phases(db, change, phased, now)
-    route = db.row(SQL["route_of_job"], (job_id,))
-    assert route is not None
-    placing.add(
-        job_id, route, change.attempt, change.crashes, run_at, seq if change.keep_seq else None, change.rejected_by
-    )
+    row = db.row(SQL["carried_by_job"], (job_id, change.attempt, change.crashes))
+    assert row is not None
+    placing.add(job_id, Carried(*row), run_at, held.seq if change.keep_seq else None, change.rejected_by)
 
 
 def _refuse(db: Connection, job_id: UUID, claim_id: int, outcome: str, now: int) -> Refusal:
-    """Why a claim that is not held was refused; recorded once, because what was done under it is lost."""
+    """Why a claim that is not held is refused; records the refused attempt once, because its work is lost."""
     raw = job_id.bytes
     ended = db.value(SQL["ended_by"], (raw, claim_id))
     before = db.rows(SQL["outcomes_of_claim"], (raw, claim_id))

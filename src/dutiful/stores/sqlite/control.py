@@ -1,4 +1,4 @@
-"""What people do to jobs, queues, kinds and lanes."""
+"""Operators' actions on jobs, queues, kinds and lanes in SQLite."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,6 +10,7 @@ from dutiful.store.control import CancelResult, Pause, PauseScope
 from dutiful.stores.sqlite import placement
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
 from dutiful.stores.sqlite.engine.codec import clock, moment
+from dutiful.stores.sqlite.engine.columns import Carried
 
 
 class SqliteControl(Subject):
@@ -37,8 +38,7 @@ class SqliteControl(Subject):
         if taken is None:
             return placement.state_of(db, raw)
         placing = placement.Placing(db, placement.blocked_kinds(db), at)
-        *route, attempt, crashes = taken
-        state = placing.add(raw, tuple(route), attempt, crashes, at)
+        state = placing.add(raw, Carried(*taken), at)
         placing.write()
         return state
 

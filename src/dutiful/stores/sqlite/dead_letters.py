@@ -1,4 +1,4 @@
-"""Dead letters: found, counted, reviewed one by one and in bulk runs, and resolved."""
+"""Dead letters in SQLite: searching, counting, reviews, bulk runs, and resolution."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from dutiful.stores.sqlite import audit, jobs
 from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Row, Subject, browses, reads, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_micros, maybe_moment, maybe_uuid, micros, moment, uuid
 from dutiful.stores.sqlite.engine.columns import BULK_RUN, DEAD_LETTER, ID, PLAIN, TIME, Columns
-from dutiful.stores.sqlite.engine.driver import folded
+from dutiful.stores.sqlite.engine.driver import case_folded
 from dutiful.stores.sqlite.engine.sql import Conditions
 
 Applied = dict[UUID, tuple[Review, ReviewState]]
@@ -39,7 +39,7 @@ _GROUP = Columns(
 )  # fmt: skip
 _STORED = (Insertion.MADE, Insertion.REPLACED)
 _SEARCHED = 2_000
-"""So many that are reprocessing are looked at in one read: some 10 ms."""
+"""How many reprocessing ones a call reads, in about 10 ms."""
 
 
 class SqliteDeadLetters(Subject):
@@ -98,7 +98,7 @@ class SqliteDeadLetters(Subject):
     def review(
         self, db: Connection, reviews: Sequence[Review], *, step: BulkStep | None = None, now: datetime | None = None
     ) -> list[Reviewed]:
-        """Apply what may be applied; of several acts on one dead letter, the first."""
+        """Applies the reviews that are allowed; of several on one dead letter, only the first."""
         at = clock(now)
         if step is not None and not db.value(SQL["is_bulk_step_current"], (step.run_id.bytes, *_cursor(step.after))):
             return []
@@ -122,7 +122,7 @@ class SqliteDeadLetters(Subject):
         if new_job_id is not None:
             rows = await self._engine.read(lambda db: _ended_as(db, new_job_id))
         else:
-            # Found by a reader and a bounded number at a time, because most that are reprocessing may take long.
+            # Read a bounded number at a time, outside the writer, because many new jobs may run for long.
             rows, self._resolved_to = await self._engine.read(lambda db: _ended(db, self._resolved_to, limit))
         if not rows:
             return 0
@@ -167,7 +167,7 @@ def _allowed(reviews: Sequence[Review], standing: dict[UUID, Row | None]) -> App
 
 
 def _with_their_jobs(db: Connection, allowed: Applied, now: int) -> Applied:
-    """Store the new jobs; those whose unique keys are taken are left out."""
+    """Stores the new jobs; leaves out reviews whose new job's unique key is taken."""
     asked = {id_: one.job for id_, (one, _) in allowed.items() if one.job is not None}
     answers = jobs.insert(db, list(asked.values()), now) if asked else []
     refused = {id_ for id_, answer in zip(asked, answers, strict=True) if answer.insertion not in _STORED}
@@ -195,7 +195,7 @@ def _answer(one: Review, apply: Applied, stood: Row | None) -> Reviewed:
 
 
 def _ended(db: Connection, after: bytes, limit: int) -> tuple[list[Row], bytes]:
-    """Rows for resolve_dead_letter whose new jobs have ended, of some beyond `after`; and how far the search came."""
+    """Rows for resolve_dead_letter whose new jobs have ended, searched from `after` on; and where the search ended."""
     walked = db.rows(SQL["reprocessing_between"], (after, _SEARCHED))
     found: list[Row] = []
     for new_job_id, job_id, state in walked:
@@ -207,7 +207,7 @@ def _ended(db: Connection, after: bytes, limit: int) -> tuple[list[Row], bytes]:
 
 
 def _ended_as(db: Connection, wanted: UUID) -> list[Row]:
-    """The row for resolve_dead_letter that this new job stands for, if it has ended."""
+    """The row for resolve_dead_letter of the dead letter that this new job replaces, if the job has ended."""
     walked = db.rows(SQL["reprocessing_between"], (UUID(int=wanted.int - 1).bytes, 1))
     return [_resolution(*row) for row in walked if row[0] == wanted.bytes and row[2] is not None]
 
@@ -224,10 +224,10 @@ def _conditions(filter: DeadLetterFilter) -> Conditions:
         if len(names) == 1:
             wanted.add(f"d.{column} = :{column}0", **names)
         elif names:
-            # The plus makes SQLite read in the order of time, rather than by each value and then sort.
+            # The plus makes SQLite read in order of time, instead of by each value and then sorting.
             wanted.add(f"+d.{column} IN ({', '.join(f':{name}' for name in names)})", **names)
     wanted.equal(filter, "queue", "tenant", "correlation_id", "error_class", "error_type", "fingerprint", table="d.")
-    wanted.add("instr(dutiful_folded(d.message), :text) > 0", text=folded(filter.text))
+    wanted.add("instr(dutiful_case_folded(d.message), :text) > 0", text=case_folded(filter.text))
     wanted.add("d.died_at >= :since", since=maybe_micros(filter.since))
     wanted.add("d.died_at < :until", until=maybe_micros(filter.until))
     return wanted
@@ -251,5 +251,7 @@ def _cursor(cursor: LetterCursor | None) -> tuple[int | None, bytes | None]:
 
 
 def _run(row: Row) -> BulkRun:
-    *_, cursor_at, cursor_id = row
-    return BULK_RUN.decode(row, cursor=None if cursor_at is None else LetterCursor(moment(cursor_at), uuid(cursor_id)))
+    *_, cursor_died_at, cursor_id = row
+    return BULK_RUN.decode(
+        row, cursor=None if cursor_died_at is None else LetterCursor(moment(cursor_died_at), uuid(cursor_id))
+    )

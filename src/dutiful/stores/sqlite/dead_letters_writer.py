@@ -1,4 +1,4 @@
-"""Writes the dead letter of a job that fails for good, in the transaction that makes it failed."""
+"""Writes the dead letter of a permanently failed job, in the transaction that fails it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def write(db: Connection, job_id: bytes, errors: Sequence[dict[str, Any]], attem
 
 
 def _unique_key(options: str | None) -> str | None:
-    """A job inserted by SQL can have anything there, and must be able to end all the same."""
+    """The job's unique key; None if it cannot be read, because a job inserted by SQL may have anything there."""
     return _text((read_object(options) or {}).get("unique"))
 
 

@@ -1,4 +1,4 @@
-"""Events: which jobs have changed, and each with all that its events are made from."""
+"""Events in SQLite: which jobs have changed, and their snapshots."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -16,10 +16,10 @@ from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, read
 from dutiful.stores.sqlite.engine.codec import EPOCH, clock, maybe_moment, micros, moment, span, uuid
 from dutiful.stores.sqlite.engine.columns import ID, PLAIN, TIME, Columns
 
-# The clock is read while the write lock is held, so times come in the order of the commits, and nothing can appear
-# before what was seen. Only a clock that is set back can do that: so much, in microseconds, is tolerated.
+# The clock is read while the write lock is held, so times are in commit order, and no change appears before one that
+# was read. Only a clock that is set back breaks this; up to this many microseconds are tolerated.
 _REACH = 100_000
-# An id is made by the client, this long before its job is stored at most; a job that came later is found when it runs.
+# The client makes an id at most this long before its job is stored; a job that took longer is found when it runs.
 _ID_AGE = timedelta(seconds=2)
 _NO_BOUND = 2**63 - 1
 _LAST_ID = b"\xff" * 16
@@ -40,7 +40,7 @@ class SqliteEvents(Subject):
         await self._engine.write(lambda db: db.run(SQL["unlisten"], (listener_id.bytes,)))
 
     async def has_listeners(self, *, now: datetime | None = None) -> bool:
-        return await self._engine.read(lambda db: db.row(SQL["any_listener"], (clock(now),)) is not None)
+        return await self._engine.read(lambda db: db.row(SQL["has_listeners"], (clock(now),)) is not None)
 
     @reads
     def views(self, db: Connection, job_ids: Sequence[UUID]) -> list[JobView]:
@@ -62,12 +62,12 @@ class SqliteEvents(Subject):
             bound = last
         if (newest := db.row(SQL["last_new_job"], window)) is not None:
             bound = min(bound, newest[0])
-            # No id is made after its job was stored, so later ids need not be looked at.
+            # An id is made before its job is stored, so later ids need not be read.
             ceiling = max(newest[1], floor_at(moment(bound) + timedelta(milliseconds=1)).bytes)
-        rows = db.rows(SQL["changes"], {"bound": bound, "ceiling": ceiling, **window})
+        rows = db.rows(SQL["changes_since"], {"bound": bound, "ceiling": ceiling, **window})
         more = bound != _NO_BOUND
         if len(rows) > limit:
-            # All of one moment together, however many: the next call begins after it.
+            # All changes of one moment are returned together, however many, because the next call begins after it.
             cut = rows[limit - 1][0]
             more = more or rows[-1][0] > cut
             rows = [row for row in rows if row[0] <= cut]
@@ -88,21 +88,21 @@ def _view(db: Connection, job_id: UUID) -> JobView | None:
     row = queries.job_row(db, job_id)
     if row is None:
         return None
-    notified_at, claim_id = row[-2:]
+    sent_at, claim_id = row[-2:]
     return JobView(
         job=queries.record(row),
         claim_id=claim_id,
         phases=progress.phases(db, job_id),
         attempts=queries.attempts(db, job_id),
         posts=[_POST.decode(post) for post in db.rows(SQL["post_views"], (job_id.bytes,))],
-        stale_notified_at=maybe_moment(notified_at),
+        stale_sent_at=maybe_moment(sent_at),
     )
 
 
 def _tombstones(db: Connection, job_ids: Iterable[bytes]) -> Iterator[Tombstone]:
     for job_id in job_ids:
         if (row := db.row(SQL["tombstone"], (job_id,))) is not None:
-            text, deleted_at, notified_at = row
+            text, deleted_at, sent_at = row
             job = read_as(_record, text)
             yield Tombstone(
                 job_id=job.id,
@@ -112,5 +112,5 @@ def _tombstones(db: Connection, job_ids: Iterable[bytes]) -> Iterator[Tombstone]
                 correlation_id=job.correlation_id,
                 stale_at=job.stale_at,
                 deleted_at=moment(deleted_at),
-                notified_at=moment(notified_at),
+                sent_at=moment(sent_at),
             )

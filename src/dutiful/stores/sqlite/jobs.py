@@ -1,4 +1,4 @@
-"""Stores new jobs, each in its place."""
+"""Enqueues in SQLite: stores new jobs as ready, scheduled or blocked."""
 
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
@@ -12,9 +12,9 @@ from dutiful.core.states import State
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store.jobs import unknown_dependency
 from dutiful.stores.sqlite import placement
-from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Row
+from dutiful.stores.sqlite.engine import SQL, Connection, Engine
 from dutiful.stores.sqlite.engine.codec import clock, micros, span, uuid
-from dutiful.stores.sqlite.engine.columns import JOB, job_encoder
+from dutiful.stores.sqlite.engine.columns import JOB, carried_by_new, job_encoder
 from dutiful.stores.sqlite.engine.transactions import borrowed
 
 MET = (State.COMPLETED, State.COMPLETED_WITH_ERRORS)
@@ -41,11 +41,11 @@ class SqliteJobs:
             return insert(db, jobs, clock(None))
 
     async def put_payload_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
-        """Nothing to do: this code has checked what it stores, and what other code stores is checked before it runs."""
+        """Does nothing: enqueues in Python check the rules, and other payloads are checked before they run."""
 
 
 def insert(db: Connection, jobs: Sequence[NewJob], now: int) -> list[Inserted]:
-    """Store all of `jobs`, inside the transaction that is open."""
+    """Stores all of `jobs` in the open transaction."""
     paused = placement.blocked_kinds(db)
     if all(job.plain for job in jobs):
         return _insert_plain(db, jobs, paused, now)
@@ -68,14 +68,12 @@ def _insert_plain(db: Connection, jobs: Sequence[NewJob], paused: frozenset[str]
         pairs = [pair for pair in zip(jobs, rows, results, strict=True) if pair[2].insertion is Insertion.MADE]
         jobs, rows = [job for job, _, _ in pairs], [row for _, row, _ in pairs]
     if not paused and all(row[_RUN_AT] is None for row in rows):
-        # The common case: all are due now. What this saves a large batch, the index that lists are made from costs it.
-        placement.append_ready(
-            db, [(job.queue, job.priority, row[_ID], job.kind, job.tenant) for job, row in zip(jobs, rows, strict=True)]
-        )
+        # The common case: all are due now. This saves a large batch as much time as the index for lists costs it.
+        placement.append_ready(db, jobs, [row[_ID] for row in rows])
         return results
     placing = placement.Placing(db, paused, now)
     for job, row in zip(jobs, rows, strict=True):
-        placing.add(row[_ID], _route(job), 0, 0, row[_RUN_AT])
+        placing.add(row[_ID], _carried(job), row[_RUN_AT])
     placing.write()
     return results
 
@@ -92,7 +90,7 @@ def _which_are_new(db: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
 
 
 def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set[UUID], now: int) -> Inserted:
-    """One job that depends on others: on the holder of its key, or on the jobs it needs."""
+    """Stores one job that has a unique key or dependencies."""
     raw = job.id.bytes
     if db.value(SQL["job_exists"], (raw,)):
         return Inserted(job.id, Insertion.EXISTING)
@@ -107,19 +105,18 @@ def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set
     db.run(SQL["insert_job"], row)
     if must_wait:
         db.many(SQL["insert_dependency"], [(raw, needed.bytes) for needed in job.depends_on])
-        waits = (raw, placement.DEPENDENCY, None, *_route(job), 0, 0, row[_RUN_AT], now, None)
-        db.run(SQL["insert_blocked"], waits)
+        placement.block_dependent(db, raw, _carried(job), row[_RUN_AT], now)
     else:
         placing = placement.Placing(db, paused, now)
-        placing.add(raw, _route(job), 0, 0, row[_RUN_AT])
+        placing.add(raw, _carried(job), row[_RUN_AT])
         placing.write()
     return Inserted(job.id, insertion)
 
 
 def _take_key(db: Connection, job: NewJob, unique: Unique, made: Set[UUID], now: int) -> Inserted:
-    """Write the job's unique key; if another job stands for the request, that one is returned.
+    """Writes the job's unique key; returns the holder if another job keeps the key.
 
-    One that the same call has `made` is not replaced.
+    A job that the same call has `made` is not replaced.
     """
     key = (job.tenant or "", "" if unique.across_kinds else job.kind, unique.key)
     insertion = Insertion.MADE
@@ -142,19 +139,15 @@ def _take_key(db: Connection, job: NewJob, unique: Unique, made: Set[UUID], now:
 
 
 def _must_wait(db: Connection, job: NewJob) -> bool:
-    """Whether a needed job is still to complete; all must be there already, so that there can be no cycle."""
+    """Whether a dependency has not completed yet; all must exist already, so that there can be no cycle."""
     wait = False
     for needed in job.depends_on:
         found = db.row(SQL["final_state"], (needed.bytes,))
-        # The answer is the same for a job of another tenant as for none.
+        # The same error for another tenant's job as for a job that does not exist.
         if found is None or needed == job.id or found[1] != job.tenant:
             raise unknown_dependency(needed)
         wait = wait or found[0] not in MET
     return wait
-
-
-def _route(job: NewJob) -> Row:
-    return job.queue, job.priority, job.kind, job.tenant
 
 
 def _due(job: NewJob, now: int) -> int:
@@ -165,3 +158,4 @@ def _due(job: NewJob, now: int) -> int:
 
 
 _row = job_encoder(_due)
+_carried = carried_by_new()

@@ -1,4 +1,4 @@
-"""Which process runs the maintenance services of this file, and what there is for them to do."""
+"""Leadership in SQLite: a file lock, and the survey of what is due."""
 
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -31,7 +31,7 @@ class SqliteLeadership:
         self._leader.resign()
 
     def _survey(self, db: Connection, now: int) -> Survey:
-        """Also lets a process lead that does not hold the lock, while the leader is stopped or stuck."""
+        """Also lets a process lead without the lock while the leader is stopped or stuck."""
         *due, any_blocked, reviewing, unsealed = db.rows(SQL["survey"])[0]
         next_run_at, next_fire_at, next_expiry, next_post_at = due
         stopped = stopped_kinds(db)
@@ -39,7 +39,7 @@ class SqliteLeadership:
         blocked = blocked or (bool(stopped) and bool(db.value(SQL["any_breaker_due"], (now,))))
         if any(at is not None and at < now - _STALLED for at in due):
             self._leader.stand_in(now)
-        # Whether a gate should have been opened cannot be seen from here, so every process checks now and then.
+        # The survey does not show whether a gate should have opened, so every process checks the gates now and then.
         unseen = blocked and self._led_at < now - _STALLED
         return Survey(
             leading=self._leader.leads(now) or unseen,

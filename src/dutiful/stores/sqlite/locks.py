@@ -1,10 +1,10 @@
-"""Named locks as rows: a claim holds one, and others wait for it, for as long as their leases last."""
+"""Named locks in SQLite, as rows: claims hold them, or wait for them, as long as their leases last."""
 
 from collections.abc import Callable
 from datetime import datetime
 from enum import Enum, auto
 
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.store.locks import LockMode, LockName, lock_refused
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
 from dutiful.stores.sqlite.engine.codec import clock, to_json
@@ -14,7 +14,7 @@ Claimed = tuple[bytes, int]
 
 
 class Standing(Enum):
-    """What a claim is to a lock."""
+    """The relation of a claim to a lock."""
 
     HOLDER = auto()
     WAITING = auto()
@@ -27,23 +27,23 @@ class SqliteLocks(Subject):
         return LockMode.ROWS
 
     async def session(self, lost: Callable[[], None]) -> None:
-        """None: no connection ends with its process here, so locks are rows."""
+        """None: locks are rows, because SQLite frees no locks when a connection ends."""
 
-    async def try_acquire(self, token: Token, name: LockName, *, now: datetime | None = None) -> bool:
-        # A claim that waits asks often, and then only reads.
+    async def try_acquire(self, token: ClaimToken, name: LockName, *, now: datetime | None = None) -> bool:
+        # A waiting claim calls this often, and then it only reads.
         standing = await self._engine.read(lambda db: _standing(db, token, name, clock(now)))
         if standing in (Standing.HOLDER, Standing.WAITING):
             return standing is Standing.HOLDER
         return await self._engine.write(lambda db: _try_acquire(db, token, name, clock(now)))
 
     @writes
-    def free(self, db: Connection, token: Token, name: LockName) -> None:
+    def free(self, db: Connection, token: ClaimToken, name: LockName) -> None:
         for statement in ("leave_lock", "leave_lock_wait"):
             db.run(SQL[statement], (*_key(name), *_claim(token)))
 
 
-def _standing(db: Connection, token: Token, name: LockName, now: int) -> Standing:
-    """By point lookups, so that many may ask often while one holds it."""
+def _standing(db: Connection, token: ClaimToken, name: LockName, now: int) -> Standing:
+    """Uses point lookups, so that many waiting claims may poll while one holds it."""
     key, us = _key(name), _claim(token)
     if not _good(db.value(SQL["lease_end"], us), now):
         raise lock_refused(token, name)
@@ -58,8 +58,8 @@ def _standing(db: Connection, token: Token, name: LockName, now: int) -> Standin
     return Standing.WAITING if us in waiting else Standing.NONE
 
 
-def _try_acquire(db: Connection, token: Token, name: LockName, now: int) -> bool:
-    """Take the lock if it is this claim's turn, or begin to wait for it."""
+def _try_acquire(db: Connection, token: ClaimToken, name: LockName, now: int) -> bool:
+    """Takes the lock if it is this claim's turn, or begins to wait for it."""
     key, us = _key(name), _claim(token)
     match _standing(db, token, name, now):
         case Standing.HOLDER:
@@ -81,9 +81,9 @@ def _try_acquire(db: Connection, token: Token, name: LockName, now: int) -> bool
 
 
 def _forfeit(db: Connection, key: Key) -> None:
-    """A holder whose lease is over must not renew it now, because another claim is about to hold the lock.
+    """Keeps a holder whose lease has ended from renewing it, because another claim is about to take the lock.
 
-    So the old claim gets a number that its worker does not know; the rescuer finds it like any other.
+    The old claim gets a number that its worker does not know; the rescuer finds it like any other.
     """
     holder = db.row(SQL["lock_holder"], key)
     if holder is not None and holder[2] is not None:
@@ -91,7 +91,7 @@ def _forfeit(db: Connection, key: Key) -> None:
 
 
 def delete_dead(db: Connection) -> None:
-    """Delete what killed workers left behind and no claim has asked for since."""
+    """Deletes locks and waits of killed workers that no claim has requested since."""
     db.run(SQL["delete_dead_lock"])
     db.run(SQL["delete_dead_lock_wait"])
 
@@ -100,7 +100,7 @@ def _key(name: LockName) -> Key:
     return name.namespace, to_json(name.key)
 
 
-def _claim(token: Token) -> Claimed:
+def _claim(token: ClaimToken) -> Claimed:
     return token.job_id.bytes, token.claim_id
 
 

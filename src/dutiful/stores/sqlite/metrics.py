@@ -1,4 +1,4 @@
-"""Metrics: what workers have counted is added, folded into minutes, hours and totals, and read."""
+"""Metrics: what workers have counted is added, rolled up into minutes, hours and totals, and read."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -12,21 +12,21 @@ from dutiful.stores.sqlite.engine.columns import COUNTER
 
 _MINUTE, _HOUR = span(timedelta(minutes=1)), span(timedelta(hours=1))
 _TURNS_KEPT = span(timedelta(days=1))
-_STEP = 500  # so many rows are folded in one write, so that other writes do not wait long
+_STEP = 500  # so many rows are rolled up in one write, so that other writes do not wait long
 
 
 class SqliteMetrics(Subject):
     async def add(
-        self, worker_id: UUID, turn: int, tallies: Sequence[AttemptStats], *, now: datetime | None = None
+        self, worker_id: UUID, turn: int, stats: Sequence[AttemptStats], *, now: datetime | None = None
     ) -> None:
-        if tallies:
-            await self._engine.write(lambda db: _add(db, worker_id.bytes, turn, tallies, clock(now)))
+        if stats:
+            await self._engine.write(lambda db: _add(db, worker_id.bytes, turn, stats, clock(now)))
 
-    async def fold(self, keep: timedelta, *, now: datetime | None = None) -> bool:
+    async def roll_up(self, keep: timedelta, *, now: datetime | None = None) -> bool:
         # An idle store is only read.
-        if not await self._engine.read(lambda db: db.value(SQL["any_to_fold"], _cutoffs(keep, clock(now)))):
+        if not await self._engine.read(lambda db: db.value(SQL["any_to_roll_up"], _cutoffs(keep, clock(now)))):
             return False
-        return await self._engine.write(lambda db: _fold(db, keep, clock(now)))
+        return await self._engine.write(lambda db: _roll_up(db, keep, clock(now)))
 
     @browses
     def recent(self, db: Connection, since: timedelta, *, now: datetime | None = None) -> list[AttemptStats]:
@@ -48,14 +48,14 @@ class SqliteMetrics(Subject):
         return await self._engine.browse(lambda db: metrics_depths.gauges(db, stuck_after, clock(now)))
 
 
-def _add(db: Connection, worker_id: bytes, turn: int, tallies: Sequence[AttemptStats], now: int) -> None:
-    if db.change(SQL["take_turn"], (worker_id, turn, now)):
-        db.many(SQL["insert_counter"], [(worker_id, turn, now, *COUNTER.encode(one)) for one in summed(tallies)])
+def _add(db: Connection, worker_id: bytes, turn: int, stats: Sequence[AttemptStats], now: int) -> None:
+    if db.change(SQL["put_counter_turn"], (worker_id, turn, now)):
+        db.many(SQL["insert_counter"], [(worker_id, turn, now, *COUNTER.encode(one)) for one in summed(stats)])
 
 
-def _fold(db: Connection, keep: timedelta, now: int) -> bool:
+def _roll_up(db: Connection, keep: timedelta, now: int) -> bool:
     """One step; returns whether there may be more."""
-    rows = db.rows(SQL["counters_to_fold"], (_STEP,))
+    rows = db.rows(SQL["counters_to_roll_up"], (_STEP,))
     by_minute: dict[int, list[AttemptStats]] = {}
     for _, _, at, *columns in rows:
         by_minute.setdefault(_began(min(at, now), _MINUTE), []).append(COUNTER.decode(columns))
@@ -66,11 +66,11 @@ def _fold(db: Connection, keep: timedelta, now: int) -> bool:
     for hour, counted in by_hour.items():
         _add_to(db, "hour", (hour,), counted)
     _add_to(db, "total", (), [one for counted in by_hour.values() for one in counted])
-    db.many(SQL["drop_counter"], [(worker_id, turn, kind, outcome) for worker_id, turn, _, kind, outcome, *_ in rows])
+    db.many(SQL["delete_counter"], [(worker_id, turn, kind, outcome) for worker_id, turn, _, kind, outcome, *_ in rows])
     cutoffs = {**_cutoffs(keep, now), "limit": _STEP}
-    dropped = max(db.change(SQL["drop_minutes"], cutoffs), db.change(SQL["drop_hours"], cutoffs))
-    db.run(SQL["drop_turns"], (now - max(span(keep), _TURNS_KEPT),))
-    return len(rows) == _STEP or dropped == _STEP
+    deleted = max(db.change(SQL["delete_minute_counters"], cutoffs), db.change(SQL["delete_hour_counters"], cutoffs))
+    db.run(SQL["delete_counter_turns"], (now - max(span(keep), _TURNS_KEPT),))
+    return len(rows) == _STEP or deleted == _STEP
 
 
 def ended_by_outcome(db: Connection, since: timedelta, now: int) -> dict[str, int]:
@@ -79,11 +79,11 @@ def ended_by_outcome(db: Connection, since: timedelta, now: int) -> dict[str, in
 
 
 def _add_to(db: Connection, name: str, key: Row, counted: Iterable[AttemptStats]) -> None:
-    """To the rows of a minute, of an hour, or of all time."""
+    """Adds counts to the rows of a minute, of an hour, or of all time."""
     for one in summed(counted):
-        known = [COUNTER.decode(row) for row in db.rows(SQL[f"{name}_of"], (*key, one.kind, one.outcome))]
+        known = [COUNTER.decode(row) for row in db.rows(SQL[f"counter_{name}"], (*key, one.kind, one.outcome))]
         (both,) = summed([*known, one])
-        db.run(SQL[f"put_{name}"], (*key, *COUNTER.encode(both)))
+        db.run(SQL[f"put_counter_{name}"], (*key, *COUNTER.encode(both)))
 
 
 def _window(since: timedelta, now: int) -> dict[str, int]:

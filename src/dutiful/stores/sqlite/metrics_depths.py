@@ -1,9 +1,9 @@
-"""How many jobs wait and run, at a cost that does not grow with them: where there are many, from a sample.
+"""Counts waiting and running jobs at a bounded cost: if there are many, from a sample.
 
-A sample is of rows that are ordered by a number. Wide gaps are cut out first: a range is parted at its middle again and
-again, the widest part first, and each part begins and ends with a row. What is left is put end to end and looked at
-through windows of one width. Each opens at a random point of its own stretch, so that a row is as likely to be seen
-whatever stands around it.
+A sample is taken of rows that are ordered by a number. Wide gaps are cut out first: a range is split at its middle
+repeatedly, the widest part first, and each part begins and ends with a row. The parts are joined to one axis, of which
+windows of equal width are read. Each window opens at a random point of its own stretch of the axis, so that every row
+is equally likely to be read, whatever is around it.
 """
 
 from bisect import bisect_right
@@ -26,15 +26,15 @@ from dutiful.stores.sqlite.engine.codec import moment, span, to_json
 
 FIRST, LAST = -(2**63), 2**63 - 1
 _NARROW, _WIDER = 4, 16
-"""How wide windows are at least, and how many times wider they are made at most."""
+"""The least width of windows, and the largest factor by which they are widened at once."""
 _ENOUGH, _MOST = 2, 20
-"""So many rows to a window are enough, in the mean; and more than the most are not looked at."""
+"""The mean number of rows per window that is enough, and the number above which no more rows are read."""
 _PER_PART, _PARTS = 8, 2
-"""How many windows there are to a part, and how many parts there are at least."""
+"""The number of windows per part, and the least number of parts."""
 _MOST_WINDOWS, _WINDOWS, _FEWEST_WINDOWS = 512, 1024, 6
-"""Through how many windows a queue level is sampled at most, all levels together, and each at least."""
+"""The number of windows: the most of a queue level, of all levels together, and the least of a level."""
 _SHORT = 512
-"""A queue level of so many is always exact where there are not many levels."""
+"""A queue level with up to this many jobs is counted exactly, unless there are many levels."""
 _CHANCES = 2**31
 
 _Level = dict[str, Any]
@@ -68,13 +68,13 @@ def unreviewed(db: Connection, tenant: str | None) -> int:
 def _waiting(db: Connection, state: State, tenant: str | None) -> list[Depth]:
     table, whose, chance = f"dutiful_{state}", "" if tenant is None else "_of_tenant", Random()
     asked = {"tenant": tenant, "limit": EXACT + 1}
-    if db.value(SQL[f"fills{whose}"].replace("{table}", table), asked) <= EXACT:
+    if db.value(SQL[f"count_up_to{whose}"].replace("{table}", table), asked) <= EXACT:
         return depths_of(state, [counted(db.rows(SQL[f"count_table{whose}"].replace("{table}", table), asked))])
     if state is not State.READY:
         sampled = Sampled(db, SQL[f"sampled_table{whose}"].replace("{table}", table), f"{table}.rowid", tenant=tenant)
         return depths_of(state, [sampled.view(_MOST_WINDOWS, _SHORT, chance)], everywhere=True)
     found = _levels(db, tenant)
-    # All levels share what this may cost.
+    # All levels share one budget.
     few = min(max(EXACT // len(found), _FEWEST_WINDOWS), _SHORT)
     windows = min(max(_WINDOWS // len(found), _FEWEST_WINDOWS), _MOST_WINDOWS)
     # Each level by itself, so that a short one is exact beside a long one.
@@ -83,7 +83,7 @@ def _waiting(db: Connection, state: State, tenant: str | None) -> list[Depth]:
 
 
 def _running(db: Connection, tenant: str | None) -> list[Depth]:
-    """All, or each with the same chance to be looked up."""
+    """Counts all running jobs, or a random sample of them."""
     leases = db.value(SQL["count_leases"])
     weight = max(leases / RUNNING, 1.0)
     rows = db.rows(SQL["count_running"], {"tenant": tenant, "share": int(_CHANCES / weight)})
@@ -94,7 +94,7 @@ def _running(db: Connection, tenant: str | None) -> list[Depth]:
 
 
 def due_since(db: Connection, tenant: str | None) -> dict[str, datetime]:
-    """By queue, since when its oldest ready job has been due."""
+    """Since when the oldest ready job of each queue has been due."""
     oldest: dict[str, datetime] = {}
     statement = SQL["due_since"].replace("{rows}", _rows_of_level(tenant))
     for level in _levels(db, tenant):
@@ -119,7 +119,7 @@ def _rows_of_level(tenant: str | None) -> str:
 
 
 class Sampled:
-    """Rows that are ordered by a number: `rows` is a piece of SQL that ends with it, `bindings` go with that."""
+    """Rows that are ordered by a number: `rows` is the end of an SQL statement that selects them, with `bindings`."""
 
     def __init__(self, db: Connection, rows: str, number: str, **bindings: Any) -> None:
         self._db, self._bindings = db, bindings
@@ -129,7 +129,7 @@ class Sampled:
         )
 
     def view(self, windows: int, few: int, chance: Random) -> View[Sort]:
-        """All, if there are up to `few`; otherwise what is seen through so many windows."""
+        """Counts all rows if there are up to `few`; otherwise estimates from this many windows."""
         some = self._db.rows(self._some, {**self._bindings, "limit": few + 1})
         if len(some) <= few:
             return _all((0, *row) for row in some)
@@ -145,7 +145,7 @@ class Sampled:
         return _all(self._through(axis.parts, -1))
 
     def _look(self, opened: list[_Part], chance: Random) -> tuple[float, list[Row]]:
-        """What is seen through windows, as far as they were looked through; and which share of them those are."""
+        """Reads windows in random order, up to a limit; returns the share of windows that were read, and their rows."""
         opened.sort(key=lambda _: chance.random())
         limit = _MOST * len(opened)
         found = self._through(opened, limit)
@@ -164,7 +164,7 @@ class Sampled:
             _, low, high = heappop(heap)
             middle = (low + high + 1) // 2
             left, right = self._number(self._last, middle), self._number(self._first, middle)
-            assert left is not None and right is not None  # for `low` and `high` have rows
+            assert left is not None and right is not None  # because `low` and `high` are rows
             heappush(heap, (low - left, low, left))
             heappush(heap, (right - high, right, high))
         yield from ((low, high) for _, low, high in heap)
@@ -175,7 +175,7 @@ class Sampled:
 
 
 def _first_width(some: Sequence[Row], room: int) -> int:
-    """As wide as shows enough if all stand as the first ones do; by the middle of their gaps, as one may be wide."""
+    """Initial window width, from the median gap of the first rows, because a single gap may be wide."""
     gap = median(high - low for (low, *_), (high, *_) in pairwise(some))
     return max(min(int(_ENOUGH * gap), room // _WIDER), _NARROW)
 
@@ -186,7 +186,7 @@ def _all(rows: Iterable[Row]) -> View[Sort]:
 
 
 def _weighed(rows: Sequence[Row], weight: float, windows: int) -> View[Sort]:
-    """Of rows with the number of the window that showed them; each stands for `weight`."""
+    """Estimates from sampled rows, each with the number of its window; each row represents `weight` rows."""
     seen: dict[Sort, list[int]] = {}
     for (queue, kind, _), count in Counter((queue, kind, window) for window, _, queue, kind in rows).items():
         seen.setdefault((queue, kind), []).append(count)
@@ -198,7 +198,7 @@ def _weighed(rows: Sequence[Row], weight: float, windows: int) -> View[Sort]:
 
 
 class _Axis:
-    """Parts put end to end, and the last one's end to the first one's beginning."""
+    """Parts joined end to end, and the last one to the first."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self.parts = sorted(parts)
@@ -206,7 +206,7 @@ class _Axis:
         self.length = self._ends[-1]
 
     def window(self, number: int, of: int, width: int, chance: Random) -> Iterator[_Part]:
-        """One that opens in the stretch of its number; in pieces, where it reaches over the end of a part."""
+        """A window at a random point of its stretch; in pieces, where it crosses the end of a part."""
         at = int((number + chance.random()) * self.length / of)
         while width > 0:
             at %= self.length

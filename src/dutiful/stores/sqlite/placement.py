@@ -1,16 +1,30 @@
-"""Puts a live job into its place: ready, scheduled or blocked; and ends one that waits there."""
+"""Stores a live job as ready, scheduled or blocked, and ends a waiting one."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from msgspec.structs import astuple
+
+from dutiful.core.job import NewJob
 from dutiful.core.states import WAITING, State
 from dutiful.stores.sqlite import dead_letters_writer, progress, webhooks
-from dutiful.stores.sqlite.engine import SQL, Connection, Row
+from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import errors_json
+from dutiful.stores.sqlite.engine.columns import (
+    BlockedRow,
+    Carried,
+    FinishedRow,
+    ReadyRow,
+    ScheduledRow,
+    new_ready_encoder,
+    row_maker,
+)
 
 PAUSED, DEPENDENCY, BREAKER = "paused", "dependency", "breaker"
-NEW = 0  # no job has this seq: the next one is to be given out
+NEW = 0  # no job has this seq; it means that the next one is to be assigned
+_new_ready = new_ready_encoder()
+_ready_row, _scheduled_row, _blocked_row = row_maker(ReadyRow), row_maker(ScheduledRow), row_maker(BlockedRow)
 
 
 def blocked_kinds(db: Connection) -> frozenset[str]:
@@ -22,14 +36,16 @@ def state_of(db: Connection, job_id: bytes) -> State | None:
     return None if found is None else State(found[0])
 
 
-def append_ready(db: Connection, jobs: Sequence[tuple[str, int, bytes, str, str | None]]) -> None:
-    """Make new jobs ready, behind all others; of each its queue, priority, id, kind and tenant."""
+def append_ready(db: Connection, jobs: Sequence[NewJob], ids: Sequence[bytes]) -> None:
+    """Makes new jobs ready, after all others."""
     first = db.value(SQL["next_seq"], (len(jobs),)) - len(jobs) + 1
-    rows = [
-        (queue, priority, seq, job_id, 0, 0, kind, tenant)
-        for seq, (queue, priority, job_id, kind, tenant) in enumerate(jobs, first)
-    ]
-    db.many(SQL["insert_ready"], rows)
+    db.many(SQL["insert_ready"], list(map(_new_ready, jobs, ids, count(first))))
+
+
+def block_dependent(db: Connection, job_id: bytes, carried: Carried, run_at: int | None, now: int) -> None:
+    """Blocks a new job until those that it depends on have ended."""
+    row = _blocked_row(carried, job_id=job_id, gate=DEPENDENCY, key=None, run_at=run_at, since=now, seq=None)
+    db.run(SQL["insert_blocked"], astuple(row))
 
 
 class Placing:
@@ -39,57 +55,61 @@ class Placing:
         self._db = db
         self._paused = paused
         self._now = now
-        self._ready: list[tuple[Any, ...]] = []
-        self._scheduled: list[Row] = []
-        self._blocked: list[Row] = []
+        self._ready: list[ReadyRow] = []
+        self._scheduled: list[ScheduledRow] = []
+        self._blocked: list[BlockedRow] = []
         self.levels: set[tuple[str, int]] = set()  # the (queue, priority) that got ready jobs
 
     def add(
         self,
         job_id: bytes,
-        route: Row,
-        attempt: int,
-        crashes: int,
+        carried: Carried,
         run_at: int | None,
         seq: int | None = None,
         rejected_by: str | None = None,
     ) -> State:
-        """Returns the job's new state; `route` is its queue, priority, kind and tenant, `seq` its old position.
+        """Returns the job's new state; `seq` is its old position.
 
         What is due gets a seq even if its kind is paused, and becomes ready at that position when the pause is over.
         """
-        queue, priority, kind, tenant = route
         due = run_at is None or run_at <= self._now
-        if kind in self._paused:
-            waits = (job_id, PAUSED, kind, queue, priority, kind, tenant, attempt, crashes, run_at, self._now)
-            self._blocked.append((*waits, (seq or NEW) if due else None))
+        if carried.kind in self._paused:
+            self._block(job_id, carried, PAUSED, carried.kind, run_at, (seq or NEW) if due else None)
             return State.BLOCKED
         if rejected_by is not None:
-            waits = (job_id, BREAKER, rejected_by, queue, priority, kind, tenant, attempt, crashes, None, self._now)
-            self._blocked.append((*waits, NEW))
+            self._block(job_id, carried, BREAKER, rejected_by, None, NEW)
             return State.BLOCKED
         if not due:
-            self._scheduled.append((run_at, job_id, queue, priority, kind, tenant, attempt, crashes))
+            self._scheduled.append(_scheduled_row(carried, job_id=job_id, run_at=run_at))
             return State.SCHEDULED
-        self._ready.append((queue, priority, seq or NEW, job_id, attempt, crashes, kind, tenant))
+        self._ready.append(_ready_row(carried, job_id=job_id, seq=seq or NEW))
         return State.READY
 
+    def _block(self, job_id: bytes, carried: Carried, gate: str, key: str, run_at: int | None, seq: int | None) -> None:
+        self._blocked.append(
+            _blocked_row(carried, job_id=job_id, gate=gate, key=key, run_at=run_at, since=self._now, seq=seq)
+        )
+
     def write(self) -> None:
-        """Write all of them, those of one place in the order in which they were added."""
+        """Writes all jobs, those of one state in the order in which they were added."""
         db = self._db
-        new = sum(row[2] == NEW for row in self._ready) + sum(row[-1] == NEW for row in self._blocked)
-        seqs = count(db.value(SQL["next_seq"], (new,)) - new + 1) if new else count()
+        given: list[ReadyRow | BlockedRow] = [*self._ready, *self._blocked]
+        new = [row for row in given if row.seq == NEW]
+        if new:
+            for seq, row in enumerate(new, db.value(SQL["next_seq"], (len(new),)) - len(new) + 1):
+                row.seq = seq
         if self._ready:
-            rows = [
-                (queue, priority, next(seqs) if seq == NEW else seq, *rest)
-                for queue, priority, seq, *rest in self._ready
-            ]
-            db.many(SQL["insert_ready"], rows)
-            self.levels.update((queue, priority) for queue, priority, *_ in rows)
+            db.many(SQL["insert_ready"], map(astuple, self._ready))
+            self.levels.update((row.queue, row.priority) for row in self._ready)
         if self._scheduled:
-            db.many(SQL["insert_scheduled"], self._scheduled)
+            db.many(SQL["insert_scheduled"], map(astuple, self._scheduled))
         if self._blocked:
-            db.many(SQL["insert_blocked"], [(*row, next(seqs) if seq == NEW else seq) for *row, seq in self._blocked])
+            db.many(SQL["insert_blocked"], map(astuple, self._blocked))
+
+
+def finish(db: Connection, row: FinishedRow) -> None:
+    """Writes the end of a job whose place or lease was deleted before."""
+    db.run(SQL["insert_finished"], astuple(row))
 
 
 def cancel_waiting(db: Connection, job_id: bytes, reason: str, now: int) -> bool:
@@ -97,29 +117,39 @@ def cancel_waiting(db: Connection, job_id: bytes, reason: str, now: int) -> bool
 
 
 def end_waiting(db: Connection, job_id: bytes, to: State, error: Mapping[str, Any], now: int) -> bool:
-    """End a waiting job as cancelled or failed, and free what it held; False if it does not wait."""
+    """Ends a waiting job as cancelled or failed, and frees what it held; False if it does not wait."""
     found = db.row(SQL["place_of"], {"id": job_id})
     if found is None or found[0] not in WAITING:
         return False
     state, attempt, crashes = found
     db.run(SQL[f"delete_{state}"], (job_id,))
     errors = (dict(error),)
-    db.run(
-        SQL["insert_finished"],
-        (job_id, None, to.value, attempt, crashes, None, None, now, None, errors_json(errors)),
+    finish(
+        db,
+        FinishedRow(
+            job_id=job_id,
+            claim_id=None,
+            state=to.value,
+            attempt=attempt,
+            crashes=crashes,
+            worker_id=None,
+            claimed_at=None,
+            finished_at=now,
+            result=None,
+            errors=errors_json(errors),
+        ),
     )
     if to is State.FAILED:
         dead_letters_writer.write(db, job_id, errors, attempt, now)
     progress.cancel_phases(db, job_id, now)
-    free_keys(db, [job_id])
-    webhooks.announce(db, [job_id], [job_id], now)
+    free(db, job_id)
+    webhooks.write_posts(db, [job_id], [job_id], now)
     return True
 
 
-def free_keys(db: Connection, job_ids: Sequence[bytes]) -> None:
-    """Free the unique keys that end with these jobs, and delete their own dependencies."""
-    ids = [(job_id,) for job_id in job_ids]
+def free(db: Connection, job_id: bytes) -> None:
+    """Deletes what only a live job has: unique keys that end with it, and what it depends on."""
     held = ("any_active_key", "free_active_key"), ("any_queued_key", "free_queued_key")
-    for any_held, free in (*held, ("any_dependency", "delete_dependency")):
+    for any_held, delete in (*held, ("any_dependency", "delete_dependency")):
         if db.value(SQL[any_held]):
-            db.many(SQL[free], ids)
+            db.run(SQL[delete], (job_id,))

@@ -1,14 +1,13 @@
-"""Keeps how far running jobs have come: their phases, and their last report of progress."""
+"""Phases and progress of running jobs in SQLite."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from dutiful.core.job import PhaseRecord
+from dutiful.core.job import PhaseRecord, PhaseState
 from dutiful.core.json import read
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.settle import Change
-from dutiful.store.progress import PhaseMark, Report
+from dutiful.store.progress import PhaseMark, ProgressReport
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_checked, to_json
 from dutiful.stores.sqlite.engine.columns import PHASE
@@ -17,10 +16,15 @@ from dutiful.stores.sqlite.engine.columns import PHASE
 class SqliteProgress(Subject):
     @writes
     def report(
-        self, db: Connection, reports: Sequence[Report], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
+        self,
+        db: Connection,
+        reports: Sequence[ProgressReport],
+        marks: Sequence[PhaseMark] = (),
+        *,
+        now: datetime | None = None,
     ) -> frozenset[int]:
         at = clock(now)
-        written: list[Report | PhaseMark] = [*reports, *marks]
+        written: list[ProgressReport | PhaseMark] = [*reports, *marks]
         claims = {(one.job_id.bytes, one.claim_id) for one in written}
         lost = {claim for claim in claims if db.row(SQL["is_held"], claim) is None}
         for mark in marks:
@@ -55,12 +59,12 @@ def phases(db: Connection, job_id: UUID) -> list[PhaseRecord]:
 
 
 def any_phase(db: Connection) -> bool:
-    """Whether any job has phases: asked once for many jobs, so that it costs plain ones next to nothing."""
+    """Whether any job has phases; checked once for many jobs, so that jobs without phases cost next to nothing."""
     return db.row(SQL["any_phase"]) is not None
 
 
 def stop_phases(db: Connection, change: Change, known: bool, now: int) -> None:
-    """Apply a change to the phases of the job that it settles; `known`: some job has phases."""
+    """Applies a change to the phases of the job that it settles; `known`: some job has phases."""
     job_id = change.job_id.bytes
     if known and change.phase_to is not None:
         failed = change.phase_to is PhaseState.FAILED and change.errors
@@ -71,7 +75,7 @@ def stop_phases(db: Connection, change: Change, known: bool, now: int) -> None:
 
 
 def complete_phase(db: Connection, job_id: UUID, result: str | None, now: int) -> None:
-    """Complete the running phase of a job that its handler completes in a transaction."""
+    """Completes the running phase of a job that its handler completes in a transaction."""
     if any_phase(db):
         ended = {"job_id": job_id.bytes, "result": maybe_checked(result), "now": now}
         if db.change(SQL["complete_phase"], ended):
@@ -79,13 +83,13 @@ def complete_phase(db: Connection, job_id: UUID, result: str | None, now: int) -
 
 
 def cancel_phases(db: Connection, job_id: bytes, now: int) -> None:
-    """Cancel every phase of the job that is not over, whether or not it had begun."""
+    """Cancels every phase of the job that is not over, whether or not it had begun."""
     names = read(db.value(SQL["phases_of_job"], (job_id,))) or ()
     db.many(SQL["cancel_phase"], [(job_id, name, position, now) for position, name in enumerate(names)])
 
 
 def delete(db: Connection, job_ids: Sequence[tuple[bytes]]) -> None:
-    """Delete the phases and the progress of jobs that are being deleted."""
+    """Deletes the phases and the progress of jobs that are being deleted."""
     if any_phase(db):
         db.many(SQL["delete_phase"], job_ids)
     if db.value(SQL["any_progress"]):

@@ -1,4 +1,4 @@
-"""Makes jobs ready that waited for their time or behind a gate: a paused kind, an open breaker, a dependency."""
+"""Promotion in SQLite: makes jobs ready that are due, or whose gate (a pause, a breaker, a dependency) has opened."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -12,13 +12,14 @@ from dutiful.store.promotion import Promotion
 from dutiful.stores.sqlite import breakers_probes, jobs, placement
 from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Subject, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, uuid
+from dutiful.stores.sqlite.engine.columns import Carried
 
 Kinds = frozenset[tuple[str, int]]
-"""Kinds of which nothing is claimed, because they are paused or their breaker is open; each with since when."""
+"""Kinds of which no job is claimed, because they are paused or their breaker is open; each with the start of that."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Jobs that seem to be on the wrong side of a gate, and the stopped kinds that have no ready jobs any more."""
+    """Jobs to block or unblock, and the stopped kinds that have no ready jobs any more."""
 
     due: list[bytes]  # blocked, and have become due
     admit: list[bytes]
@@ -46,8 +47,8 @@ class SqlitePromotion(Subject):
         at = clock(now)
         due = db.rows(SQL["due"], (at, limit))
         placing = placement.Placing(db, placement.blocked_kinds(db), at)
-        for _, job_id, *route, attempt, crashes in due:
-            placing.add(job_id, tuple(route), attempt, crashes, None)
+        for _, job_id, *carried in due:
+            placing.add(job_id, Carried(*carried), None)
         if due:
             db.many(SQL["take_scheduled"], [row[:2] for row in due])
             placing.write()
@@ -56,11 +57,11 @@ class SqlitePromotion(Subject):
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         return await self._move(_search_all, limit, now)
 
-    async def admit_probes(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        return await self._move(_search_admissible, limit, now)
+    async def unblock(self, limit: int, *, now: datetime | None = None) -> Promotion:
+        return await self._move(_search_unblockable, limit, now)
 
     async def _move(self, search: Search, limit: int, now: datetime | None) -> Promotion:
-        """Found by a reader, so that however many jobs wait, no writer waits for the search."""
+        """Searches on the browser thread, so that no write waits for the search, and then moves what was found."""
         found = await self._engine.browse(lambda db: search(db, limit, self.swept, self._turns, clock(now)))
         self._turns.record(who for turn in found.turns for who, _ in turn.jobs)
         if found.nothing:
@@ -80,14 +81,14 @@ def _search_all(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int
     block: list[bytes] = []
     if not stopped <= swept:
         block = [job_id for (job_id,) in db.rows(SQL["ready_of_stopped_kinds"], (limit,))]
-    found = _search_admissible(db, limit, swept, turns, now)
+    found = _search_unblockable(db, limit, swept, turns, now)
     admit = found.admit + [job_id for (job_id,) in db.rows(SQL["dependency_decided"], (limit - len(found.admit),))]
     clean = len(block) < limit
     return msgspec.structs.replace(found, admit=admit, block=block, swept=stopped if clean else swept)
 
 
-def _search_admissible(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:
-    """Without the long walks: only what may become ready, and what has become due behind its gate."""
+def _search_unblockable(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:
+    """The fast part of the search: jobs that may become ready, and blocked jobs that have become due."""
     due = [job_id for (job_id,) in db.rows(SQL["due_behind_gate"], (now, limit))]
     admit = _no_longer_paused(db, limit)
     admit += breakers_probes.find_rejected(db, limit - len(admit), now)
@@ -96,17 +97,17 @@ def _search_admissible(db: Connection, limit: int, swept: Kinds, turns: Turns, n
 
 
 def _no_longer_paused(db: Connection, limit: int) -> list[bytes]:
-    """By position; of each kind no more than can be moved, so that not all that wait are sorted."""
+    """Jobs of resumed kinds by position; at most `limit` of each kind, so that not all waiting jobs are sorted."""
     kinds = [kind for (kind,) in db.rows(SQL["kinds_no_longer_paused"])]
     waiting = [row for kind in kinds for row in db.rows(SQL["waiting_of_kind"], (kind, limit))]
     return [job_id for _, job_id in sorted(waiting, key=lambda row: (row[0] is None, row[0]))[:limit]]
 
 
 def _move(db: Connection, found: Found, now: int) -> Promotion:
-    """Move what was found, if it still is as it was seen."""
+    """Moves the jobs found, if their state is unchanged."""
     paused = placement.blocked_kinds(db)
     placing = placement.Placing(db, paused, now)
-    moved = _number_due(db, found.due) + sum(_admit(db, job_id, placing, paused, now) for job_id in found.admit)
+    moved = _assign_due_seqs(db, found.due) + sum(_admit(db, job_id, placing, paused, now) for job_id in found.admit)
     moved += sum(breakers_probes.block(db, job_id, placing, paused) for job_id in found.block)
     probes = placement.Placing(db, frozenset(), now)
     moved += breakers_probes.admit(db, found.turns, probes, placing, now)
@@ -115,17 +116,17 @@ def _move(db: Connection, found: Found, now: int) -> Promotion:
     return Promotion(moved, frozenset(placing.levels | probes.levels), maybe_moment(db.value(SQL["next_run_at"])))
 
 
-def _number_due(db: Connection, job_ids: list[bytes]) -> int:
-    """Give jobs that have become due behind a gate their positions; returns how many."""
+def _assign_due_seqs(db: Connection, job_ids: list[bytes]) -> int:
+    """Gives blocked jobs that have become due their positions; returns how many."""
     first = db.value(SQL["next_seq"], (len(job_ids),)) - len(job_ids) + 1 if job_ids else 0
-    return db.many(SQL["number_due"], list(enumerate(job_ids, first)))
+    return db.many(SQL["assign_due_seq"], list(enumerate(job_ids, first)))
 
 
 def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: frozenset[str], now: int) -> bool:
     row = db.row(SQL["blocked_row"], (job_id,))
     if row is None:
         return False
-    gate, key, *route, attempt, crashes, run_at, seq = row
+    gate, key, run_at, seq, *carried = row
     if gate == placement.PAUSED and key in paused:
         return False
     if gate == placement.DEPENDENCY:
@@ -139,5 +140,5 @@ def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: fr
             return False
         db.run(SQL["delete_dependency"], (job_id,))
     db.run(SQL["delete_blocked"], (job_id,))
-    placing.add(job_id, tuple(route), attempt, crashes, run_at, seq)
+    placing.add(job_id, Carried(*carried), run_at, seq)
     return True

@@ -1,4 +1,4 @@
-"""What people and the client read."""
+"""Queries by operators and clients in SQLite."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -91,12 +91,12 @@ def find(db: Connection, job_id: UUID) -> JobRecord | None:
 
 
 def find_all(db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
-    """Those of `job_ids` that exist."""
+    """The jobs of `job_ids` that exist."""
     return [job for job_id in job_ids if (job := find(db, job_id)) is not None]
 
 
 def job_row(db: Connection, job_id: UUID) -> Row | None:
-    """All that is known of a job, for `record`; the last two columns are stale.notified_at and the claim's number."""
+    """All that is known of a job, for `record`; the last two columns are stale.sent_at and the claim's number."""
     return db.row(f"{_from('dutiful_job j')} WHERE j.id = ?", (job_id.bytes,))
 
 
@@ -124,9 +124,9 @@ def _queues(db: Connection, found: list[Depth], oldest: dict[str, datetime], ten
 
 
 def _finished(db: Connection, since: timedelta, tenant: str | None, now: int) -> tuple[dict[str, int], bool]:
-    """By state, those that ended within `since`, and whether that is exact.
+    """The number of recently finished jobs by state, and whether that is exact.
 
-    Of many, it is what workers have counted; of a tenant, those among its newest jobs.
+    If there are many, it is what workers have counted; for a tenant, those among its newest jobs are counted.
     """
     limit = EXACT + 1 if tenant is None else LOOKED_UP
     statement = SQL["count_finished" if tenant is None else "count_finished_of_tenant"]

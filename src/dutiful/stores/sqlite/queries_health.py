@@ -1,4 +1,4 @@
-"""For `doctor`: proves the laws of storage or says where they are broken, and gives facts about file and library."""
+"""For `doctor`: checks the invariants of storage, and reports facts about the file and the library."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import uuid
 from dutiful.stores.sqlite.engine.driver import Driver, library_version
 
-_BREACHES = {
+_VIOLATIONS = {
     "places_of_jobs": "job {} stands in {}",
     "places_without_job": "{} has a row for {}, which is no job",
     "orphan_keys": "the unique key {2!r} (tenant {0!r}, kind {1!r}) is still held as {3} by {4}",
@@ -23,14 +23,14 @@ _BREACHES = {
     "attempts_without_job": "attempts are kept of {}, which is no job",
     "belongings_without_job": "{} is kept of {}, which is no job",
 }
-"""By statement, what its rows say; a job's id is shown by its name."""
+"""The message for each row of a statement; ids are shown in their public spelling."""
 _SOUND = (3, 51, 3)
 _LARGE_WAL = 256 * 1024 * 1024
 
 
 def check_places(db: Connection) -> list[str]:
-    breaches = [text.format(*map(_shown, row)) for name, text in _BREACHES.items() for row in db.rows(SQL[name])]
-    return breaches + [
+    violations = [text.format(*map(_shown, row)) for name, text in _VIOLATIONS.items() for row in db.rows(SQL[name])]
+    return violations + [
         f"audit event {uuid(id_)} is neither sealed nor waits for its seal, or both"
         for (id_,) in db.rows(SQL["events_without_seal"])
     ]

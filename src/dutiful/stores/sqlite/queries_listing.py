@@ -1,4 +1,4 @@
-"""Finds a page of jobs: answers the requests of stores.listing from indexes."""
+"""Finds a page of jobs: answers the lookups of stores.listing from indexes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, assert_never
@@ -7,7 +7,7 @@ from uuid import UUID
 from dutiful.core.job import JobRecord
 from dutiful.core.json import read_object
 from dutiful.store.queries import JobFilter, JobPage
-from dutiful.stores.listing import Branch, Fetch, Index, KindQueues, Request, Sift, Walk, listing, needle
+from dutiful.stores.listing import Branch, Fetch, FilterIds, Index, KindQueues, Lookup, Walk, listing, needle
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import to_json, uuid
 
@@ -18,34 +18,34 @@ def page(db: Connection, wanted: JobFilter, records: Records) -> JobPage:
     page_of, answer = listing(wanted), None
     while True:
         try:
-            request = page_of.send(answer)
+            lookup = page_of.send(answer)
         except StopIteration as found:
             return found.value  # type: ignore[no-any-return]
-        answer = _answer(db, request, records)
+        answer = _answer(db, lookup, records)
 
 
-def _answer(db: Connection, request: Request, records: Records) -> Any:
-    match request:
+def _answer(db: Connection, lookup: Lookup, records: Records) -> Any:
+    match lookup:
         case KindQueues(kinds, queue):
-            return list(_lines(db, kinds, queue))
+            return list(_kind_queue_pairs(db, kinds, queue))
         case Walk(branches, low, high, each):
             return [_walk(db, branch, low, high, each) for branch in branches]
-        case Sift(ids, wanted):
-            return _sift(db, ids, wanted)
+        case FilterIds(ids, wanted):
+            return _filter_ids(db, ids, wanted)
         case Fetch(ids):
             return records(db, ids)
         case _:
-            assert_never(request)
+            assert_never(lookup)
 
 
-def _lines(db: Connection, kinds: Sequence[str] | None, queue: str | None) -> Iterator[tuple[str, str]]:
-    for kind in _back(db, "kind_before") if kinds is None else kinds:
-        for found in _back(db, "queue_before", kind) if queue is None else [queue]:
+def _kind_queue_pairs(db: Connection, kinds: Sequence[str] | None, queue: str | None) -> Iterator[tuple[str, str]]:
+    for kind in _from_last(db, "kind_before") if kinds is None else kinds:
+        for found in _from_last(db, "queue_before", kind) if queue is None else [queue]:
             yield kind, found
 
 
-def _back(db: Connection, statement: str, *within: str) -> Iterator[str]:
-    """Steps from each to the one before it, so that the number of their jobs does not matter."""
+def _from_last(db: Connection, statement: str, *within: str) -> Iterator[str]:
+    """Steps from each pair to the one before it, so that the number of their jobs does not matter."""
     found: str | bytes | None = b""  # a blob comes after all texts
     while (found := db.value(SQL[statement], (*within, found))) is not None:
         yield found
@@ -53,13 +53,13 @@ def _back(db: Connection, statement: str, *within: str) -> Iterator[str]:
 
 def _walk(db: Connection, branch: Branch, low: UUID, high: UUID, each: int) -> list[UUID]:
     bindings = {"low": low.bytes, "high": high.bytes, "each": each, "name": branch.name, "queue": branch.queue}
-    if branch.index is Index.OWN:
-        bindings["own"] = UUID(branch.name).bytes
+    if branch.index is Index.CORRELATION_ROOT:
+        bindings["root"] = UUID(branch.name).bytes
     return [uuid(row[0]) for row in db.rows(SQL[f"walk_{branch.index}"], bindings)]
 
 
-def _sift(db: Connection, ids: Sequence[UUID], wanted: JobFilter) -> list[UUID]:
-    """By one lookup each; subject and text are compared in Python, which knows the case of letters beyond ASCII."""
+def _filter_ids(db: Connection, ids: Sequence[UUID], wanted: JobFilter) -> list[UUID]:
+    """Filters by one lookup per id; subject and text are compared in Python, which folds case beyond ASCII."""
     bindings = {
         "kinds": None if wanted.kinds is None else to_json(wanted.kinds),
         "queue": wanted.queue,
@@ -71,7 +71,7 @@ def _sift(db: Connection, ids: Sequence[UUID], wanted: JobFilter) -> list[UUID]:
     has_subject, has_text = _subject_test(wanted.subject), _text_test(wanted.text)
     found: list[UUID] = []
     for job_id in ids:
-        row = db.row(SQL["sift"], {**bindings, "id": job_id.bytes})
+        row = db.row(SQL["matching_job"], {**bindings, "id": job_id.bytes})
         if row is not None and has_subject(row[0]) and has_text(row):
             found.append(job_id)
     return found
@@ -89,7 +89,7 @@ def _subject_test(fields: dict[str, Any] | None) -> Callable[[str | None], bool]
 
 
 def _same(left: Any, right: Any) -> bool:
-    # In Python True is 1, in JSON it is not.
+    # True equals 1 in Python, but not in JSON.
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 

@@ -1,4 +1,4 @@
-"""Retention: marks finished jobs stale, deletes them, and records which notices are still to be sent."""
+"""Retention in SQLite: marks finished jobs stale, deletes them, and records which notices are unsent."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -45,14 +45,14 @@ class SqliteRetention(Subject):
         return _delete_leftovers(db, at - span(older_than), limit, at) or unused >= limit
 
     async def mark_stale(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, notified: bool, now: datetime | None = None
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, sent: bool, now: datetime | None = None
     ) -> RetentionStep:
         cutoff = clock(now) - span(older_than)
         found = await self._engine.browse(lambda db: _found(db, _walk(db, cutoff, limit, cursor, marking=True)))
-        return await self._in_slices(found, _mark_stale, notified, now)
+        return await self._in_slices(found, _mark_stale, sent, now)
 
-    async def delete_announced(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, notified: bool,
+    async def delete_with_tombstones(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, sent: bool,
         now: datetime | None = None,
     ) -> RetentionStep:  # fmt: skip
         cutoff = clock(now) - span(older_than)
@@ -60,14 +60,14 @@ class SqliteRetention(Subject):
         found = await self._engine.browse(
             lambda db: _found(db, _walk(db, cutoff, limit, cursor, stale_only=stale_only))
         )
-        return await self._in_slices(found, _delete_announced, notified, now)
+        return await self._in_slices(found, _delete_with_tombstones, sent, now)
 
-    async def _in_slices(self, found: RetentionStep, step: Step, notified: bool, now: datetime | None) -> RetentionStep:
-        """Write what a reader has found, so that no writer waits while the jobs are read."""
+    async def _in_slices(self, found: RetentionStep, step: Step, sent: bool, now: datetime | None) -> RetentionStep:
+        """Writes in small transactions what was read before, so that other writes do not wait long."""
         done: list[JobRecord] = []
         for start in range(0, len(found.jobs), _SLICE):
             jobs = found.jobs[start : start + _SLICE]
-            done += await self._engine.write(lambda db: step(db, jobs, notified, clock(now)))  # noqa: B023
+            done += await self._engine.write(lambda db: step(db, jobs, sent, clock(now)))  # noqa: B023
         return RetentionStep(done, found.cursor)
 
     @browses
@@ -91,10 +91,10 @@ class SqliteRetention(Subject):
 def _walk(
     db: Connection, cutoff: int, limit: int, cursor: UUID | None, *, marking: bool = False, stale_only: bool = False
 ) -> tuple[list[bytes], UUID | None]:
-    """Which jobs one step along the finished ones finds, and where the next one begins.
+    """The jobs that one step along the finished ones finds, and where the next step begins.
 
-    By id, which carries a time that is never after its job's finish. `marking` finds what is not stale; `stale_only`
-    passes over jobs whose stale mark is still to be notified, because that comes first.
+    Walks by id, whose time is never after the job's end. `marking` finds jobs that are not stale; `stale_only`
+    skips jobs whose notice of the stale mark is unsent, because that comes first.
     """
     if cutoff < 0:
         return [], None
@@ -118,7 +118,7 @@ def _found(db: Connection, walked: tuple[list[bytes], UUID | None]) -> Retention
 
 
 def _delete_leftovers(db: Connection, cutoff: int, limit: int, now: int) -> bool:
-    """Delete what has outlived its use and belongs to no job; returns whether there may be more."""
+    """Deletes what is old and belongs to no job; returns whether there may be more."""
     keys = db.change(SQL["delete_expired_keys"], (now, limit))
     posts = db.change(SQL["delete_ended_posts"], (cutoff, limit))
     tombstones = db.change(SQL["delete_old_tombstones"], (now - _TOMBSTONES_KEPT, limit))
@@ -134,26 +134,26 @@ def _records(db: Connection, job_ids: Sequence[bytes]) -> list[JobRecord]:
     return queries.find_all(db, [uuid(job_id) for job_id in job_ids])
 
 
-def _mark_stale(db: Connection, jobs: Sequence[JobRecord], notified: bool, now: int) -> list[JobRecord]:
+def _mark_stale(db: Connection, jobs: Sequence[JobRecord], sent: bool, now: int) -> list[JobRecord]:
     """Returns those that were not marked before."""
     return [
         msgspec.structs.replace(job, stale_at=moment(now))
         for job in jobs
-        if db.change(SQL["mark_stale"], (job.id.bytes, now, now if notified else None))
+        if db.change(SQL["mark_stale"], (job.id.bytes, now, now if sent else None))
     ]
 
 
-def _delete_announced(db: Connection, jobs: Sequence[JobRecord], notified: bool, now: int) -> list[JobRecord]:
-    """Delete those that are still there and that no job needs; each leaves a tombstone."""
+def _delete_with_tombstones(db: Connection, jobs: Sequence[JobRecord], sent: bool, now: int) -> list[JobRecord]:
+    """Deletes jobs that still exist and that no job depends on; each leaves a tombstone."""
     gone = [job for job in jobs if db.change(SQL["delete_finished_unneeded"], (job.id.bytes,))]
-    notified_at = now if notified else None
-    db.many(SQL["put_tombstone"], [(job.id.bytes, to_json(job), now, notified_at) for job in gone])
+    sent_at = now if sent else None
+    db.many(SQL["put_tombstone"], [(job.id.bytes, to_json(job), now, sent_at) for job in gone])
     _delete_jobs(db, [(job.id.bytes,) for job in gone])
     return gone
 
 
 def _delete_jobs(db: Connection, job_ids: Sequence[tuple[bytes]]) -> None:
-    """All of a job but its finished row, which was deleted before."""
+    """Deletes everything of a job but its finished row, which was deleted before."""
     for statement in ("delete_attempt", "delete_job"):
         db.many(SQL[statement], job_ids)
     progress.delete(db, job_ids)

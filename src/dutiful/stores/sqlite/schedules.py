@@ -1,4 +1,4 @@
-"""Schedules: what is enqueued again and again, and when."""
+"""Schedules in SQLite."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -43,7 +43,7 @@ class SqliteStore:
     `driver="sqlite3"` uses the standard library, for applications that enqueue in transactions of their own.
     """
 
-    guarded = False
+    isolates_tenants = False
 
     def __init__(
         self,
@@ -129,10 +129,10 @@ class SqliteStore:
         """A process that can open the file can do everything."""
 
     def for_tenant(self, tenant: str) -> "SqliteStore":
-        """Itself: a process that can open the file can read all of it, so only callers' filters separate tenants."""
+        """Returns this store: a process that can open the file can read all of it, so only callers can filter."""
         check_tenant(tenant)
         return self
 
     async def data_version(self) -> int:
-        """A number that changes when another process has committed; to ask costs no file I/O."""
+        """A number that changes when another process has committed; reading it costs no file I/O."""
         return await self.engine.submit(lambda db: int(db.value("PRAGMA data_version")), transaction=False)

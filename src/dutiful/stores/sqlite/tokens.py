@@ -1,4 +1,4 @@
-"""API tokens, of which only hashes are kept."""
+"""API tokens in SQLite; only hashes of their secrets are stored."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from dutiful.stores.sqlite.engine.columns import TOKEN
 
 class SqliteTokens(Subject):
     async def put(self, token: ApiToken, hash: str) -> None:
-        await self._engine.write(lambda db: db.run(SQL["insert_token"], (*TOKEN.encode(token), hash)))
+        await self._engine.write(lambda db: db.run(SQL["put_token"], (*TOKEN.encode(token), hash)))
 
     async def find(self, hash: str) -> ApiToken | None:
         row = await self._engine.read(lambda db: db.row(SQL["find_token"], (hash,)))

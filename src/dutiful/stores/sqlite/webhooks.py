@@ -1,4 +1,4 @@
-"""Webhook posts: written with a job's end or an alert's change, taken to be sent, and settled."""
+"""The webhook outbox in SQLite: posts are written with a job's end or an alert's change, taken, and settled."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class SqliteWebhooks(Subject):
         post, state = (result.id.bytes, result.attempts), result.state.value
         ends = (at + span(delay), None) if result.state is PostState.PENDING else (None, at)
         changed = db.change(SQL["settle_post"], (*post, state, *ends, at, result.status, result.error))
-        # Repeated because its reply was lost, it has been written already.
+        # A retry after a lost reply: it has been written already.
         return bool(changed) or db.value(SQL["post_state"], post) == state
 
     async def disable(self, name: str, reason: str, *, url: str | None = None, now: datetime | None = None) -> bool:
@@ -67,7 +67,7 @@ class SqliteWebhooks(Subject):
     def posts(
         self, db: Connection, *, job_id: UUID | None = None, state: PostState | None = None, limit: int = 50
     ) -> list[WebhookPost]:
-        """Newest first: an id begins with the time of the job's end."""
+        """Newest first, because an id begins with the time of the job's end."""
         wanted = Conditions(limit=limit)
         wanted.add("job_id = :job_id", job_id=maybe_bytes(job_id))
         wanted.add("state = :state", state=state and state.value)
@@ -75,8 +75,8 @@ class SqliteWebhooks(Subject):
         return [POST.decode(row) for row in rows]
 
 
-class _Hook(msgspec.Struct, frozen=True):
-    """Where an end is posted to: an endpoint or, without a name, the URL that the job was given."""
+class _Endpoint(msgspec.Struct, frozen=True):
+    """The target of a post: a declared endpoint or, without a name, the job's own URL."""
 
     name: str | None
     url: str
@@ -88,24 +88,26 @@ class _Hook(msgspec.Struct, frozen=True):
         return (self.kinds is None or kind in self.kinds) and (self.states is None or state in self.states)
 
 
-def announce(
+def write_posts(
     db: Connection, ended: Sequence[bytes], naming: Sequence[bytes], now: int, state: State | None = None
 ) -> None:
-    """Write the posts about jobs that ended in this transaction; `naming`: those that may name a URL of their own.
+    """Writes the posts about jobs that ended in this transaction; `naming`: those that may have their own URL.
 
-    One probe for all of them while no endpoint wants any; `state` is that of all, if they ended in one.
+    `state` is that of all jobs, if they ended in the same one: then one query is enough if no endpoint wants it.
     """
-    hooks = [_Hook(name, url, read(kinds), read(states)) for name, url, kinds, states in db.rows(SQL["hooks"])]
+    endpoints = [
+        _Endpoint(name, url, read(kinds), read(states)) for name, url, kinds, states in db.rows(SQL["job_webhooks"])
+    ]
     if state is not None:
-        hooks = [hook for hook in hooks if hook.states is None or state in hook.states]
-    posts = [post for job_id in (ended if hooks else naming) for post in _posts_about(db, job_id, hooks, now)]
+        endpoints = [endpoint for endpoint in endpoints if endpoint.states is None or state in endpoint.states]
+    posts = [post for job_id in (ended if endpoints else naming) for post in _posts_about(db, job_id, endpoints, now)]
     if posts:
         db.many(SQL["insert_post"], posts)
 
 
-def announce_alert(db: Connection, event: str, data: Mapping[str, Any], now: int) -> None:
+def write_alert_posts(db: Connection, event: str, data: Mapping[str, Any], now: int) -> None:
     body = to_json(data)
-    for name, url in db.rows(SQL["alert_hooks"]):
+    for name, url in db.rows(SQL["alert_webhooks"]):
         db.run(SQL["insert_post"], (_new_id(now), None, name, url, event, body, now, None, None))
 
 
@@ -113,47 +115,47 @@ def _new_id(now: int) -> bytes:
     return from_parts(now // 1000, os.urandom(10)).bytes
 
 
-def _posts_about(db: Connection, job_id: bytes, hooks: list[_Hook], now: int) -> Iterator[Row]:
-    row = db.row(SQL["ending"], (job_id,))
+def _posts_about(db: Connection, job_id: bytes, endpoints: list[_Endpoint], now: int) -> Iterator[Row]:
+    row = db.row(SQL["finished_job"], (job_id,))
     assert row is not None
     kind, state, tenant, options = row[1], row[3], row[7], row[-1]
-    own = _own(read(options))
+    own = _own_endpoint(read(options))
     body: str | None = None
-    for hook in hooks if own is None else [own]:
-        if hook.wants(kind, state):
+    for endpoint in endpoints if own is None else [own]:
+        if endpoint.wants(kind, state):
             body = body or _body(row)
-            yield _new_id(now), job_id, hook.name, hook.url, f"job.{state}", body, now, tenant, hook.error
+            yield _new_id(now), job_id, endpoint.name, endpoint.url, f"job.{state}", body, now, tenant, endpoint.error
 
 
-def _own(options: Any) -> _Hook | None:
-    """The job's own URL; a job inserted by SQL can have anything there, and must be able to end all the same."""
+def _own_endpoint(options: Any) -> _Endpoint | None:
+    """The endpoint of the job's own URL; malformed options, possible in jobs inserted by SQL, must not raise."""
     match options:
         case {"webhook": None}:
             return None
         case {"webhook": {"url": str(url), "states": list(states)}}:
-            return _Hook(None, url, None, states)
+            return _Endpoint(None, url, None, states)
         case {"webhook": {"url": str(url), **rest}} if rest.get("states") is None:
-            return _Hook(None, url, None, None)
+            return _Endpoint(None, url, None, None)
         case {"webhook": {"url": str(url)} | str(url)}:
-            return _Hook(None, url, None, None, MALFORMED)
+            return _Endpoint(None, url, None, None, MALFORMED)
         case {"webhook": _}:
-            return _Hook(None, "", None, None, MALFORMED)
+            return _Endpoint(None, "", None, None, MALFORMED)
     return None
 
 
 def _body(row: Row) -> str:
-    job = _ENDING.decode(row)
+    job = _FINISHED_JOB.decode(row)
     return to_json({**job, "errors": job["errors"] or [], "correlation_id": job["correlation_id"] or str(job["id"])})
 
 
 def _brief(errors: str) -> list[dict[str, Any]]:
-    """Without their tracebacks, which are for those who may see the job itself."""
+    """The errors without tracebacks, which only readers of the job itself may see."""
     listed = read_objects(errors) or []
     return [{name: value for name, value in error.items() if name != "traceback"} for error in listed]
 
 
-# What a post says of a job: the columns of the statement `ending`, and after them the job's options.
-_ENDING: Columns[dict[str, Any]] = Columns(
+# The job in a post: the columns of the statement `finished_job`, and after them the job's options.
+_FINISHED_JOB: Columns[dict[str, Any]] = Columns(
     dict, id=ID, kind=PLAIN, queue=PLAIN, state=PLAIN, attempt=PLAIN, result=RAW, errors=Codec(decode=_brief),
     tenant=PLAIN, correlation_id=PLAIN, parent_id=ID, subject=RAW, created_at=TIME, started_at=TIME, finished_at=TIME,
 )  # fmt: skip

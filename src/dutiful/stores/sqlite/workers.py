@@ -1,4 +1,4 @@
-"""The list of worker processes; an idle worker with nothing new to report writes next to nothing."""
+"""Worker records in SQLite; an idle worker writes its own once a minute."""
 
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -14,7 +14,7 @@ from dutiful.stores.sqlite.engine.file_lock import LeaderLock
 
 _FORGOTTEN_AFTER = span(timedelta(days=1))
 _IDLE_INTERVAL = span(timedelta(minutes=1))
-"""How often an idle worker is written."""
+"""How often the record of an idle worker is written."""
 
 
 class SqliteWorkers:
@@ -42,10 +42,10 @@ class SqliteWorkers:
         written, at = self._written.get(worker.id, (None, 0))
         if written != _timeless(worker) or now - at >= _IDLE_INTERVAL:
             return True
-        # That a job still runs is news each time: only so do others know that it has not ended since.
+        # Running jobs are reported with every heartbeat, so that readers know that they have not ended since.
         if any(lane.jobs for lane in worker.lanes.values()):
             return True
-        # Other processes see by its pid whether a worker of this host lives; one that they cannot see has to say so.
+        # A worker whose process is visible is known to be alive by its pid; any other has to write its heartbeat.
         return not liveness.visible(worker.host, worker.pid)
 
 

@@ -64,7 +64,7 @@ async def list_breakers(operator: OperatorDep) -> Breakers:
 async def reset_breaker(operator: OperatorDep, name: Text, ask: Reason = NO_REASON) -> BreakerAnswer:
     """Close a breaker now and clear its failures: calls pass again, and waiting jobs of its kinds continue.
 
-    Jobs that it refused inside their handlers continue within about a second.
+    Jobs that it rejected inside their handlers continue within about a second.
     """
     breaker = await operator.breakers.reset(name, ask.reason)
     if breaker is None:

@@ -23,7 +23,7 @@ async def list_dead_letters(
 ) -> shapes.DeadLetterPage:
     """List dead letters, the newest first."""
     try:
-        after = None if query.cursor is None else listing.read_place(LIST, query.cursor)
+        after = None if query.cursor is None else listing.read_letter_cursor(LIST, query.cursor)
     except listing.BadCursor as error:
         raise field_problem("cursor", str(error)) from None
     wanted = query.read(app)
@@ -32,7 +32,7 @@ async def list_dead_letters(
     return shapes.DeadLetterPage(
         dlq_items=[shapes.item(letter, app) for letter in page],
         total_count=await operator.dead_letters.count(wanted),
-        next_cursor=listing.of_place(LIST, page[-1].place) if len(found) > query.limit else None,
+        next_cursor=listing.of_letter_cursor(LIST, page[-1].cursor) if len(found) > query.limit else None,
     )
 
 

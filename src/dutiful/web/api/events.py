@@ -59,7 +59,7 @@ async def follow_events(
 
 
 def _shown(item: Item) -> dict[str, Any]:
-    """With public ids only, as everywhere in this API."""
+    """The item with public ids only, as everywhere in this API."""
     fields = item_json(item)
     public_id = fields.pop("public_id", None)
     match item:

@@ -112,7 +112,7 @@ class SilentWorkerItem(Shape):
     remedy: str = Field(examples=["make sure that its process has ended"])
 
 
-class Target(Shape):
+class DrainTargetItem(Shape):
     scope: PauseScope
     name: str
 
@@ -129,7 +129,7 @@ class DrainState(Shape):
     blockers: list[BlockingJob] = Field(description="Running jobs, the longest running first.")
     unconfirmed: list[str] = Field(description="Workers whose heartbeats do not confirm the pause yet.")
     silent: list[SilentWorkerItem] = Field(description="Workers without heartbeats, whose processes may still run.")
-    unknown: list[Target] = Field(description="Queues that no code or job names: misspelt, perhaps.")
+    unknown: list[DrainTargetItem] = Field(description="Queues that no code or job names: misspelt, perhaps.")
     not_paused: list[str] = Field(examples=[["kind email_ingestion_fetch"]])
 
 

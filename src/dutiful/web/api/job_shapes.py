@@ -8,8 +8,7 @@ import msgspec
 from pydantic import Field
 
 from dutiful.app import Dutiful
-from dutiful.core.job import JobRecord
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import JobRecord, PhaseState
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.states import State
 from dutiful.store.queries import JobFilter

@@ -1,24 +1,70 @@
-"""Jobs over HTTP: enqueue one, show it, and act on it."""
+"""Jobs over HTTP: list them, enqueue one, show it, and act on it."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Query
+from msgspec.structs import replace
 from pydantic import Field
 
 from dutiful.core.correlation_tree import Relation
 from dutiful.core.duration import duration
 from dutiful.core.errors import IllegalTransition, JobNotFound
-from dutiful.core.job import OnConflict, Scope, Unique
+from dutiful.core.job import JobRecord, OnConflict, Scope, Unique
 from dutiful.core.states import State
+from dutiful.operator import Operator
+from dutiful.store.queries import JobFilter, JobPage
+from dutiful.web import listing
 from dutiful.web.admission import AppDep, OperatorDep
 from dutiful.web.api import job_shapes as shapes
 from dutiful.web.operations import Operations
+from dutiful.web.problems import field_problem
 from dutiful.web.shapes import NO_REASON, Ask, JobId, Length, LongText, Moment, PublicId, Reason, Shape, Text
 
 LONGEST = 10 * 365 * 24 * 3600
+LIST = "queue"
+queue = Operations("Queue", "/admin/queue")  # lists jobs; a requirement names the path
 jobs = Operations("Jobs", "/admin/jobs")
+
+
+@queue.read("/")
+async def list_queue(
+    operator: OperatorDep, app: AppDep, query: Annotated[shapes.QueueQuery, Query()]
+) -> shapes.QueuePage:
+    """List jobs, the newest first.
+
+    A page with fewer jobs than asked for, even none, is not the last one as long as it has a next_cursor.
+    """
+    try:
+        before = None if query.cursor is None else listing.read_id(LIST, query.cursor)
+    except listing.BadCursor as error:
+        raise field_problem("cursor", str(error)) from None
+    page = await in_states(operator, query.read(app, before), query.status)
+    return shapes.QueuePage(
+        jobs=[shapes.item(job, app) for job in page],
+        next_cursor=None if page.next is None else listing.of_id(LIST, page.next),
+        window=shapes.Window(since=page.searched_since or query.since, until=query.until),
+    )
+
+
+async def in_states(operator: Operator, wanted: JobFilter, states: list[State]) -> JobPage:
+    """One page of jobs in any of these states, merged from a page of each."""
+    if len(states) < 2:
+        return await operator.jobs.search(replace(wanted, state=states[0] if states else None))
+    pages = [await operator.jobs.search(replace(wanted, state=state)) for state in dict.fromkeys(states)]
+    # Only as far as every page has searched; beyond that, one may have jobs that it has not returned yet.
+    end = max((page.next for page in pages if page.next is not None), default=None)
+    jobs = sorted((job for page in pages for job in page if end is None or job.id >= end), key=_id, reverse=True)
+    if len(jobs) > wanted.limit:
+        jobs = jobs[: wanted.limit]
+        end = jobs[-1].id
+    since = max((page.searched_since for page in pages if page.searched_since is not None), default=None)
+    return JobPage(jobs, end, since)
+
+
+def _id(job: JobRecord) -> UUID:
+    return job.id
 
 
 class UniqueAsk(Ask):
@@ -155,7 +201,7 @@ class ReleasedJobs(Shape):
 @stuck.read("/stuck/")
 async def list_stuck_jobs(operator: OperatorDep, query: Annotated[StuckQuery, Query()]) -> StuckJobs:
     """List jobs that have been running for long, the longest first."""
-    found = await operator.stuck.search(duration(query.older_than), kind=query.kind)
+    found = await operator.jobs.stuck(duration(query.older_than), kind=query.kind)
     return StuckJobs(jobs=[StuckJob.model_validate(job) for job in found])
 
 
@@ -164,9 +210,9 @@ async def release_jobs(operator: OperatorDep, ask: ReleaseAsk) -> ReleasedJobs:
     """Make jobs ready again that have been running for long, their attempts not counted."""
     length = duration(ask.older_than)
     released = []
-    for job in await operator.stuck.search(length, kind=ask.kind):
+    for job in await operator.jobs.stuck(length, kind=ask.kind):
         try:
-            record = await operator.stuck.release(job.id, ask.reason, older_than=length)
+            record = await operator.jobs.release(job.id, ask.reason, older_than=length)
         except (IllegalTransition, JobNotFound):
             continue  # it has ended meanwhile, or was asked to stop
         released.append(ReleaseAnswer(job_id=job.id, status=record.state))
@@ -176,7 +222,7 @@ async def release_jobs(operator: OperatorDep, ask: ReleaseAsk) -> ReleasedJobs:
 @stuck.act("/{job_id}/release/", "job.release", target="job_id")
 async def release_job(operator: OperatorDep, job_id: JobId, ask: Reason = NO_REASON) -> ReleaseAnswer:
     """Make a running job ready again, its attempt not counted; a later outcome of its worker is refused."""
-    return ReleaseAnswer(job_id=job_id, status=(await operator.stuck.release(job_id, ask.reason)).state)
+    return ReleaseAnswer(job_id=job_id, status=(await operator.jobs.release(job_id, ask.reason)).state)
 
 
 trace = Operations("Jobs", "/admin/trace")

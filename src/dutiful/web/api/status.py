@@ -12,8 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from dutiful.core import ids
 from dutiful.core.events import Event, EventType
-from dutiful.core.job import JobRecord, PhaseRecord
-from dutiful.core.pipeline import PhaseState
+from dutiful.core.job import JobRecord, PhaseRecord, PhaseState
 from dutiful.core.principal import Role
 from dutiful.core.states import State
 from dutiful.events.items import Gap, Item, Snapshot

@@ -15,7 +15,7 @@ from dutiful.web.shapes import NO_REASON, Ask, LongText, Moment, PublicId, Reaso
 tokens = Operations("Tokens", "/admin/tokens", role=Role.ADMIN, fleetwide=True)
 
 
-class Token(Shape):
+class ApiToken(Shape):
     id: PublicId
     name: str
     role: Role
@@ -27,8 +27,8 @@ class Token(Shape):
     last_used_at: datetime | None = Field(description="Exact to about a minute.")
 
 
-class Tokens(Shape):
-    tokens: list[Token]
+class ApiTokens(Shape):
+    tokens: list[ApiToken]
 
 
 class TokenAsk(Ask):
@@ -39,7 +39,7 @@ class TokenAsk(Ask):
     reason: LongText | None = None
 
 
-class NewToken(Token):
+class NewApiToken(ApiToken):
     token: str = Field(description="The secret; it is shown only once, because only a hash of it is stored.")
 
 
@@ -49,16 +49,16 @@ class RevokeAnswer(Shape):
 
 
 @tokens.read("/")
-async def list_tokens(operator: OperatorDep) -> Tokens:
+async def list_tokens(operator: OperatorDep) -> ApiTokens:
     """List all tokens, the newest first, without their secrets."""
-    return Tokens(tokens=[Token.model_validate(one) for one in await operator.tokens.all()])
+    return ApiTokens(tokens=[ApiToken.model_validate(one) for one in await operator.tokens.all()])
 
 
 @tokens.act("/", "token.create", status=201)
-async def create_token(operator: OperatorDep, ask: TokenAsk) -> NewToken:
+async def create_token(operator: OperatorDep, ask: TokenAsk) -> NewApiToken:
     """Create a token; its secret is shown only in this answer."""
     made, secret = await operator.tokens.create(ask.name, ask.role, ask.tenant, ask.expires_at, ask.reason)
-    return NewToken(**msgspec.structs.asdict(made), token=secret)
+    return NewApiToken(**msgspec.structs.asdict(made), token=secret)
 
 
 @tokens.act("/{token_id}/revoke/", "token.revoke", target="token_id")

@@ -12,7 +12,7 @@ from typing import Self
 from dutiful.concurrency.loop_call import LoopCall, on_event_loop
 from dutiful.core.breaker.state import CallResult, Entry
 from dutiful.core.errors import BreakerOpen, UsageError
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.worker.breakers.client import BreakerClient
 
 log = logging.getLogger("dutiful.worker")
@@ -79,7 +79,7 @@ INNERMOST: ContextVar[BreakerCall | None] = ContextVar("dutiful_innermost_breake
 class AttemptBreakers:
     """The breakers of one attempt, whose concurrent calls never reject each other."""
 
-    def __init__(self, client: BreakerClient, token: Token, result_of: ResultOf) -> None:
+    def __init__(self, client: BreakerClient, token: ClaimToken, result_of: ResultOf) -> None:
         """`result_of` returns the result to report for a block that ended with an error, or None."""
         self.client = client
         self.result_of = result_of
@@ -91,7 +91,7 @@ class AttemptBreakers:
         """Raises BreakerOpen if the call is rejected, also inside a block that was admitted.
 
         While another call of this job probes, this one waits for a while, because the probe may close the breaker. Then
-        it goes on, because the probe may be waiting for it.
+        it continues, because the probe may be waiting for it.
         """
         enclosing = call.find_enclosing() or self._declared_call(call.name)
         if enclosing is None or enclosing.probe_holder is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dutiful.core.breaker.state import Breaker, BreakerPolicy, BreakerState, CallResult, Entry, Rejected
 from dutiful.core.errors import BreakerOpen, DutifulError
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.kind import Kind
 from dutiful.store.breakers import BreakerStore
 from dutiful.store.workers import LaneRecord
@@ -31,7 +31,7 @@ class BreakerClient:
         self._logged: dict[str, int] = {}  # by breaker: the round that was logged last
         self._waits_seen: dict[str, float] = {}  # by kind: when its jobs were seen to wait
 
-    async def enter(self, name: str, token: Token) -> Entry:
+    async def enter(self, name: str, token: ClaimToken) -> Entry:
         """Raises BreakerOpen if the call is rejected; a caller that is cancelled meanwhile gives its probe back."""
         policy = self._policies.get(name, self._default)
         entering = asyncio.ensure_future(self._store.enter(name, policy, token))
@@ -67,14 +67,14 @@ class BreakerClient:
             self._waits_seen[kind] = time.monotonic()
         return waits
 
-    def report_soon(self, name: str, token: Token, entry: Entry, result: CallResult) -> "asyncio.Task[None]":
+    def report_soon(self, name: str, token: ClaimToken, entry: Entry, result: CallResult) -> "asyncio.Task[None]":
         """Reports a result in a task that is never interrupted and never fails."""
         reporting = self.loop.create_task(self._store_result(name, token, entry, result))
         self._reporting.add(reporting)
         reporting.add_done_callback(self._reporting.discard)
         return reporting
 
-    async def report(self, name: str, token: Token, entry: Entry, result: CallResult) -> None:
+    async def report(self, name: str, token: ClaimToken, entry: Entry, result: CallResult) -> None:
         """Reports a result, and waits a while until it is stored."""
         if not (result.clear or entry.probe):
             return  # it changes nothing
@@ -87,14 +87,14 @@ class BreakerClient:
         if self._reporting:
             await asyncio.wait(set(self._reporting), timeout=REPORT_TIMEOUT)
 
-    def _give_back(self, name: str, token: Token, entered: "asyncio.Future[Entry | Rejected]") -> None:
+    def _give_back(self, name: str, token: ClaimToken, entered: "asyncio.Future[Entry | Rejected]") -> None:
         if entered.cancelled() or entered.exception() is not None:
             return
         answer = entered.result()
         if isinstance(answer, Entry) and answer.probe:
             self.report_soon(name, token, answer, CallResult.UNCLEAR)
 
-    async def _store_result(self, name: str, token: Token, entry: Entry, result: CallResult) -> None:
+    async def _store_result(self, name: str, token: ClaimToken, entry: Entry, result: CallResult) -> None:
         policy = self._policies.get(name, self._default)
         try:
             after = await self._store.exit(name, policy, token, entry, result)

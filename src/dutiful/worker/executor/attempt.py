@@ -106,7 +106,7 @@ class Executor:
             await context.exit_breaker(breaker_result(outcome, stop))
         if context.settled is not None:
             if not isinstance(outcome, (Done, Partial)):
-                message = "job %s went on after its transaction had completed it; %r is ignored"
+                message = "job %s continued after its transaction had completed it; %r is ignored"
                 log.warning(message, ids.public(claim.job_id), outcome, extra=job_fields(claim))
             return context.settled
         if context.completed_by_user is not None and isinstance(outcome, (Done, Partial)):

@@ -14,7 +14,7 @@ from dutiful.context import BreakerBlock, ItemName, Items, JobTransaction, Lock
 from dutiful.core import ids
 from dutiful.core.breaker.state import CallResult
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
-from dutiful.core.job import Claim, Token
+from dutiful.core.job import Claim, ClaimToken
 from dutiful.core.json import check_name, encode
 from dutiful.core.outcome import Released, Snoozed, TimeoutExceeded
 from dutiful.core.retry.error_info import MESSAGE_LIMIT
@@ -76,7 +76,7 @@ class AttemptContext:
     _breakers: AttemptBreakers | None = None
     _phase: Phase | None = None
     _results: dict[str, str | None] | None = None  # of phases that have ended, as JSON text
-    phase_errors: tuple[dict[str, Any], ...] = ()  # errors after which the pipeline went on
+    phase_errors: tuple[dict[str, Any], ...] = ()  # errors despite which the pipeline continued
     phase_attempt: int | None = None
     tracker: ProgressTracker | None = None  # made when the handler first reports progress
     settled: State | None = None  # by ctx.transaction(): nothing is left to settle
@@ -148,7 +148,7 @@ class AttemptContext:
             case StopReason.CANCEL:
                 raise JobCancelled("the job was cancelled")
             case _:
-                raise ClaimLost("the job is no longer ours")
+                raise ClaimLost("the claim of this job is lost")
 
     def lock(self, namespace: str, key: ItemName) -> Lock:
         name = lock_name(namespace, key)
@@ -290,8 +290,8 @@ class AttemptContext:
         return len(self._slot.kind.phases) if self._slot.kind is not None else 0
 
     @property
-    def _token(self) -> Token:
-        return Token(self._claim.job_id, self._claim.claim_id)
+    def _token(self) -> ClaimToken:
+        return ClaimToken(self._claim.job_id, self._claim.claim_id)
 
     async def _flush_progress(self) -> None:
         """Stores progress now, because later writes would wait for the row that the user's transaction locks."""
@@ -299,7 +299,7 @@ class AttemptContext:
             await self._deps.progress.flush(self.tracker)
 
     def _flush_progress_sync(self) -> None:
-        """The same from a thread; on the event loop itself it cannot be waited for."""
+        """The same from a thread; does nothing on the event loop's own thread, where it cannot wait."""
         if self.tracker is None or self._slot.task is None:
             return
         loop = self._slot.task.get_loop()

@@ -160,5 +160,5 @@ def breaker_result_of_error(error: BaseException | None, slot: Slot, retry: Retr
 
 
 def snooze_for_breaker(error: BreakerOpen) -> Snoozed:
-    """Without a delay, because the job waits at the breaker's gate until that opens."""
+    """A snooze without a delay, because the job waits at the breaker's gate until that opens."""
     return Snoozed(timedelta(0), {**make_error("BreakerOpen", str(error), ErrorClass.TRANSIENT), "breaker": error.name})

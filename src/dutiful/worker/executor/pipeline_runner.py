@@ -10,9 +10,8 @@ import msgspec
 
 from dutiful.core.errors import ItemsFailed, LockLost, UsageError
 from dutiful.core.items import item_errors
-from dutiful.core.job import Claim, PhaseRecord
+from dutiful.core.job import Claim, PhaseRecord, PhaseState
 from dutiful.core.outcome import Done, Failed, Outcome, Partial, PhaseTry, TimedOut
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.settle import delay_after
 from dutiful.kind import Phase
 from dutiful.pipeline import Pipeline
@@ -24,7 +23,7 @@ from dutiful.worker.executor.progress import ProgressWriter
 from dutiful.worker.slots import Slot, StopReason
 
 Call = Callable[[Phase, dict[str, Any], AttemptContext, Slot], Awaitable[Any]]
-GIVEN_UP = "given_up"  # in the error of a failed phase that the pipeline went on without; the stores read it
+GIVEN_UP = "given_up"  # in the error of a failed phase without which the pipeline continued; the stores read it
 STORE_TIMEOUT = 1.0  # seconds that a stop waits until the end of a phase is stored
 
 
@@ -105,7 +104,7 @@ class PipelineRun:
         return None
 
     def _failed(self, phase: Phase, attempt: int | None, error: BaseException) -> Outcome | None:
-        """The outcome of the job; None if it goes on without this phase."""
+        """The outcome of the job; None if it continues without this phase."""
         retry = phase.retry or self._pipeline.policy.retry
         outcome = outcome_of_error(error, self._slot, retry, self._deps.message_limit)
         own_deadline = self._slot.phase_deadline_applies
@@ -196,7 +195,7 @@ def _wanted(phase: Phase, context: AttemptContext) -> bool:
 
 
 def _is_over(phase: Phase, record: PhaseRecord) -> bool:
-    """Whether the phase completed or was skipped, or the pipeline went on without it."""
+    """Whether the phase completed or was skipped, or the pipeline continued without it."""
     if record.state is PhaseState.FAILED:
         return phase.optional and record.error is not None and GIVEN_UP in record.error
     return record.state.over

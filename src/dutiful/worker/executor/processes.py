@@ -42,7 +42,7 @@ class ProcessDied(Exception):
     """The process that ran the handler ended without an answer."""
 
 
-class Request(msgspec.Struct):
+class HandlerCall(msgspec.Struct):
     module: str
     name: str
     payload: str
@@ -54,7 +54,7 @@ class Request(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What the handler did, as data: no pickle crosses the pipe."""
+    """The result of a handler as plain data, because no pickle is sent over the pipe."""
 
     status: str
     result: str | None = None
@@ -110,8 +110,8 @@ class ProcessPool:
     def _request(self, kind: Kind[Any, Any], claim: Claim, waits: bool) -> bytes:
         fields = {**job_fields(claim), "worker": WORKER.get()}
         trace = None if self._carrier is None else self._carrier()
-        request = Request(kind.__module__, kind.__qualname__, claim.payload, *self._limits, fields, trace, waits)
-        return msgspec.json.encode(request)
+        call = HandlerCall(kind.__module__, kind.__qualname__, claim.payload, *self._limits, fields, trace, waits)
+        return msgspec.json.encode(call)
 
     def _take_idle(self) -> "_Child | None":
         """Takes an idle child; those that died meanwhile are dropped."""
@@ -236,36 +236,36 @@ def _serve(pipe: Connection, shape: logs.LogConfig | None) -> None:
     die_with_parent()  # a child that computes does not notice a closed pipe
     while True:
         try:
-            answer = _answer(msgspec.json.decode(pipe.recv_bytes(), type=Request), pipe)
+            answer = _answer(msgspec.json.decode(pipe.recv_bytes(), type=HandlerCall), pipe)
             if answer is not None:
                 pipe.send_bytes(msgspec.json.encode(answer))
         except (EOFError, OSError):
             return
 
 
-def _answer(request: Request, pipe: Connection) -> Answer | None:
+def _answer(call: HandlerCall, pipe: Connection) -> Answer | None:
     """Runs the handler; None if the job is not to begin."""
-    kind = _import(request.module, request.name)
+    kind = _import(call.module, call.name)
     try:
         if not isinstance(kind, Kind):
-            raise Fail(f"{request.module}.{request.name} is not a kind at module level, so a process cannot find it")
+            raise Fail(f"{call.module}.{call.name} is not a kind at module level, so a process cannot find it")
         # Only now, because imports of a new process must not count against the timeout.
         pipe.send_bytes(READY)
-        if request.waits and pipe.recv_bytes() != GO:
+        if call.waits and pipe.recv_bytes() != GO:
             return None
-        return Answer("done", _run(kind, request))
+        return Answer("done", _run(kind, call))
     except BaseException as error:
         retry = kind.policy.retry if isinstance(kind, Kind) else Retry()
-        return _answer_of(requested_outcome(error, retry, request.message_limit))
+        return _answer_of(requested_outcome(error, retry, call.message_limit))
 
 
-def _run(kind: Kind[Any, Any], request: Request) -> str | None:
-    PROCESS_JOB.set(request.job_fields)
+def _run(kind: Kind[Any, Any], call: HandlerCall) -> str | None:
+    PROCESS_JOB.set(call.job_fields)
     JobProcess.kind = kind
-    arguments = msgspec.structs.asdict(kind.signature.decode(request.payload))
-    with _traced(request.trace):
+    arguments = msgspec.structs.asdict(kind.signature.decode(call.payload))
+    with _traced(call.trace):
         value = kind.function(**arguments)
-    return encode_result(value, request.result_limit)
+    return encode_result(value, call.result_limit)
 
 
 def _traced(carrier: dict[str, str] | None) -> contextlib.AbstractContextManager[None]:

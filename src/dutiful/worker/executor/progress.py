@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +17,9 @@ from dutiful.core import ids
 from dutiful.core.errors import ClaimLost, DataRefused, DutifulError, UsageError
 from dutiful.core.items import ItemCounts, ItemName
 from dutiful.core.job import Claim, PhaseRecord
-from dutiful.core.pipeline import check_percent, overall
 from dutiful.core.retry.error_info import storable
 from dutiful.observe.logs import job_fields
-from dutiful.store.progress import PhaseMark, ProgressStore, Report
+from dutiful.store.progress import PhaseMark, ProgressReport, ProgressStore
 
 log = logging.getLogger("dutiful.worker")
 MESSAGE_LIMIT = 2_000
@@ -97,13 +97,13 @@ class ProgressTracker:
             change(*args)
         self._touch()
 
-    def report(self) -> Report:
+    def report(self) -> ProgressReport:
         with self._lock:
             percent, message = self._percent, self._message
             shown = self.item_counts[-1] if self.item_counts else None
             if self._counted and shown is not None and shown.total:
                 percent = 100 * shown.ended / shown.total
-            return Report(
+            return ProgressReport(
                 job_id=self.job_id,
                 claim_id=self.claim_id,
                 phase=self._phase,
@@ -132,7 +132,7 @@ class _Entry:
             self.stored.set_result(None) if error is None else self.stored.set_exception(error)
 
     def lose(self, why: str = "") -> None:
-        self.settle(ClaimLost(f"job {ids.public(self.tracker.job_id)} is no longer ours{why}"))
+        self.settle(ClaimLost(f"the claim of job {ids.public(self.tracker.job_id)} is lost{why}"))
 
 
 class ProgressWriter:
@@ -294,3 +294,14 @@ class ProgressWriter:
                 entry.lose()
             else:
                 entry.settle()
+
+
+def check_percent(percent: float) -> float:
+    if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+        raise UsageError(f"progress of {percent!r} %: it must be a number from 0 to 100")
+    return percent
+
+
+def overall(position: int, percent: float, phases: int) -> int:
+    """The percentage of a pipeline whose phase at `position` (the first is 0) is at `percent`; halves round up."""
+    return math.floor((position * 100 + percent) / phases + 0.5)

@@ -7,7 +7,7 @@ from typing import Self
 from dutiful.concurrency.loop_call import LoopCall, on_event_loop
 from dutiful.core.errors import PayloadInvalid, UsageError
 from dutiful.core.items import plain
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.core.json import check_name, clean
 from dutiful.store.locks import LockName
 from dutiful.worker.locks.manager import LockManager
@@ -37,7 +37,7 @@ def lock_name(namespace: str, key: int | str) -> LockName:
 class AttemptLocks:
     """The locks of one attempt; releases at its end those that interrupted threads could not."""
 
-    def __init__(self, locks: LockManager, token: Token) -> None:
+    def __init__(self, locks: LockManager, token: ClaimToken) -> None:
         self.locks = locks
         self.token = token
         self._by_threads: dict[Hold, asyncio.Task[None]] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dutiful.concurrency.daemon_pool import raise_in_thread
 from dutiful.core.errors import LockLost, StoreUnavailable
-from dutiful.core.job import Token
+from dutiful.core.job import ClaimToken
 from dutiful.store.locks import LockName, LockStore
 from dutiful.worker.locks.connections import LockConnection, LockConnections
 
@@ -32,7 +32,7 @@ class Hold:
     """One lock from its request to its release; `outer` is the one around its block."""
 
     name: LockName
-    token: Token
+    token: ClaimToken
     outer: "Hold | None"
     holder: "TaskHolder | ThreadHolder"
     nested: "NestedLocks | None" = None

@@ -1,1 +1,1 @@
-"""Connections to Postgres and how values travel to it."""
+"""Connections to Postgres, and the conversion of values."""

@@ -1,8 +1,8 @@
-"""The columns that travel between Python and the functions of schema/, each list written once.
+"""The columns passed between Python and the functions of schema/, each list written once.
 
-Files of SQL name a list in braces: a function's parameters, its `unnest`, the `$1, $2, …` of the statement that calls
-it. Values are taken from objects by the columns' names, in the same order. Statements name the columns that they read,
-because a later release may add more to a view or table while this one still runs.
+SQL files name a list in braces: a function's parameters, its `unnest`, the `$1, $2, …` of the statement that calls it.
+Values are taken from objects by the columns' names, in the same order. Statements name the columns that they read,
+because a later release may add columns to a view or table while this one still runs.
 """
 
 import re
@@ -31,8 +31,8 @@ class Column(msgspec.Struct, frozen=True):
     shared: bool = False
     """Sent once if all rows of a batch have the same value; such a column is never null."""
     json: str = ""
-    """How it is read from an object `v` of insert_jobs, unless by its type. One with a default gives it here, too,
-    because callers in SQL and of older releases do not send it."""
+    """How to read it from an object `v` of insert_jobs, if not by its type. Includes the column's default, because
+    callers in SQL and of older releases do not send the column."""
 
     @property
     def sent(self) -> str:
@@ -44,7 +44,7 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> str:
-        """The value of one row of the unnested parameters, `a`."""
+        """The value in a row `a` of the unnested parameters."""
         if self.shared:
             return f"coalesce(a.{self.name}, p_{self.name}[1])"
         return f"a.{self.name}" if self.sent == self.type else f"a.{self.name}::{self.type}"
@@ -58,7 +58,7 @@ class Column(msgspec.Struct, frozen=True):
 
 Columns = Sequence[Column]
 
-# Fields of NewJob that are stored in table job as they are. When a job runs is computed, from run_at or delay.
+# Fields of NewJob that are stored in table job as they are. When a job is due is computed from run_at or delay.
 JOB: Columns = (
     Column("id", "uuid"),
     Column("kind", "text", shared=True),
@@ -84,7 +84,7 @@ LEASE: Columns = (
     Column("seq", "bigint"),
 )
 CLAIMED_JOB: Columns = tuple(c for c in JOB if c.name in Claim.__struct_fields__)
-# What the rescuer and the operator see of a claim.
+# The fields of HeldClaim, for the rescuer and the operator.
 HELD: Columns = (
     *LEASE[:4],
     Column("kind", "text"),
@@ -108,10 +108,17 @@ CHANGE: Columns = (
     Column("phase_to", "text"),
 )
 
+# What is copied when a job moves from one place to the next. SQL writes `{carried_new of m}` for the values of a job
+# that is inserted: columns of its row `m`, and no attempts yet.
+CARRIED = ("priority", "attempt", "crashes", "queue", "kind", "tenant")
+_NEW = {"attempt": "0", "crashes": "0"}
+_CARRIED_NEW = re.compile(r"\{carried_new of ([a-z]+)\}")
+ROUTE: dict[str, Column] = {c.name: c for c in JOB if c.name in CARRIED}
+
 # Plain lists of names. SQL writes `{post}` for the names, and `{post of p}` for them as columns of `p`.
 LISTS: dict[str, Sequence[str]] = {
-    # What a job takes along from one place to the next.
-    "carried": ("priority", "attempt", "crashes", "queue", "kind", "tenant"),
+    "carried": CARRIED,
+    "route": tuple(ROUTE),
     "record": JobRecord.__struct_fields__,
     "stats": AttemptStats.__struct_fields__,
     "alert": Alert.__struct_fields__,
@@ -155,6 +162,8 @@ FRAGMENTS = {
     "job_values_of_json": ", ".join(c.read for c in JOB),
     "job_parameters": _parameters((*JOB, *TIMES)),
     "jobs_given": _unnested(JOB),
+    "routes_given": _unnested((JOB[0], *ROUTE.values())),
+    "carried_values": ", ".join(_NEW.get(name) or ROUTE[name].value for name in CARRIED),
     "jobs_given_with_times": _unnested((*JOB, *TIMES)),
     "job_numbers_from_3": _numbers((*JOB, *TIMES), after=2),
     "claim_columns": f"{_names((*LEASE, *CLAIMED_JOB))}, waited",
@@ -170,6 +179,7 @@ FRAGMENTS = {
 
 def spell_lists(sql: str) -> str:
     """`sql` with the names of LISTS in place of each `{list}` and `{list of alias}`."""
+    sql = _CARRIED_NEW.sub(lambda m: ", ".join(_NEW.get(name, f"{m[1]}.{name}") for name in CARRIED), sql)
     return _LIST.sub(lambda m: ", ".join(f"{m[2]}.{name}" if m[2] else name for name in LISTS[m[1]]), sql)
 
 
@@ -194,7 +204,7 @@ def change_arrays(changes: Sequence[Change]) -> list[tuple[Any, ...]]:
 
 
 def _by_field(rows: Sequence[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
-    # By astuple, which takes a third of the time of looking each field up.
+    # astuple takes a third of the time of reading each field by name.
     columns = zip(*map(msgspec.structs.astuple, rows), strict=True)
     return dict(zip(rows[0].__struct_fields__, columns, strict=True))
 

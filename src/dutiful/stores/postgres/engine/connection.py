@@ -13,7 +13,7 @@ import asyncpg
 from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable, UsageError
 from dutiful.stores.postgres.engine.pool import Pool
 
-# All that a driver's call may raise; an internal error is what a connection that ends just then looks like.
+# All that a driver's call may raise; a connection that ends during the call may show as an internal error.
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -21,7 +21,7 @@ DRIVER_ERRORS = (
     OSError,
     TimeoutError,
 )
-# After these the same call may succeed: the server went away, is overloaded, or two transactions met.
+# After these errors a retry may succeed: the server restarted or is overloaded, or transactions conflicted.
 _PASSING = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -60,7 +60,7 @@ _PORT = re.compile(r":([^:\]]+)\Z")
 
 
 def translate(error: BaseException, url: str) -> DutifulError:
-    """The driver's error as one of ours; the message says what to do next."""
+    """Converts the driver's error; the message says what to do next."""
     what = f"{type(error).__name__}: {error}".strip().rstrip(":")
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMismatch(f"the database {url} is not migrated ({what})")
@@ -76,7 +76,7 @@ def translate(error: BaseException, url: str) -> DutifulError:
             f"the database does not let this role do that ({what}); see which group it is in, and on whose behalf it "
             "acts: `dutiful tenants status`"
         )
-    # What asyncpg itself cannot encode is an InterfaceError too, but a ValueError besides.
+    # An argument that asyncpg cannot encode also raises InterfaceError, which is then a ValueError, too.
     if isinstance(error, _CONTENDED):
         return StoreUnavailable(
             f"the database {url} made this wait too long for another transaction ({what}); try again"
@@ -92,7 +92,7 @@ def without_secrets(dsn: str) -> str:
     """The address for messages and logs: no password, no options."""
     parts = urlsplit(dsn)
     whose, _, hosts = parts.netloc.rpartition("@")
-    for host in hosts.split(","):  # there may be several, with a standby to take over
+    for host in hosts.split(","):  # there may be several hosts, for failover
         port = _PORT.search(host)
         if port is not None and not (port[1].isdecimal() and int(port[1]) < 2**16):
             raise UsageError(f"database_url has the port {port[1]!r}, which is not a number from 1 to 65535")
@@ -101,7 +101,7 @@ def without_secrets(dsn: str) -> str:
 
 
 async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10, command_timeout: float | None = None) -> Any:
-    """A connection; none of our statements leaves anything behind in its session."""
+    """Opens a connection; no statement of this library leaves state in its session."""
     return await asyncpg.connect(
         dsn,
         timeout=timeout,
@@ -112,12 +112,12 @@ async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10, comman
 
 
 async def behind_pooler(connection: Any) -> bool:
-    """Whether a pooler sits in between: it hands out process ids of its own."""
+    """Whether the connection goes through a pooler, which reports its own process ids."""
     return bool(await connection.fetchval("select pg_backend_pid()") != connection.get_server_pid())
 
 
 class Connections:
-    """A pool that opens lazily, shrinks when idle, and never crosses a fork."""
+    """A pool that opens lazily, shrinks when idle, and is not used after a fork."""
 
     def __init__(self, dsn: str, *, size: int = 8, idle: float = 20.0) -> None:
         self.dsn = dsn
@@ -138,7 +138,7 @@ class Connections:
             finally:
                 await probe.close(timeout=5)
             self._pool = Pool(self._connect, size=self._size, idle=self._idle)
-            # For handlers' own transactions, of which eight that take long must not bring the engine to a halt.
+            # Separate, so that long transactions of handlers do not take all connections of the worker itself.
             self._lent = Pool(self._connect, size=self._size, idle=self._idle, keep=0)
         except DRIVER_ERRORS as error:
             raise translate(error, self.url) from error
@@ -154,10 +154,10 @@ class Connections:
                 await pool.close(patience=5)
 
     async def fetch(self, statement: str, *args: Any, repeat: bool = True) -> list[Any]:
-        """Run one statement in a transaction of its own; repeated once if the connection turns out to be broken.
+        """Runs one statement in its own transaction; retries once if the connection turns out to be broken.
 
-        The repeat is safe because every statement of a store is. But it may be answered otherwise: that a job is
-        cancelled already, say. Without `repeat` the caller gets an error that says that the outcome is unknown.
+        The retry is safe because every statement of a store can be repeated. But its result may differ: for example, a
+        job is already cancelled. Without `repeat`, the caller gets an error instead: the outcome is unknown.
         """
         for last in (False, True):
             asked = False
@@ -185,7 +185,7 @@ class Connections:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A connection with a transaction open on it; driver errors of its own begin and commit are translated."""
+        """A connection with an open transaction; driver errors of its begin and commit are translated."""
         try:
             async with self._ready().acquire() as connection, connection.transaction():
                 if self.first is not None:
@@ -198,7 +198,7 @@ class Connections:
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Any]:
-        """The same for a handler: what its block raises, a missing file or a timeout, is its own and stays as it is."""
+        """The same for a handler: errors of its block, such as a missing file or a timeout, are not translated."""
         async with AsyncExitStack() as stack:
             try:
                 connection = await stack.enter_async_context(self._lender().acquire())
@@ -218,11 +218,11 @@ class Connections:
                 raise translate(error, self.url) from error
 
     def beginning_with(self, first: str) -> "Connections":
-        """The same connections, whose transactions begin with another statement."""
+        """The same connections, but transactions begin with another statement."""
         return _Sharing(self, first)
 
     def check_open(self) -> None:
-        """StoreUnavailable unless this process has opened it."""
+        """Raises StoreUnavailable unless this process has opened it."""
         self._ready()
 
     def _lender(self) -> Pool:
@@ -232,14 +232,14 @@ class Connections:
 
     def _ready(self) -> Pool:
         if self._pool is None:
-            raise StoreUnavailable("the store is not open; use `async with app:` or await app.open() first")
+            raise StoreUnavailable("the store is not open; use it inside `async with app:`")
         if self._pid != os.getpid():
             raise StoreUnavailable("this process was forked after the store was opened; open it anew in the child")
         return self._pool
 
 
 class _Sharing(Connections):
-    """Another's pools, which close with it."""
+    """Shares the pools of another object, which closes them."""
 
     def __init__(self, whole: Connections, first: str) -> None:
         self.dsn = whole.dsn
@@ -264,12 +264,12 @@ class _Sharing(Connections):
 async def fetch_after(
     connection: Any, first: str, statement: str, args: Sequence[Any], timeout: float | None = None
 ) -> list[Any]:
-    """In a transaction that begins with `first`, in one round trip."""
+    """Runs a statement in a transaction that begins with `first`, in one round trip."""
     await connection.execute(f"begin; {first}", timeout=timeout)
     try:
         rows = list(await connection.fetch(statement, *args, timeout=timeout))
     except (asyncio.CancelledError, TimeoutError):
-        connection.terminate()  # its answer may still be on the way
+        connection.terminate()  # its reply may still be on the way
         raise
     except BaseException:
         with suppress(*DRIVER_ERRORS):  # then it has ended, and the transaction with it

@@ -1,4 +1,4 @@
-"""A small pool: the driver's own costs a task for every release, which shows in the latency of a short statement."""
+"""A small connection pool; the driver's own starts a task for every release, which slows down short statements."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Pool:
-    """Up to `size` connections, the one used last first; those idle for long are closed, all but `keep`."""
+    """Up to `size` connections; lends the one used last, and closes idle ones after a while, all but `keep`."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], *, size: int, idle: float, keep: int = 1) -> None:
         self._connect = connect
@@ -32,7 +32,7 @@ class Pool:
         try:
             yield connection
         except BaseException as error:
-            # After a cancelled or timed-out statement its answer may still be on the way.
+            # After a cancelled or timed-out statement its reply may still be on the way.
             if isinstance(error, (asyncio.CancelledError, TimeoutError)):
                 connection.terminate()
             raise
@@ -58,20 +58,20 @@ class Pool:
             connection = await self._connect()
         except BaseException:
             self._opening -= 1
-            self._wake(None)  # there is room again
+            self._wake(None)  # another connection may be opened
             raise
         self._opening -= 1
         self._busy.add(connection)
         return connection
 
     async def _wait(self) -> Any:
-        """A connection handed over, or None: then there is room to open one."""
+        """Waits for a released connection; None if the caller may open a new one."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
             return await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():  # both in one turn of the loop: it is for the next one, then
+            if future.done() and not future.cancelled():  # both at once: the next waiter gets it
                 if future.result() is None:
                     self._wake(None)
                 else:
@@ -110,7 +110,7 @@ class Pool:
         self._shrink_later()
 
     async def close(self, patience: float) -> None:
-        """Wait for what is under way, then close everything."""
+        """Waits for connections in use, then closes all."""
         self._closed = True
         if self._shrinking is not None:
             self._shrinking.cancel()
@@ -122,7 +122,7 @@ class Pool:
         while self._busy and time.monotonic() < until:  # noqa: ASYNC110 (once in a life, and bounded)
             await asyncio.sleep(0.01)
         for connection in [*self._busy, *(connection for connection, _ in self._idle)]:
-            with contextlib.suppress(Exception):  # it is on its way out in any case
+            with contextlib.suppress(Exception):  # it is not used again in any case
                 await asyncio.wait_for(connection.close(), 1)
         self._idle.clear()
 

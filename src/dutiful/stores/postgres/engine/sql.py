@@ -10,7 +10,7 @@ _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 
 
 def statements(schema: str) -> Statements:
-    """Without their comments: some drivers would find parameters in them."""
+    """Statements without their comments, in which some drivers would find parameters."""
     loaded = load("dutiful.stores.postgres")
     return Statements(
         {name: expand(_COMMENT.sub("", text)).replace("{schema}", schema) for name, text in loaded.items()}
@@ -30,7 +30,7 @@ _KEYWORDS = """
     tablesample then to trailing true union unique user using variadic verbose when where window with
 """
 _RESERVED = frozenset(_KEYWORDS.split())
-_LONGEST_GUARDED = 63 - len("_application")
+_LONGEST_WITH_TENANTS = 63 - len("_application")
 
 
 def check_schema(name: str) -> None:
@@ -40,14 +40,14 @@ def check_schema(name: str) -> None:
         raise UsageError(f"schema {name!r} is a name that Postgres keeps for itself: choose another, such as dutiful")
 
 
-def check_guarded_schema(name: str) -> None:
+def check_tenants_schema(name: str) -> None:
     """Whether tenants can be kept apart in it."""
     if name == "public":
         raise UsageError(
             "tenants need a schema of Dutiful's own, and public is shared by all: choose another by the setting schema"
         )
-    if len(name) > _LONGEST_GUARDED:
+    if len(name) > _LONGEST_WITH_TENANTS:
         raise UsageError(
             f"schema {name!r} is too long for its groups, as {name}_application: tenants need a name of at most "
-            f"{_LONGEST_GUARDED} characters"
+            f"{_LONGEST_WITH_TENANTS} characters"
         )

@@ -1,4 +1,4 @@
-"""What every subject of the store shares: the session, and how rows are decoded."""
+"""The base of the store's subjects: session, calls, and decoding of rows."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ _JSON: dict[str, Callable[[Any], Any]] = {
 
 
 class Session:
-    """Connections, statements, and the tenant that they act for."""
+    """Connections, statements, and the tenant on whose behalf they run."""
 
     def __init__(self, db: Connections, schema: str, *, direct_dsn: str, direct_given: bool) -> None:
         self.db = db
@@ -50,7 +50,7 @@ class Session:
         self.tenant: str | None = None  # None: the database does not keep tenants apart
 
     @property
-    def guarded(self) -> bool:
+    def isolates_tenants(self) -> bool:
         return self.db.first is not None
 
     def for_tenant(self, tenant: str) -> "Session":
@@ -63,7 +63,7 @@ class Session:
         return self.sql["act_for"].replace("{hex}", tenant.encode().hex())
 
     def on_users(self, name: str, args: Sequence[Any]) -> tuple[str, list[Any]]:
-        """A statement for the user's own connection: it sets the tenant for itself alone."""
+        """A statement for the user's own connection; it sets the tenant only for itself."""
         if self.tenant is None:
             return self.sql[name], [*args]
         return self.sql[f"{name}_for"], [*args, self.tenant]
@@ -88,17 +88,17 @@ class Subject:
 
 
 def text(value: Any) -> str:
-    """What is sent to a parameter of JSON."""
+    """Encodes the argument of a JSON parameter."""
     return msgspec.json.encode(value).decode()
 
 
 def arrays(rows: Sequence[msgspec.Struct], *fields: str) -> list[list[Any]]:
-    """One array for each of these fields, as `unnest` takes them."""
+    """One array per field, as `unnest` expects them."""
     return [list(map(attrgetter(field), rows)) for field in fields]
 
 
 def conditions(wanted: Iterable[tuple[str, Any]], *args: Any) -> tuple[str, list[Any]]:
-    """What replaces {where}: each condition (`?` in it) whose value is not None; and all arguments, `args` first."""
+    """The text for {where}: each condition (with `?`) whose value is not None; and all arguments, `args` first."""
     found, values = ["true"], list(args)
     for condition, value in wanted:
         if value is not None:
@@ -108,7 +108,7 @@ def conditions(wanted: Iterable[tuple[str, Any]], *args: Any) -> tuple[str, list
 
 
 def decoded(row: Any) -> dict[str, Any]:
-    """A row with its JSON columns read."""
+    """A row with its JSON columns decoded."""
     values = dict(row)
     for name, reading in _JSON.items():
         if isinstance(values.get(name), str):
@@ -127,7 +127,7 @@ def as_struct(kind: type[T], row: Any) -> T:
 
 @cache
 def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """By field, how a text is read: as an enum, or as JSON unless the field itself is a text."""
+    """How each field's text is decoded: as an enum, or as JSON unless the field itself is a text."""
     given = get_type_hints(kind).items()
     hints = {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in given}
     enums = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Enum)}
@@ -150,5 +150,5 @@ _snapshot = msgspec.json.Decoder(JobRecord)
 
 
 def snapshot(text: str) -> JobRecord:
-    """A row of the view `jobs` that was made JSON of in the time zone UTC."""
+    """A row of the view `jobs` from its JSON, written in the time zone UTC."""
     return read_as(_snapshot, text)

@@ -1,4 +1,4 @@
-"""One statement on the user's own connection, whatever its driver: it joins the transaction that is open there."""
+"""Runs one statement on the user's own connection, of any supported driver, inside its open transaction."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,19 +13,19 @@ ACCEPTED = (
 )
 
 
-# The driver's codes for a schema, a function and a table that are not there.
+# The codes for a missing schema, function and table.
 _NO_SUCH_JOB = "23503"
 _MISSING = ("3F000", "42883", "42P01")
 
 
 async def fetch(connection: Any, statement: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run `statement` ($1, $2, … in it) on an async connection or session."""
+    """Runs `statement` (with $1, $2, …) on an async connection or session."""
     with _translated():
         return await _fetch(connection, statement, args)
 
 
 def fetch_sync(connection: Any, statement: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run `statement` on a blocking connection, session or Django connection."""
+    """Runs `statement` on a blocking connection, session or Django connection."""
     with _translated():
         return _fetch_sync(connection, statement, args)
 
@@ -89,10 +89,10 @@ def _translated() -> Iterator[None]:
 
 
 def _driver(connection: Any) -> str | None:
-    """Recognised by the names of its classes, so that no driver has to be installed."""
+    """The driver, recognised by class names, so that none has to be installed."""
     names = {f"{c.__module__}.{c.__qualname__}" for c in type(connection).__mro__}
     tops = {name.split(".", 1)[0] for name in names}
-    # A pool and an engine hold no transaction that could be joined.
+    # A pool or an engine has no transaction to join.
     if "asyncpg" in tops and hasattr(connection, "fetch") and not hasattr(connection, "acquire"):
         return "asyncpg"
     if "psycopg.AsyncConnection" in names or "psycopg.connection_async.AsyncConnection" in names:
@@ -117,12 +117,12 @@ def _refuse_other_dialect(connection: Any) -> None:
 
 
 def _percent(statement: str, args: Sequence[Any]) -> tuple[str, list[Any]]:
-    """For psycopg and Django: each $n as %s."""
+    """Replaces each $n by %s, for psycopg and Django."""
     return _positions(statement, len(args), lambda n: "%s"), [_plain(a) for a in args]
 
 
 def _colon(statement: str, args: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """For SQLAlchemy: each $n as :an, a cast written in full since `::` would be read as a parameter."""
+    """Replaces each $n by :an, for SQLAlchemy; casts are spelt out, because it takes `::` for a parameter."""
     import sqlalchemy
 
     text = _positions(statement, len(args), lambda n: f":a{n}")

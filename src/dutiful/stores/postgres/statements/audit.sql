@@ -8,19 +8,19 @@ select seq, event_id, hash from {schema}.audit_seal order by seq desc limit 1;
 -- name: audit_anchor
 select seq, hash, at from {schema}.audit_anchor;
 
--- name: unsealed
+-- name: unsealed_events
 select {audit of e}
 from {schema}.audit_unsealed u join {schema}.audit_event e on e.id = u.event_id
 order by u.event_id limit $1;
 
--- name: sealed
+-- name: sealed_events
 select s.seq, s.event_id, s.hash, {audit of e}
 from (select seq, event_id, hash from {schema}.audit_seal where seq > $1 order by seq limit $2) s
 left join {schema}.audit_event e on e.id = s.event_id
 order by s.seq;
 
 -- name: audit_strays
--- Of one moment, so that what is being sealed or trimmed is never seen halfway.
+-- In one snapshot, so that a seal or trim under way is never seen half done.
 select e.id, false
 from {schema}.audit_event e
 where not exists (select 1 from {schema}.audit_seal s where s.event_id = e.id)
@@ -31,8 +31,8 @@ from {schema}.audit_unsealed u
 where not exists (select 1 from {schema}.audit_event e where e.id = u.event_id)
 limit $1;
 
--- name: audit_keep
+-- name: audit_retention
 select keep from {schema}.audit_policy;
 
--- name: keep_audit
+-- name: set_audit_retention
 update {schema}.audit_policy set keep = $1;

@@ -27,7 +27,10 @@ select job_id, claim_id, cancel from {schema}.check_claims($1, $2);
 select {schema}.release($1, $2);
 
 -- name: expired_claims
-select {held_columns} from {schema}.expired_claims($1, $2, $3);
+select {held_columns} from {schema}.expired_claims($1, $2);
+
+-- name: claims_of_worker
+select {held_columns} from {schema}.claims_of_worker($1);
 
 -- name: held_claims
 select {held_columns} from {schema}.held_claims(array[$1::uuid]);

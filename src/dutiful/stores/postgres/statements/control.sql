@@ -11,7 +11,7 @@ delete from {schema}.pause where scope = $1 and name = $2 returning name;
 select state, changed, requested from {schema}.cancel($1, $2, $3);
 
 -- name: pauses
--- Those of people; breakers have theirs.
+-- Pauses by people; breakers have their own.
 select scope, name, since, by, reason
 from {schema}.pause
 where scope in ('queue', 'kind', 'lane')

@@ -5,15 +5,15 @@ select job_id as id, status, died_at, kind, queue, tenant, correlation_id, uniqu
        reviewed_by, reviewed_at, acknowledged_by, acknowledged_at, notes, new_job_id, resolution
 from {schema}.dead_letter where {where} order by died_at desc, job_id desc limit $1;
 
--- name: dead_letter_count
+-- name: count_dead_letters
 select count(*) from {schema}.dead_letter where {where};
 
--- name: dead_letter_counts
+-- name: count_dead_letters_by
 select status, kind, coalesce(error_class, ''), count(*), min(died_at)
 from {schema}.dead_letter where {where}
 group by status, kind, error_class;
 
--- name: dead_letter_groups
+-- name: group_dead_letters
 select g.fingerprint, g.kind, d.error_class, d.error_type, d.message, g.count, g.first_at, g.last_at, g.newest_id
 from (
     select fingerprint, kind, count(*) as count, min(died_at) as first_at, max(died_at) as last_at,
@@ -31,7 +31,7 @@ order by g.count desc, g.last_at desc;
 -- name: review
 select id, status, applied, new_job_id from {schema}.review($1, $2, $3, $4, $5) order by ord;
 
--- name: start_bulk
+-- name: insert_bulk_run
 with begun as (
     insert into {schema}.bulk_run
         (id, created_at, ended_at, cursor_died_at, cursor_id, total, done, skipped, act, state, by, role, origin,
@@ -47,7 +47,7 @@ select id, act, filter, by, role, origin, reason, created_at, total, done, skipp
        ended_at
 from {schema}.bulk_run where {where} order by created_at {direction}, id {direction} limit $1;
 
--- name: stop_bulk
+-- name: stop_bulk_run
 update {schema}.bulk_run set state = 'stopped', ended_at = coalesce($2, clock_timestamp())
 where id = $1 and state = 'running'
 returning id;

@@ -1,15 +1,15 @@
 -- name: insert_plain
-select * from {schema}.insert_plain($1, $2, {job_numbers_from_3});
+select insert_plain from {schema}.insert_plain($1, $2, {job_numbers_from_3});
 
 -- name: insert_jobs
 select job_id, insertion from {schema}.insert_jobs($1, $2, false, true) order by ord;
 
 -- name: insert_within
--- Every driver can pass one text; the cast is spelled out because `::` means something to some of them.
+-- Every driver can pass one text; the cast is spelled out because some of them misread `::`.
 select job_id, insertion from {schema}.insert_jobs(cast($1 as jsonb), null, {notify}, true) order by ord;
 
 -- name: put_rules
--- $2: the kinds that have none any more.
+-- $2: the kinds that no longer have rules.
 with gone as (
     delete from {schema}.payload_rule where kind = any ($2::text[])
 )
@@ -23,7 +23,7 @@ where ({rule of r}) is distinct from ({rule of excluded});
 select job_id, insertion from {schema}.insert_for($1, $2, false, true, $3) order by ord;
 
 -- name: insert_within_for
--- Parameters in their order: some drivers know no numbers.
+-- Parameters in order of their numbers, because some drivers have no numbered parameters.
 select job_id, insertion
 from {schema}.insert_for(cast($1 as jsonb), null, {notify}, true, cast($2 as text))
 order by ord;

@@ -6,7 +6,7 @@ delete from {schema}.lock where namespace = $3 and key = $4 and job_id = $1 and 
 
 -- name: lock_settings
 -- For a session that holds locks: a lost client is noticed within seconds, even while it waits for a lock, and no other
--- setting limits how long it waits or rests.
+-- setting limits how long it waits or is idle.
 select set_config(s.name, s.value, false)
 from (values ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
              ('client_connection_check_interval', '2s'), ('statement_timeout', '0'),

@@ -1,5 +1,6 @@
 -- name: report_progress
-select * from {schema}.report_progress($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+select report_progress
+from {schema}.report_progress($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
 -- name: phases
 select name, position, state, attempt, started_at, ended_at, result, error

@@ -26,7 +26,7 @@ select name from {schema}.pause where scope = 'queue';
 select state, jobs from {schema}.count_finished($1, $2, $3);
 
 -- name: other_counts
--- Apart, so that those of a tenant are found by its index.
+-- Separate statements, so that those of a tenant use its index.
 select case when $2::text is null
             then (select count(*)
                   from (select 1 from {schema}.dead_letter where kind <> '' and status = 'pending_review' limit $3) d)

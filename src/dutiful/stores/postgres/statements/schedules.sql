@@ -1,5 +1,5 @@
 -- name: put_schedule
--- A known schedule keeps its next time, unless it is due at other times now.
+-- A known schedule keeps its next time, unless its expression has changed.
 insert into {schema}.schedule as s (name, kind, expression, timezone, catch_up, job, next_at)
 values ($1, $2, $3, $4, $5, $6, $7)
 on conflict (name) do update

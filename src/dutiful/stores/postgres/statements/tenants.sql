@@ -44,7 +44,7 @@ select {schema}.check_alone('{ours}');
 select {schema}.tenants_on();
 
 -- name: record_tenants_on
--- In the script, because no operator runs it.
+-- The script records the act itself, because no operator runs it.
 select set_config('dutiful.tenant', '*', true),
        {schema}.append_audit(json_build_array(json_build_object(
            'id', i.id, 'act', i.id, 'at', clock_timestamp(), 'principal', session_user, 'origin', 'sql',
@@ -55,7 +55,7 @@ from {schema}.new_id() i (id);
 select {schema}.tenants_off();
 
 -- name: unbind_tenant
--- Of which tenants; $2 null: of all.
+-- Returns the tenants; $2 null: all of them.
 delete from {schema}.tenant_role t
 where t.role = (select r.oid from pg_roles r where r.rolname = $1) and ($2::text is null or t.tenant = $2)
 returning t.tenant;
@@ -65,7 +65,7 @@ select {schema}.tenants_enabled() as enabled, current_user::text as role,
        (select array_agg(r.name order by r.name)
         from {schema}.tenant_rules() r
         join pg_class c on c.relname = r.name and c.relnamespace = '{schema}'::regnamespace
-        where c.relrowsecurity) as guarded;
+        where c.relrowsecurity) as isolated;
 
 -- name: tenant_members
 -- The members of each group, direct and indirect, and the tenants that a member is bound to.
@@ -86,7 +86,7 @@ where p.pronamespace = '{schema}'::regnamespace and p.prosecdef
 order by 1;
 
 -- name: tenant_gaps
--- Where the guard is missing, while tenants are on.
+-- Where the isolation has gaps, while tenants are on.
 select 'superuser' as gap, r.rolname::text as what
 from pg_roles r where r.rolname = current_user and (r.rolsuper or r.rolbypassrls)
 union all

@@ -3,7 +3,7 @@ insert into {schema}.api_token (hash, {token})
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 on conflict (id) do nothing;
 
--- name: token_of
+-- name: find_token
 select {token} from {schema}.api_token where hash = $1;
 
 -- name: tokens

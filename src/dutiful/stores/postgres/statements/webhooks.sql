@@ -1,5 +1,5 @@
 -- name: put_webhooks
--- One that is disabled stays so, unless it leads elsewhere now.
+-- A disabled webhook stays disabled, unless its URL has changed.
 insert into {schema}.webhook as w (name, url, kinds, states, alerts, enabled)
 select g.name, g.url, g.kinds, g.states, g.alerts, g.enabled
 from jsonb_populate_recordset(null::{schema}.webhook, $1) g
@@ -20,7 +20,7 @@ update {schema}.webhook set enabled = true, disabled_at = null, reason = null
 where name = $1 and not enabled
 returning name;
 
--- name: post_again
+-- name: redeliver_post
 update {schema}.webhook_post p
 set state = 'pending', attempts = 0, next_at = n.now, ended_at = null, updated_at = n.now,
     url = coalesce((select w.url from {schema}.webhook w where w.name = p.webhook), p.url)

@@ -1,4 +1,4 @@
-"""The SQLite file: driver, threads, codec, columns, schema; and what all subjects use of them."""
+"""Access to the SQLite file: driver, threads, codec, columns, schema."""
 
 from dutiful.stores.sqlite.engine.driver import Connection, Row
 from dutiful.stores.sqlite.engine.engine import Engine, Subject, browses, reads, writes

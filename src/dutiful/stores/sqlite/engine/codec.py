@@ -20,7 +20,7 @@ _skimmer = msgspec.json.Decoder(msgspec.Raw)
 
 
 def uuid(raw: bytes) -> UUID:
-    """The id of 16 bytes; without the checks of the constructor, which cost more than reading the row."""
+    """The UUID of 16 bytes, without the constructor's checks, which cost more than reading the row."""
     made = _new(UUID)
     _set(made, "int", int.from_bytes(raw, "big"))
     _set(made, "is_safe", _UNKNOWN)
@@ -36,7 +36,7 @@ def maybe_bytes(value: UUID | None) -> bytes | None:
 
 
 def clock(now: datetime | None) -> int:
-    """The store's time, or `now` of a test. Verbs read it on the writer's thread, so times rise with the commits."""
+    """The store's time, or `now` of a test. Verbs read it on the writer's thread, so times are in commit order."""
     return time.time_ns() // 1000 if now is None else micros(now)
 
 
@@ -55,7 +55,7 @@ def span(length: timedelta) -> int:
 def moment(micros: int) -> datetime:
     try:
         return EPOCH + timedelta(microseconds=micros)
-    except OverflowError:  # written by another program, whose time is longer than Python's
+    except OverflowError:  # written by another program, beyond the range of datetime
         return datetime.max.replace(tzinfo=UTC) if micros > 0 else datetime.min.replace(tzinfo=UTC)
 
 
@@ -68,7 +68,7 @@ def to_json(value: Any) -> str:
 
 
 def checked(text: str) -> str:
-    """`text` if it is JSON: SQLite would store anything, and then the job could not be read again."""
+    """Returns `text` if it is JSON; SQLite would store any text, and the job could not be read again."""
     try:
         _skimmer.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:

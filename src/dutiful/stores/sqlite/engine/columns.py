@@ -1,4 +1,4 @@
-"""The columns of every table that is read into records, listed once: select lists, encoders and decoders follow."""
+"""The columns of every table, listed once; select lists, encoders and decoders are made from them."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,11 +8,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from dutiful.core.breaker.state import Breaker, BreakerState
-from dutiful.core.job import AttemptRecord, Claim, HeldClaim, JobRecord, NewJob, PhaseRecord
+from dutiful.core.job import AttemptRecord, Claim, HeldClaim, JobRecord, NewJob, PhaseRecord, PhaseState
 from dutiful.core.json import read, read_as, read_object
 from dutiful.core.metrics.alert import Alert, AlertState
 from dutiful.core.metrics.sketch import Sketch
-from dutiful.core.pipeline import PhaseState
 from dutiful.core.principal import Origin, Role
 from dutiful.core.review.audit import AuditEvent, AuditOutcome, enum_or_text
 from dutiful.core.review.state import ReviewAct, ReviewState
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 
 class Codec(NamedTuple):
-    """How a column's value is written and read; NULL is None with all of them."""
+    """How a column's value is written and read; NULL is always None."""
 
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
@@ -41,21 +40,21 @@ TIME = Codec(micros, moment)
 BOOL = Codec(int, bool)
 JSON = Codec(to_json, read)
 OBJECT = Codec(to_json, read_object)
-TEXT = Codec(checked, read)  # JSON, which the record has as text before it is stored
+TEXT = Codec(checked, read)  # JSON that the record has as text before it is stored
 TEXT_OBJECT = Codec(checked, read_object)
 RAW = Codec(decode=lambda text: msgspec.Raw(text.encode()))  # JSON that becomes part of other JSON
 SKETCH = Codec(to_json, msgspec.json.Decoder(Sketch).decode)
 
 
 def one_of(decode: Callable[[str], Any]) -> Codec:
-    """A member of an enumeration."""
+    """The codec of an enumeration."""
     return Codec(attrgetter("value"), decode)
 
 
 class Columns(Generic[T]):
-    """Columns that make up a record, each named like its field.
+    """The columns of a record, each named like its field.
 
-    `encode` and `decode` are generated, because they run once a row and a loop over the columns takes twice as long.
+    `encode` and `decode` are generated code: they run once per row, and a loop over the columns takes twice as long.
     """
 
     def __init__(self, record: type[T], **codecs: Codec) -> None:
@@ -105,7 +104,7 @@ RECORD = {name: JOB[name] for name in _RECORD}
 
 _CLAIM_EXPRESSIONS = {
     "job_id": "r.job_id",
-    "claim_id": "0",  # given out after the jobs were picked
+    "claim_id": "0",  # assigned after the jobs were picked
     "attempt": "r.attempt + 1",
     "crashes": "r.crashes",
     "seq": "r.seq",
@@ -116,7 +115,7 @@ _CLAIM_EXPRESSIONS = {
 
 
 def job_encoder(due: Callable[[NewJob, int], int]) -> Callable[[NewJob, int], tuple[Any, ...]]:
-    """A function of a NewJob and the time, that returns a row of dutiful_job."""
+    """Returns a function that makes a row of dutiful_job from a NewJob and the time."""
     values = {name: _apply(codec.encode, f"encode_{name}", f"job.{name}") for name, codec in JOB.items()}
     values["run_at"] = "None if job.run_at is None and job.delay is None else due(job, now)"
     values["created_at"] = "now"
@@ -125,8 +124,110 @@ def job_encoder(due: Callable[[NewJob, int], int]) -> Callable[[NewJob, int], tu
     return encode
 
 
+# Places. Each row is bound and read in the order of its fields, and named nowhere else.
+
+
+class Route(msgspec.Struct):
+    """The fields of a job's own row that are repeated in every place."""
+
+    queue: str
+    priority: int
+    kind: str
+    tenant: str | None
+
+
+class Carried(Route):
+    """The fields that are copied when a job moves from one place to the next."""
+
+    attempt: int
+    crashes: int
+
+
+PlaceRow = TypeVar("PlaceRow", bound=Carried)
+
+
+class ReadyRow(Carried):
+    job_id: bytes
+    seq: int
+
+
+class ScheduledRow(Carried):
+    job_id: bytes
+    run_at: int
+
+
+class BlockedRow(Carried):
+    job_id: bytes
+    gate: str
+    key: str | None
+    run_at: int | None
+    since: int
+    seq: int | None
+
+
+class FinishedRow(msgspec.Struct):
+    job_id: bytes
+    claim_id: int | None
+    state: str
+    attempt: int
+    crashes: int
+    worker_id: bytes | None
+    claimed_at: int | None
+    finished_at: int
+    result: str | None
+    errors: str | None
+
+
+class HeldLease(msgspec.Struct):
+    """The fields of a lease that are read before its claim is settled."""
+
+    attempt: int
+    crashes: int
+    worker_id: bytes
+    claimed_at: int
+    seq: int
+    expires_at: int
+    cancel_requested_at: int | None
+    cancel_reason: str | None
+
+
+_ROWS: Mapping[str, type[msgspec.Struct]] = {
+    "route": Route,
+    "carried": Carried,
+    "ready": ReadyRow,
+    "scheduled": ScheduledRow,
+    "blocked": BlockedRow,
+    "finished": FinishedRow,
+    "held_lease": HeldLease,
+}
+_NEW = {"attempt": "0", "crashes": "0"}
+
+
+def carried_by_new() -> Callable[[NewJob], Carried]:
+    """Returns a function that makes what a job carries from a NewJob."""
+    values = ", ".join(f"{name}={_NEW.get(name, f'job.{name}')}" for name in Carried.__struct_fields__)
+    carried: Callable[[NewJob], Carried] = eval(f"lambda job: Carried({values})", {"Carried": Carried})
+    return carried
+
+
+def row_maker(row: type[PlaceRow]) -> Callable[..., PlaceRow]:
+    """Returns a function that makes a place's row from what a job carries and, by name, the row's other fields."""
+    carried = Carried.__struct_fields__
+    own = ", ".join(name for name in row.__struct_fields__ if name not in carried)
+    values = ", ".join(f"carried.{name}" if name in carried else name for name in row.__struct_fields__)
+    make: Callable[..., PlaceRow] = eval(f"lambda carried, *, {own}: row({values})", {"row": row})
+    return make
+
+
+def new_ready_encoder() -> Callable[[NewJob, bytes, int], tuple[Any, ...]]:
+    """Returns a function that makes a row of dutiful_ready from a NewJob, its id and its seq."""
+    values = ", ".join(_NEW.get(name, f"job.{name}" if name in JOB else name) for name in ReadyRow.__struct_fields__)
+    encode: Callable[[NewJob, bytes, int], tuple[Any, ...]] = eval(f"lambda job, job_id, seq: ({values})")
+    return encode
+
+
 def claim_decoder() -> Callable[[tuple[Any, ...], int], Claim]:
-    """A function of a row of `claim_columns` and the claim's number; JSON stays text."""
+    """Returns a function that makes a Claim from a row of `claim_columns` and the claim's number; JSON stays text."""
     values = []
     for at, name in enumerate(Claim.__struct_fields__):
         is_id = name == "job_id" or JOB.get(name) is ID
@@ -224,8 +325,11 @@ def _lists() -> dict[str, str]:
     for table, codecs in {"job": JOB, **tables}.items():
         lists[f"{table}_columns"] = ", ".join(codecs)
         lists[f"{table}_values"] = ", ".join("?" for _ in codecs)
+    for table, row in _ROWS.items():
+        lists[f"{table}_columns"] = ", ".join(row.__struct_fields__)
+        lists[f"{table}_values"] = ", ".join("?" for _ in row.__struct_fields__)
     return lists
 
 
 COLUMN_LISTS = _lists()
-"""What statements name in braces: `token_columns` is the list of TOKEN's columns, `token_values` its parameters."""
+"""The lists that statements name in braces: `token_columns` are TOKEN's columns, `token_values` its parameters."""

@@ -1,4 +1,4 @@
-"""One interface to connections of apsw and of the standard library's sqlite3, and their errors as ours."""
+"""One interface to connections of apsw and of the standard library's sqlite3, with their errors translated."""
 
 import os
 import sqlite3
@@ -43,14 +43,14 @@ class Connection:
         self._apsw = isinstance(raw, apsw.Connection)
         self._execute = cast(Any, raw.execute)
         if isinstance(raw, sqlite3.Connection) and raw.row_factory is not None:
-            self._execute = _in_tuples(raw)  # A user's connection, which makes of rows what its user likes.
+            self._execute = _in_tuples(raw)  # a user's connection, with its own type of rows
         self._executemany = cast(Any, raw.executemany)
 
     def run(self, sql: str, bindings: Bindings = ()) -> None:
         self._execute(sql, bindings)
 
     def many(self, sql: str, bindings: Iterable[Bindings]) -> int:
-        """Run `sql` once for each; returns how many rows were changed in all."""
+        """Runs `sql` once for each; returns how many rows were changed in all."""
         before = self.total_changes
         self._executemany(sql, bindings)
         return self.total_changes - before
@@ -59,7 +59,7 @@ class Connection:
         return cast(list[Row], self._execute(sql, bindings).fetchall())
 
     def each(self, sql: str, bindings: Bindings = ()) -> Iterator[Row]:
-        """Without all of them in memory; the caller must read to the end, as below."""
+        """Rows one by one, without loading all of them; the caller must read to the end, as `row` does."""
         return cast(Iterator[Row], self._execute(sql, bindings))
 
     def row(self, sql: str, bindings: Bindings = ()) -> Row | None:
@@ -73,13 +73,13 @@ class Connection:
         return rows[0][0] if rows else None
 
     def change(self, sql: str, bindings: Bindings = ()) -> int:
-        """Run one statement; returns how many rows it changed."""
+        """Runs one statement; returns how many rows it changed."""
         before = self.total_changes
         self._execute(sql, bindings)
         return self.total_changes - before
 
     def script(self, sql: str) -> None:
-        """Run several statements in the transaction that is open, if one is."""
+        """Runs several statements in the open transaction, if there is one."""
         if isinstance(self.raw, apsw.Connection):
             for _ in self.raw.execute(sql):
                 pass
@@ -89,7 +89,7 @@ class Connection:
             self.raw.execute(statement)
 
     def run_foreign(self, sql: str, bindings: Sequence[Any]) -> None:
-        """Run a user's statement: one only, so that none can hide behind the first."""
+        """Runs a user's statement; refuses several in one text."""
         if not isinstance(self.raw, apsw.Connection):
             self.raw.execute(sql, bindings)
             return
@@ -128,15 +128,15 @@ def _in_tuples(raw: sqlite3.Connection) -> Any:
 
 
 def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
-    """Open `path`, creating the file if it is missing."""
+    """Opens `path`, creating the file if it is missing."""
     raw: apsw.Connection | sqlite3.Connection
     if driver == "apsw":
         raw = apsw.Connection(path, statementcachesize=_STATEMENTS_CACHED)
         raw.set_busy_timeout(busy_timeout_ms)
-        # This library would plan a statement anew for each value that is bound to it, which takes ten times as long as
-        # to run it.
+        # Otherwise this library plans a statement again for each value that is bound to it, which takes ten times as
+        # long as running it.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        raw.create_scalar_function("dutiful_folded", cast(Any, folded), 1, deterministic=True)
+        raw.create_scalar_function("dutiful_case_folded", cast(Any, case_folded), 1, deterministic=True)
     else:
         raw = sqlite3.connect(
             path,
@@ -145,14 +145,14 @@ def connect(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
             check_same_thread=False,
             cached_statements=_STATEMENTS_CACHED,
         )
-        raw.create_function("dutiful_folded", 1, folded, deterministic=True)
+        raw.create_function("dutiful_case_folded", 1, case_folded, deterministic=True)
     return Connection(raw)
 
 
 def connect_to_look(path: str, driver: Driver, busy_timeout_ms: int) -> Connection:
-    """Open a file that exists, so that it is left as it is and nothing is made beside it."""
+    """Opens an existing file for reading only, without changing it or creating files beside it."""
     in_use = any(Path(f"{path}{more}").exists() for more in ("-wal", "-journal"))
-    # To read a file in WAL mode, SQLite makes the -wal and -shm files anew, unless it may assume that none writes.
+    # To read a file in WAL mode, SQLite creates the -wal and -shm files, unless it may assume that no process writes.
     uri = f"file:{quote(path)}?{'mode=ro' if in_use else 'immutable=1'}"
     raw: apsw.Connection | sqlite3.Connection
     if driver == "apsw":
@@ -163,13 +163,13 @@ def connect_to_look(path: str, driver: Driver, busy_timeout_ms: int) -> Connecti
     return Connection(raw)
 
 
-def folded(text: str | None) -> str | None:
-    """Without regard to case; SQLite itself knows only the cases of ASCII's letters."""
+def case_folded(text: str | None) -> str | None:
+    """Folds case as Python does; SQLite itself only does so for ASCII letters."""
     return None if text is None else text.casefold()
 
 
 def file_id(path: str) -> tuple[int, int] | None:
-    """Which file has this name now."""
+    """The identity (device and inode) of the file with this name; None if there is none."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -186,13 +186,13 @@ def is_busy(error: BaseException) -> bool:
 
 
 def _primary(error: BaseException) -> int | None:
-    """The number that SQLite gave an error of either driver."""
+    """SQLite's primary error code, from an error of either driver."""
     code: int | None = getattr(error, "result" if isinstance(error, apsw.Error) else "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """A driver's error as one of ours; any other error as it is."""
+    """Converts a driver's error; returns any other error unchanged."""
     match error:
         case UnicodeEncodeError():
             return DataRefused(f"text that is not valid Unicode cannot be stored: {error}")
@@ -210,7 +210,7 @@ def translate(error: BaseException, path: str) -> BaseException:
 
 
 class Libraries:
-    """Which SQLite library this process uses for which file.
+    """Tracks which SQLite library this process uses for each file.
 
     Two libraries in one process drop each other's POSIX locks on a file, and then lose acknowledged commits.
     """
@@ -220,7 +220,7 @@ class Libraries:
         self._users: dict[str, list[Driver]] = {}
 
     def enter(self, path: str, driver: Driver) -> Callable[[], None]:
-        """Take part with this library; the answer is how to leave again."""
+        """Registers a user of the file with this library; returns the function that unregisters it."""
         file = os.path.realpath(path)
         with self._lock:
             users = self._users.setdefault(file, [])
@@ -240,7 +240,7 @@ class Libraries:
                 del self._users[file]
 
     def forget(self) -> None:
-        """In a forked child, which has none of its parent's connections."""
+        """Clears the registry in a forked child, which has none of its parent's connections."""
         self._lock = threading.Lock()
         self._users.clear()
 

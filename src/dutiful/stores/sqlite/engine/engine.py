@@ -1,4 +1,4 @@
-"""The open file: its threads, and how a subject's verbs reach them."""
+"""The open file: its threads, and the decorators that run a subject's verbs on them."""
 
 import asyncio
 import os
@@ -17,11 +17,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S", bound="Subject")
 
-_CLOSED = "the store is not open; use `async with app:` or await app.open() first"
+_CLOSED = "the store is not open; use it inside `async with app:`"
 
 
 class Engine:
-    """Runs each verb, a function of a connection, on the thread that may run it."""
+    """Runs each verb, a function of a connection, on the writer, the reader or the browser thread."""
 
     def __init__(self, path: str, driver: Driver, synchronous: str, busy_timeout: timedelta) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Engine:
 
     @property
     def is_open(self) -> bool:
-        """Whether this process has opened it; a forked child has to do so itself."""
+        """Whether this process has opened it; a forked child has to open it again."""
         return self._threads is not None and self._threads.pid == os.getpid()
 
     async def open(self) -> None:
@@ -58,7 +58,7 @@ class Engine:
         return self._threads
 
     def submit(self, verb: Callable[[Connection], T], *, transaction: bool = True) -> "asyncio.Future[T]":
-        """Have the writer run `verb`, without waiting for it."""
+        """Queues `verb` for the writer, and returns its future."""
         return self.threads.writer.ask(verb, transaction=transaction)
 
     async def write(self, verb: Callable[[Connection], T]) -> T:
@@ -68,7 +68,7 @@ class Engine:
         return await self.threads.reader.ask(verb)
 
     async def browse(self, verb: Callable[[Connection], T]) -> T:
-        """Read what may take long, without keeping quick reads waiting."""
+        """Runs a long read on the browser thread, so that quick reads do not wait for it."""
         return await self.threads.browser.ask(verb)
 
 

@@ -1,4 +1,4 @@
-"""Locks between processes on side files; the kernel frees them when their holder dies."""
+"""Locks between processes, on files beside the database; the kernel frees them when their holder dies."""
 
 import fcntl
 import os
@@ -11,13 +11,13 @@ from dutiful.stores.sqlite.engine import fork
 
 _SHORTEST_S, _LONGEST_S = 0.000_05, 0.001
 _STANDS_IN = 30_000_000
-"""For how long, in microseconds, a process that found the leader stalled runs all services: it might stall again."""
+"""How long, in microseconds, a process that found the leader stalled runs the services in its place."""
 
 
 class FileLock:
-    """An exclusive lock on a file of its own: flock, which belongs to the open file and not to the process.
+    """An exclusive flock on a separate file; it belongs to the open file, not to the process.
 
-    The file is never deleted: a process that waits for the old file and one that makes a new one would both hold "the"
+    The file is never deleted: a process that waits for the old file and one that creates a new one would both get the
     lock.
     """
 
@@ -48,18 +48,18 @@ class FileLock:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file; in a forked child this leaves its parent's lock alone."""
+        """Closes the file; in a forked child this does not release the parent's lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class WriteLock:
-    """Gives processes the right to write in turn, so that one that always writes cannot starve the others.
+    """Lets processes write in turn, so that one that always writes cannot starve the others.
 
-    There are two locks. A writer takes the turnstile, waits in it for the write lock, and only then releases the
-    turnstile. So a writer that has just finished and wants more finds the turnstile taken by the one that waits.
-    SQLite's own busy handler makes no such promise.
+    There are two locks. A writer takes the turnstile, waits for the write lock, and only then releases the turnstile.
+    So a writer that has just finished and wants more finds the turnstile taken by a process that waits. SQLite's own
+    busy handler is not fair.
     """
 
     def __init__(self, path: str, timeout_s: float) -> None:
@@ -88,7 +88,7 @@ class WriteLock:
 
     def _wait_for(self, lock: FileLock) -> None:
         # Polled instead of waited for in the kernel, so that a holder that was stopped (a debugger, a frozen container)
-        # becomes an error and not a silence. The pauses grow with the time waited.
+        # causes an error instead of an endless wait. The pauses grow with the time waited.
         if lock.try_acquire():
             return
         began = time.monotonic()
@@ -97,7 +97,7 @@ class WriteLock:
             if waited > self._timeout_s:
                 raise StoreUnavailable(
                     f"another process has been writing for {waited:.0f} s and holds {lock.path}: "
-                    "look for one that was stopped or hangs (fuser tells which), then try again"
+                    "look for one that was stopped or hangs (fuser names it), then try again"
                 )
             time.sleep(min(max(waited / 8, _SHORTEST_S), _LONGEST_S))
             if lock.try_acquire():
@@ -105,7 +105,7 @@ class WriteLock:
 
 
 class LeaderLock:
-    """A process leads while it holds a file lock, which the kernel frees with it: an idle leader writes nothing."""
+    """A process leads while it holds a file lock, which the kernel frees at its end; an idle leader writes nothing."""
 
     def __init__(self, path: str) -> None:
         self._lock = FileLock(f"{path}-leader")
@@ -122,7 +122,7 @@ class LeaderLock:
         return self.held
 
     def stand_in(self, now: int) -> None:
-        """Lead beside a leader that is stalled, for a while."""
+        """Leads for a while in place of a stalled leader."""
         self._stands_in_until = now + _STANDS_IN
 
     def leads(self, now: int) -> bool:

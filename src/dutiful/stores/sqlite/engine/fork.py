@@ -1,4 +1,4 @@
-"""No connection crosses a fork: a fork waits for transactions to end, and the child closes what it has inherited."""
+"""Closes connections across forks: a fork waits for transactions to end, and the child closes what it inherited."""
 
 import os
 import threading
@@ -14,9 +14,9 @@ REASON = "this store was opened before a fork: call open() in the child process 
 class Gate:
     """Held while a thread uses its connection; a fork waits for it, and `abandon` is called in the child.
 
-    SQLite's locks belong to the process, and its library remembers them: a child that opened the file beside an
-    inherited connection would believe that it holds locks which only its parent has. Closed while no transaction is
-    open, an inherited connection takes nothing from the parent and leaves no such memory.
+    SQLite's library tracks its locks per process: a child that opened the file beside an inherited connection would
+    assume locks that only its parent holds. If an inherited connection is closed while no transaction is open, the
+    parent loses nothing, and the child assumes no locks.
     """
 
     def __init__(self, abandon: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Opens the file, and brings its tables up to date."""
+"""Checks and prepares the file, and brings its tables up to date."""
 
 import hashlib
 import os
@@ -46,9 +46,9 @@ def migrations() -> Sequence[Migration]:
 
 
 def check_path(path: str) -> None:
-    """Refuse what can never become a database file, with a better message than the driver's.
+    """Refuses paths that cannot be database files, with a better message than the driver's.
 
-    The file itself must not be opened here: closing it again would drop the locks that SQLite holds on it.
+    The file itself must not be opened here: closing it would drop the locks that SQLite holds on it.
     """
     if path in ("", ":memory:") or path.startswith("file:"):
         raise UsageError(f"{path!r} is not a path: jobs are kept in a file, so give one, as in ./dutiful.db")
@@ -75,7 +75,7 @@ def check_path(path: str) -> None:
 
 
 def check_made(path: str, driver: Driver, busy_timeout: timedelta) -> None:
-    """Raise SchemaMismatch if there is no file, or one without our tables; it is only read, and nothing made beside."""
+    """Raises SchemaMismatch if there is no file, or one without the tables; changes and creates nothing."""
     try:
         there = Path(path).exists()
     except PermissionError:
@@ -104,19 +104,19 @@ def check_made(path: str, driver: Driver, busy_timeout: timedelta) -> None:
 
 
 def prepare(db: Connection, synchronous: str) -> None:
-    """Set a connection up. WAL is a lasting property of the file; the rest is forgotten when it is closed."""
+    """Sets up a connection. WAL mode is stored in the file; the other settings end with the connection."""
     if (mode := _use_wal(db)) != "wal":
         raise UsageError(f"SQLite keeps this file in {mode} mode instead of WAL: put it on a local disk")
     db.value(f"PRAGMA synchronous = {synchronous}")
     db.value("PRAGMA temp_store = MEMORY")
     db.value("PRAGMA cache_size = -16384")
     db.value("PRAGMA wal_autocheckpoint = 2000")
-    # A WAL that a long read once let grow is cut back to this.
+    # A WAL that grew during a long read is truncated to this size.
     db.value("PRAGMA journal_size_limit = 67108864")
 
 
 def _use_wal(db: Connection) -> str:
-    # To turn WAL on in a new file, SQLite does not wait for other processes that do the same, so we do.
+    # When WAL is turned on in a new file, SQLite does not wait for other processes that do the same; this loop does.
     until = time.monotonic() + _TURNING_WAL_ON_S
     while True:
         try:
@@ -128,7 +128,7 @@ def _use_wal(db: Connection) -> str:
 
 
 def check_version(db: Connection) -> None:
-    """Raise SchemaMismatch if the file was changed by a release that left this one behind."""
+    """Raises SchemaMismatch if a newer release has changed the file so that this one cannot use it."""
     if db.value(SQL["has_meta"]) is None:
         return
     oldest = int(db.value(SQL["get_meta"], ("oldest_version",)) or 0)
@@ -153,7 +153,7 @@ def script() -> str:
 
 
 def apply_next(db: Connection, now: int) -> str | None:
-    """Apply the first migration that is missing, inside the transaction that is open; returns its name."""
+    """Applies the first missing migration in the open transaction; returns its name."""
     if (migration := missing(db)) is None:
         return None
     db.run(SQL["create_meta"])
@@ -167,7 +167,7 @@ def apply_next(db: Connection, now: int) -> str | None:
 
 
 def missing(db: Connection) -> Migration | None:
-    """The first migration that is still to be applied, found without writing: another process may be applying it."""
+    """The first missing migration, found without writing: another process may be applying it."""
     check_version(db)
     applied: dict[str, str] = {}
     if db.value(SQL["has_meta"]) is not None:

@@ -33,20 +33,20 @@ SQL = _expanded(load("dutiful.stores.sqlite"))
 
 
 class Conditions:
-    """What a list is narrowed down to: tests in SQL, and the values that they name."""
+    """The conditions of a statement, and the values that they name."""
 
     def __init__(self, **bindings: Any) -> None:
         self.tests: list[str] = []
         self.bindings = bindings
 
     def add(self, test: str, **values: Any) -> None:
-        """Add a test, unless a value of it is None: then that is not asked for."""
+        """Adds a test, unless one of its values is None, which means that the filter is not set."""
         if None not in values.values():
             self.tests.append(test)
             self.bindings |= values
 
     def equal(self, filter: object, *columns: str, table: str = "") -> None:
-        """Add what the filter has in fields of these columns' names."""
+        """Adds a test for each of these columns that is set in the filter."""
         for column in columns:
             if (value := getattr(filter, column)) is not None:
                 self.add(f"{table}{column} = :{column}", **{column: str(value)})

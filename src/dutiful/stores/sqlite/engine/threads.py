@@ -1,6 +1,6 @@
 """Threads that own a connection: one writes, two read.
 
-What waits for the writer while a transaction is under way shares the next one (group commit). Each read is one
+Commands that come while the writer's transaction is under way share the next one (group commit). Each read is one
 snapshot, and no writer waits for it.
 """
 
@@ -23,9 +23,9 @@ _LONGEST_TRANSACTION_S = 0.020
 
 
 class Command(Generic[T]):
-    """Work for a thread's connection; its result goes to an asyncio future or, without a loop, to a thread that waits.
+    """Work for a thread's connection; its result goes to an asyncio future or, without a loop, to a waiting thread.
 
-    `transaction` says whether the writer opens one for it.
+    `transaction`: whether the writer opens one for it.
     """
 
     __slots__ = ("_done", "error", "future", "loop", "transaction", "value", "work")
@@ -49,7 +49,7 @@ class Command(Generic[T]):
         return self.value  # type: ignore[return-value]
 
     def deliver(self) -> None:
-        """Publish the result; if it is for a future, in the thread of its loop."""
+        """Sets the result; if there is a future, it must be called on the thread of its loop."""
         if self._done is not None:
             self._done.set()
         elif self.future is not None and not self.future.done():
@@ -78,7 +78,7 @@ class Inbox:
             self._bell.put(None)
 
     def get(self) -> Command[Any] | None:
-        """Wait for the next command; None once the inbox is closed and empty."""
+        """Waits for the next command; None once the inbox is closed and empty."""
         self._bell.get()
         return self._next()
 
@@ -99,7 +99,7 @@ class Inbox:
                 self._bell.put(None)
 
     def abandon(self, reason: str) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """Closes it in a forked child, with a new lock, because a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
         self._closed = reason
 
@@ -110,7 +110,7 @@ class Inbox:
 
 
 def deliver(commands: Iterable[Command[Any]]) -> None:
-    """Hand out many results with one wake-up for each event loop."""
+    """Delivers many results with one wake-up per event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Command[Any]]] = {}
     for command in commands:
         if command.loop is None:
@@ -147,20 +147,20 @@ class _ConnectionThread:
         self._inbox.put(command, urgent=urgent)
 
     def call(self, work: Callable[[Connection], T], *, urgent: bool = False) -> T:
-        """Run `work` and wait for it, from any thread that is not an event loop's."""
+        """Runs `work` and waits for it; not to be called on the thread of an event loop."""
         command = Command(work)
         self.submit(command, urgent=urgent)
         return command.wait()
 
     def ask(self, work: Callable[[Connection], T], *, transaction: bool = True) -> "asyncio.Future[T]":
-        """Have `work` run, without waiting for it."""
+        """Queues `work`, and returns its future."""
         command = Command(work, asyncio.get_running_loop(), transaction)
         self.submit(command)
         assert command.future is not None
         return command.future
 
     def close(self, reason: str) -> None:
-        """Finish what waits, take nothing more, and close the connection; blocks until that is done."""
+        """Accepts no more commands, finishes those that wait, and closes the connection; blocks until that is done."""
         self._inbox.close(reason)
         self._thread.join()
 
@@ -183,7 +183,7 @@ class _ConnectionThread:
         raise NotImplementedError
 
     def _fail(self, commands: Iterable[Command[Any]], error: Exception) -> None:
-        """Fail those that have not failed already: a command that failed by itself keeps its own reason."""
+        """Fails commands that have not failed already; a command that failed by itself keeps its own error."""
         cause = translate(error, self._path)
         for command in commands:
             command.error = command.error or _copy(cause)
@@ -247,7 +247,7 @@ class Writer(_ConnectionThread):
                     command.value = command.work(self._connected())
         except Exception as error:
             if not taken:
-                # No transaction could be begun, so nothing else that waits would succeed either.
+                # No transaction could be begun, so the other waiting commands would not succeed either.
                 taken = [command, *self._waiting()]
             self._fail(taken, error)
         deliver(taken)
@@ -260,7 +260,7 @@ class Writer(_ConnectionThread):
             until = time.monotonic() + _LONGEST_TRANSACTION_S
             command: Command[Any] | None = first
             while command is not None:
-                # Alone in its transaction so far, a command needs no savepoint: all of it can be undone.
+                # The first command needs no savepoint, because the whole transaction can be rolled back.
                 alone = not taken
                 taken.append(command)
                 self._attempt(db, command, alone)
@@ -271,7 +271,7 @@ class Writer(_ConnectionThread):
             raise
 
     def _attempt(self, db: Connection, command: Command[Any], alone: bool) -> None:
-        """Run one command so that its failure leaves the others' work as it was."""
+        """Runs one command; if it fails, the work of the others is kept."""
         if not alone:
             db.run("SAVEPOINT command")
         try:
@@ -304,7 +304,7 @@ class Writer(_ConnectionThread):
         return self._db
 
     def _check_file(self) -> None:
-        # SQLite would go on writing to a file that has no name any more.
+        # SQLite would continue to write to a deleted file.
         if file_id(self._path) != self._file:
             raise StoreUnavailable(
                 f"{self._path} was deleted or replaced while it was open: put it back, or restart what uses it"
@@ -316,5 +316,5 @@ class Writer(_ConnectionThread):
 
 
 def _copy(error: BaseException) -> BaseException:
-    # Raised in several places at once, one exception would collect all their tracebacks.
+    # One exception raised in several places would collect all their tracebacks.
     return type(error)(*error.args) if isinstance(error, StoreUnavailable) else error

@@ -25,9 +25,9 @@ _TWO_LIBRARIES = (
 
 @contextmanager
 def borrowed(connection: Any, driver: Driver, path: str) -> Iterator[Connection]:
-    """The user's connection as ours, inside its transaction; whether that is committed is for the user to say.
+    """The user's connection as a Connection, inside its transaction, which only the user commits.
 
-    A connection that commits every statement by itself gets a transaction of its own around ours.
+    On a connection in autocommit mode, the statements get a transaction of their own.
     """
     raw = _raw(connection, driver)
     db = Connection(raw)
@@ -35,7 +35,7 @@ def borrowed(connection: Any, driver: Driver, path: str) -> Iterator[Connection]
         _check_file(db, path)
         by_itself = isinstance(raw, apsw.Connection) or raw.isolation_level is None
         if not db.in_transaction and not by_itself:
-            # sqlite3 would begin one at the first write anyhow, but one that may find another writer in its way.
+            # sqlite3 would begin one at the first write anyway, but that one may fail if another process writes.
             db.run("BEGIN IMMEDIATE")
         db.run("SAVEPOINT dutiful")
         try:
@@ -62,7 +62,7 @@ def _raw(connection: Any, driver: Driver) -> sqlite3.Connection | apsw.Connectio
             "sqlite3.Connection, a blocking Connection or Session of SQLAlchemy, or a connection of Django"
         )
     if driver != "sqlite3":
-        # Before it is touched: a session would open the file, and to close that again is what drops the locks.
+        # Before it is used: a session would open the file, and closing it again would drop the locks.
         raise UsageError(_TWO_LIBRARIES)
     match library:
         case "sqlalchemy":
@@ -106,7 +106,7 @@ def _check_file(db: Connection, path: str) -> None:
 
 
 class BufferedTransaction:
-    """A handler's statements in their order; SQLite sees them when the block is left, with its job's completion."""
+    """Buffers a handler's statements; they run when the block ends, together with the job's completion."""
 
     def __init__(self) -> None:
         self._statements: list[tuple[str, tuple[Any, ...]]] = []

@@ -86,7 +86,7 @@ CREATE TABLE dutiful_finished (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX dutiful_finished_time ON dutiful_finished (finished_at, state);
-CREATE INDEX dutiful_finished_unhappy ON dutiful_finished (state, job_id) WHERE state <> 'completed';
+CREATE INDEX dutiful_finished_not_completed ON dutiful_finished (state, job_id) WHERE state <> 'completed';
 
 CREATE TABLE dutiful_attempt (
     id INTEGER PRIMARY KEY,
@@ -114,22 +114,22 @@ CREATE TABLE dutiful_progress (
 ) STRICT, WITHOUT ROWID;
 
 -- Retention and events ------------------------------------------------------------------------------------------------
--- notified_at: when the notice of it was handled; no event is sent before.
+-- sent_at: when the notice of it was sent; its event is published from then on.
 CREATE TABLE dutiful_stale (
     job_id BLOB NOT NULL PRIMARY KEY,
     stale_at INTEGER NOT NULL,
-    notified_at INTEGER
+    sent_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX dutiful_stale_notified ON dutiful_stale (notified_at, stale_at);
+CREATE INDEX dutiful_stale_sent ON dutiful_stale (sent_at, stale_at);
 
 CREATE TABLE dutiful_tombstone (
     job_id BLOB NOT NULL PRIMARY KEY,
     job TEXT NOT NULL, deleted_at INTEGER NOT NULL,
-    notified_at INTEGER
+    sent_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX dutiful_tombstone_notified ON dutiful_tombstone (notified_at, deleted_at);
+CREATE INDEX dutiful_tombstone_sent ON dutiful_tombstone (sent_at, deleted_at);
 
 CREATE TABLE dutiful_listener (id BLOB NOT NULL PRIMARY KEY, expires_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
@@ -170,7 +170,7 @@ CREATE TABLE dutiful_bulk_run (
     created_at INTEGER NOT NULL, total INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0,
     skipped INTEGER NOT NULL DEFAULT 0,
     state TEXT NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'done', 'stopped')),
-    cursor_at INTEGER, cursor_id BLOB,
+    cursor_died_at INTEGER, cursor_id BLOB,
     ended_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
@@ -373,7 +373,7 @@ CREATE INDEX dutiful_breaker_kind_breaker ON dutiful_breaker_kind (breaker, kind
 -- Metrics -------------------------------------------------------------------------------------------------------------
 -- A sketch is JSON: counts by the number of their bucket. Times are sums, in microseconds.
 
--- As workers add it; folded into minutes, hours and totals soon after.
+-- As workers add it; rolled up into minutes, hours and totals soon after.
 CREATE TABLE dutiful_counter (
     worker_id BLOB NOT NULL, turn INTEGER NOT NULL, kind TEXT NOT NULL, outcome TEXT NOT NULL,
     at INTEGER NOT NULL, count INTEGER NOT NULL, run_microseconds INTEGER NOT NULL,
@@ -382,7 +382,7 @@ CREATE TABLE dutiful_counter (
     PRIMARY KEY (worker_id, turn, kind, outcome)
 ) STRICT, WITHOUT ROWID;
 
--- The last turn of each worker, so that one which is repeated after its rows were folded counts nothing twice.
+-- The last turn of each worker, so that one which is repeated after its roll-up counts nothing twice.
 CREATE TABLE dutiful_counter_turn (
     worker_id BLOB NOT NULL PRIMARY KEY,
     turn INTEGER NOT NULL,

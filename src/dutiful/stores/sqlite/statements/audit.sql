@@ -1,5 +1,5 @@
 -- name: insert_audit_event
--- One that is there already is left as it is, by a trigger.
+-- A trigger ignores an event whose id exists.
 INSERT INTO dutiful_audit_event ({audit_event_columns}) VALUES ({audit_event_values});
 
 -- name: select_audit_events

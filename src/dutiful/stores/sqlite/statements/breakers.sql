@@ -7,11 +7,6 @@ SELECT {breaker_columns}, threshold, open_for, probes FROM dutiful_breaker b;
 -- name: breakers
 {select_breakers} ORDER BY name;
 
--- name: gated_breakers
--- Those that jobs may wait for.
-{select_breakers} WHERE state <> 'closed' AND EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
-ORDER BY name;
-
 -- name: any_breaker_due
 SELECT 1 FROM dutiful_breaker b
 WHERE state = 'open' AND open_until <= ? AND EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)
@@ -46,43 +41,11 @@ DELETE FROM dutiful_breaker_probe WHERE breaker = ? AND job_id = ? AND round = ?
 DELETE FROM dutiful_breaker_probe WHERE breaker = ?;
 
 -- name: forfeit_probes
--- Another claim is about to probe in their place, so they must not come back with a lease that is renewed late.
+-- Another claim is about to replace them as a probe, so a late renewal of their leases must not make them probes again.
 DELETE FROM dutiful_breaker_probe AS p WHERE breaker = ? AND claim_id IS NOT NULL
   AND NOT EXISTS (
       SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id AND l.claim_id = p.claim_id AND l.expires_at > ?
   );
-
--- name: delete_gone_probes
--- Of jobs that were admitted and have ended, or wait again.
-DELETE FROM dutiful_breaker_probe AS p WHERE breaker = ?
-  AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = p.job_id)
-  AND NOT EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id);
-
--- name: probes_of_breaker
--- Of each whether it runs, since when it may, and where it is ready, if it is.
-SELECT p.job_id, p.since,
-       coalesce(l.expires_at > :now AND (p.claim_id IS NULL OR p.claim_id = l.claim_id), 0) AS runs,
-       r.kind, r.queue, r.tenant
-FROM dutiful_breaker_probe p
-LEFT JOIN dutiful_lease l ON l.job_id = p.job_id
-LEFT JOIN dutiful_ready r ON r.job_id = p.job_id
-WHERE p.breaker = :breaker;
-
--- name: first_waiting_queue
--- The first queue beyond another one in which due jobs of the kind wait, and the position of its first job.
-SELECT queue, priority, seq FROM dutiful_blocked INDEXED BY dutiful_blocked_level
-WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue > :beyond
-ORDER BY queue, priority, seq LIMIT 1;
-
--- name: may_probe
-SELECT priority, seq, job_id FROM dutiful_blocked INDEXED BY dutiful_blocked_level
-WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue = :queue
-ORDER BY priority, seq LIMIT :limit;
-
--- name: may_probe_of_tenant
-SELECT priority, seq, job_id FROM dutiful_blocked INDEXED BY dutiful_blocked_level_tenant
-WHERE tenant = :tenant AND gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue = :queue
-ORDER BY priority, seq LIMIT :limit;
 
 -- name: breaker_kinds
 SELECT kind, breaker FROM dutiful_breaker_kind ORDER BY breaker, kind;
@@ -114,24 +77,8 @@ FROM (
     LIMIT :counted
 );
 
--- name: awaited_breakers
--- Those that jobs wait for which were rejected inside their handlers; from one to the next.
-WITH RECURSIVE waits (name) AS (
-    SELECT min(key) FROM dutiful_blocked WHERE gate = 'breaker'
-    UNION ALL
-    SELECT (SELECT min(b.key) FROM dutiful_blocked b WHERE b.gate = 'breaker' AND b.key > w.name)
-    FROM waits w
-    WHERE w.name IS NOT NULL
-)
-SELECT name FROM waits WHERE name IS NOT NULL;
-
--- name: rejected_jobs
-SELECT job_id, kind, queue, tenant, priority FROM dutiful_blocked
-WHERE gate = 'breaker' AND key = ?
-ORDER BY seq LIMIT ?;
-
 -- name: unused_breakers
--- Those that no kind declares, that reject no call, and that were not used for long.
+-- Breakers that no kind declares, that reject no calls, and that were not used for long.
 SELECT name FROM dutiful_breaker b
 WHERE updated_at < :cutoff AND (state = 'closed' OR open_until <= :now)
   AND NOT EXISTS (SELECT 1 FROM dutiful_breaker_kind k WHERE k.breaker = b.name)

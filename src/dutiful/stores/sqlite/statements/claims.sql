@@ -24,7 +24,7 @@ WHERE r.queue = :queue AND r.priority = :priority AND r.seq > :seq AND r.crashes
 ORDER BY r.seq LIMIT :limit;
 
 -- name: pick_level_of_tenant
--- By an index of its own, so that the jobs of others before it, however many, are not walked over.
+-- By the tenant's index, so that jobs of other tenants are not read.
 SELECT {claim_columns} FROM dutiful_ready r INDEXED BY dutiful_ready_tenant
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.tenant = :tenant AND r.queue = :queue AND r.priority = :priority AND r.seq > :seq AND r.crashes = 0
@@ -35,7 +35,7 @@ ORDER BY r.seq LIMIT :limit;
 SELECT 1 FROM dutiful_ready INDEXED BY dutiful_ready_suspect WHERE crashes > 0 LIMIT 1;
 
 -- name: pick_suspects
--- :tenants: null for those of any.
+-- :tenants: null for any.
 SELECT {claim_columns} FROM dutiful_ready r INDEXED BY dutiful_ready_suspect
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.queue = :queue AND r.priority = :priority AND r.crashes > 0
@@ -66,7 +66,7 @@ CROSS JOIN dutiful_job j ON j.id = l.job_id;
 {select_claims} WHERE l.expires_at <= ? ORDER BY l.expires_at LIMIT ?;
 
 -- name: claims_of_worker
--- A scan: there are as many leases as slots in all workers, and it is asked only when one of them has died.
+-- A scan: there are only as many leases as slots in all workers, and it runs only after a worker has died.
 {select_claims} WHERE l.worker_id = ? ORDER BY l.job_id;
 
 -- name: claim_of_job
@@ -78,7 +78,7 @@ WHERE id IN (SELECT worker_id FROM dutiful_lease)
 ORDER BY id;
 
 -- name: finish_completed
--- The lease is deleted afterwards, so that what was not held can be distinguished from what was.
+-- The lease is deleted afterwards, so that claims that were not held can be distinguished.
 INSERT INTO dutiful_finished
        (job_id, claim_id, state, attempt, crashes, worker_id, claimed_at, finished_at, result)
 SELECT job_id, claim_id, 'completed', attempt, crashes, worker_id, claimed_at, ?3, ?4
@@ -90,8 +90,7 @@ ON CONFLICT (job_id) DO NOTHING;
 DELETE FROM dutiful_lease WHERE job_id = ? AND claim_id = ?;
 
 -- name: held_lease
-SELECT attempt, crashes, worker_id, claimed_at, seq, expires_at, cancel_requested_at, cancel_reason FROM dutiful_lease
-WHERE job_id = ? AND claim_id = ?;
+SELECT {held_lease_columns} FROM dutiful_lease WHERE job_id = ? AND claim_id = ?;
 
 -- name: insert_attempt
 INSERT INTO dutiful_attempt (job_id, claim_id, attempt, outcome, worker_id, claimed_at, ended_at, next_at, error)
@@ -101,8 +100,9 @@ VALUES                      (?,      ?,        ?,       ?,       ?,         ?,  
 DELETE FROM dutiful_attempt WHERE id = (SELECT max(id) FROM dutiful_attempt WHERE job_id = ?1)
   AND outcome = 'snoozed' AND json_extract(error, '$.breaker') = ?2;
 
--- name: route_of_job
-SELECT queue, priority, kind, tenant FROM dutiful_job WHERE id = ?;
+-- name: carried_by_job
+-- What a job carries from its lease to its next place: its route, and the counts that it has then.
+SELECT {route_columns}, ?2 AS attempt, ?3 AS crashes FROM dutiful_job WHERE id = ?1;
 
 -- name: ended_by
 SELECT state FROM dutiful_finished WHERE job_id = ? AND claim_id = ?;

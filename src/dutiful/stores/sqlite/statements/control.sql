@@ -3,11 +3,10 @@ UPDATE dutiful_lease SET cancel_requested_at = ?2, cancel_reason = ?3
 WHERE job_id = ?1 AND cancel_requested_at IS NULL;
 
 -- name: take_scheduled_job
-DELETE FROM dutiful_scheduled WHERE job_id = ? RETURNING queue, priority, kind, tenant, attempt, crashes;
+DELETE FROM dutiful_scheduled WHERE job_id = ? RETURNING {carried_columns};
 
 -- name: take_rejected_job
-DELETE FROM dutiful_blocked WHERE job_id = ? AND gate = 'breaker'
-RETURNING queue, priority, kind, tenant, attempt, crashes;
+DELETE FROM dutiful_blocked WHERE job_id = ? AND gate = 'breaker' RETURNING {carried_columns};
 
 -- name: pause
 INSERT INTO dutiful_pause (scope, name, by, reason, since) VALUES (?, ?, ?, ?, ?)
@@ -17,7 +16,7 @@ ON CONFLICT (scope, name) DO NOTHING;
 DELETE FROM dutiful_pause WHERE scope = ? AND name = ?;
 
 -- name: pauses
--- Those of people; breakers have their own.
+-- Pauses by people; breakers have their own.
 SELECT scope, name, since, by, reason FROM dutiful_pause
 WHERE scope IN ('queue', 'kind', 'lane')
 ORDER BY scope, name;

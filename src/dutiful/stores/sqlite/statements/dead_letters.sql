@@ -51,7 +51,7 @@ SET status = ?2, reviewed_by = ?3, reviewed_at = ?4, notes = coalesce(?5, notes)
 WHERE job_id = ?1;
 
 -- name: reprocessing_between
--- Each with the state of its new job: NULL while that one lives, and '' if it is gone.
+-- Each with the state of its new job: NULL if it has not ended, '' if it was deleted.
 SELECT d.new_job_id, d.job_id,
        coalesce((SELECT f.state FROM dutiful_finished f WHERE f.job_id = d.new_job_id),
                 iif(EXISTS (SELECT 1 FROM dutiful_job j WHERE j.id = d.new_job_id), NULL, ''))
@@ -66,8 +66,8 @@ SET status = ?3, resolution = ?4, new_job_id = iif(?3 = 'resolved', new_job_id, 
 WHERE job_id = ?1 AND new_job_id = ?2 AND status = 'reprocessing';
 
 -- name: closed_dead_letters
--- Not while their jobs exist, because a failed job always has its dead letter. Limited before that is looked up, so
--- that where jobs are kept for good no more than so many are looked at each time.
+-- Not while their jobs exist, because a failed job always has its dead letter. The limit applies before that lookup, so
+-- that each call reads a bounded number, even if jobs are kept forever.
 SELECT c.job_id
 FROM (
     SELECT d.job_id
@@ -79,19 +79,19 @@ FROM (
 WHERE NOT EXISTS (SELECT 1 FROM dutiful_job j WHERE j.id = c.job_id);
 
 -- name: insert_bulk_run
-INSERT INTO dutiful_bulk_run ({bulk_run_columns}, cursor_at, cursor_id) VALUES ({bulk_run_values}, ?, ?)
+INSERT INTO dutiful_bulk_run ({bulk_run_columns}, cursor_died_at, cursor_id) VALUES ({bulk_run_values}, ?, ?)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: select_bulk_runs
-SELECT {bulk_run_columns}, cursor_at, cursor_id FROM dutiful_bulk_run;
+SELECT {bulk_run_columns}, cursor_died_at, cursor_id FROM dutiful_bulk_run;
 
 -- name: is_bulk_step_current
-SELECT 1 FROM dutiful_bulk_run WHERE id = ? AND state = 'running' AND cursor_at IS ? AND cursor_id IS ?;
+SELECT 1 FROM dutiful_bulk_run WHERE id = ? AND state = 'running' AND cursor_died_at IS ? AND cursor_id IS ?;
 
 -- name: take_bulk_step
 -- ?4 and ?5 are its new cursor; ?6 says whether it is the last step.
 UPDATE dutiful_bulk_run
-SET done = done + ?2, skipped = skipped + ?3, cursor_at = coalesce(?4, cursor_at), cursor_id = coalesce(?5, cursor_id),
+SET done = done + ?2, skipped = skipped + ?3, cursor_died_at = coalesce(?4, cursor_died_at), cursor_id = coalesce(?5, cursor_id),
     state = iif(?6, 'done', state), ended_at = iif(?6, ?7, ended_at)
 WHERE id = ?1;
 

@@ -7,35 +7,35 @@ DELETE FROM dutiful_listener WHERE id = ?;
 -- name: delete_gone_listeners
 DELETE FROM dutiful_listener WHERE expires_at <= ?;
 
--- name: any_listener
+-- name: has_listeners
 SELECT 1 FROM dutiful_listener WHERE expires_at > ? LIMIT 1;
 
 -- name: last_new_job
--- Jobs are walked by their ids, which begin with the time when they were made: that needs no index on a time.
-SELECT created_at, id FROM dutiful_job WHERE id >= :floor AND created_at > :from ORDER BY id {last};
+-- Jobs are walked by their ids, which begin with the time when they were made, so no index on a time is needed.
+SELECT created_at, id FROM dutiful_job WHERE id >= :floor AND created_at > :from ORDER BY id {row_at_limit};
 
 -- name: last_changes
 -- How far one call may reach, source by source: the time of the last row if there are `limit` of them or more.
 SELECT min(at)
 FROM (
-    SELECT * FROM (SELECT ended_at AS at FROM dutiful_attempt WHERE ended_at > :from ORDER BY ended_at {last})
+    SELECT * FROM (SELECT ended_at AS at FROM dutiful_attempt WHERE ended_at > :from ORDER BY ended_at {row_at_limit})
     UNION ALL
-    SELECT * FROM (SELECT finished_at FROM dutiful_finished WHERE finished_at > :from ORDER BY finished_at {last})
+    SELECT * FROM (SELECT finished_at FROM dutiful_finished WHERE finished_at > :from ORDER BY finished_at {row_at_limit})
     UNION ALL
     SELECT * FROM (
         SELECT ended_at FROM dutiful_webhook_post
-        WHERE ended_at IS NOT NULL AND ended_at > :from AND job_id IS NOT NULL ORDER BY ended_at {last})
+        WHERE ended_at IS NOT NULL AND ended_at > :from AND job_id IS NOT NULL ORDER BY ended_at {row_at_limit})
     UNION ALL
-    SELECT * FROM (SELECT notified_at FROM dutiful_stale WHERE notified_at > :from ORDER BY notified_at {last})
+    SELECT * FROM (SELECT sent_at FROM dutiful_stale WHERE sent_at > :from ORDER BY sent_at {row_at_limit})
     UNION ALL
-    SELECT * FROM (SELECT notified_at FROM dutiful_tombstone WHERE notified_at > :from ORDER BY notified_at {last})
+    SELECT * FROM (SELECT sent_at FROM dutiful_tombstone WHERE sent_at > :from ORDER BY sent_at {row_at_limit})
 );
 
--- name: last
+-- name: row_at_limit
 LIMIT 1 OFFSET :limit - 1;
 
--- name: changes
--- Leases are read all: there are no more of them than slots in all workers.
+-- name: changes_since
+-- All leases are read, because there are no more of them than slots in all workers.
 SELECT created_at AS at, id AS job_id, 'made' AS mark FROM dutiful_job
 WHERE id >= :floor AND id <= :ceiling AND created_at > :from AND created_at <= :bound
 UNION ALL
@@ -57,13 +57,13 @@ SELECT ended_at, job_id, 'post ' || hex(id) || ' ' || ended_at
 FROM dutiful_webhook_post
 WHERE ended_at IS NOT NULL AND ended_at > :from AND ended_at <= :bound AND job_id IS NOT NULL
 UNION ALL
-SELECT notified_at, job_id, 'stale' FROM dutiful_stale WHERE notified_at > :from AND notified_at <= :bound
+SELECT sent_at, job_id, 'stale' FROM dutiful_stale WHERE sent_at > :from AND sent_at <= :bound
 UNION ALL
-SELECT notified_at, job_id, NULL FROM dutiful_tombstone WHERE notified_at > :from AND notified_at <= :bound
+SELECT sent_at, job_id, NULL FROM dutiful_tombstone WHERE sent_at > :from AND sent_at <= :bound
 ORDER BY 1;
 
 -- name: tombstone
-SELECT job, deleted_at, notified_at FROM dutiful_tombstone WHERE job_id = ? AND notified_at IS NOT NULL;
+SELECT job, deleted_at, sent_at FROM dutiful_tombstone WHERE job_id = ? AND sent_at IS NOT NULL;
 
 -- name: post_views
 SELECT id, url, state, attempts, ended_at, status, error FROM dutiful_webhook_post WHERE job_id = ? ORDER BY id;

@@ -8,11 +8,11 @@ INSERT INTO dutiful_dependency (job_id, needs_id) VALUES (?, ?) ON CONFLICT DO N
 SELECT 1 FROM dutiful_job WHERE id = ?;
 
 -- name: final_state
--- One row if the job exists; its state is NULL while it lives.
+-- One row if the job exists; its state is NULL while it is not final.
 SELECT f.state, j.tenant FROM dutiful_job j LEFT JOIN dutiful_finished f ON f.job_id = j.id WHERE j.id = ?;
 
 -- name: unique_holder
--- A key whose holder has moved on is free, even if it was left behind.
+-- A key that its holder no longer needs is free, even if its row still exists.
 SELECT scope, job_id, expires_at FROM dutiful_unique_key AS k
 WHERE tenant = ? AND kind = ? AND key = ?
   AND NOT (scope IN ('queued', 'active') AND EXISTS (SELECT 1 FROM dutiful_finished WHERE job_id = k.job_id))

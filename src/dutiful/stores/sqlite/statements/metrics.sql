@@ -1,47 +1,47 @@
--- name: take_turn
+-- name: put_counter_turn
 INSERT INTO dutiful_counter_turn (worker_id, turn, at) VALUES (?, ?, ?)
 ON CONFLICT (worker_id) DO UPDATE SET turn = excluded.turn, at = excluded.at WHERE turn < excluded.turn;
 
 -- name: insert_counter
 INSERT INTO dutiful_counter (worker_id, turn, at, {counter_columns}) VALUES (?, ?, ?, {counter_values});
 
--- name: counters_to_fold
+-- name: counters_to_roll_up
 SELECT worker_id, turn, at, {counter_columns} FROM dutiful_counter LIMIT ?;
 
--- name: drop_counter
+-- name: delete_counter
 DELETE FROM dutiful_counter WHERE worker_id = ? AND turn = ? AND kind = ? AND outcome = ?;
 
--- name: each_of
+-- name: counter_each
 -- each: minute hour
 SELECT {counter_columns} FROM dutiful_counter_{each} WHERE {each} = ? AND kind = ? AND outcome = ?;
 
--- name: put_each
+-- name: put_counter_each
 -- each: minute hour
 REPLACE INTO dutiful_counter_{each} ({each}, {counter_columns}) VALUES (?, {counter_values});
 
--- name: total_of
+-- name: counter_total
 SELECT {counter_columns} FROM dutiful_counter_total WHERE kind = ? AND outcome = ?;
 
--- name: put_total
+-- name: put_counter_total
 REPLACE INTO dutiful_counter_total ({counter_columns}) VALUES ({counter_values});
 
--- name: any_to_fold
+-- name: any_to_roll_up
 SELECT EXISTS (SELECT 1 FROM dutiful_counter)
     OR EXISTS (SELECT 1 FROM dutiful_counter_minute WHERE minute < :minute)
     OR EXISTS (SELECT 1 FROM dutiful_counter_hour WHERE hour < :hour);
 
--- name: drop_eachs
+-- name: delete_each_counters
 -- each: minute hour
 DELETE FROM dutiful_counter_{each} WHERE ({each}, kind, outcome) IN (
     SELECT {each}, kind, outcome FROM dutiful_counter_{each} WHERE {each} < :{each} ORDER BY {each} LIMIT :limit);
 
--- name: drop_turns
--- There is one for each worker of late, so that to read all of them costs little.
+-- name: delete_counter_turns
+-- There is one row for each recent worker, so a scan is cheap.
 DELETE FROM dutiful_counter_turn WHERE at < ?;
 
 -- name: counted
--- In one statement, so that what is folded meanwhile counts once. What is not folded was counted just now, whatever a
--- clock that was ahead may say.
+-- In one statement, so that what is rolled up meanwhile counts once. The other rows were counted just now, also
+-- if a clock was ahead.
 SELECT 1 AS lately, 0 AS ever, {counter_columns}
 FROM dutiful_counter_minute WHERE :fine AND minute BETWEEN :since AND :now
 UNION ALL
@@ -67,5 +67,5 @@ FROM (
 GROUP BY outcome;
 
 -- name: count_stuck
--- There are as many rows as jobs that run.
+-- There are as many rows as running jobs.
 SELECT count(*) FROM dutiful_lease WHERE claimed_at < ?;

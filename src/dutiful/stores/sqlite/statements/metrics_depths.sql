@@ -1,8 +1,8 @@
--- name: fills
+-- name: count_up_to
 -- {table}: ready, scheduled or blocked; counted up to :limit.
 SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT :limit);
 
--- name: fills_of_tenant
+-- name: count_up_to_of_tenant
 SELECT count(*) FROM (SELECT 1 FROM {table} INDEXED BY {table}_tenant WHERE tenant = :tenant LIMIT :limit);
 
 -- name: count_table
@@ -12,7 +12,7 @@ SELECT queue, kind, count(*) FROM {table} GROUP BY queue, kind;
 SELECT queue, kind, count(*) FROM {table} INDEXED BY {table}_tenant WHERE tenant = :tenant GROUP BY queue, kind;
 
 -- name: count_running
--- :share: of 2^31, how many of the leases are looked up; which ones is left to chance.
+-- :share: the share of leases that are read, of 2^31; which ones is random.
 SELECT j.queue, j.kind, count(*) FROM dutiful_lease l
 CROSS JOIN dutiful_job j ON j.id = l.job_id
 WHERE (:share = 2147483648 OR random() & 2147483647 < :share) AND (:tenant IS NULL OR j.tenant = :tenant)
@@ -22,7 +22,7 @@ GROUP BY j.queue, j.kind;
 SELECT count(*) FROM dutiful_lease;
 
 -- name: sampled_level
--- What can be sampled: rows in the order of a number, ending with that number, so that a comparison can follow.
+-- Rows that can be sampled, in order of a number; each text ends with that number, so that a comparison can follow.
 dutiful_ready WHERE queue = :queue AND priority = :priority AND seq;
 
 -- name: sampled_level_of_tenant
@@ -59,7 +59,7 @@ SELECT queue, priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
 WHERE tenant = ? AND (queue, priority) > (?, ?) ORDER BY queue, priority LIMIT 1;
 
 -- name: due_since
--- Since when the first of a queue level has been due: a retry, since its last attempt or the time this set.
+-- Since when the first job of a queue level has been due: a retry since its last attempt, or the time that this set.
 SELECT max(j.created_at, coalesce(j.run_at, 0),
            coalesce((SELECT coalesce(a.next_at, a.ended_at) FROM dutiful_attempt a
                      WHERE a.job_id = j.id AND a.outcome <> 'refused' ORDER BY a.id DESC LIMIT 1), 0))

@@ -3,28 +3,23 @@ SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing');
 
 -- name: next_each
 -- each: seq claim lock_wait
--- The last of the numbers taken; they are never given out twice.
+-- The last of the numbers taken; a number is never assigned twice.
 UPDATE dutiful_sequence SET value = value + ? WHERE name = '{each}' RETURNING value;
 
 -- name: insert_ready
-INSERT INTO dutiful_ready (queue, priority, seq, job_id, attempt, crashes, kind, tenant)
-VALUES                    (?,     ?,        ?,   ?,      ?,       ?,       ?,    ?);
+INSERT INTO dutiful_ready ({ready_columns}) VALUES ({ready_values});
 
 -- name: insert_scheduled
-INSERT INTO dutiful_scheduled (run_at, job_id, queue, priority, kind, tenant, attempt, crashes)
-VALUES                        (?,      ?,      ?,     ?,        ?,    ?,      ?,       ?);
+INSERT INTO dutiful_scheduled ({scheduled_columns}) VALUES ({scheduled_values});
 
 -- name: insert_blocked
-INSERT INTO dutiful_blocked (job_id, gate, key, queue, priority, kind, tenant, attempt, crashes, run_at, since, seq)
-VALUES                      (?,      ?,    ?,   ?,     ?,        ?,    ?,      ?,       ?,       ?,      ?,     ?);
+INSERT INTO dutiful_blocked ({blocked_columns}) VALUES ({blocked_values});
 
 -- name: insert_finished
-INSERT INTO dutiful_finished
-       (job_id, claim_id, state, attempt, crashes, worker_id, claimed_at, finished_at, result, errors)
-VALUES (?,      ?,        ?,     ?,       ?,       ?,         ?,          ?,           ?,      ?);
+INSERT INTO dutiful_finished ({finished_columns}) VALUES ({finished_values});
 
 -- name: place_of
--- Where a job stands: at most one row. Every act by id begins here.
+-- The place of a job: at most one row. Every action by id begins here.
 SELECT state, attempt, crashes FROM dutiful_finished WHERE job_id = :id
 UNION ALL SELECT 'running', attempt, crashes FROM dutiful_lease WHERE job_id = :id
 UNION ALL SELECT 'ready', attempt, crashes FROM dutiful_ready WHERE job_id = :id

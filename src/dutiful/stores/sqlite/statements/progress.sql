@@ -1,5 +1,5 @@
 -- name: begin_phase
--- A mark that comes again, because its reply was lost, changes nothing; nor does one at an end.
+-- A mark that is repeated, because its reply was lost, changes nothing; nor does a repeated end.
 INSERT INTO dutiful_phase (job_id, name, position, state, attempt, started_at, ended_at, result, error)
 VALUES (:job_id, :name, :position, 'running', 1, :now, NULL, NULL, NULL)
 ON CONFLICT (job_id, name) DO UPDATE
@@ -8,7 +8,7 @@ SET position = excluded.position, state = 'running', attempt = attempt + 1, star
 WHERE state <> 'running';
 
 -- name: end_phase
--- A phase that never began, such as a skipped one, has made no attempt.
+-- A phase that never began, such as a skipped one, has no attempt.
 INSERT INTO dutiful_phase (job_id, name, position, state, attempt, started_at, ended_at, result, error)
 VALUES (:job_id, :name, :position, :state, 0, NULL, :now, :result, :error)
 ON CONFLICT (job_id, name) DO UPDATE
@@ -47,6 +47,6 @@ INSERT INTO dutiful_phase (job_id, name, position, state, attempt, ended_at)
 VALUES (?, ?, ?, 'cancelled', 0, ?)
 ON CONFLICT (job_id, name) DO UPDATE
 SET state = 'cancelled', ended_at = excluded.ended_at
--- A failed one waited for its retry, unless the pipeline had gone on without it.
+-- A failed phase was to be retried, unless the pipeline had continued without it.
 WHERE state NOT IN ('completed', 'skipped', 'cancelled')
   AND (state <> 'failed' OR json_extract(error, '$.given_up') IS NULL);

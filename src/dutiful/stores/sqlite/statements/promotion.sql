@@ -2,7 +2,7 @@
 SELECT name, since FROM dutiful_pause WHERE scope IN ('kind', 'breaker');
 
 -- name: due
-SELECT run_at, job_id, queue, priority, kind, tenant, attempt, crashes FROM dutiful_scheduled
+SELECT run_at, job_id, {carried_columns} FROM dutiful_scheduled
 WHERE run_at <= ?
 ORDER BY run_at, job_id LIMIT ?;
 
@@ -24,10 +24,10 @@ WITH RECURSIVE waits (kind) AS (
 SELECT w.kind
 FROM waits w
 WHERE w.kind IS NOT NULL
-  AND w.kind NOT IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing'));
+  AND w.kind NOT IN ({blocked_kinds});
 
 -- name: waiting_of_kind
--- By position, and last those that are not due yet.
+-- By position; those that are not due yet come last.
 SELECT seq, job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? ORDER BY seq NULLS LAST LIMIT ?;
 
 -- name: due_behind_gate
@@ -35,11 +35,11 @@ SELECT job_id FROM dutiful_blocked INDEXED BY dutiful_blocked_due
 WHERE gate = 'paused' AND seq IS NULL AND run_at <= ?
 ORDER BY run_at, job_id LIMIT ?;
 
--- name: number_due
+-- name: assign_due_seq
 UPDATE dutiful_blocked SET seq = ? WHERE job_id = ? AND gate = 'paused' AND seq IS NULL;
 
 -- name: dependency_decided
--- Jobs that wait for others of which none is open any more, or of which one ended badly.
+-- Jobs whose dependencies have all ended, or of which one has failed or was cancelled.
 SELECT b.job_id FROM dutiful_blocked b
 WHERE b.gate = 'dependency'
   AND (NOT EXISTS (
@@ -56,16 +56,16 @@ WHERE b.gate = 'dependency'
 ORDER BY b.since, b.job_id LIMIT ?;
 
 -- name: ready_of_stopped_kinds
--- A scan of all ready jobs: done once a pause, because nothing of a paused kind becomes ready.
+-- A scan of all ready jobs; once per pause, because no job of a paused kind becomes ready.
 SELECT job_id FROM dutiful_ready
 WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker'))
 LIMIT ?;
 
 -- name: blocked_row
-SELECT gate, key, queue, priority, kind, tenant, attempt, crashes, run_at, seq FROM dutiful_blocked WHERE job_id = ?;
+SELECT gate, key, run_at, seq, {carried_columns} FROM dutiful_blocked WHERE job_id = ?;
 
 -- name: ready_row
-SELECT queue, priority, kind, tenant, attempt, crashes, seq FROM dutiful_ready WHERE job_id = ?;
+SELECT seq, {carried_columns} FROM dutiful_ready WHERE job_id = ?;
 
 -- name: ends_of_needs
 SELECT d.needs_id, f.state FROM dutiful_dependency d

@@ -1,5 +1,5 @@
 -- name: select_jobs
--- One row a job with where it stands; {source} is where to find it first. In the order of _RECORD in queries.py, and more.
+-- One row per job, with its place; {source} is read first. Columns as in _RECORD of queries.py, and more.
 SELECT {record_columns},
        CASE WHEN f.job_id IS NOT NULL THEN f.state
             WHEN l.job_id IS NOT NULL THEN 'running'
@@ -19,7 +19,7 @@ SELECT {record_columns},
             WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)
        END                                                             AS last_error,
        g.phase, g.percent, g.overall, g.message, g.items, g.updated_at,
-       j.correlation_id, t.notified_at,
+       j.correlation_id, t.sent_at,
        coalesce(f.claim_id, l.claim_id)                                AS claim_id
 FROM {source}
 LEFT JOIN dutiful_finished f ON f.job_id = j.id
@@ -42,7 +42,7 @@ FROM (SELECT state FROM dutiful_finished INDEXED BY dutiful_finished_time WHERE 
 GROUP BY state;
 
 -- name: count_finished_of_tenant
--- Among the tenant's newest jobs; with how many those are.
+-- Among the tenant's newest jobs; also returns how many those are.
 SELECT f.state, count(*)
 FROM (SELECT id FROM dutiful_job INDEXED BY dutiful_job_tenant WHERE tenant = :tenant ORDER BY id DESC LIMIT :limit) j
 LEFT JOIN dutiful_finished f ON f.job_id = j.id AND f.finished_at >= :since

@@ -1,5 +1,5 @@
 -- name: places_of_jobs
--- Every job that does not stand in exactly one place.
+-- Every job that is not in exactly one place.
 SELECT id, coalesce(places, 'no place')
 FROM (
     SELECT j.id,

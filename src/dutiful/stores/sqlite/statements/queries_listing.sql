@@ -1,4 +1,4 @@
--- Each walk names its index: without statistics SQLite might take one that has the order but not the condition.
+-- Each walk names its index: without statistics SQLite might choose one with the right order but the wrong condition.
 
 -- name: kind_before
 SELECT kind FROM dutiful_job INDEXED BY dutiful_job_kind_queue WHERE kind < ? ORDER BY kind DESC LIMIT 1;
@@ -38,16 +38,16 @@ SELECT job_id FROM dutiful_lease WHERE {page_of_jobs};
 -- name: walk_finished
 SELECT job_id FROM dutiful_finished WHERE {page_of_jobs};
 
--- name: walk_unhappy
-SELECT job_id FROM dutiful_finished INDEXED BY dutiful_finished_unhappy
+-- name: walk_not_completed
+SELECT job_id FROM dutiful_finished INDEXED BY dutiful_finished_not_completed
 WHERE state = :name AND state <> 'completed' AND {page_of_jobs};
 
--- name: walk_own
--- A job that was given no correlation id has its own.
-SELECT id FROM dutiful_job WHERE id = :own AND id < :high AND id >= :low AND correlation_id IS NULL;
+-- name: walk_correlation_root
+-- A job without a correlation id has its own id as one.
+SELECT id FROM dutiful_job WHERE id = :root AND id < :high AND id >= :low AND correlation_id IS NULL;
 
 -- name: walk_tried
--- Stepped through from each job to the one before it: one may have been tried any number of times.
+-- Steps from each job to the one before it, because a job may have any number of attempts.
 WITH RECURSIVE step (job_id) AS (
     SELECT :high
     UNION ALL
@@ -60,7 +60,7 @@ WITH RECURSIVE step (job_id) AS (
 )
 SELECT job_id FROM step WHERE job_id <> :high;
 
--- name: sift
+-- name: matching_job
 -- The row of a job that matches, as far as SQL can decide; a null parameter matches all. `texts`: with its texts.
 -- An error's class is that of the end, or of the last attempt as long as the job has not ended.
 SELECT j.subject, CASE WHEN :texts THEN j.payload END, CASE WHEN :texts THEN f.errors END,

@@ -2,7 +2,7 @@
 SELECT {schedule_columns} FROM dutiful_schedule ORDER BY name;
 
 -- name: put_schedule
--- The store keeps when it fires next, and operators decide whether it fires at all; the code declares the rest.
+-- Keeps next_at, unless the times have changed, and whether it is enabled; the code declares the rest.
 INSERT INTO dutiful_schedule ({schedule_columns}) VALUES ({schedule_values})
 ON CONFLICT (name) DO UPDATE
 SET kind       = excluded.kind,

@@ -1,4 +1,4 @@
--- name: insert_token
+-- name: put_token
 INSERT INTO dutiful_api_token ({token_columns}, hash) VALUES ({token_values}, ?) ON CONFLICT (id) DO NOTHING;
 
 -- name: find_token

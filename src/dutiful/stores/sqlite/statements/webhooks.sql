@@ -1,10 +1,10 @@
--- name: hooks
+-- name: job_webhooks
 SELECT name, url, kinds, states FROM dutiful_webhook WHERE enabled = 1 AND states <> '[]';
 
--- name: alert_hooks
+-- name: alert_webhooks
 SELECT name, url FROM dutiful_webhook WHERE enabled = 1 AND alerts = 1 ORDER BY name;
 
--- name: ending
+-- name: finished_job
 SELECT j.id, j.kind, j.queue, f.state, f.attempt, f.result, f.errors, j.tenant, j.correlation_id, j.parent_id,
        j.subject, j.created_at, f.claimed_at, f.finished_at, j.options
 FROM dutiful_finished f
@@ -12,7 +12,7 @@ CROSS JOIN dutiful_job j ON j.id = f.job_id
 WHERE f.job_id = ?;
 
 -- name: insert_post
--- ?9: why it cannot be posted; then it has failed at once.
+-- ?9: why it cannot be posted; such a post is failed at once.
 INSERT INTO dutiful_webhook_post
        (id, job_id, webhook, url, event, data, attempts, created_at, updated_at, tenant, error,
         state, next_at, ended_at)
@@ -23,7 +23,7 @@ VALUES (?1, ?2,     ?3,      ?4,  ?5,    ?6,   0,        ?7,         ?7,        
 SELECT {webhook_columns} FROM dutiful_webhook ORDER BY name;
 
 -- name: put_webhook
--- Its receiver and operators decide whether it is enabled, until its URL is another.
+-- A disabled webhook stays disabled, unless its URL has changed.
 INSERT INTO dutiful_webhook ({webhook_columns}) VALUES ({webhook_values})
 ON CONFLICT (name) DO UPDATE
 SET enabled     = CASE WHEN url = excluded.url THEN enabled ELSE excluded.enabled END,
@@ -49,7 +49,7 @@ WHERE state = 'pending' AND webhook = ?1;
 UPDATE dutiful_webhook SET enabled = 1, disabled_at = NULL, reason = NULL WHERE name = ? AND enabled = 0;
 
 -- name: due_posts
--- :names: endpoints, besides jobs' own URLs; null: all. :again: those that were tried before, or the others.
+-- :names: endpoints, besides jobs' own URLs; null: all. :again: whether posts that were tried before, or new ones.
 SELECT p.next_at, p.id FROM dutiful_webhook_post p
 WHERE p.state = 'pending' AND p.next_at <= :now AND (p.attempts > 0) = :again
   AND (:names IS NULL OR p.webhook IS NULL OR p.webhook IN (SELECT n.value FROM json_each(:names) n))

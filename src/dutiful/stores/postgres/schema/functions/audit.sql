@@ -1,5 +1,5 @@
--- The audit trail: events are appended freely, sealed in order, and never changed. An anchor stands for what retention
--- deletes from the beginning of the chain.
+-- The audit trail: events are appended in any order, sealed in order, and never changed. An anchor replaces what
+-- retention deletes from the beginning of the chain.
 --
 -- Triggers enforce this for every role but the tables' owner. `unsealed`, the seals and the anchor are written only by
 -- functions with the owner's rights, which see all tenants' events.

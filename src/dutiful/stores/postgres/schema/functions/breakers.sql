@@ -16,10 +16,10 @@ begin
     on conflict do nothing;
 end $$;
 
--- Returns all that a caller needs to enter or exit; version 0: there is none. `place`: the claim is one of the probes;
+-- Returns all that a caller needs to enter or exit; version 0: there is none. `is_probe`: the claim is one of the probes;
 -- `live`: its lease has not expired.
 create or replace function {schema}.read_breaker(p_name text, p_job uuid, p_claim bigint, p_now timestamptz)
-returns table (now_at timestamptz, kept {schema}.breaker, probing bigint, place boolean, live boolean)
+returns table (now_at timestamptz, kept {schema}.breaker, probing bigint, is_probe boolean, live boolean)
 language plpgsql stable {use_indexes} as $$ #variable_conflict use_column
 declare
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
@@ -42,9 +42,9 @@ begin
 end $$;
 
 -- Writes a breaker, given as JSON with the names of its table, if its version is still p_version, 0 for none. False:
--- read it again. p_turn: a new round begins. p_enters, p_leaves: the claim becomes a probe, or stops being one.
+-- read it again. p_turn: a new round begins. p_enters, p_exits: the claim becomes a probe, or stops being one.
 create or replace function {schema}.put_breaker(
-    p_breaker jsonb, p_version bigint, p_turn boolean, p_enters boolean, p_leaves boolean, p_job uuid, p_claim bigint,
+    p_breaker jsonb, p_version bigint, p_turn boolean, p_enters boolean, p_exits boolean, p_job uuid, p_claim bigint,
     p_now timestamptz
 ) returns boolean
 language plpgsql volatile set lock_timeout = '2s' {use_indexes} as $$
@@ -63,7 +63,7 @@ begin
         perform {schema}.set_gates(array(select k.kind from {schema}.breaker_kind k where k.breaker = b.name), p_now);
     end if;
     if p_enters then
-        -- Expired claims have lost their places to others, and must not get them back.
+        -- Expired claims have been replaced by other probes, and must not become probes again.
         delete from {schema}.breaker_probe p
         where p.breaker = b.name and p.claim_id is not null and not {schema}.is_claim_live(p.job_id, p.claim_id, p_now);
         insert into {schema}.breaker_probe (breaker, job_id, round, claim_id, since)
@@ -71,7 +71,7 @@ begin
         on conflict (breaker, job_id) do update
         set round = excluded.round, claim_id = excluded.claim_id, since = excluded.since;
     end if;
-    if p_leaves then
+    if p_exits then
         delete from {schema}.breaker_probe where breaker = b.name and job_id = p_job and claim_id = p_claim;
     end if;
     return true;
@@ -187,62 +187,4 @@ begin
     delete from {schema}.breaker where name = any (v_names);
     get diagnostics v_deleted = row_count;
     return v_deleted;
-end $$;
-
--- Returns the breakers for which jobs wait that were rejected inside their handlers, unless they are open. Steps from
--- one to the next. A breaker without a row is closed.
-create or replace function {schema}.awaited_breakers(p_now timestamptz)
-returns table (awaited text, now_at timestamptz, kept {schema}.breaker, probing bigint)
-language plpgsql stable {walk_indexes} as $$
-declare v_now timestamptz := coalesce(p_now, clock_timestamp());
-begin
-    return query
-    with recursive waits as (
-        (select w.key from {schema}.blocked w where w.gate = 'breaker' order by w.key limit 1)
-        union all
-        select n.key
-        from waits w, lateral (
-            select x.key from {schema}.blocked x where x.gate = 'breaker' and x.key > w.key order by x.key limit 1
-        ) n
-    )
-    select w.key::text, v_now, b,
-           (select count(*) from {schema}.breaker_probe p
-            where p.breaker = b.name and p.round = b.round and {schema}.is_claim_live(p.job_id, p.claim_id, v_now))
-    from waits w
-    left join {schema}.breaker b on b.name = w.key
-    where b.name is null or b.state <> 'open' or b.open_until <= v_now;
-end $$;
-
--- Returns the first jobs, by seq, that wait for each of these breakers.
-create or replace function {schema}.rejected_jobs(p_names text[], p_limits int[])
-returns table (breaker text, job_id uuid, kind text, queue text, tenant text, priority int)
-language plpgsql stable {walk_in_order} as $$
-begin
-    return query
-    select n.name, b.job_id, b.kind::text, b.queue::text, b.tenant, b.priority
-    from unnest(p_names, p_limits) n (name, jobs)
-    cross join lateral (
-        select w.job_id, w.kind, w.queue, w.tenant, w.priority from {schema}.blocked w
-        where w.gate = 'breaker' and w.key = n.name
-        order by w.seq
-        limit n.jobs
-    ) b;
-end $$;
-
--- Moves such jobs out of blocked, by their seqs; one whose kind is paused, or has an open breaker, goes to that gate.
-create or replace function {schema}.unblock_rejected(p_jobs uuid[], p_now timestamptz)
-returns table (queue text, priority int, moved bigint)
-language plpgsql volatile {look_up_ids} as $$
-declare v_jobs uuid[];
-begin
-    v_jobs := array(
-        select b.job_id from {schema}.blocked b where b.job_id = any (p_jobs) and b.gate = 'breaker'
-        for update skip locked);
-    update {schema}.blocked b set gate = 'paused', key = b.kind
-    where b.job_id = any (v_jobs)
-      and exists (select 1 from {schema}.pause p
-                  where p.scope in ('kind', 'breaker', 'probing') and p.name = b.kind);
-    return query
-    select * from {schema}.unblock(
-        array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'breaker'), p_now);
 end $$;

@@ -163,3 +163,61 @@ begin
     on conflict (breaker, job_id) do update set round = excluded.round, claim_id = null, since = excluded.since;
     return query select * from {schema}.unblock(v_jobs, p_now);
 end $$;
+
+-- Returns the breakers for which jobs wait that were rejected inside their handlers, unless they are open. Steps from
+-- one to the next. A breaker without a row is closed.
+create or replace function {schema}.awaited_breakers(p_now timestamptz)
+returns table (awaited text, now_at timestamptz, kept {schema}.breaker, probing bigint)
+language plpgsql stable {walk_indexes} as $$
+declare v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    return query
+    with recursive waits as (
+        (select w.key from {schema}.blocked w where w.gate = 'breaker' order by w.key limit 1)
+        union all
+        select n.key
+        from waits w, lateral (
+            select x.key from {schema}.blocked x where x.gate = 'breaker' and x.key > w.key order by x.key limit 1
+        ) n
+    )
+    select w.key::text, v_now, b,
+           (select count(*) from {schema}.breaker_probe p
+            where p.breaker = b.name and p.round = b.round and {schema}.is_claim_live(p.job_id, p.claim_id, v_now))
+    from waits w
+    left join {schema}.breaker b on b.name = w.key
+    where b.name is null or b.state <> 'open' or b.open_until <= v_now;
+end $$;
+
+-- Returns the first jobs, by seq, that wait for each of these breakers.
+create or replace function {schema}.rejected_jobs(p_names text[], p_limits int[])
+returns table (breaker text, job_id uuid, kind text, queue text, tenant text, priority int)
+language plpgsql stable {walk_in_order} as $$
+begin
+    return query
+    select n.name, b.job_id, b.kind::text, b.queue::text, b.tenant, b.priority
+    from unnest(p_names, p_limits) n (name, jobs)
+    cross join lateral (
+        select w.job_id, w.kind, w.queue, w.tenant, w.priority from {schema}.blocked w
+        where w.gate = 'breaker' and w.key = n.name
+        order by w.seq
+        limit n.jobs
+    ) b;
+end $$;
+
+-- Moves such jobs out of blocked, by their seqs; one whose kind is paused, or has an open breaker, goes to that gate.
+create or replace function {schema}.unblock_rejected(p_jobs uuid[], p_now timestamptz)
+returns table (queue text, priority int, moved bigint)
+language plpgsql volatile {look_up_ids} as $$
+declare v_jobs uuid[];
+begin
+    v_jobs := array(
+        select b.job_id from {schema}.blocked b where b.job_id = any (p_jobs) and b.gate = 'breaker'
+        for update skip locked);
+    update {schema}.blocked b set gate = 'paused', key = b.kind
+    where b.job_id = any (v_jobs)
+      and exists (select 1 from {schema}.pause p
+                  where p.scope in {blocking_scopes} and p.name = b.kind);
+    return query
+    select * from {schema}.unblock(
+        array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'breaker'), p_now);
+end $$;

@@ -160,7 +160,7 @@ begin
         for no key update of x skip locked
     ) k
     where l.job_id = k.job_id;
-    return query select * from {schema}.check_claims(p_jobs, p_claims);
+    return query select c.job_id, c.claim_id, c.cancel from {schema}.check_claims(p_jobs, p_claims) c;
 end $$;
 
 -- Returns claims to ready without spending an attempt, each with the seq it had.
@@ -176,7 +176,7 @@ begin
         where l.job_id = a.job_id and l.claim_id = a.claim_id and l.cancel_requested_at is null
         returning l.job_id, l.seq, l.attempt, l.crashes
     ), back as (
-        select g.seq, g.job_id, j.priority, g.attempt - 1 as attempt, g.crashes, j.queue, j.kind, j.tenant
+        select g.seq, g.job_id, g.attempt - 1 as attempt, g.crashes, {route of j}
         from gone g join {schema}.job j on j.id = g.job_id
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
@@ -205,21 +205,23 @@ begin
     order by a.ord;
 end $$;
 
--- Returns claims whose leases have expired, or, with p_worker, all claims of a worker that is known to be dead.
-create or replace function {schema}.expired_claims(p_limit int, p_worker uuid, p_now timestamptz)
-returns table ({held_types})
+-- Returns claims whose leases have expired, the longest expired first.
+create or replace function {schema}.expired_claims(p_limit int, p_now timestamptz) returns table ({held_types})
 language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
-declare
-    v_now  timestamptz := coalesce(p_now, clock_timestamp());
-    v_jobs uuid[];
+declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
-    if p_worker is null then
-        v_jobs := array(
-            select l.job_id from {schema}.lease l where l.expires_at <= v_now order by l.expires_at limit p_limit);
-    else
-        v_jobs := array(select l.job_id from {schema}.lease l where l.worker_id = p_worker limit p_limit);
-    end if;
-    return query select * from {schema}.held_claims(v_jobs);
+    return query
+    select {held_columns} from {schema}.held_claims(array(
+        select l.job_id from {schema}.lease l where l.expires_at <= v_now order by l.expires_at limit p_limit));
+end $$;
+
+-- Returns all claims of a worker, expired or not.
+create or replace function {schema}.claims_of_worker(p_worker uuid) returns table ({held_types})
+language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
+begin
+    return query
+    select {held_columns} from {schema}.held_claims(array(
+        select l.job_id from {schema}.lease l where l.worker_id = p_worker));
 end $$;
 
 -- Returns whether a claim is held and its lease has not expired.

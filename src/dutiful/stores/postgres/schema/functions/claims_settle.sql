@@ -162,7 +162,7 @@ begin
                        then jsonb_build_array(jsonb_build_object('type', 'Cancelled', 'message', l.cancel_reason))
                        else a.errors::jsonb end as errors
     ), moved as (
-        select g.*, j.queue, j.kind, j.priority, j.tenant,
+        select g.*, {route of j},
                j.options ? 'phases' as phased, j.options ? 'webhook' as own_webhook,
                case when g.target in ('ready', 'scheduled') and j.kind = any (v_paused) then 'blocked'
                     else g.target end as place,
@@ -228,6 +228,7 @@ begin
 end $$;
 
 -- Returns for outcomes that were not applied whether each is 'repeated', or 'lost', which is recorded as an attempt.
+-- Decides as is_repeat and refused_error of core/settle.py do; tests/conformance/test_stores_agree.py compares them.
 create or replace function {schema}.record_refusals(
     p_jobs uuid[], p_claims bigint[], p_outcomes text[], p_now timestamptz
 ) returns table (job_id uuid, claim_id bigint, reason text)

@@ -45,7 +45,7 @@ declare
     v_state text;
 begin
     if not exists (select 1 from {schema}.job where id = p_job) then return; end if;
-    -- Found nowhere, it moved meanwhile: look again.
+    -- Not found, it moved meanwhile: try again.
     for i in 1..100 loop
         if {schema}.cancel_waiting(p_job, p_reason, v_now) then
             return query select 'cancelled', true, false;

@@ -18,7 +18,7 @@ begin
                        'id', p.id, 'url', p.url, 'state', p.state, 'attempts', p.attempts, 'ended_at', p.ended_at,
                        'status', p.status, 'error', p.error) order by p.id)
             from {schema}.webhook_post p where p.job_id = v.id), '[]'),
-        'stale_notified_at', (select s.notified_at from {schema}.stale s where s.job_id = v.id))
+        'stale_sent_at', (select s.sent_at from {schema}.stale s where s.job_id = v.id))
     from {schema}.jobs v
     where v.id = any (p_jobs);
 end $$;
@@ -48,7 +48,7 @@ language sql stable as $$
     select json_build_object(
         'job_id', t.job_id, 'kind', t.job -> 'kind', 'queue', t.job -> 'queue', 'tenant', t.job -> 'tenant',
         'correlation_id', t.job -> 'correlation_id', 'stale_at', t.job -> 'stale_at', 'deleted_at', t.deleted_at,
-        'notified_at', t.notified_at)
+        'sent_at', t.sent_at)
 $$;
 
 -- Returns those of these jobs that are deleted, once their notices are sent.
@@ -57,7 +57,7 @@ language plpgsql stable set timezone = 'UTC' {use_indexes} as $$
 begin
     return query
     select {schema}.tombstone_json(t) from {schema}.tombstone t
-    where t.job_id = any (p_jobs) and t.notified_at is not null;
+    where t.job_id = any (p_jobs) and t.sent_at is not null;
 end $$;
 
 -- Returns first a row without a job: the time from which on more rows may appear. Then the changes since p_since,
@@ -94,11 +94,11 @@ begin
         from {schema}.webhook_post p
         where p.state <> 'pending' and p.updated_at >= p_since and p.job_id is not null
         union all
-        select s.job_id, s.notified_at, 'stale', null
-        from {schema}.stale s where s.notified_at >= p_since
+        select s.job_id, s.sent_at, 'stale', null
+        from {schema}.stale s where s.sent_at >= p_since
         union all
-        select t.job_id, t.notified_at, 'deleted', {schema}.tombstone_json(t)
-        from {schema}.tombstone t where t.notified_at >= p_since
+        select t.job_id, t.sent_at, 'deleted', {schema}.tombstone_json(t)
+        from {schema}.tombstone t where t.sent_at >= p_since
     ) s
     order by s.at
     fetch first (p_limit) rows with ties;

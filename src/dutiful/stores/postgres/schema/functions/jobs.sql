@@ -21,9 +21,8 @@ begin
                 select v_now, {job_values}
                 from {jobs_given};
                 insert into {schema}.ready (seq, job_id, {carried})
-                select nextval('{schema}.ready_seq'), a.id, coalesce(a.priority, p_priority[1]), 0, 0,
-                       coalesce(a.queue, p_queue[1]), coalesce(a.kind, p_kind[1]), a.tenant
-                from unnest(p_id, p_kind, p_queue, p_priority, p_tenant) as a (id, kind, queue, priority, tenant);
+                select nextval('{schema}.ready_seq'), a.id, {carried_values}
+                from {routes_given};
                 return;
             exception when unique_violation then
             end;
@@ -33,10 +32,10 @@ begin
             select v_now, {job_values}
             from {jobs_given}
             on conflict (id) do nothing
-            returning id, kind, queue, priority, tenant
+            returning id, {route}
         )
         insert into {schema}.ready (seq, job_id, {carried})
-        select nextval('{schema}.ready_seq'), m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        select nextval('{schema}.ready_seq'), m.id, {carried_new of m}
         from made m;
         get diagnostics v_count = row_count;
         if v_count < cardinality(p_id) then
@@ -53,20 +52,20 @@ begin
         select v_now, coalesce(a.run_at, v_now + a.delay), {job_values}
         from {jobs_given_with_times}
         on conflict (id) do nothing
-        returning id, kind, queue, priority, tenant, run_at
+        returning id, run_at, {route}
     ), in_order as (
         select m.*, case when m.run_at > v_now then null else nextval('{schema}.ready_seq') end as seq from made m
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
-        select m.seq, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        select m.seq, m.id, {carried_new of m}
         from in_order m where m.seq is not null and m.kind <> all (v_paused)
     ), to_scheduled as (
         insert into {schema}.scheduled (run_at, job_id, {carried})
-        select m.run_at, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        select m.run_at, m.id, {carried_new of m}
         from made m where m.run_at > v_now and m.kind <> all (v_paused)
     ), to_blocked as (
         insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
-        select m.id, v_now, m.run_at, m.seq, 'paused', m.kind, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        select m.id, v_now, m.run_at, m.seq, 'paused', m.kind, {carried_new of m}
         from in_order m where m.kind = any (v_paused)
     )
     select array_agg(m.id) into v_made from made m;
@@ -76,7 +75,7 @@ end $$;
 
 -- Stores jobs, given as a JSON array of objects with the names of table job, and besides:
 --   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
--- Returns, in order, the job that stands for each request and what was done: made, existing, rejected, replaced.
+-- Returns, in order, the job that represents each request, and what was done: made, existing, rejected, replaced.
 -- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
 -- p_checked: the caller has applied the kinds' payload rules itself; the database may have those of another release.
 create or replace function {schema}.insert_jobs(
@@ -159,7 +158,7 @@ begin
                 continue;
             end if;
             if v_key.action = 'replace' and v_other <> all (v_made) then
-                -- Found in no place, it moved meanwhile, as when it was promoted: look again.
+                -- Not found, it moved meanwhile, for example by promotion: try again.
                 v_looks := v_looks + 1;
                 continue when v_looks < 100
                     and not exists (select 1 from {schema}.lease l where l.job_id = v_other)
@@ -188,7 +187,7 @@ begin
     from jsonb_array_elements(p_jobs) j (v),
          lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
     where (v ->> 'id')::uuid = any (v_made)
-      -- Another tenant's job looks like none.
+      -- Another tenant's job counts as missing.
       and not exists (select 1 from {schema}.job x where x.id = n.id and x.tenant is not distinct from v ->> 'tenant')
     limit 1;
     if found then
@@ -223,16 +222,16 @@ begin
         from (select * from made order by ord) m
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
-        select m.seq, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        select m.seq, m.id, {carried_new of m}
         from in_order m where m.gate is null and m.seq is not null
     ), to_scheduled as (
         insert into {schema}.scheduled (run_at, job_id, {carried})
-        select m.run_at, m.id, m.priority, 0, 0, m.queue, m.kind, m.tenant
+        select m.run_at, m.id, {carried_new of m}
         from made m where m.gate is null and m.run_at > v_now
     )
     insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
     select m.id, v_now, m.run_at, m.seq, m.gate, case m.gate when 'paused' then m.kind else m.id::text end,
-           m.priority, 0, 0, m.queue, m.kind, m.tenant
+           {carried_new of m}
     from in_order m where m.gate is not null;
 
     if p_notify then

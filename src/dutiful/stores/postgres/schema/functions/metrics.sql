@@ -1,4 +1,4 @@
--- Counters that workers hand over, and their roll-up.
+-- Counters that workers write, and their roll-up.
 
 create or replace function {schema}.sum_sketches(p_sketches jsonb[]) returns jsonb
 language sql immutable as $$

@@ -47,11 +47,11 @@ begin
     with free as (
         delete from {schema}.blocked b where b.job_id = any (p_jobs) returning b.*
     ), in_order as (
-        select f.*, coalesce(f.seq, nextval('{schema}.ready_seq')) as place
+        select f.*, coalesce(f.seq, nextval('{schema}.ready_seq')) as new_seq
         from (select * from free order by seq, since, job_id) f
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
-        select o.place, o.job_id, {carried of o} from in_order o where o.run_at is null or o.run_at <= v_now
+        select o.new_seq, o.job_id, {carried of o} from in_order o where o.run_at is null or o.run_at <= v_now
     ), to_scheduled as (
         insert into {schema}.scheduled (run_at, job_id, {carried})
         select o.run_at, o.job_id, {carried of o} from in_order o where o.run_at > v_now
@@ -122,7 +122,7 @@ begin
         select w.key from waits w
         -- The offset makes this a look-up for each, however many are paused.
         where not exists (select 1 from {schema}.pause p
-                          where p.scope in ('kind', 'breaker', 'probing') and p.name = w.key offset 0));
+                          where p.scope in {blocking_scopes} and p.name = w.key offset 0));
     v_jobs := array(
         select b.job_id
         from unnest(v_kinds) k
@@ -180,7 +180,7 @@ begin
         from (select j.id, nextval('{schema}.ready_seq') as seq from unnest(v_jobs) j (id)) d
         where b.job_id = d.id
           and exists (select 1 from {schema}.pause p
-                      where p.scope in ('kind', 'breaker', 'probing') and p.name = b.kind);
+                      where p.scope in {blocking_scopes} and p.name = b.kind);
         return query select * from {schema}.unblock(
             array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'dependency'), v_now);
     end if;

@@ -86,7 +86,7 @@ begin
                 select j.id from {schema}.job j
                 where j.id < p_high and j.id >= p_low
                 order by j.id desc limit p_each);
-        when 'own' then
+        when 'correlation_root' then
             -- A job without a correlation id has its own id as one. A range, because an equal id would need no order.
             ids := array(
                 select j.id from {schema}.job j
@@ -113,7 +113,7 @@ begin
                   and (j.correlation_id collate "C", j.id) >= (v_name, p_low)
                   and j.correlation_id is not null
                 order by j.correlation_id collate "C" desc, j.id desc limit p_each);
-        when 'unhappy' then
+        when 'not_completed' then
             ids := array(
                 select f.job_id from {schema}.finished f
                 where (f.state collate "C", f.job_id) < (v_name, p_high)

@@ -32,7 +32,7 @@ begin
                            where d.needs_id = j)
                    and (p_stale is null
                         or p_stale and exists (
-                               select 1 from {schema}.stale s where s.job_id = j and s.notified_at is not null)
+                               select 1 from {schema}.stale s where s.job_id = j and s.sent_at is not null)
                         or not p_stale and not exists (select 1 from {schema}.stale s where s.job_id = j))),
            case when cardinality(v_seen) >= p_limit then v_seen[cardinality(v_seen)] end;
 end $$;
@@ -57,19 +57,26 @@ create or replace function {schema}.delete_leftovers(
 ) returns boolean
 language plpgsql volatile {walk_indexes} as $$
 declare
+    v_keys  bigint;
     v_posts bigint;
     v_tombs bigint;
     v_dead  bigint;
     v_runs  bigint;
 begin
-    delete from {schema}.unique_key u where u.scope = 'window' and u.expires_at < p_cutoff;
+    delete from {schema}.unique_key u
+    where u.ctid = any (array(
+        select k.ctid from {schema}.unique_key k
+        where k.scope = 'window' and k.expires_at <= p_now
+        limit p_limit
+        for update skip locked));
+    get diagnostics v_keys = row_count;
     delete from {schema}.webhook_post p
     where p.id = any (array(
         select x.id from {schema}.webhook_post x where x.state <> 'pending' and x.updated_at < p_cutoff limit p_limit));
     get diagnostics v_posts = row_count;
     delete from {schema}.tombstone t
     where t.job_id = any (array(
-        select x.job_id from {schema}.tombstone x where x.notified_at < p_now - interval '1 hour' limit p_limit));
+        select x.job_id from {schema}.tombstone x where x.sent_at < p_now - interval '1 hour' limit p_limit));
     get diagnostics v_tombs = row_count;
     -- Closed dead letters only; each stays at least as long as its job.
     delete from {schema}.dead_letter d
@@ -81,7 +88,7 @@ begin
     delete from {schema}.bulk_run b
     where b.id = any (array(select x.id from {schema}.bulk_run x where x.ended_at < p_cutoff limit p_limit));
     get diagnostics v_runs = row_count;
-    if not p_end then return greatest(v_posts, v_tombs, v_dead, v_runs) >= p_limit; end if;
+    if not p_end then return greatest(v_keys, v_posts, v_tombs, v_dead, v_runs) >= p_limit; end if;
     delete from {schema}.unique_key u
     where u.ctid = any (array(
         select k.ctid from {schema}.unique_key k
@@ -95,7 +102,7 @@ begin
         select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id);
     delete from {schema}.lock_wait w where not exists (
         select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id);
-    return greatest(v_posts, v_tombs, v_dead, v_runs) >= p_limit;
+    return greatest(v_keys, v_posts, v_tombs, v_dead, v_runs) >= p_limit;
 end $$;
 
 -- Deletes expired finished jobs.
@@ -116,7 +123,7 @@ end $$;
 
 -- Deletes them, leaves a tombstone for each and returns it. The last row has only the id from which to continue.
 create or replace function {schema}.delete_with_tombstones(
-    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale_only boolean, p_notified boolean,
+    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale_only boolean, p_sent boolean,
     p_now timestamptz
 ) returns table (job json, last_id uuid)
 language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
@@ -129,11 +136,11 @@ begin
     from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, nullif(p_stale_only, false)) o;
     return query
     with kept as (
-        insert into {schema}.tombstone as t (job_id, deleted_at, notified_at, job)
-        select v.id, v_now, case when p_notified then v_now end, to_jsonb(v)
+        insert into {schema}.tombstone as t (job_id, deleted_at, sent_at, job)
+        select v.id, v_now, case when p_sent then v_now end, to_jsonb(v)
         from {schema}.jobs v where v.id = any (v_jobs)
         on conflict (job_id) do update
-        set deleted_at = excluded.deleted_at, notified_at = excluded.notified_at, job = excluded.job
+        set deleted_at = excluded.deleted_at, sent_at = excluded.sent_at, job = excluded.job
         returning t.job_id, t.job
     )
     select k.job::json, null::uuid from kept k order by k.job_id;
@@ -144,7 +151,7 @@ end $$;
 
 -- Marks expired finished jobs as stale; returns as delete_with_tombstones does.
 create or replace function {schema}.mark_stale(
-    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_notified boolean, p_now timestamptz
+    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_sent boolean, p_now timestamptz
 ) returns table (job json, last_id uuid)
 language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
 declare
@@ -154,8 +161,8 @@ declare
 begin
     select o.jobs, o.last_id into v_jobs, v_last
     from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, false) o;
-    insert into {schema}.stale (job_id, stale_at, notified_at)
-    select j, v_now, case when p_notified then v_now end from unnest(v_jobs) j;
+    insert into {schema}.stale (job_id, stale_at, sent_at)
+    select j, v_now, case when p_sent then v_now end from unnest(v_jobs) j;
     return query select to_json(v), null::uuid from {schema}.jobs v where v.id = any (v_jobs) order by v.id;
     return query select null::json, v_last;
 end $$;
@@ -168,10 +175,10 @@ begin
     select u.job, u.deleted
     from (
         (select (select to_json(v) from {schema}.jobs v where v.id = s.job_id) as job, false as deleted, s.stale_at as at
-         from {schema}.stale s where s.notified_at is null order by s.stale_at, s.job_id limit p_limit)
+         from {schema}.stale s where s.sent_at is null order by s.stale_at, s.job_id limit p_limit)
         union all
         (select t.job::json, true, t.deleted_at
-         from {schema}.tombstone t where t.notified_at is null order by t.deleted_at, t.job_id limit p_limit)
+         from {schema}.tombstone t where t.sent_at is null order by t.deleted_at, t.job_id limit p_limit)
     ) u
     order by u.deleted, u.at
     limit p_limit;

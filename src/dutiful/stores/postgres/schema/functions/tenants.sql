@@ -1,4 +1,4 @@
--- Tenants kept apart by row-level security. It is not in force, and costs nothing, until tenants_on() is called.
+-- Isolation of tenants by row-level security. It is off, and costs nothing, until tenants_on() is called.
 --
 -- Login roles belong to three groups: {schema}_application sees the tenant that its transaction has named in the
 -- setting dutiful.tenant, with '*' all of them, without it none; {schema}_worker sees all; {schema}_member sees the
@@ -111,7 +111,7 @@ begin
     end loop;
 end $$;
 
--- Guards every table, and gives the three groups, which have to exist, their rights. `migrate` repeats it.
+-- Isolates tenants in every table, and gives the three groups, which have to exist, their rights. `migrate` repeats it.
 create or replace function {schema}.tenants_on() returns void
 language plpgsql volatile set lock_timeout = '10s' as $$
 declare
@@ -174,7 +174,7 @@ begin
     grant execute on function {schema}.tenant_cancel(uuid, text) to {schema}_member;
 end $$;
 
--- Takes all that back. Members lose their rights, because nothing would keep them apart; the other groups keep theirs.
+-- Reverts that. Members lose their rights, because nothing would isolate them; the other groups keep theirs.
 create or replace function {schema}.tenants_off() returns void
 language plpgsql volatile set lock_timeout = '10s' as $$
 declare

@@ -1,6 +1,6 @@
 -- Views for people. Times are the database's, durations are in the unit of their names.
 
--- One row a job, with its state: a union over the places, never a state by absence.
+-- One row per job, with its state: a union over the places; no state is inferred from a missing row.
 create or replace view {schema}.jobs as
 select j.id, j.kind, j.queue, p.state, j.payload, j.priority, p.attempt, p.crashes, j.max_attempts,
        j.created_at, coalesce(p.run_at, j.run_at) as run_at, p.started_at, p.finished_at, p.expires_at,
@@ -59,7 +59,7 @@ from {schema}.finished f
 join {schema}.job j on j.id = f.job_id
 group by j.kind, f.state, date_trunc('hour', f.finished_at);
 
--- Every violation of the laws of storage; no row if there is none.
+-- Every violation of the invariants of storage; no row if there is none.
 create or replace view {schema}.misplaced as
 with place as (
     select job_id, 'ready' as place from {schema}.ready

@@ -121,7 +121,7 @@ create table {schema}.finished (
 -- Nearly free, because rows come in order of time; serves counts of the last hour beside years of history.
 create index finished_time on {schema}.finished using brin (finished_at) with (autosummarize = on);
 -- For lists of failures; a job that completed pays nothing for it.
-create index finished_unhappy on {schema}.finished (state collate "C", job_id) where state <> 'completed';
+create index finished_not_completed on {schema}.finished (state collate "C", job_id) where state <> 'completed';
 
 -- Every claim that was not the final one. Append-only, except that consecutive rejections by one breaker are compacted.
 create table {schema}.attempt (
@@ -153,17 +153,17 @@ create table {schema}.progress (
     message text, items jsonb
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 
--- Finished jobs that retention is about to delete. The event is sent by setting notified_at.
-create table {schema}.stale (job_id uuid primary key, stale_at timestamptz not null, notified_at timestamptz);
-create index stale_unsent on {schema}.stale (stale_at) where notified_at is null;
-create index stale_notified on {schema}.stale (notified_at);
+-- Finished jobs that retention is about to delete. The event is published from sent_at on.
+create table {schema}.stale (job_id uuid primary key, stale_at timestamptz not null, sent_at timestamptz);
+create index stale_unsent on {schema}.stale (stale_at) where sent_at is null;
+create index stale_sent on {schema}.stale (sent_at);
 
 -- Kept for an hour of a job that retention has deleted, so that watchers see the event.
 create table {schema}.tombstone (
-    job_id uuid primary key, deleted_at timestamptz not null, notified_at timestamptz, job jsonb not null
+    job_id uuid primary key, deleted_at timestamptz not null, sent_at timestamptz, job jsonb not null
 );
-create index tombstone_unsent on {schema}.tombstone (deleted_at) where notified_at is null;
-create index tombstone_notified on {schema}.tombstone (notified_at);
+create index tombstone_unsent on {schema}.tombstone (deleted_at) where sent_at is null;
+create index tombstone_sent on {schema}.tombstone (sent_at);
 
 -- A job that failed for good and waits for a person; complete, because retention may delete the job. What filters read
 -- is in columns, and JSON is stored out of line early, so that the columns stay close together.

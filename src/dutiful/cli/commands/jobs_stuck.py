@@ -8,7 +8,7 @@ import typer
 
 from dutiful.cli import FAILURE
 from dutiful.cli.options import AsJson, Reason, Tenant
-from dutiful.cli.output.job_page import worker_name, worker_names
+from dutiful.cli.output.job_details import worker_name, worker_names
 from dutiful.cli.output.printing import ago, job_json, note, print_json, print_table
 from dutiful.cli.target import operate
 from dutiful.core import ids
@@ -113,7 +113,7 @@ def release(
 
 
 async def _stuck(operator: Operator, length: timedelta, kind: str | None) -> list[JobRecord]:
-    found = await operator.stuck.search(length, kind=kind)
+    found = await operator.jobs.stuck(length, kind=kind)
     # The kinds of other tenants are hidden from a tenant.
     if (
         not found
@@ -131,6 +131,6 @@ def _none(length: timedelta) -> str:
 
 async def _release(operator: Operator, job_id: UUID, reason: str | None, length: timedelta) -> JobRecord | str:
     try:
-        return await operator.stuck.release(job_id, reason, older_than=length)
+        return await operator.jobs.release(job_id, reason, older_than=length)
     except (IllegalTransition, JobNotFound) as error:
         return f"not released: {error}"

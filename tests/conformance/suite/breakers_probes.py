@@ -72,10 +72,10 @@ class BreakerProbeSuite:
         soon = await enqueue_one(store, tenant="acme", priority=5, run_at=at(900), now=at(30))
         jobs = [late, first, second, idle, urgent, soon]
 
-        for let_out in (urgent, first, second, late, idle):
-            await store.promotion.admit_probes(10, now=at(60))
-            assert await ready(store, jobs) == [let_out]
-            await store.control.cancel(let_out, "no use", now=at(60))
+        for admitted in (urgent, first, second, late, idle):
+            await store.promotion.unblock(10, now=at(60))
+            assert await ready(store, jobs) == [admitted]
+            await store.control.cancel(admitted, "no use", now=at(60))
 
     async def test_among_new_queues_the_one_with_the_most_urgent_job_is_first(self, store: Store) -> None:
         await declare(store)
@@ -83,7 +83,7 @@ class BreakerProbeSuite:
         plain = await enqueue_one(store, queue="backlog")
         urgent = await enqueue_one(store, queue="urgent", priority=5)
 
-        await store.promotion.admit_probes(10, now=at(60))
+        await store.promotion.unblock(10, now=at(60))
 
         assert await ready(store, [plain, urgent]) == [urgent]
 
@@ -91,7 +91,7 @@ class BreakerProbeSuite:
         names = {f"kind {n}": f"breaker {n}" for n in range(40)}
         await store.breakers.put_kinds(names, now=T0)
         for name in names.values():
-            await store.breakers.force(name, timedelta(seconds=60), now=T0)
+            await store.breakers.open(name, timedelta(seconds=60), now=T0)
         jobs = {kind: [await enqueue_one(store, kind=kind) for _ in range(2)] for kind in names}
         await store.breakers.reset("breaker 7", now=T0)
 
@@ -151,35 +151,35 @@ class BreakerProbeSuite:
         await declare(store)
         await trip(store)
         job = await enqueue_one(store)
-        assert (await store.promotion.admit_probes(10, now=at(59))).moved == 0
+        assert (await store.promotion.unblock(10, now=at(59))).moved == 0
 
-        let_out = await store.promotion.admit_probes(10, now=at(60))
+        unblocked = await store.promotion.unblock(10, now=at(60))
 
-        assert (let_out.moved, let_out.levels) == (1, frozenset({("default", 100)}))
+        assert (unblocked.moved, unblocked.levels) == (1, frozenset({("default", 100)}))
         assert await state(store, job) is State.READY
 
     async def test_late_jobs_of_a_long_pause_are_blocked_too(self, store: Store) -> None:
         await declare(store)
         late = [await enqueue_one(store) for _ in range(3)]
-        await store.breakers.force(MAIL, timedelta(days=1), now=T0)
+        await store.breakers.open(MAIL, timedelta(days=1), now=T0)
         for second in (1, 2, 90, 91):
             await sweep(store, second, limit=1)
 
         assert await states(store, late) == [State.BLOCKED] * 3
-        await store.breakers.force(MAIL, timedelta(seconds=1), now=at(100))
+        await store.breakers.open(MAIL, timedelta(seconds=1), now=at(100))
         await sweep(store, 110)
         assert len(await ready(store, late)) == 1
-        await store.breakers.force(MAIL, timedelta(days=1), now=at(111))
+        await store.breakers.open(MAIL, timedelta(days=1), now=at(111))
         await sweep(store, 200)
         assert await states(store, late) == [State.BLOCKED] * 3
 
     async def test_forced_open_with_a_policy_the_breaker_keeps_that_policy(self, store: Store) -> None:
         policy = BreakerPolicy(failures=9, open_for=timedelta(minutes=10))
 
-        forced = await store.breakers.force(MAIL, None, policy, now=T0)
+        opened = await store.breakers.open(MAIL, None, policy, now=T0)
 
-        assert (forced.open_until, forced.policy) == (at(600), policy)
-        assert await of_name(store) == forced
+        assert (opened.open_until, opened.policy) == (at(600), policy)
+        assert await of_name(store) == opened
 
     async def test_breakers_that_are_neither_declared_nor_used_are_forgotten(self, store: Store) -> None:
         policy = BreakerPolicy(failures=1, open_for=timedelta(seconds=60))
@@ -188,10 +188,10 @@ class BreakerProbeSuite:
         for name in ("closed", "reset", "over", "half-open", "open", "fresh"):
             await call(store, caller, CallResult.BAD, name=name, policy=BreakerPolicy() if name == "closed" else policy)
         await store.breakers.reset("reset", now=T0)
-        await store.breakers.force("open", timedelta(days=9), now=T0)
+        await store.breakers.open("open", timedelta(days=9), now=T0)
         await admit(store, await start_one(store, now=at(60)), name="half-open", policy=policy, now=at(60))
         later = T0 + WEEK + timedelta(hours=1)
-        await store.breakers.force("fresh", timedelta(seconds=1), now=later - WEEK)
+        await store.breakers.open("fresh", timedelta(seconds=1), now=later - WEEK)
 
         while await store.retention.delete_leftovers(WEEK, 2, now=later):
             pass

@@ -12,14 +12,14 @@ from dutiful import Dutiful
 from dutiful.operator import Operator
 from dutiful.web import Role, create_app
 from dutiful.web.api import status
-from tenanted import World, guarded
+from tenanted import World, isolated
 
 pytestmark = pytest.mark.req("W67")
 
 
 @pytest.fixture(scope="module")
 def world(postgres18: Postgres) -> Iterator[World]:
-    with guarded(postgres18, "dutiful_tenants_api") as found:
+    with isolated(postgres18, "dutiful_tenants_api") as found:
         yield found
 
 

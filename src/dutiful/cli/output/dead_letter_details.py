@@ -1,9 +1,9 @@
-"""Tables and pages of dead letters."""
+"""Tables and details of dead letters."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from dutiful.cli.output.job_page import print_value
+from dutiful.cli.output.job_details import print_value
 from dutiful.cli.output.printing import ago, plain, print_facts, print_table, record_json, show, when
 from dutiful.core import ids
 from dutiful.operator import Preview

@@ -1,4 +1,4 @@
-"""The page about one job: state, explanation, progress, attempts, errors."""
+"""The details of one job: state, explanation, progress, attempts, errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Try(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class JobPage:
+class JobDetails:
     job: JobRecord
     why: Explanation
     attempts: tuple[Try, ...]
@@ -129,11 +129,11 @@ class JobPage:
                 show(f"\nError: {plain(error_text(error) or '')}")
 
 
-async def job_page(operator: Operator, job_id: UUID) -> JobPage:
+async def job_details(operator: Operator, job_id: UUID) -> JobDetails:
     job = await operator.jobs.get(job_id)
     names = await worker_names(operator)
     attempts = [*await operator.jobs.attempts(job_id), *_last_attempt(job)]
-    return JobPage(
+    return JobDetails(
         job=job,
         why=await operator.jobs.explain(job_id),
         attempts=tuple(
@@ -147,14 +147,14 @@ async def job_page(operator: Operator, job_id: UUID) -> JobPage:
     )
 
 
-def page_json(page: JobPage) -> dict[str, Any]:
-    needs = [{**both_ids("id", need.id), "kind": need.kind, "state": need.state} for need in page.needs]
-    posts = [post_json(post) for post in page.posts]
+def details_json(details: JobDetails) -> dict[str, Any]:
+    needs = [{**both_ids("id", need.id), "kind": need.kind, "state": need.state} for need in details.needs]
+    posts = [post_json(post) for post in details.posts]
     return {
-        **job_json(page.job),
-        "why": page.why,
-        "attempts": page.attempts,
-        "phases": page.phases,
+        **job_json(details.job),
+        "why": details.why,
+        "attempts": details.attempts,
+        "phases": details.phases,
         "depends_on": needs,
         "webhooks": posts,
     }
@@ -174,7 +174,7 @@ def _public(job_id: UUID | None) -> str | None:
 
 
 async def worker_names(operator: Operator) -> dict[UUID, str]:
-    """As `dutiful workers` shows them, but hidden from a tenant."""
+    """Names of workers as `dutiful workers` shows them; none for a tenant."""
     return {} if operator.tenant is not None else {worker.id: worker.name for worker in await operator.fleet.workers()}
 
 

@@ -1,4 +1,4 @@
-"""Blocks ready jobs of paused kinds and unblocks jobs whose gate is open, once a second."""
+"""Makes waiting jobs ready: scheduled ones that are due, blocked ones whose gate is open."""
 
 import time
 from collections import deque
@@ -8,11 +8,34 @@ from dutiful.store import Store
 from dutiful.store.leadership import Survey
 
 BATCH = 1_000
+ROUNDS = 20
 TICK_TIME = 1.0  # seconds, so that other services get their turn
 SMALL_RELEASES, PER_SECONDS = 3, 1.0  # so many ticks in so many seconds may release less than a full batch
 
 
+class Promoter:
+    """Makes scheduled jobs ready when their time has come."""
+
+    name = "promoter"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def tick(self, survey: Survey) -> QueueLevels | None:
+        levels: set[tuple[str, int]] = set()
+        if survey.next_run_at is not None and survey.next_run_at <= survey.now:
+            # Bounded, so that a flood of due jobs does not delay the other services.
+            for _ in range(ROUNDS):
+                promotion = await self._store.promotion.promote(BATCH)
+                levels |= promotion.levels
+                if promotion.moved < BATCH:
+                    break
+        return frozenset(levels) or None
+
+
 class Gates:
+    """Blocks ready jobs of paused kinds and unblocks jobs whose gate is open, once a second."""
+
     name = "gates"
 
     def __init__(self, store: Store) -> None:
@@ -31,7 +54,7 @@ class Gates:
         # A sweep for late jobs of a paused kind walks along its queues. A long one is not repeated soon, but jobs that
         # may run must not wait for it.
         sweeping = now >= self._sweep_not_before
-        release = self._store.promotion.sweep if sweeping else self._store.promotion.admit_probes
+        release = self._store.promotion.sweep if sweeping else self._store.promotion.unblock
         released, full = False, True
         while full and now < began + TICK_TIME:
             asked = now

@@ -1,8 +1,8 @@
-"""Jobs that run for too long: listing them, and releasing them from their workers."""
+"""The part of `operator.jobs` for jobs that run for too long: `stuck` and `release`."""
 
 import random
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 from uuid import UUID
 
 import msgspec
@@ -16,36 +16,29 @@ from dutiful.core.settle import Policy, decide
 from dutiful.core.states import State, Transition, check
 from dutiful.delivery.base import EVERYWHERE
 from dutiful.operator.actor import Actor, OperatorPart
-from dutiful.operator.jobs import Jobs
 from dutiful.store import Store
 from dutiful.store.claims import RefusalReason
 from dutiful.store.queries import JobFilter
+
+if TYPE_CHECKING:
+    from dutiful.operator.jobs import Jobs
 
 STUCK = timedelta(hours=1)
 PAGE = 1_000
 
 
 class StuckJobs(OperatorPart):
-    def __init__(self, actor: Actor, jobs: Jobs) -> None:
+    def __init__(self, actor: Actor, jobs: "Jobs") -> None:
         super().__init__(actor)
         self._jobs = jobs
 
-    async def search(self, older_than: timedelta = STUCK, *, kind: str | None = None) -> list[JobRecord]:
-        """Jobs whose attempt has been running for longer than this, the longest first."""
+    async def search(self, older_than: timedelta, kind: str | None) -> list[JobRecord]:
         wanted = JobFilter(state=State.RUNNING, kind=kind, tenant=self._actor.tenant, limit=PAGE)
         begun = await self._store.queries.clock() - older_than
         found = [job for job in await all_of(self._store, wanted) if _runs_since(job, begun)]
         return sorted(found, key=lambda job: (job.started_at or begun, job.id))
 
-    async def release(
-        self, job_id: UUID, reason: str | None = None, *, older_than: timedelta = timedelta(0)
-    ) -> JobRecord:
-        """Makes a running job ready again, its attempt not counted; IllegalTransition if it does not run, or not for
-        so long.
-
-        Its worker loses the claim, so its outcome is refused. The handler may run on for a while, so the job may run
-        twice at a time, but only one outcome counts.
-        """
+    async def release(self, job_id: UUID, reason: str | None, older_than: timedelta) -> JobRecord:
         # The claim first: if another worker has the job by then, the older claim is released, and that is refused.
         held = await self._store.claims.held(job_id)
         found = await self._jobs.find(job_id)

@@ -1,4 +1,4 @@
-"""Guards data against late writes that newer ones have overtaken."""
+"""Detects late writes that newer ones have overtaken."""
 
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -13,7 +13,7 @@ class Ordered(Protocol):
 V = TypeVar("V", bound=Ordered)
 
 
-def is_stale(candidate: V | None, current: V | None) -> bool:
+def is_outdated(candidate: V | None, current: V | None) -> bool:
     """Whether `current` is later than `candidate`, which is about to be written; False if equal or unknown.
 
     Call it with the lock held, and after reading `current` again.
@@ -22,12 +22,14 @@ def is_stale(candidate: V | None, current: V | None) -> bool:
         return False
     if isinstance(candidate, datetime) and isinstance(current, datetime) and _aware(candidate) != _aware(current):
         naive = "current" if _aware(candidate) else "candidate"
-        raise UsageError(f"is_stale: {naive} has no time zone and the other one has; give both one, as in UTC")
+        raise UsageError(f"is_outdated: {naive} has no time zone and the other one has; give both one, as in UTC")
     try:
         return bool(current > candidate)
     except TypeError as error:
         kinds = f"{type(candidate).__name__} and {type(current).__name__}"
-        raise UsageError(f"is_stale: candidate and current are {kinds}, which have no order; give two alike") from error
+        raise UsageError(
+            f"is_outdated: candidate and current are {kinds}, which have no order; give two alike"
+        ) from error
 
 
 def _aware(moment: datetime) -> bool:

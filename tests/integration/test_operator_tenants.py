@@ -19,14 +19,14 @@ from dutiful.store.audit import AuditFilter
 from dutiful.store.dead_letters import BulkState, DeadLetterFilter
 from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
-from tenanted import World, guarded
+from tenanted import World, isolated
 
 pytestmark = pytest.mark.req("W67")
 
 
 @pytest.fixture(scope="module")
 def world(postgres18: Postgres) -> Iterator[World]:
-    with guarded(postgres18, "dutiful_tenants_operator") as found:
+    with isolated(postgres18, "dutiful_tenants_operator") as found:
         yield found
 
 

@@ -1,18 +1,18 @@
-"""The guard against going back to an older version."""
+"""Detects that an older version would overwrite a newer one."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from dutiful import UsageError, is_stale
+from dutiful import UsageError, is_outdated
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.mark.req("D58")
 @pytest.mark.parametrize(
-    ("candidate", "current", "stale"),
+    ("candidate", "current", "outdated"),
     [
         (NOON, NOON + timedelta(microseconds=1), True),
         (NOON, NOON, False),
@@ -27,8 +27,8 @@ NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
         ("2024-01", "2024-02", True),
     ],
 )
-def test_only_what_is_overtaken_by_something_later_is_stale(candidate: Any, current: Any, stale: bool) -> None:
-    assert is_stale(candidate, current) is stale
+def test_only_what_is_overtaken_by_something_later_is_outdated(candidate: Any, current: Any, outdated: bool) -> None:
+    assert is_outdated(candidate, current) is outdated
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_a_time_without_a_zone_is_not_compared_with_one_that_has_it(
     candidate: datetime, current: datetime, culprit: str
 ) -> None:
     with pytest.raises(UsageError, match=f"{culprit} has no time zone"):
-        is_stale(candidate, current)
+        is_outdated(candidate, current)
 
 
 def test_what_has_no_order_is_refused() -> None:
     with pytest.raises(UsageError, match="int and str"):
-        is_stale(1, "2")
+        is_outdated(1, "2")
