@@ -11,6 +11,7 @@ QueueLevels = frozenset[tuple[str, int]]
 """The (queue, priority) that may have got jobs; empty means any."""
 
 EVERYWHERE: QueueLevels = frozenset()
+MOST_LEVELS = 100  # hints that name more mean any
 
 
 class Delivery(Protocol):
@@ -42,26 +43,41 @@ class Delivery(Protocol):
     async def close(self) -> None: ...
 
 
+class Hints:
+    """The hints that one listener has not read yet, merged: a flood of them takes neither memory nor time."""
+
+    def __init__(self) -> None:
+        self._levels: set[tuple[str, int]] = set()
+        self._everywhere = False
+        self._arrived = asyncio.Event()
+
+    def put(self, levels: QueueLevels) -> None:
+        self._levels |= levels
+        if not levels or len(self._levels) > MOST_LEVELS:
+            self._everywhere = True
+            self._levels.clear()
+        self._arrived.set()
+
+    async def next(self) -> QueueLevels:
+        """Waits for a hint; returns it together with all that came meanwhile."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        levels = EVERYWHERE if self._everywhere else frozenset(self._levels)
+        self._levels, self._everywhere = set(), False
+        return levels
+
+
 class LocalSubscribers:
     """Listeners and watchers within this process."""
 
     def __init__(self) -> None:
-        self.listeners: set[asyncio.Queue[QueueLevels]] = set()
+        self.listeners: set[Hints] = set()
         self.watchers: set[asyncio.Event] = set()
 
     def hint(self, levels: QueueLevels) -> None:
         for listener in self.listeners:
-            listener.put_nowait(levels)
+            listener.put(levels)
 
     def wake_watchers(self) -> None:
         for watcher in self.watchers:
             watcher.set()
-
-
-async def next_hint(hints: asyncio.Queue[QueueLevels]) -> QueueLevels:
-    """Waits for a hint, and merges it with those that have come meanwhile."""
-    levels = await hints.get()
-    while not hints.empty():
-        more = hints.get_nowait()
-        levels = levels | more if levels and more else EVERYWHERE
-    return levels

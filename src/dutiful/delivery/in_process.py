@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from dutiful.core.errors import DutifulError
-from dutiful.delivery.base import EVERYWHERE, LocalSubscribers, QueueLevels, next_hint
+from dutiful.delivery.base import EVERYWHERE, Hints, LocalSubscribers, QueueLevels
 
 log = logging.getLogger("dutiful.delivery")
 
@@ -27,12 +27,12 @@ class InProcessDelivery:
         self._local.hint(levels)
 
     async def listen(self) -> AsyncIterator[QueueLevels]:
-        hints: asyncio.Queue[QueueLevels] = asyncio.Queue()
+        hints = Hints()
         self._local.listeners.add(hints)
-        polling = self._poll_version(lambda: hints.put_nowait(EVERYWHERE))
+        polling = self._poll_version(lambda: hints.put(EVERYWHERE))
         try:
             while True:
-                yield await next_hint(hints)
+                yield await hints.next()
         finally:
             self._local.listeners.discard(hints)
             if polling:

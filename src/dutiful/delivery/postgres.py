@@ -5,12 +5,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 import msgspec
 
-from dutiful.delivery.base import EVERYWHERE, LocalSubscribers, QueueLevels, next_hint
+from dutiful.core.errors import PayloadInvalid
+from dutiful.core.json import check_name
+from dutiful.delivery.base import EVERYWHERE, Hints, LocalSubscribers, QueueLevels
+from dutiful.options import MAX_INT
 
 log = logging.getLogger("dutiful.delivery")
 # NOTIFY takes a database-wide lock at commit, so it is sent at most this often; the rest goes with the next.
@@ -22,6 +25,17 @@ WATCHING = "watching"
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
 # A connection that a firewall dropped gives no sign, so it is probed this often.
 PROBE_INTERVAL = 60.0
+
+
+_levels = msgspec.json.Decoder(list[tuple[str, Annotated[int, msgspec.Meta(ge=-MAX_INT - 1, le=MAX_INT)]]])
+
+
+def read_hint(payload: str) -> QueueLevels:
+    """The queue levels of a NOTIFY, which any role that may connect can send; of any other payload, EVERYWHERE."""
+    try:
+        return frozenset((check_name(queue, "queue"), priority) for queue, priority in _levels.decode(payload))
+    except (msgspec.DecodeError, PayloadInvalid, RecursionError, UnicodeError):
+        return EVERYWHERE
 
 
 class PostgresDelivery:
@@ -85,15 +99,15 @@ class PostgresDelivery:
             self._sending = None
 
     async def listen(self) -> AsyncIterator[QueueLevels]:
-        hints: asyncio.Queue[QueueLevels] = asyncio.Queue()
+        hints = Hints()
         self._local.listeners.add(hints)
         if self.healthy:
-            hints.put_nowait(EVERYWHERE)  # earlier hints did not reach this listener
+            hints.put(EVERYWHERE)  # earlier hints did not reach this listener
         if self._hints is not None:
             self._hints.start()
         try:
             while True:
-                yield await next_hint(hints)
+                yield await hints.next()
         finally:
             self._local.listeners.discard(hints)
             if not self._local.listeners and self._hints is not None:
@@ -103,11 +117,7 @@ class PostgresDelivery:
         if payload == WATCHING:
             self._remote_watchers = True
             return
-        try:
-            levels = frozenset((str(q), int(p)) for q, p in msgspec.json.decode(payload))
-        except (msgspec.DecodeError, TypeError, ValueError):
-            levels = EVERYWHERE  # a NOTIFY by a user's own SQL is a hint, too
-        self._local.hint(levels)
+        self._local.hint(read_hint(payload))
 
     # --- watchers
 

@@ -14,6 +14,8 @@ from dutiful.worker.leases import Leases
 # A row may commit after one with a higher seq was claimed; this many are looked at again with every claim.
 MARGIN = 1_000
 FORGET_AFTER = 60.0
+# A hint may name levels that do not exist, and each level costs an index look-up with every claim.
+MOST_HINTED = 50
 
 
 class FetchCursors:
@@ -25,22 +27,41 @@ class FetchCursors:
     def __init__(self) -> None:
         self._floors: dict[tuple[str, int], int] = {}
         self._used: dict[tuple[str, int], float] = {}
+        self._hinted: dict[tuple[str, int], float] = {}  # levels in which no job was seen yet, and when they were named
         self._turn = 0
 
+    def add_hinted(self, levels: Iterable[tuple[str, int]]) -> bool:
+        """Notes queue levels that a hint names; False if they are too many to be believed without a peek."""
+        now = time.monotonic()
+        for level in levels:
+            if level not in self._floors:
+                if len(self._hinted) >= MOST_HINTED:
+                    return False
+                self._floors[level] = 0
+                self._hinted[level] = now
+            self._used[level] = now
+        return True
+
     def add(self, levels: Iterable[tuple[str, int]]) -> None:
-        """Notes that there may be jobs at these queues and priorities."""
+        """Notes queue levels into which maintenance moved jobs."""
         now = time.monotonic()
         for level in levels:
             self._floors.setdefault(level, 0)
             self._used[level] = now
 
-    def lower(self, levels: Iterable[QueueLevel]) -> None:
-        """Lowers floors to what a peek has found: jobs below them committed late or were released."""
+    def lower(self, levels: Iterable[QueueLevel], asked_at: float) -> None:
+        """Lowers floors to what a peek has found: jobs below them committed late or were released.
+
+        Drops levels that only a hint has named, before the peek began, and in which the peek found no job.
+        """
         now = time.monotonic()
         for level in levels:
             key = (level.queue, level.priority)
             self._floors[key] = min(self._floors.get(key, level.seq - 1), level.seq - 1)
             self._used[key] = now
+            self._hinted.pop(key, None)
+        for key in [key for key, named_at in self._hinted.items() if named_at < asked_at]:
+            self._forget(key)
 
     def advance(self, claims: Sequence[Claim]) -> None:
         """Raises floors to the last job claimed at each level; `claims` are in the order of their levels."""
@@ -48,6 +69,7 @@ class FetchCursors:
         for key, last in {(claim.queue, claim.priority): claim.seq for claim in claims}.items():
             self._floors[key] = max(self._floors.get(key, 0), last - MARGIN)
             self._used[key] = now
+            self._hinted.pop(key, None)
 
     def levels(self, queues: tuple[str, ...]) -> list[QueueLevel]:
         """The levels of these queues, best priority first; queues of one priority take turns to be first."""
@@ -64,7 +86,11 @@ class FetchCursors:
         """Drops idle levels, because each costs a look with every claim; a hint or a peek brings them back."""
         limit = time.monotonic() - FORGET_AFTER
         for key in [key for key, used in self._used.items() if used < limit]:
-            del self._floors[key], self._used[key]
+            self._forget(key)
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        del self._floors[key], self._used[key]
+        self._hinted.pop(key, None)
 
 
 class Suspects:

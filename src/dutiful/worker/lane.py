@@ -30,6 +30,7 @@ WORTH = 0.02
 SAMPLE = 0.005
 LEAST_BACKLOG = 100  # outcomes that wait to be stored, beyond which nothing is claimed; twice a batch, if that is more
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
+LONGEST_REST = 0.25  # seconds between two peeks that hints have caused
 
 
 class Lane:
@@ -252,11 +253,13 @@ class Poller:
 
     async def listen(self) -> None:
         async for levels in self._config.delivery.listen():
-            if levels:
-                self._cursors.add(levels)
+            if levels and self._cursors.add_hinted(levels):
                 self._wake({queue for queue, _ in levels})
-            else:
-                await self.peek()
+                continue
+            began = time.monotonic()
+            await self.peek()
+            # Hints come from any role that may connect: a flood of them takes a fifth of a connection's time at most.
+            await asyncio.sleep(min(4 * (time.monotonic() - began), LONGEST_REST))
 
     async def poll(self) -> None:
         """Finds jobs whose hint was lost; takes at most a twentieth of a connection's time."""
@@ -270,8 +273,9 @@ class Poller:
             await asyncio.sleep(max(longest, 20 * (time.monotonic() - began)))
 
     async def peek(self) -> None:
+        began = time.monotonic()
         found = await self._config.store.claims.peek(self._kinds)
-        self._cursors.lower(found)
+        self._cursors.lower(found, began)
         self._wake({level.queue for level in found})
 
     def on_jobs_moved(self, levels: QueueLevels) -> None:

@@ -1,0 +1,121 @@
+"""Any role that may connect can send NOTIFY: a hint is never more than a reason to look."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+from working import final, working
+
+from dutiful import Dutiful, State
+from dutiful.client.client import Client
+from dutiful.delivery.base import EVERYWHERE, MOST_LEVELS, Hints
+from dutiful.delivery.postgres import read_hint
+from dutiful.store.claims import ClaimRequest
+from dutiful.worker.fetcher import MOST_HINTED
+
+HOSTILE = {
+    "a priority beyond int": json.dumps([["default", 99_999_999_999]]),
+    "a priority below int": json.dumps([["default", -99_999_999_999]]),
+    "a huge float": '[["default", 1e308]]',
+    "a fraction": '[["default", 1.5]]',
+    "a NUL": '[["a\\u0000b", 1]]',
+    "a lone surrogate": '[["\\ud800", 1]]',
+    "open brackets": "[" * 3_000,
+    "nested brackets": "[" * 3_000 + "]" * 3_000,
+    "a long name": json.dumps([["x" * 5_000, 1]]),
+    "an empty name": json.dumps([["", 1]]),
+    "an object": json.dumps({"default": 100}),
+    "a boolean": json.dumps([["default", True]]),
+    "a text as priority": json.dumps([["default", "100"]]),
+    "three fields": json.dumps([["default", 100, 1]]),
+    "nothing": "null",
+    "no JSON": "wake up",
+}
+
+
+@pytest.fixture
+async def stranger(pg18_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of a role that may connect and nothing else."""
+    owner = await asyncpg.connect(pg18_url)
+    database = await owner.fetchval("select current_database()")
+    await owner.execute(
+        "do $$ begin if not exists (select from pg_roles where rolname = 'stranger') "
+        "then create role stranger login password 'x'; end if; end $$"
+    )
+    await owner.execute(f'grant connect on database "{database}" to stranger')
+    connection = await asyncpg.connect(pg18_url, user="stranger", password="x")
+    yield connection
+    await connection.close()
+    await owner.execute(f'revoke connect on database "{database}" from stranger')
+    await owner.close()
+
+
+class CountedClaims:
+    """The store itself; keeps the largest number of queue levels that a claim named."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._claims = store.claims
+        self.most = 0
+
+    @property
+    def claims(self) -> Any:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store if hasattr(self._store, name) else self._claims, name)
+
+    async def claim(self, ask: ClaimRequest, **options: Any) -> Any:
+        self.most = max(self.most, len(ask.levels))
+        return await self._claims.claim(ask, **options)
+
+
+@pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_is_no_hint_of_ours_means_any_queue(payload: str) -> None:
+    assert read_hint(payload) == EVERYWHERE
+
+
+def test_a_hint_of_ours_names_its_queue_levels() -> None:
+    assert read_hint('[["default",100],["mail",-5]]') == {("default", 100), ("mail", -5)}
+
+
+async def test_a_flood_of_hints_is_one_hint() -> None:
+    hints = Hints()
+    for number in range(10 * MOST_LEVELS):
+        hints.put(frozenset({(f"invented-{number}", 1)}))
+    assert await hints.next() == EVERYWHERE
+    hints.put(frozenset({("default", 1)}))
+    assert await hints.next() == {("default", 1)}
+
+
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+async def test_hostile_hints_stop_no_claim(
+    app: Dutiful, stranger: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    async def work() -> None: ...
+
+    async with working(app):
+        for payload in HOSTILE.values():
+            await stranger.execute("select pg_notify('dutiful', $1)", payload)
+            assert (await final(app, await work.enqueue())).state is State.COMPLETED
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+async def test_invented_queues_do_not_lengthen_claims(app: Dutiful, stranger: asyncpg.Connection) -> None:
+    @app.job
+    async def work() -> None: ...
+
+    async with app.opened() as client:
+        store = CountedClaims(client.store)
+        async with working(app, Client(store, client.delivery)):
+            for number in range(300):
+                invented = [[f"invented-{number}-{n}", n] for n in range(30)]
+                await stranger.execute("select pg_notify('dutiful', $1)", json.dumps(invented))
+                if number % 30 == 0:
+                    assert (await final(app, await work.enqueue())).state is State.COMPLETED
+            assert (await final(app, await work.enqueue())).state is State.COMPLETED
+    assert 0 < store.most <= MOST_HINTED + 1
