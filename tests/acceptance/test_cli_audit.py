@@ -11,6 +11,7 @@ from suite.audit import event
 from dutiful.core.review.audit import Seal
 from dutiful.maintenance.sealer import Sealer
 from dutiful.store import Store
+from old_events import any_date
 
 
 @pytest.fixture
@@ -90,7 +91,8 @@ def test_how_long_events_are_kept_is_said_once_for_all_and_on_record(cli: Comman
 
 def test_a_head_that_retention_has_deleted_has_an_exit_code_of_its_own(cli: CommandLine) -> None:
     async def trimmed(store: Store) -> Seal:
-        await store.audit.append([event(at=datetime.now(UTC) - timedelta(days=40)) for _ in range(2)])
+        with any_date(cli.project.url):
+            await store.audit.append([event(at=datetime.now(UTC) - timedelta(days=40)) for _ in range(2)])
         await seal(store)
         first = (await store.audit.sealed(0, 1))[0].seal
         await store.audit.set_retention(timedelta(days=30))

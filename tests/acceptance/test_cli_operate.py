@@ -6,13 +6,14 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from command_line import Project
 from suite.builders import OOPS, enqueue_one, finish_one, start_one
 
 from dutiful.client.client import Client
+from dutiful.core.ids import from_parts
 from dutiful.core.metrics.alert import Alert, AlertState
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Origin
@@ -200,7 +201,8 @@ async def test_doctor_finds_events_that_live_workers_do_not_seal(project: Projec
 
 def old_event() -> AuditEvent:
     # Its id says when it was made: the oldest is sealed first.
-    id_, at = UUID("018cc251-f400-7000-8000-000000000000"), now() - timedelta(minutes=6)
+    at = now() - timedelta(minutes=6)
+    id_ = from_parts(int(at.timestamp() * 1000), bytes(10))
     return AuditEvent(
         id=id_, act=id_, at=at, principal="ada", origin=Origin.CLI, action="x", outcome=AuditOutcome.SUCCEEDED
     )

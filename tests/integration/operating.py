@@ -1,10 +1,11 @@
 """Operators, dead letters, workers and the audit trail, for tests of what people do."""
 
-import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import apsw
 import psycopg
 from suite.builders import finish_one
 
@@ -76,23 +77,31 @@ async def add_silent_worker(store: Store, host: str = "far-away", **fields: Any)
     return worker
 
 
-def tamper(store: Store, url: str, *statements: str) -> None:
-    """Change the audit trail with the owner's rights; {event}, {seal} and {unsealed} in `statements` are its tables."""
+def tamper(store: Store, url: str, *statements: str, triggers: bool = False) -> None:
+    """Change the audit trail with the owner's rights, past the triggers unless they are asked for.
+
+    In `statements`, {event}, {seal}, {unsealed}, {anchor} and {policy} are its tables, {hour} and {day} spans of time,
+    and {one} is the key of tables with one row.
+    """
+    tables = ("event", "seal", "unsealed", "anchor", "policy")
     if store.url.startswith(SQLITE):
-        names = {name: f"dutiful_audit_{name}" for name in ("event", "seal", "unsealed")}
-        with sqlite3.connect(store.url.removeprefix(SQLITE)) as database:
+        names = {name: f"dutiful_audit_{name}" for name in tables}
+        names |= {"hour": "3600000000", "day": "86400000000", "one": "1"}
+        # The store's own library: another one in the same process would drop the store's file locks when it closes.
+        with closing(apsw.Connection(store.url.removeprefix(SQLITE))) as database, database:
             found = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'dutiful_audit%'"
-            triggers = database.execute(found).fetchall()
-            for trigger, _ in triggers:
+            made = [] if triggers else database.execute(found).fetchall()
+            for trigger, _ in made:
                 database.execute(f"DROP TRIGGER {trigger}")
             for statement in statements:
                 database.execute(statement.format(**names))
-            for _, made in triggers:
-                database.execute(made)
-        database.close()
+            for _, trigger in made:
+                database.execute(str(trigger))
         return
-    names = {name: f"dutiful.audit_{name}" for name in ("event", "seal", "unsealed")}
+    names = {name: f"dutiful.audit_{name}" for name in tables}
+    names |= {"hour": "interval '1 hour'", "day": "interval '1 day'", "one": "true"}
     with psycopg.connect(url) as connection:
-        connection.execute("SET LOCAL session_replication_role = replica")  # no triggers
+        if not triggers:
+            connection.execute("SET LOCAL session_replication_role = replica")
         for statement in statements:
             connection.execute(statement.format(**names).encode())

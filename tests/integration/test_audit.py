@@ -4,7 +4,9 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+import apsw
 import msgspec
+import psycopg
 import pytest
 from operating import now, operator, tamper, trail
 from running_workers import eventually, working
@@ -17,8 +19,10 @@ from dutiful.core.review.audit import AuditEvent, AuditOutcome, Seal
 from dutiful.maintenance.sealer import Sealer
 from dutiful.operator import Operator
 from dutiful.store import Store
+from dutiful.store.audit import AuditFilter
 from dutiful.store.control import PauseScope
 from dutiful.store.leadership import Survey
+from old_events import any_date
 
 BUSY = Survey(leading=True, now=now(), unsealed=True)
 
@@ -115,8 +119,9 @@ async def test_what_is_neither_sealed_nor_waits_for_it_is_found(
     assert (broken.seq, broken.event_id, problem in broken.problem) == (None, event.id, True)
 
 
-async def test_an_expected_seal_that_retention_has_deleted_is_neither_right_nor_wrong(store: Store) -> None:
-    await store.audit.append([_event(days=40) for _ in range(4)])
+async def test_an_expected_seal_that_retention_has_deleted_is_neither_right_nor_wrong(store: Store, url: str) -> None:
+    with any_date(url or store.url):
+        await store.audit.append([_event(days=40) for _ in range(4)])
     ada = await cancelled(store)
     first, _, _, fourth = [link.seal for link in await store.audit.sealed(0, 4)]
     await store.audit.set_retention(timedelta(days=30))
@@ -147,18 +152,97 @@ async def test_two_who_seal_at_once_make_one_chain(store: Store) -> None:
     assert (found.broken, found.checked, found.unsealed) == (None, 1_200, 0)
 
 
-async def test_what_is_past_its_time_is_deleted_and_the_rest_can_be_verified(store: Store) -> None:
-    await store.audit.append([_event(days=40) for _ in range(700)])
+async def trimmed(store: Store, url: str, count: int = 3) -> Operator:
+    """So many events that retention has deleted, and six that are left."""
+    with any_date(url or store.url):
+        await store.audit.append([_event(days=40) for _ in range(count)])
     ada = await cancelled(store)
-
     await store.audit.set_retention(timedelta(days=30))
+    await Sealer(store.audit).tick(BUSY)
+    return ada
+
+
+async def test_what_is_past_its_time_is_deleted_and_the_rest_can_be_verified(store: Store, url: str) -> None:
+    ada = await trimmed(store, url, 700)
+
+    found = await ada.audit.verify()
+
+    assert found.anchor is not None
+    assert (found.anchor.seq, found.checked, found.broken) == (700, 6, None)
+    assert len(await trail(store)) == 6
+
+
+CUTS = {
+    "UPDATE {anchor} SET keep = {hour}": "no policy is below",
+    "UPDATE {anchor} SET at = trimmed_at": "younger",
+    "UPDATE {anchor} SET at = at + {day} * 20, keep = {day} * 25": "younger",
+    "UPDATE {anchor} SET trimmed_at = trimmed_at + {day}": "in the future",
+    "UPDATE {policy} SET keep = NULL": "no change of that is recorded",
+    "UPDATE {policy} SET keep = {day} * 400": "no change of that is recorded",
+}
+
+
+@pytest.mark.parametrize(("statement", "problem"), CUTS.items())
+async def test_an_anchor_without_proof_of_policy_and_age_is_a_cut(
+    store: Store, url: str, statement: str, problem: str
+) -> None:
+    ada = await trimmed(store, url)
+    assert (await ada.audit.verify()).broken is None
+
+    tamper(store, url, statement)
+    broken = (await ada.audit.verify()).broken
+
+    assert broken is not None
+    assert (broken.seq, "the beginning was cut off" in broken.problem, problem in broken.problem) == (3, True, True)
+
+
+async def test_a_policy_that_an_operator_has_changed_proves_an_older_anchor(store: Store, url: str) -> None:
+    ada = await trimmed(store, url)
+
+    await ada.audit.set_retention(None, "a court asked for it")
+
+    assert (await ada.audit.verify()).broken is None
+
+
+async def test_events_that_are_kept_cannot_be_cut_by_an_anchor(store: Store, url: str) -> None:
+    ada = await cancelled(store)
+    cut = (
+        "INSERT INTO {anchor} (one, seq, hash, at, keep, trimmed_at) SELECT {one}, s.seq, s.hash, e.at, {day}, "
+        "e.at + {day} * 2 FROM {seal} s JOIN {event} e ON e.id = s.event_id WHERE s.seq = 4"
+    )
+    await store.audit.set_retention(timedelta(days=1))
+
+    with pytest.raises((psycopg.Error, apsw.Error), match="anchor"):
+        tamper(store, url, cut, triggers=True)
+    await store.audit.set_retention(None)
+    with pytest.raises((psycopg.Error, apsw.Error), match="anchor"):
+        tamper(store, url, cut, triggers=True)
+
+    tamper(
+        store,
+        url,
+        cut,
+        "DELETE FROM {event} WHERE id IN (SELECT event_id FROM {seal} WHERE seq <= 4)",
+        "DELETE FROM {seal} WHERE seq <= 4",
+    )
+    broken = (await ada.audit.verify()).broken
+    assert broken is not None
+    assert "the beginning was cut off" in broken.problem
+
+
+async def test_json_that_python_cannot_read_stops_neither_sealer_nor_verify_nor_list(store: Store, url: str) -> None:
+    ada = await cancelled(store)
+    odd = ["[" * 3_000 + "]" * 3_000, '{"n": 1e999}', '"\\ud800"', "9" * 5_000]
+    await store.audit.append([_event() for _ in odd])
+    for event, text in zip(await store.audit.unsealed(10), odd, strict=True):
+        where = f"id = x'{event.id.hex}'" if store.url.startswith("sqlite") else f"id = '{event.id}'"
+        tamper(store, url, f"UPDATE {{event}} SET after = '{text.replace('{', '{{').replace('}', '}}')}' WHERE {where}")
 
     await Sealer(store.audit).tick(BUSY)
 
     found = await ada.audit.verify()
-    assert found.anchor is not None
-    assert (found.anchor.seq, found.checked, found.broken) == (700, 6, None)
-    assert len(await trail(store)) == 6
+    assert (found.broken, found.checked, found.unsealed) == (None, 6 + len(odd), 0)
+    assert len(await ada.audit.search(AuditFilter(limit=50))) == 6 + len(odd)
 
 
 async def test_a_worker_seals_what_people_did(app: Dutiful) -> None:

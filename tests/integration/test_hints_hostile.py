@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from working import final, working
+from running_workers import final, working
 
 from dutiful import Dutiful, State
 from dutiful.client.client import Client

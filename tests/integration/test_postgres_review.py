@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import msgspec
 import pytest
-from suite.audit import append, check_chain, event, full_event, links, seal_all
+from suite.audit import HOUR, append, check_chain, event, full_event, links, seal_all
+from suite.audit import at as after
 from suite.builders import at, claim, complete, token
 from suite.dead_letters import act_on, applied, fail_one, the_letter
 from suite.dead_letters_bulk import start, step_of
@@ -22,8 +23,6 @@ from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.store.audit import AuditFilter
 from dutiful.store.dead_letters import BulkState, DeadLetterFilter
 from dutiful.stores.postgres import PostgresStore, dead_letters
-
-DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ async def test_not_even_the_owner_changes_or_deletes_what_was_recorded(store: Po
         "UPDATE dutiful.audit_seal SET hash = ''",
         "DELETE FROM dutiful.audit_seal",
         "TRUNCATE dutiful.audit_seal",
-        "INSERT INTO dutiful.audit_anchor (seq, hash, at) VALUES (3, 'made up', now())",
+        "INSERT INTO dutiful.audit_anchor (seq, hash, at, keep, trimmed_at) VALUES (3, 'no', now(), '1 day', now())",
     )
 
     assert len(await store.audit.search(AuditFilter())) == 4
@@ -88,9 +87,11 @@ async def test_not_even_the_owner_changes_or_deletes_what_was_recorded(store: Po
 async def test_an_anchor_only_moves_forward_and_covers_no_more_than_its_seq(store: PostgresStore, owner: Any) -> None:
     await append(store, 4)
     seals = await seal_all(store)
-    await store.audit.set_retention(DAY)
-    assert await store.audit.trim(1, now=at(200_000)) == 1
-    assert await store.audit.anchor() == Anchor(seq=1, hash=seals[0].hash, at=at(0))
+    await store.audit.set_retention(HOUR)
+    assert await store.audit.trim(1, now=after(7_200)) == 1
+    assert await store.audit.anchor() == Anchor(
+        seq=1, hash=seals[0].hash, at=after(0), keep=HOUR, trimmed_at=after(7_200)
+    )
     move = "UPDATE dutiful.audit_anchor SET seq = {0.seq}, hash = '{0.hash}'"
     await owner.execute(move.format(seals[1]))
 
@@ -143,7 +144,7 @@ async def test_a_role_that_may_trim_deletes_no_more_than_what_is_old(
     role = await clerk.fetchval("SELECT current_user")
     await owner.execute(f"GRANT EXECUTE ON FUNCTION dutiful.trim_audit TO {role}")
     assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 0
-    await store.audit.set_retention(DAY)
+    await store.audit.set_retention(HOUR)
 
     assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 2
 
@@ -157,8 +158,8 @@ async def test_retention_does_not_hide_that_an_event_was_deleted(store: Postgres
     await owner.execute("ALTER TABLE dutiful.audit_event DISABLE TRIGGER covered")
     await owner.execute("DELETE FROM dutiful.audit_event WHERE id = $1", seals[1].event_id)
 
-    await store.audit.set_retention(DAY)
-    assert await store.audit.trim(10, now=at(200_000)) == 1
+    await store.audit.set_retention(HOUR)
+    assert await store.audit.trim(10, now=after(7_200)) == 1
 
     assert [link.seal.seq for link in await store.audit.sealed(0, 10)] == [2, 3]
 

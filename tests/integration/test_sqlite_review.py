@@ -7,7 +7,8 @@ from typing import Any
 
 import apsw
 import pytest
-from suite.audit import DAY, append, event, full_event, seal_all
+from suite.audit import HOUR, append, event, full_event, seal_all
+from suite.audit import T0 as BEGAN
 from suite.builders import T0, at, claim, claim_one, complete, settle, start_one
 from suite.dead_letters import TIMED_OUT, act_on, applied, fail_one, found, the_letter
 
@@ -64,16 +65,16 @@ async def broken_links(store: SqliteStore) -> list[int]:
         "DELETE FROM dutiful_audit_anchor",
         "UPDATE dutiful_audit_anchor SET seq = 99",
         "UPDATE dutiful_audit_anchor SET seq = 1",
-        "INSERT OR REPLACE INTO dutiful_audit_anchor VALUES (1, 1, 'earlier', 0)",
-        "INSERT OR REPLACE INTO dutiful_audit_anchor VALUES (1, 5, 'of no seal', 0)",
+        "INSERT OR REPLACE INTO dutiful_audit_anchor VALUES (1, 1, 'earlier', 0, 1, 1)",
+        "INSERT OR REPLACE INTO dutiful_audit_anchor VALUES (1, 5, 'of no seal', 0, 1, 1)",
     ],
 )
 async def test_the_audit_trail_is_not_changed_by_mistake(sqlite_path: Path, statement: str) -> None:
     async with opened(sqlite_path) as store:
         await append(store, 5)
         await seal_all(store)
-        await store.audit.set_retention(DAY)
-        await store.audit.trim(2, now=T0 + 2 * DAY)
+        await store.audit.set_retention(HOUR)
+        await store.audit.trim(2, now=BEGAN + 2 * HOUR)
         trail = await store.audit.search(AuditFilter()), await store.audit.sealed(0, 10), await store.audit.anchor()
 
         with pytest.raises(apsw.ConstraintError, match=r"audit trail|audit event|seal"):
@@ -127,8 +128,8 @@ async def test_retention_does_not_hide_that_an_event_was_deleted(sqlite_path: Pa
             f"DELETE FROM dutiful_audit_event WHERE id = x'{second.id.hex}'",
         )
 
-        await store.audit.set_retention(DAY)
-        assert await store.audit.trim(10, now=T0 + 2 * DAY) == 1
+        await store.audit.set_retention(HOUR)
+        assert await store.audit.trim(10, now=BEGAN + 2 * HOUR) == 1
 
         assert [link.seal.seq for link in await store.audit.sealed(0, 10)] == [2, 3]
         assert first not in await store.audit.search(AuditFilter())

@@ -8,13 +8,15 @@ import msgspec
 from dutiful.core.duration import LONGEST, brief
 from dutiful.core.errors import UsageError
 from dutiful.core.principal import Role
-from dutiful.core.review.audit import Anchor, AuditEvent, Seal, seal
+from dutiful.core.review.audit import Anchor, AuditEvent, AuditOutcome, Seal, seal
 from dutiful.operator.actor import OperatorPart
 from dutiful.store.audit import AuditFilter, Sealed
 
 PAGE = 500
 MOST_UNSEALED = 1_000
 SHORTEST = timedelta(days=1)
+SKEW = timedelta(hours=1)  # between the clocks of a client and of the database
+KEEP = "audit.keep"
 
 
 class Break(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,8 @@ class Audit(OperatorPart):
         self._actor.check_fleetwide("to verify the trail")
         anchor = await self._store.audit.anchor()
         last: Seal | Anchor | None = anchor
-        checked, broken, met = 0, None, expected is None
+        keep = await self._store.audit.retention()
+        checked, broken, met = 0, await self._unproven(anchor, keep), expected is None
         while broken is None and (page := await self._store.audit.sealed(0 if last is None else last.seq, PAGE)):
             for link in page:
                 if link.seal.seq != _next(last) and (moved := await self._store.audit.anchor()) is not None:
@@ -72,7 +75,7 @@ class Audit(OperatorPart):
             unsealed=len(waiting),
             oldest_unsealed_at=waiting[0].at if waiting else None,
             broken=broken,
-            keep=await self._store.audit.retention(),
+            keep=keep,
             gone=gone,
         )
 
@@ -85,10 +88,33 @@ class Audit(OperatorPart):
 
         before = _keep(await self._store.audit.retention())
         async with self._actor.audited(
-            "audit.keep", None, reason, role=Role.ADMIN, before=before, fleetwide=True, check=possible
+            KEEP, None, reason, role=Role.ADMIN, before=before, fleetwide=True, check=possible
         ) as action:
             await self._store.audit.set_retention(span)
             action.after = _keep(span)
+
+    async def _unproven(self, anchor: Anchor | None, keep: timedelta | None) -> Break | None:
+        """Why the anchor does not prove that retention deleted what was before it: no policy, or too young."""
+        if anchor is None:
+            return None
+        problem = None
+        if anchor.keep < SHORTEST:
+            problem = (
+                f"it says that events were kept for {brief(anchor.keep)}, and no policy is below {brief(SHORTEST)}"
+            )
+        elif anchor.at >= anchor.trimmed_at - anchor.keep:
+            problem = f"the events before it were deleted although they were younger than {brief(anchor.keep)}"
+        elif anchor.trimmed_at > await self._store.queries.clock() + SKEW:
+            problem = "it says that events were deleted in the future"
+        elif keep != anchor.keep and not await self._store.audit.search(
+            AuditFilter(action=KEEP, outcome=AuditOutcome.SUCCEEDED, since=anchor.trimmed_at - SKEW, limit=1)
+        ):
+            problem = f"it says that events were kept for {brief(anchor.keep)}, and no change of that is recorded"
+        return (
+            None
+            if problem is None
+            else Break(seq=anchor.seq, event_id=None, problem=f"the beginning was cut off: {problem}")
+        )
 
     async def _missed(self, expected: Seal) -> tuple[Break | None, bool]:
         """The break that a missing expected seal means, or whether it is too old to be checked."""

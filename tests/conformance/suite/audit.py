@@ -1,18 +1,36 @@
 """The audit trail: events are appended and never changed, and a chain of seals shows whether they were."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from dutiful.core.errors import DutifulError
+from dutiful.core.ids import from_parts
 from dutiful.core.principal import Origin, Role
 from dutiful.core.review.audit import Anchor, AuditEvent, AuditOutcome, Seal, seal
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
-from suite.builders import ADA, T0, at, new_id, warm
+from suite.builders import ADA, warm
 
 TTL = timedelta(seconds=30)
-DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+T0 = datetime.now(UTC) - 5 * HOUR  # an event of another day is refused
+
+
+_ids = count(1)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def new_id() -> UUID:
+    """Ids in the order of calls, of the time of the events."""
+    return from_parts(int(T0.timestamp() * 1000), next(_ids).to_bytes(10, "big"))
 
 
 def event(**fields: Any) -> AuditEvent:
@@ -199,20 +217,21 @@ class AuditSuite:
         assert await check_chain(store) == len(events)
 
     async def test_what_is_trimmed_leaves_an_anchor_and_the_rest_can_be_verified(self, store: Store) -> None:
-        old, new = await append(store, 3), await append(store, 2, at=T0 + DAY)
+        old, new = await append(store, 3), await append(store, 2, at=T0 + HOUR)
         seals = await seal_all(store)
         unsealed = event()
         await store.audit.append([unsealed])
-        later = T0 + DAY + timedelta(hours=1)
-        await self.keep(store, DAY)
+        later = T0 + 1.5 * HOUR
+        await self.keep(store, HOUR)
 
         assert await store.audit.trim(2, now=later) == 2
-        assert await store.audit.anchor() == Anchor(seq=2, hash=seals[1].hash, at=T0)
+        assert await store.audit.anchor() == Anchor(seq=2, hash=seals[1].hash, at=T0, keep=HOUR, trimmed_at=later)
         assert await store.audit.trim(2, now=later) == 1
         assert await store.audit.trim(2, now=later) == 0
 
         assert await ids(store) == [unsealed.id, new[1].id, new[0].id]
-        assert await store.audit.anchor() == Anchor(seq=3, hash=seals[2].hash, at=old[-1].at)
+        anchor = await store.audit.anchor()
+        assert anchor == Anchor(seq=3, hash=seals[2].hash, at=old[-1].at, keep=HOUR, trimmed_at=later)
         assert await store.audit.head() == seals[-1]
         assert await store.audit.strays(10) == []
         assert await check_chain(store) == 2
@@ -222,9 +241,10 @@ class AuditSuite:
     async def test_a_chain_that_was_trimmed_to_its_end_goes_on_from_its_anchor(self, store: Store) -> None:
         await append(store, 3)
         seals = await seal_all(store)
-        await self.keep(store, DAY)
-        assert await store.audit.trim(10, now=T0 + 2 * DAY) == 3
-        assert await store.audit.head() == await store.audit.anchor() == Anchor(seq=3, hash=seals[-1].hash, at=T0)
+        await self.keep(store, HOUR)
+        assert await store.audit.trim(10, now=T0 + 2 * HOUR) == 3
+        anchor = Anchor(seq=3, hash=seals[-1].hash, at=T0, keep=HOUR, trimmed_at=T0 + 2 * HOUR)
+        assert await store.audit.head() == await store.audit.anchor() == anchor
         assert await store.audit.sealed(0, 10) == []
 
         (new,) = await append(store, 1)
@@ -234,12 +254,12 @@ class AuditSuite:
 
     async def test_trimming_stops_at_the_first_event_that_is_not_old(self, store: Store) -> None:
         await append(store, 1)
-        (young,) = await append(store, 1, at=T0 + 2 * DAY)
+        (young,) = await append(store, 1, at=T0 + 2 * HOUR)
         await append(store, 1)
         await seal_all(store)
-        await self.keep(store, DAY)
+        await self.keep(store, HOUR)
 
-        assert await store.audit.trim(10, now=T0 + 2 * DAY) == 1
+        assert await store.audit.trim(10, now=T0 + 2 * HOUR) == 1
 
         assert (await store.audit.sealed(0, 10))[0].event == young
         assert await check_chain(store) == 2
@@ -250,14 +270,28 @@ class AuditSuite:
         assert await store.audit.retention() is None
         assert await store.audit.trim(10) == 0
 
-        await self.keep(store, 36_525 * DAY)
-        assert (await store.audit.retention(), await store.audit.trim(10)) == (36_525 * DAY, 0)
+        await self.keep(store, 36_525 * 24 * HOUR)
+        assert (await store.audit.retention(), await store.audit.trim(10)) == (36_525 * 24 * HOUR, 0)
 
-        await self.keep(store, DAY)
-        assert (await store.audit.retention(), await store.audit.trim(2)) == (DAY, 2)
+        await self.keep(store, HOUR)
+        assert (await store.audit.retention(), await store.audit.trim(2)) == (HOUR, 2)
 
         await self.keep(store, None)
         assert (await store.audit.retention(), await store.audit.trim(10)) == (None, 0)
+
+    @pytest.mark.parametrize(
+        "moment", [timedelta(days=-2), timedelta(hours=2), timedelta(days=300_000)], ids=["old", "early", "far"]
+    )
+    async def test_an_event_of_another_time_is_refused(self, store: Store, moment: timedelta) -> None:
+        with pytest.raises(DutifulError):
+            await append(store, 1, at=datetime.now(UTC) + moment)
+        assert await store.audit.search(AuditFilter()) == []
+
+    async def test_an_id_of_another_time_is_refused(self, store: Store) -> None:
+        early = new_id().int & ((1 << 80) - 1)
+        with pytest.raises(DutifulError):
+            await append(store, 1, id=UUID(int=early))
+        assert await store.audit.search(AuditFilter()) == []
 
     async def test_a_survey_shows_whether_an_event_is_unsealed(self, store: Store) -> None:
         assert not (await store.leadership.survey(ADA, TTL, now=T0)).unsealed

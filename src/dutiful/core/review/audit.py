@@ -1,7 +1,7 @@
 """Audit events, sealed by a chain of hashes: each covers its event and the seal before, so changes are detected."""
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -64,6 +64,8 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     hash: str
     at: datetime  # of the last event deleted
+    keep: timedelta  # the policy when it was deleted
+    trimmed_at: datetime
 
 
 def seal(event: AuditEvent, after: Seal | Anchor | None) -> Seal:

@@ -69,10 +69,10 @@ class PostgresAudit(Subject):
         except DutifulError as error:
             if not isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError):
                 raise
-            keep = "null" if span is None else f"'{span.days} days {span.seconds} seconds'"
+            # Not by SQL: `verify` wants the change of the policy recorded.
             raise UsageError(
-                "this role may not say how long the audit trail is kept: do it as the owner of the schema, or let a "
-                f"DBA run: update {self._schema}.audit_policy set keep = {keep}"
+                "this role may not say how long the audit trail is kept: run `dutiful audit keep` with a database_url "
+                "of the owner of the schema"
             ) from error
 
 

@@ -96,7 +96,11 @@ def _head(db: Connection) -> Seal | Anchor | None:
 
 def _anchor(db: Connection) -> Anchor | None:
     row = db.row(SQL["audit_anchor"])
-    return None if row is None else Anchor(seq=row[0], hash=row[1], at=moment(row[2]))
+    if row is None:
+        return None
+    seq, hash_, at, keep, trimmed_at = row
+    keep = timedelta(microseconds=keep)
+    return Anchor(seq=seq, hash=hash_, at=moment(at), keep=keep, trimmed_at=moment(trimmed_at))
 
 
 def _retention(db: Connection) -> timedelta | None:
@@ -109,13 +113,15 @@ def _trim(db: Connection, limit: int, now: int) -> int:
     length = _retention(db)
     if length is None:
         return 0
-    cutoff = now - micros_of(length)
+    now = min(now, clock(None))  # a clock of a test may be late, but makes no event older than it is
+    keep = micros_of(length)
+    cutoff = now - keep
     rows = db.rows(SQL["oldest_sealed"], (limit,))
     old = list(takewhile(lambda row: row[3] is not None and row[3] < cutoff, rows))
     if not old:
         return 0
     seq, _, hash_, at = old[-1]
-    db.run(SQL["put_anchor"], (seq, hash_, at))
+    db.run(SQL["put_anchor"], {"seq": seq, "hash": hash_, "at": at, "keep": keep, "trimmed_at": now})
     db.many(SQL["delete_audit_event"], [(event_id,) for _, event_id, _, _ in old])
     db.run(SQL["delete_seals"], (seq,))
     return len(old)

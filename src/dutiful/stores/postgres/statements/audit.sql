@@ -6,7 +6,7 @@ select {audit} from {schema}.audit_event where {where} order by id desc limit $1
 select seq, event_id, hash from {schema}.audit_seal order by seq desc limit 1;
 
 -- name: audit_anchor
-select seq, hash, at from {schema}.audit_anchor;
+select seq, hash, at, keep, trimmed_at from {schema}.audit_anchor;
 
 -- name: unsealed_events
 select {audit of e}

@@ -257,7 +257,9 @@ CREATE INDEX dutiful_webhook_post_job ON dutiful_webhook_post (job_id);
 -- Audit ---------------------------------------------------------------------------------------------------------------
 CREATE TABLE dutiful_audit_event (
     id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 16),
-    act BLOB NOT NULL, at INTEGER NOT NULL, principal TEXT NOT NULL,
+    act BLOB NOT NULL CHECK (length(act) = 16),
+    at INTEGER NOT NULL CHECK (at BETWEEN 946684800000000 AND 221845392000000000),  -- the years 2000 to 9000
+    principal TEXT NOT NULL,
     role TEXT CHECK (role IN ('viewer', 'staff', 'manager', 'admin')),
     origin TEXT NOT NULL CHECK (origin IN ('cli', 'api', 'python', 'service', 'sql')),
     action TEXT NOT NULL,
@@ -285,7 +287,8 @@ CREATE TABLE dutiful_audit_seal (
 CREATE TABLE dutiful_audit_anchor (
     one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
     seq INTEGER NOT NULL, hash TEXT NOT NULL,
-    at INTEGER NOT NULL
+    at INTEGER NOT NULL,
+    keep INTEGER NOT NULL, trimmed_at INTEGER NOT NULL  -- the policy, and the time, by which `at` was old enough
 ) STRICT;
 
 -- One row at most: how long events are kept, in microseconds. Without it, or NULL: for good.
@@ -299,6 +302,14 @@ CREATE TABLE dutiful_audit_policy (
 CREATE TRIGGER dutiful_audit_event_once BEFORE INSERT ON dutiful_audit_event
 WHEN EXISTS (SELECT 1 FROM dutiful_audit_event WHERE id = NEW.id)
 BEGIN SELECT RAISE(IGNORE); END;
+
+-- A day's margin, because an append is repeated after an outage; an hour for clocks that are fast. The id has to be of that
+-- time, too: lists are in the order of the ids, whose first six bytes are milliseconds.
+CREATE TRIGGER dutiful_audit_event_dated BEFORE INSERT ON dutiful_audit_event
+WHEN (NEW.at - 86400000000.0 * (julianday('now') - 2440587.5)) NOT BETWEEN -86400000000 AND 3600000000
+  OR substr(hex(NEW.id), 1, 12) NOT BETWEEN printf('%012X', NEW.at / 1000 - 86400000)
+                                    AND printf('%012X', NEW.at / 1000 + 86400000)
+BEGIN SELECT RAISE(ABORT, 'an audit event and its id are of the time when they are written: check the clock'); END;
 
 CREATE TRIGGER dutiful_audit_event_waits AFTER INSERT ON dutiful_audit_event
 BEGIN INSERT INTO dutiful_audit_unsealed (event_id) VALUES (NEW.id); END;
@@ -327,13 +338,29 @@ BEGIN SELECT RAISE(ABORT, 'a seal of the audit trail cannot be deleted, but by r
 
 CREATE TRIGGER dutiful_audit_anchor_moves BEFORE INSERT ON dutiful_audit_anchor
 WHEN EXISTS (SELECT 1 FROM dutiful_audit_anchor WHERE seq >= NEW.seq)
-  OR NOT EXISTS (SELECT 1 FROM dutiful_audit_seal WHERE seq = NEW.seq AND hash = NEW.hash)
-BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail moves forward only, to one of its seals'); END;
+BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail moves forward only'); END;
 
 CREATE TRIGGER dutiful_audit_anchor_moves_on BEFORE UPDATE ON dutiful_audit_anchor
 WHEN OLD.seq >= NEW.seq
-  OR NOT EXISTS (SELECT 1 FROM dutiful_audit_seal WHERE seq = NEW.seq AND hash = NEW.hash)
-BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail moves forward only, to one of its seals'); END;
+BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail moves forward only'); END;
+
+-- It is the copy of a seal, and covers only events that the policy no longer keeps.
+CREATE VIEW dutiful_audit_anchor_wrong AS
+SELECT 1 FROM dutiful_audit_anchor a
+WHERE a.trimmed_at > 86400000000.0 * (julianday('now') - 2440587.5) + 1000000
+   OR NOT EXISTS (SELECT 1 FROM dutiful_audit_policy p WHERE p.keep = a.keep)
+   OR NOT EXISTS (SELECT 1 FROM dutiful_audit_seal s CROSS JOIN dutiful_audit_event e ON e.id = s.event_id
+                  WHERE s.seq = a.seq AND s.hash = a.hash AND e.at = a.at)
+   OR EXISTS (SELECT 1 FROM dutiful_audit_seal s LEFT JOIN dutiful_audit_event e ON e.id = s.event_id
+              WHERE s.seq <= a.seq AND (e.at IS NULL OR e.at >= a.trimmed_at - a.keep));
+
+CREATE TRIGGER dutiful_audit_anchor_made AFTER INSERT ON dutiful_audit_anchor
+WHEN EXISTS (SELECT 1 FROM dutiful_audit_anchor_wrong)
+BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail covers only events that are no longer kept'); END;
+
+CREATE TRIGGER dutiful_audit_anchor_moved AFTER UPDATE ON dutiful_audit_anchor
+WHEN EXISTS (SELECT 1 FROM dutiful_audit_anchor_wrong)
+BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail covers only events that are no longer kept'); END;
 
 CREATE TRIGGER dutiful_audit_anchor_stays BEFORE DELETE ON dutiful_audit_anchor
 BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail cannot be deleted'); END;

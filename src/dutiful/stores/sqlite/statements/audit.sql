@@ -14,7 +14,7 @@ ORDER BY u.event_id LIMIT ?;
 SELECT seq, event_id, hash FROM dutiful_audit_seal ORDER BY seq DESC LIMIT 1;
 
 -- name: audit_anchor
-SELECT seq, hash, at FROM dutiful_audit_anchor;
+SELECT seq, hash, at, keep, trimmed_at FROM dutiful_audit_anchor;
 
 -- name: seal_of_event
 SELECT 1 FROM dutiful_audit_seal WHERE event_id = ?;
@@ -44,8 +44,8 @@ SELECT keep FROM dutiful_audit_policy;
 INSERT INTO dutiful_audit_policy (one, keep) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET keep = excluded.keep;
 
 -- name: put_anchor
-INSERT INTO dutiful_audit_anchor (one, seq, hash, at) VALUES (1, ?, ?, ?)
-ON CONFLICT (one) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, at = excluded.at;
+INSERT INTO dutiful_audit_anchor (one, seq, hash, at, keep, trimmed_at) VALUES (1, :seq, :hash, :at, :keep, :trimmed_at)
+ON CONFLICT (one) DO UPDATE SET seq = :seq, hash = :hash, at = :at, keep = :keep, trimmed_at = :trimmed_at;
 
 -- name: delete_audit_event
 DELETE FROM dutiful_audit_event WHERE id = ?;

@@ -53,13 +53,20 @@ create or replace trigger covered before delete on {schema}.audit_event
 create or replace trigger covered before delete on {schema}.audit_seal
     for each row execute function {schema}.refuse_audit_loss();
 
--- Checks that the anchor is the copy of a seal, and moves forward only.
+-- Checks that the anchor is the copy of a seal, moves forward only, and covers only what the policy no longer keeps.
 create or replace function {schema}.check_anchor() returns trigger
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {walk_indexes} as $$
 begin
     if tg_op = 'UPDATE' and new.seq <= old.seq
-       or not exists (select 1 from {schema}.audit_seal s where s.seq = new.seq and s.hash = new.hash) then
-        raise exception 'the audit anchor moves forward only, from seal to seal'
+       or new.trimmed_at > clock_timestamp()
+       or not exists (select 1 from {schema}.audit_policy p where p.keep = new.keep)
+       or not exists (
+           select 1 from {schema}.audit_seal s join {schema}.audit_event e on e.id = s.event_id
+           where s.seq = new.seq and s.hash = new.hash and e.at = new.at)
+       or exists (
+           select 1 from {schema}.audit_seal s left join {schema}.audit_event e on e.id = s.event_id
+           where s.seq <= new.seq and (e.at is null or e.at >= new.trimmed_at - new.keep)) then
+        raise exception 'the audit anchor moves forward only, from seal to seal, past events that are no longer kept'
             using errcode = 'insufficient_privilege', hint = 'retention moves it: `dutiful audit keep`';
     end if;
     return new;
@@ -67,6 +74,25 @@ end $$;
 
 create or replace trigger forward before insert or update on {schema}.audit_anchor
     for each row execute function {schema}.check_anchor();
+
+-- Refuses events of another time. A day's margin, because an append is repeated after an outage of the database; an hour
+-- for clocks that are fast. The id has to be of that time, too: lists are in the order of the ids.
+create or replace function {schema}.check_audit_time() returns trigger
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    v_of_id timestamptz := to_timestamp(('x' || left(replace(new.id::text, '-', ''), 12))::bit(48)::bigint / 1000.0);
+begin
+    if new.at not between clock_timestamp() - interval '1 day' and clock_timestamp() + interval '1 hour'
+       or v_of_id not between new.at - interval '1 day' and new.at + interval '1 day' then
+        raise exception 'an audit event of % cannot be recorded at %', new.at, clock_timestamp()
+            using errcode = 'check_violation',
+                  hint = 'an event and its version 7 id are of the time when they are written: check the clock';
+    end if;
+    return new;
+end $$;
+
+create or replace trigger dated before insert on {schema}.audit_event
+    for each row execute function {schema}.check_audit_time();
 
 -- Appends events, given as a JSON array of objects with the names of table audit_event; known ids are skipped.
 create or replace function {schema}.append_audit(p_events json) returns void
@@ -105,13 +131,15 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '5s' {walk_indexes}
 as $$
 declare
     v_before text := coalesce(current_setting('dutiful.tenant', true), '');
+    v_now    timestamptz := least(p_now, clock_timestamp());
+    v_keep   interval;
     v_cutoff timestamptz;
     v_seq    bigint;
     v_events uuid[];
     v_count  bigint;
 begin
     if not exists (select 1 from {schema}.audit_policy p where p.keep is not null) then return 0; end if;
-    select least(p_now, clock_timestamp()) - p.keep into v_cutoff from {schema}.audit_policy p for update;
+    select p.keep, v_now - p.keep into v_keep, v_cutoff from {schema}.audit_policy p for update;
     -- All tenants' events. Not by a clause of the function, because only a superuser could create it then.
     perform set_config('dutiful.tenant', '*', true);
     -- Up to the last old event before a younger or missing one: an anchor beyond a missing event would hide its loss.
@@ -129,11 +157,12 @@ begin
         perform set_config('dutiful.tenant', v_before, true);
         return 0;
     end if;
-    insert into {schema}.audit_anchor as a (seq, hash, at)
-    select s.seq, s.hash, e.at
+    insert into {schema}.audit_anchor as a (seq, hash, at, keep, trimmed_at)
+    select s.seq, s.hash, e.at, v_keep, v_now
     from {schema}.audit_seal s join {schema}.audit_event e on e.id = s.event_id
     where s.seq = v_seq
-    on conflict (one) do update set seq = excluded.seq, hash = excluded.hash, at = excluded.at;
+    on conflict (one) do update
+    set seq = excluded.seq, hash = excluded.hash, at = excluded.at, keep = excluded.keep, trimmed_at = excluded.trimmed_at;
     v_events := array(select s.event_id from {schema}.audit_seal s where s.seq <= v_seq);
     -- The events first, because the trigger needs their seals.
     delete from {schema}.audit_event e where e.id = any (v_events);
@@ -144,4 +173,4 @@ begin
 end $$;
 
 revoke all on function {schema}.seal_audit(bigint[], uuid[], text[]), {schema}.trim_audit(int, timestamptz),
-    {schema}.note_unsealed(), {schema}.refuse_audit_loss(), {schema}.check_anchor() from public;
+    {schema}.note_unsealed(), {schema}.refuse_audit_loss(), {schema}.check_anchor(), {schema}.check_audit_time() from public;

@@ -293,7 +293,9 @@ create index bulk_run_ended on {schema}.bulk_run (ended_at) where ended_at is no
 -- Appended freely, sealed in order, never changed. An anchor stands for what retention deletes from the beginning.
 create table {schema}.audit_event (
     id uuid primary key,  -- version 7
-    act uuid not null, at timestamptz not null, principal text not null,
+    act uuid not null,
+    at timestamptz not null check (at between '2000-01-01Z' and '9000-01-01Z'),  -- what every client can read
+    principal text not null,
     role text check (role in ('viewer', 'staff', 'manager', 'admin')),
     origin text not null check (origin in ('cli', 'api', 'python', 'service', 'sql')),
     action text not null,
@@ -314,7 +316,8 @@ create table {schema}.audit_unsealed (event_id uuid primary key);
 create table {schema}.audit_seal (seq bigint primary key, event_id uuid not null unique, hash text not null);
 
 create table {schema}.audit_anchor (
-    one boolean primary key default true check (one), seq bigint not null, hash text not null, at timestamptz not null
+    one boolean primary key default true check (one), seq bigint not null, hash text not null, at timestamptz not null,
+    keep interval not null, trimmed_at timestamptz not null  -- the policy, and the time, by which `at` was old enough
 );
 
 -- How long events are kept; null: for good. Only the owner writes it, so that a role that may trim cannot trim younger
