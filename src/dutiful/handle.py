@@ -7,6 +7,7 @@ from dutiful.core.duration import Duration
 from dutiful.core.job import JobRecord, NewJob
 
 if TYPE_CHECKING:
+    from dutiful.declare.attempt_hook import AttemptHook
     from dutiful.settings import Settings
 
 R_co = TypeVar("R_co", covariant=True)
@@ -45,6 +46,8 @@ class SyncHandle(Protocol[R_co]):
 
 class Enqueuer(Protocol):
     """What a kind needs from its app."""
+
+    attempt_hooks: "tuple[AttemptHook, ...]"
 
     @property
     def settings(self) -> "Settings": ...

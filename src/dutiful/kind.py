@@ -18,6 +18,7 @@ from dutiful.core.rules.rules import Rules
 from dutiful.core.settle import Policy
 from dutiful.core.webhooks.endpoint import check_url
 from dutiful.core.webhooks.message import check_secrets
+from dutiful.declare.attempt_hook import AttemptHook
 from dutiful.handle import Enqueuer, Handle, SyncHandle
 from dutiful.options import DEFAULT_RETRY, NO_TIMEOUT, Options, read_options
 from dutiful.payload.signature import Schema, Signature
@@ -121,6 +122,11 @@ class Kind(Generic[P, R]):
         if self._timeout is None:
             return self._enqueuer.settings.timeout_of(self.queue)
         return None if self._timeout is NO_TIMEOUT else self._timeout
+
+    @property
+    def attempt_hooks(self) -> tuple[AttemptHook, ...]:
+        """What its app runs around every attempt, the outermost first."""
+        return self._enqueuer.attempt_hooks
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Everything that an app declares, by name: kinds, pipelines, categories, schedules, breakers, webhooks, alerts."""
+"""Everything that an app declares: kinds, pipelines, categories, schedules, breakers, webhooks, alerts, hooks."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
@@ -18,6 +18,7 @@ from dutiful.core.metrics.alert import AlertRule
 from dutiful.core.retry.policy import Retry
 from dutiful.core.rules.rules import Rules
 from dutiful.declare.alert import AlertOptions, check_off, read_alert, rules_of
+from dutiful.declare.attempt_hook import AttemptHook, HookFunction, read_hook
 from dutiful.declare.breaker import BreakerSpec, breaker_policy, read_breaker
 from dutiful.declare.breaker import name_of as breaker_name
 from dutiful.declare.schedule import ScheduleSpec, read_schedule
@@ -37,6 +38,7 @@ R = TypeVar("R")
 Resource = Callable[[], Any]
 Callback = Callable[[JobRecord], Any]
 CallbackT = TypeVar("CallbackT", bound=Callback)
+HookT = TypeVar("HookT", bound=HookFunction)
 
 
 class KindOptions(TypedDict, total=False):
@@ -80,6 +82,7 @@ class Registry(Enqueuer):
         self.alerts: dict[str, AlertRule | None] = {}  # None: a built-in one that is off
         self.stale_callbacks: list[Callback] = []
         self.delete_callbacks: list[Callback] = []
+        self.attempt_hooks: tuple[AttemptHook, ...] = ()
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
@@ -213,6 +216,15 @@ class Registry(Enqueuer):
     def on_delete(self, function: CallbackT) -> CallbackT:
         """Registers a function (plain or async) to call with each job that retention deleted, before the event."""
         self.delete_callbacks.append(_callback(function, "on_delete"))
+        return function
+
+    def around_attempt(self, function: HookT) -> HookT:
+        """Run a generator function, which gets the context and yields once, around every attempt of every kind.
+
+        It runs in the thread or process of the handler, or with an async handler on the event loop; an async generator
+        surrounds async handlers only. In a pipeline, each phase is surrounded. The first one declared is the outermost.
+        """
+        self.attempt_hooks = (*self.attempt_hooks, read_hook(function))
         return function
 
     def schedule(

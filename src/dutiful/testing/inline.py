@@ -3,9 +3,10 @@
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 from unittest.mock import patch
 from uuid import UUID
@@ -20,7 +21,8 @@ from dutiful.core.errors import UsageError
 from dutiful.core.job import Claim, NewJob
 from dutiful.core.json import encode
 from dutiful.core.outcome import Cancel, Snooze
-from dutiful.kind import Kind
+from dutiful.kind import Kind, Mode
+from dutiful.worker.executor.around import await_around, call_around
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps
 from dutiful.worker.executor.items import failed_items
 from dutiful.worker.executor.pipeline_runner import phase_arguments
@@ -116,7 +118,7 @@ class _Runner:
             arguments[kind.signature.context] = attempt
         for name, resource in kind.signature.resources.items():
             arguments[name] = resources[resource]
-        value = context.run(kind.function, **arguments)
+        value = context.run(_called, kind, kind.mode, partial(kind.function, **arguments), attempt)
         return (_checked(value, attempt) if inspect.iscoroutine(value) else _check_items(value, attempt)), context
 
     async def _run_phases(
@@ -129,7 +131,8 @@ class _Runner:
             value = None
             if phase.when is None or phase.when(attempt):
                 try:
-                    value = phase.function(**phase_arguments(phase, payload, attempt, resources))
+                    arguments = phase_arguments(phase, payload, attempt, resources)
+                    value = _called(kind, phase.mode, partial(phase.function, **arguments), attempt)
                     value = _check_items(await value if inspect.iscoroutine(value) else value, attempt)
                     self._result(value)
                 except (Snooze, Cancel):
@@ -153,6 +156,12 @@ class _Runner:
 
     def _text(self, value: Any) -> str:
         return encode(value, what="result", limit=self._app.settings.result_limit)
+
+
+def _called(kind: Kind[Any, Any], mode: Mode, call: Callable[[], Any], attempt: AttemptContext) -> Any:
+    """Calls the handler inside the app's hooks, but not Django's: the connections of this thread are the test's."""
+    around = await_around if mode is Mode.LOOP else call_around
+    return around(kind.attempt_hooks, attempt, call)
 
 
 async def _checked(handler: Coroutine[Any, Any, Any], attempt: AttemptContext) -> Any:

@@ -25,6 +25,7 @@ from dutiful.core.states import State
 from dutiful.kind import Kind, Mode, Phase
 from dutiful.observe.logs import job_fields
 from dutiful.pipeline import Pipeline
+from dutiful.worker.executor.around import await_around, call_around, hooks_of
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps, handler_arguments
 from dutiful.worker.executor.items import KEPT_ERRORS, failed_items
 from dutiful.worker.executor.outcomes import breaker_result, encode_result, outcome_of_error
@@ -74,13 +75,18 @@ class Executor:
                 claim = msgspec.structs.replace(claim, payload=accepted.arguments)
             enter = None if kind.breaker is None else partial(context.enter_breaker, kind.breaker)
             if kind.mode is Mode.PROCESS:  # enters the breaker once it has a process
-                outcome = await self._processes.run(kind, claim, slot, enter)
+                outcome = await self._processes.run(kind, claim, context.checked_payload, slot, enter)
             elif enter is not None and (rejected := await enter()) is not None:
                 outcome = rejected
             elif kind.mode is Mode.LOOP:  # without _call, whose cost a small job would notice
                 own = copy_context()
                 own.run(CURRENT.set, context)
-                handler = kind.function(**handler_arguments(kind.signature, claim.payload, context, self._resources))
+                arguments = handler_arguments(kind.signature, claim.payload, context, self._resources)
+                hooks = hooks_of(kind)
+                if not hooks:
+                    handler = kind.function(**arguments)
+                else:
+                    handler = await_around(hooks, context, partial(kind.function, **arguments))
                 value = await run_in_context(handler, own, self.current, slot)
                 outcome = NOTHING if value is None else Done(encode_result(value, self._deps.result_limit))
             elif isinstance(kind, Pipeline):
@@ -119,9 +125,11 @@ class Executor:
     ) -> Awaitable[Any]:
         own = copy_context()
         own.run(CURRENT.set, context)
+        assert slot.kind is not None
+        hooks, call = hooks_of(slot.kind), partial(called.function, **arguments)
         if called.mode is Mode.THREAD:
-            return self._threads.run(called.function, arguments, own, context.job_id, slot)
-        return run_in_context(called.function(**arguments), own, self.current, slot)
+            return self._threads.run(partial(call_around, hooks, context, call), own, context.job_id, slot)
+        return run_in_context(await_around(hooks, context, call), own, self.current, slot)
 
     async def _flush_progress(self, tracker: ProgressTracker, timeout: float | None) -> None:
         """Stores the last progress before the job is settled; the outcome does not depend on it."""
@@ -174,11 +182,9 @@ class ThreadPool:
     def __init__(self, size: int) -> None:
         self._pool = DaemonPool(size, "dutiful job")
 
-    async def run(
-        self, function: Callable[..., Any], arguments: dict[str, Any], own: Context, job_id: UUID, slot: Slot
-    ) -> Any:
+    async def run(self, function: Callable[[], Any], own: Context, job_id: UUID, slot: Slot) -> Any:
         """Runs the function and waits for its thread, however long that takes: until then the slot is taken."""
-        call = _Call(function, arguments)
+        call = _Call(function)
         thread = self._pool.submit(partial(own.run, _caught, call))
         slot.thread = job_id, thread
         running = asyncio.wrap_future(thread)
@@ -213,9 +219,8 @@ def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 class _Call:
     """One call of a handler in a thread."""
 
-    def __init__(self, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
-        self._arguments = arguments
         self._thread: int | None = None
         self._lock = threading.Lock()
         self._stop: StopReason | None = None
@@ -226,7 +231,7 @@ class _Call:
                 if self._stop is not None:
                     raise _RAISED[self._stop]
                 self._thread = threading.get_ident()
-            return self._function(**self._arguments)
+            return self._function()
         finally:
             with self._lock:
                 # An interrupt that has not been raised yet would otherwise hit the pool, and end its thread.

@@ -5,16 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from uuid import UUID
 
 import msgspec
 
 from dutiful.concurrency.loop_call import LoopCall
 from dutiful.context import BreakerBlock, ItemName, Items, JobTransaction, Lock
-from dutiful.core import ids
 from dutiful.core.breaker.state import CallResult
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
-from dutiful.core.job import Claim, ClaimToken
+from dutiful.core.job import ClaimToken
 from dutiful.core.json import check_name, encode
 from dutiful.core.outcome import Released, Snoozed, TimeoutExceeded
 from dutiful.core.retry.error_info import MESSAGE_LIMIT
@@ -24,6 +22,7 @@ from dutiful.payload.signature import Schema
 from dutiful.store.claims import ClaimStore, Errors, Transaction
 from dutiful.worker.breakers.block import AttemptBreakers, NamedBreaker
 from dutiful.worker.breakers.client import BreakerClient
+from dutiful.worker.executor.claim_facts import ClaimFacts
 from dutiful.worker.executor.items import KEPT_ERRORS, TrackedItems, each, failed_items
 from dutiful.worker.executor.outcomes import breaker_result_of_error, snooze_for_breaker
 from dutiful.worker.executor.progress import ProgressSink, ProgressTracker
@@ -65,13 +64,11 @@ class HandlerTransaction:
 
 
 @dataclass(slots=True, eq=False)
-class AttemptContext:
+class AttemptContext(ClaimFacts):
     """Implements dutiful.Context for one attempt."""
 
-    _claim: Claim
     _slot: Slot
     _deps: AttemptDeps
-    _payload: str | None = None  # once the rules of its kind have changed it
     _locks: AttemptLocks | None = None  # made for its first lock
     _breakers: AttemptBreakers | None = None
     _phase: Phase | None = None
@@ -81,59 +78,6 @@ class AttemptContext:
     tracker: ProgressTracker | None = None  # made when the handler first reports progress
     settled: State | None = None  # by ctx.transaction(): nothing is left to settle
     completed_by_user: State | None = None  # by ctx.complete_in(), in a transaction whose commit we do not see
-
-    @property
-    def job_id(self) -> UUID:
-        return self._claim.job_id
-
-    @property
-    def public_id(self) -> str:
-        return ids.public(self._claim.job_id)
-
-    @property
-    def kind(self) -> str:
-        return self._claim.kind
-
-    @property
-    def queue(self) -> str:
-        return self._claim.queue
-
-    @property
-    def attempt(self) -> int:
-        return self._claim.attempt
-
-    @property
-    def max_attempts(self) -> int:
-        return self._claim.max_attempts
-
-    @property
-    def correlation_id(self) -> str:
-        return self._claim.correlation
-
-    @property
-    def parent_id(self) -> UUID | None:
-        return self._claim.parent_id
-
-    @property
-    def tenant(self) -> str | None:
-        return self._claim.tenant
-
-    @property
-    def subject(self) -> Mapping[str, Any]:
-        return msgspec.json.decode(self._claim.subject) if self._claim.subject else {}
-
-    @property
-    def payload(self) -> Mapping[str, Any]:
-        payload: dict[str, Any] = msgspec.json.decode(self._payload or self._claim.payload)
-        return payload
-
-    def set_payload(self, payload: str) -> None:
-        """Replaces the payload by the one that the kind's rules, in their current version, make of it."""
-        self._payload = payload
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return msgspec.json.decode(self._claim.options) if self._claim.options else {}
 
     @property
     def cancelled(self) -> bool:

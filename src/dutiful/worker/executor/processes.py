@@ -14,13 +14,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from dutiful.concurrency.daemon_pool import DaemonPool
+from dutiful.context import Context
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Cancelled, Done, Fail, Failed, Outcome, Snoozed
 from dutiful.core.retry.policy import Retry
@@ -28,6 +30,8 @@ from dutiful.declare.breaker import JobProcess
 from dutiful.kind import Kind
 from dutiful.observe import logs
 from dutiful.observe.logs import PROCESS_JOB, WORKER, job_fields
+from dutiful.worker.executor.around import call_around, hooks_of
+from dutiful.worker.executor.claim_facts import ProcessContext
 from dutiful.worker.executor.outcomes import encode_result, requested_outcome
 from dutiful.worker.slots import Slot
 
@@ -45,7 +49,8 @@ class ProcessDied(Exception):
 class HandlerCall(msgspec.Struct):
     module: str
     name: str
-    payload: str
+    claim: Claim  # with the handler's arguments as its payload
+    payload: str  # all of it
     result_limit: int
     message_limit: int
     job_fields: dict[str, Any]  # which job it is, for the logs
@@ -79,12 +84,14 @@ class ProcessPool:
         self._busy: set[_Child] = set()
         self._closed = False
 
-    async def run(self, kind: Kind[Any, Any], claim: Claim, slot: Slot, enter: Enter | None = None) -> Outcome:
+    async def run(
+        self, kind: Kind[Any, Any], claim: Claim, payload: str, slot: Slot, enter: Enter | None = None
+    ) -> Outcome:
         async with self._free:
             child = self._take_idle() or await self._start()
             self._busy.add(child)
             try:
-                answer = await child.request(self._request(kind, claim, waits=enter is not None))
+                answer = await child.request(self._request(kind, claim, payload, waits=enter is not None))
                 if answer == READY:
                     # Only now, because a breaker may have opened while the job waited for a process and its imports.
                     if enter is not None and (rejected := await enter()) is not None:
@@ -107,10 +114,10 @@ class ProcessPool:
             self._idle.append(child)
             return _outcome(msgspec.json.decode(answer, type=Answer))
 
-    def _request(self, kind: Kind[Any, Any], claim: Claim, waits: bool) -> bytes:
+    def _request(self, kind: Kind[Any, Any], claim: Claim, payload: str, waits: bool) -> bytes:
         fields = {**job_fields(claim), "worker": WORKER.get()}
         trace = None if self._carrier is None else self._carrier()
-        call = HandlerCall(kind.__module__, kind.__qualname__, claim.payload, *self._limits, fields, trace, waits)
+        call = HandlerCall(kind.__module__, kind.__qualname__, claim, payload, *self._limits, fields, trace, waits)
         return msgspec.json.encode(call)
 
     def _take_idle(self) -> "_Child | None":
@@ -262,9 +269,10 @@ def _answer(call: HandlerCall, pipe: Connection) -> Answer | None:
 def _run(kind: Kind[Any, Any], call: HandlerCall) -> str | None:
     PROCESS_JOB.set(call.job_fields)
     JobProcess.kind = kind
-    arguments = msgspec.structs.asdict(kind.signature.decode(call.payload))
+    arguments = msgspec.structs.asdict(kind.signature.decode(call.claim.payload))
+    context = cast(Context, ProcessContext(call.claim, _payload=call.payload))
     with _traced(call.trace):
-        value = kind.function(**arguments)
+        value = call_around(hooks_of(kind), context, partial(kind.function, **arguments))
     return encode_result(value, call.result_limit)
 
 
