@@ -12,7 +12,7 @@ from dutiful.declare.alert import check_names
 from dutiful.delivery.base import Delivery
 from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.registry import Registry
-from dutiful.settings import Settings
+from dutiful.settings import WITHHELD, Settings
 from dutiful.store import Store
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ def make_store(settings: Settings) -> Store:
                 direct_dsn=settings.direct_url,
                 pool_size=settings.pool_size,
                 notify_within=settings.notify_in_transaction,
+            )
+        case _ if settings.database_url == WITHHELD:
+            raise UsageError(
+                "the address of the database is withheld from this process of a job: if its handler needs it, declare "
+                "the kind with @app.job(process=True, inherit_secrets=True)"
             )
         case _:
             raise UsageError(

@@ -81,8 +81,11 @@ class Kind(Generic[P, R]):
         declared: Declaration,
         mode: Mode,
         signature: Schema | None = None,
+        *,
+        inherit_secrets: bool = False,
     ) -> None:
         self.function = function
+        self.inherit_secrets = inherit_secrets  # whether its process gets Dutiful's secrets
         self.name = name = declared.name
         self.queue = declared.queue
         self.priority = declared.priority

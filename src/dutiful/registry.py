@@ -100,6 +100,7 @@ class Registry(Enqueuer):
         *,
         name: str | None = None,
         process: bool = False,
+        inherit_secrets: bool = False,
         **options: Unpack[KindOptions],
     ) -> JobDecorator: ...
     def job(
@@ -109,11 +110,13 @@ class Registry(Enqueuer):
         *,
         name: str | None = None,
         process: bool = False,
+        inherit_secrets: bool = False,
         **options: Unpack[KindOptions],
     ) -> Any:
         """Makes a function a kind; its parameters' types are the payload's schema. See KindOptions for the options.
 
-        With `process`, a plain function runs in a process of its own, which can be killed.
+        With `process`, a plain function runs in a process of its own, which can be killed. Its environment lacks
+        Dutiful's own secrets, unless it is to `inherit_secrets`.
         """
         declare = self._declarer(**options)
 
@@ -121,7 +124,9 @@ class Registry(Enqueuer):
             own = check_function(function)
             declared = declare(name or own)
             mode = _mode(function, process=process, name=declared.name)
-            kind: Kind[Any, Any] = Kind(function, self, declared, mode)
+            if inherit_secrets and mode is not Mode.PROCESS:
+                raise UsageError(f"kind {declared.name}: inherit_secrets=True is for process=True; others have them")
+            kind: Kind[Any, Any] = Kind(function, self, declared, mode, inherit_secrets=inherit_secrets)
             self.kinds[declared.name] = kind
             return kind
 

@@ -15,12 +15,19 @@ from dutiful.core.errors import UsageError
 from dutiful.core.retry.backoff import Exponential, Jitter
 from dutiful.core.retry.policy import Retry
 from dutiful.core.webhooks.endpoint import Network, read_network
-from dutiful.core.webhooks.message import key_of
+from dutiful.core.webhooks.message import key_of, new_secret
 from dutiful.declare.profile import check_profile, merge_profiles, resolve
 
 DEFAULT_URL = "sqlite:///dutiful.db"
 ANY = "*"
 DEFAULT_QUEUE = "default"  # of kinds that name none
+WITHHELD = "withheld:"  # stands for an address
+# Secrets, and what stands for them in a process that is not to know them: an app that it imports may read them.
+_SECRETS = {
+    "database_url": WITHHELD,
+    "direct_url": WITHHELD,
+    "webhook_secrets": new_secret(b"withheld from this process"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +167,12 @@ def load(
             # Timeouts are merged by queue: a source that sets one queue keeps the limits of the others.
             values[name] = {**values.get(name, {}), **value} if name == "timeouts" else value
     return replace(Settings(), **values)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which something else stands for each secret of Dutiful."""
+    named = {f"DUTIFUL_{name.upper()}": stand_in for name, stand_in in _SECRETS.items()}
+    return {name: named.get(name, value) if value else value for name, value in environ.items()}
 
 
 def named_app(*, environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> str | None:

@@ -137,6 +137,6 @@ def waits_in_process(pid_file: str, gate: str) -> int:
     return os.getpid()
 
 
-@app.job(process=True)
+@app.job(process=True, inherit_secrets=True)
 def enqueues() -> str:
     return str(on_loop.sync.enqueue("from a process").id)

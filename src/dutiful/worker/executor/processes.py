@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import ctypes
 import importlib
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
+from multiprocessing import spawn
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 import msgspec
@@ -30,6 +32,7 @@ from dutiful.declare.breaker import JobProcess
 from dutiful.kind import Kind
 from dutiful.observe import logs
 from dutiful.observe.logs import PROCESS_JOB, WORKER, job_fields
+from dutiful.settings import without_secrets
 from dutiful.worker.executor.around import call_around, hooks_of
 from dutiful.worker.executor.claim_facts import ProcessContext
 from dutiful.worker.executor.outcomes import encode_result, requested_outcome
@@ -80,6 +83,8 @@ class ProcessPool:
         self._free = asyncio.Semaphore(size)
         # A thread of its own: its children die with it, so it must not end before the pool is closed.
         self._starter = DaemonPool(1, "dutiful processes")
+        self._size = size
+        self._starting = 0
         self._idle: deque[_Child] = deque()
         self._busy: set[_Child] = set()
         self._closed = False
@@ -88,7 +93,7 @@ class ProcessPool:
         self, kind: Kind[Any, Any], claim: Claim, payload: str, slot: Slot, enter: Enter | None = None
     ) -> Outcome:
         async with self._free:
-            child = self._take_idle() or await self._start()
+            child = self._take_idle(kind.inherit_secrets) or await self._start(kind.inherit_secrets)
             self._busy.add(child)
             try:
                 answer = await child.request(self._request(kind, claim, payload, waits=enter is not None))
@@ -120,17 +125,22 @@ class ProcessPool:
         call = HandlerCall(kind.__module__, kind.__qualname__, claim, payload, *self._limits, fields, trace, waits)
         return msgspec.json.encode(call)
 
-    def _take_idle(self) -> "_Child | None":
-        """Takes an idle child; those that died meanwhile are dropped."""
-        while self._idle:
+    def _take_idle(self, with_secrets: bool) -> "_Child | None":
+        """Takes an idle child of this sort; those that died meanwhile are dropped."""
+        for _ in range(len(self._idle)):
             child = self._idle.popleft()
-            if child.alive:
+            if child.alive and child.with_secrets == with_secrets:
                 return child
+            if child.alive:
+                self._idle.append(child)
         return None
 
-    async def _start(self) -> "_Child":
-        starting = self._starter.submit(_Child)
+    async def _start(self, with_secrets: bool) -> "_Child":
+        if self._idle and len(self._idle) + len(self._busy) + self._starting >= self._size:
+            self._idle.popleft().kill()  # one of the other sort, so that there are no more than allowed
+        starting = self._starter.submit(partial(_Child, with_secrets))
         started = asyncio.wrap_future(starting)
+        self._starting += 1
         try:
             return await asyncio.shield(started)
         except asyncio.CancelledError:
@@ -138,6 +148,8 @@ class ProcessPool:
             starting.add_done_callback(self._keep)
             started.cancel()
             raise
+        finally:
+            self._starting -= 1
 
     def _keep(self, starting: "Future[_Child]") -> None:
         """Called in the thread that starts children."""
@@ -158,12 +170,22 @@ class ProcessPool:
 class _Child:
     """One child process, which handles one request at a time over a pipe."""
 
-    def __init__(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._pipe, theirs = spawn.Pipe()
-        self._process: BaseProcess = spawn.Process(target=_serve, args=(theirs, logs.current_config()), daemon=True)
-        self._process.start()
-        theirs.close()
+    def __init__(self, with_secrets: bool) -> None:
+        self.with_secrets = with_secrets
+        self._pipe, theirs = multiprocessing.Pipe()
+        # As multiprocessing starts one by "spawn", which can give it no other environment than ours.
+        *interpreter, _, _, _ = spawn.get_command_line()
+        with theirs:
+            self._process = subprocess.Popen(
+                [*interpreter, "-c", _PROGRAM.format(pipe=theirs.fileno())],
+                env=None if with_secrets else without_secrets(os.environ),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        prepared = spawn.get_preparation_data("dutiful job")
+        del prepared["authkey"]
+        self.send(json.dumps(prepared).encode())
+        self.send(msgspec.json.encode((os.getpid(), logs.current_config())))
 
     async def request(self, message: bytes) -> bytes | None:
         """Sends a message and returns the reply; None if the process died."""
@@ -198,15 +220,18 @@ class _Child:
 
     @property
     def alive(self) -> bool:
-        return self._process.is_alive()
+        return self._process.poll() is None
 
     def kill(self) -> None:
-        if self._process.is_alive():
+        if self.alive:
             self._process.kill()
+            # Waited for elsewhere, because a large process takes a while to end.
+            threading.Thread(target=self._process.wait, name="dutiful reaper", daemon=True).start()
 
     def exit_reason(self) -> str:
-        self._process.join(1)
-        code = self._process.exitcode
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        code = self._process.returncode
         return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
 
 
@@ -234,13 +259,26 @@ def _import(module: str, name: str) -> Any:
     return found
 
 
-def _serve(pipe: Connection, shape: logs.LogConfig | None) -> None:
+# What a child runs: first the paths and the main module of its parent, because ours may be found only by them.
+_PROGRAM = """\
+import json
+from multiprocessing.connection import Connection
+from multiprocessing.spawn import prepare
+pipe = Connection({pipe})
+prepare(json.loads(pipe.recv_bytes()))
+from dutiful.worker.executor.processes import serve
+serve(pipe)
+"""
+
+
+def serve(pipe: Connection) -> None:
     """Runs in the child: handles requests until the pipe is closed, with the parent's log format."""
+    parent, shape = msgspec.json.decode(pipe.recv_bytes(), type=tuple[int, logs.LogConfig | None])
     if shape is not None:
         logs.configure(*shape)
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)  # a drain lets it finish; the parent kills it if necessary
-    die_with_parent()  # a child that computes does not notice a closed pipe
+    die_with(parent)  # a child that computes does not notice a closed pipe
     while True:
         try:
             answer = _answer(msgspec.json.decode(pipe.recv_bytes(), type=HandlerCall), pipe)
@@ -299,17 +337,14 @@ def _answer_of(outcome: Snoozed | Cancelled | Failed) -> Answer:
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ends this process, which multiprocessing has started, as soon as its parent ends.
+def die_with(parent: int) -> None:
+    """Ends this process as soon as its parent ends.
 
     To Linux the parent is the thread that started the process, so that thread has to live as long.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None or parent.pid is None:
-        return
     if not _killed_by_kernel():
-        threading.Thread(target=_watch, args=(parent.pid,), name="dutiful parent", daemon=True).start()
-    elif os.getppid() != parent.pid:
+        threading.Thread(target=_watch, args=(parent,), name="dutiful parent", daemon=True).start()
+    elif os.getppid() != parent:
         os._exit(1)  # it ended before the signal was set
 
 
