@@ -1,5 +1,6 @@
 """The first minutes: help, init, migrate, which app, which database."""
 
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -68,6 +69,26 @@ def test_migrate_makes_a_sqlite_file_and_can_be_repeated(project: Project, sqlit
     assert (first.code, second.code) == (0, 0)
     assert "creating" in first.out
     assert second.out == f"sqlite:///{sqlite_path} is up to date\n"
+
+
+def test_migrate_gives_up_on_a_lock_and_says_who_holds_it(project: Project, bare_url: str) -> None:
+    with psycopg.connect(bare_url, application_name="report") as holder:
+        holder.execute("select pg_advisory_lock(hashtext('dutiful migrate dutiful'))")
+        refused = project.run("migrate", "--wait", "1s", "--database-url", bare_url)
+        assert refused.code == 69
+        assert f"process {holder.info.backend_pid} (role " in refused.err and "application report" in refused.err
+        assert f"pg_terminate_backend({holder.info.backend_pid})" in refused.err
+
+
+def test_migrate_gives_up_on_a_locked_file(project: Project, sqlite_path: Path) -> None:
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as holder:
+        holder.execute("pragma journal_mode = wal")
+        holder.execute("begin immediate")
+        refused = project.run("migrate", "--wait", "500ms")
+        assert (refused.code, refused.out) == (69, "")
+        assert "another process kept the database locked" in refused.err
+    assert project.run("migrate", "--wait", "1s").code == 0
+    assert project.run("migrate", "--wait", "soon").code == 2
 
 
 def test_postgres_is_unavailable_until_it_is_migrated(project: Project, bare_url: str) -> None:

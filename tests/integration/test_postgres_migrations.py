@@ -1,7 +1,10 @@
 """Releases that meet on one database: what each applies, and which of them may work with it."""
 
 import asyncio
+import time
 from collections.abc import Iterator
+from datetime import timedelta
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import psycopg
@@ -9,7 +12,7 @@ import pytest
 from suite.builders import new_job
 
 from databases import Postgres
-from dutiful import SchemaMismatch
+from dutiful import SchemaMismatch, StoreUnavailable
 from dutiful.stores.postgres import PostgresStore, migrations, schema_files
 from dutiful.stores.postgres.migrations import OLDEST_VERSION, SCHEMA_VERSION
 from dutiful.stores.postgres.schema_files import SchemaFile, in_order
@@ -268,3 +271,65 @@ async def test_a_newer_schema_that_leaves_this_release_behind_is_refused(pg18_ur
 
     with pytest.raises(SchemaMismatch, match=rf"asks for at least {SCHEMA_VERSION + 1}\); upgrade dutiful"):
         await PostgresStore(pg18_url).open()
+
+
+@pytest.fixture
+def stranger(postgres18: Postgres, empty_url: str) -> Iterator["psycopg.Connection[tuple[int]]"]:
+    """A session of a role that may only connect."""
+    run(empty_url, "drop role if exists stranger; create role stranger login password 'strange'")
+    url = urlunsplit(
+        urlsplit(empty_url)._replace(netloc=f"stranger:strange@{urlsplit(empty_url).netloc.rpartition('@')[2]}")
+    )
+    with psycopg.connect(url, autocommit=True, application_name="psql") as connection:
+        yield connection
+    run(postgres18.dsn(), "drop role stranger")
+
+
+async def test_migrate_does_not_wait_for_ever_and_says_who_holds_the_lock(
+    empty_url: str, stranger: "psycopg.Connection[tuple[int]]", caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger.execute("select pg_advisory_lock(hashtext('dutiful migrate dutiful'))")
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailable) as refused:
+        await PostgresStore(empty_url).migrate(wait=timedelta(seconds=3))
+
+    assert 2 < time.monotonic() - began < 15
+    pid = stranger.info.backend_pid
+    for part in (
+        "not migrated",
+        f"process {pid} (role stranger, application psql",
+        f"pg_terminate_backend({pid})",
+        "--wait",
+    ):
+        assert part in str(refused.value)
+    assert f"process {pid}" in caplog.text  # already while it waits
+    stranger.execute("select pg_advisory_unlock_all()")
+    assert await PostgresStore(empty_url).migrate(wait=timedelta(seconds=3))
+
+
+async def test_migrate_says_who_locks_a_table(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = schema_files.migrations()
+    wider = SchemaFile("0002_wider", "alter table {schema}.breaker alter trips type bigint;\n")
+    monkeypatch.setattr(migrations, "migrations", lambda: [*known, wider])
+    with psycopg.connect(migrated_url, application_name="report") as reader:
+        reader.execute("select count(*) from dutiful.breaker")
+
+        with pytest.raises(
+            StoreUnavailable, match=rf"process {reader.info.backend_pid} \(role .*, application report, .*idle in"
+        ):
+            await PostgresStore(migrated_url).migrate(wait=timedelta(seconds=1))
+
+
+async def test_the_script_and_tenants_on_give_up_on_a_locked_table(migrated_url: str) -> None:
+    store = PostgresStore(migrated_url)
+    await store.open()
+    with psycopg.connect(migrated_url, application_name="report") as reader:
+        reader.execute("select count(*) from dutiful.job")
+        with pytest.raises(StoreUnavailable, match=f"process {reader.info.backend_pid} "):
+            await store.tenants.enable()
+    with psycopg.connect(migrated_url) as locker:
+        locker.execute("lock table dutiful.migration in access exclusive mode")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            run(migrated_url, store.migration_sql())
+    await store.close()

@@ -10,6 +10,7 @@ Every store passes one conformance suite. All of them guarantee:
 - Times are aware, in UTC. JSON is passed as text.
 """
 
+from datetime import timedelta
 from typing import Protocol
 
 from dutiful.store.alerts import AlertStore
@@ -107,8 +108,11 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def migrate(self) -> list[str]:
-        """Brings the schema up to date; returns the names of the migrations that were applied. Can be repeated."""
+    async def migrate(self, wait: timedelta = ...) -> list[str]:
+        """Brings the schema up to date; returns the names of the migrations that were applied. Can be repeated.
+
+        Raises StoreUnavailable if another session holds a lock for longer than `wait`.
+        """
 
     def migration_sql(self) -> str:
         """All migrations as a script, for a DBA."""

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dutiful.cli.target import sqlite_file, target
+from dutiful.core.duration import duration
 
 
 def register(cli: typer.Typer) -> None:
@@ -14,16 +15,22 @@ def register(cli: typer.Typer) -> None:
 
 def migrate(
     ctx: typer.Context,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="DURATION", help="How long to wait for others' locks [1m]."),
+    ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print the script for a DBA; connect to nothing.")] = False,
 ) -> None:
     """Create or update Dutiful's tables.
 
-    It can be repeated, and run by several processes at once. A SQLite file is also migrated when it is opened; Postgres
+    It can be repeated, and run by several processes at once. If another session keeps a lock that it needs, it says
+    which one, and gives up. A SQLite file is also migrated when it is opened; Postgres
     only by this command.
 
     \b
     Examples:
       dutiful migrate
+      dutiful migrate --wait 10m
       dutiful migrate --sql --database-url postgresql://localhost/shop > dutiful.sql
     """
     store = target(ctx).any_app().make_store()
@@ -33,6 +40,6 @@ def migrate(
     path = sqlite_file(store)
     if path is not None and not path.exists():
         typer.echo(f"creating {path}")
-    for name in asyncio.run(store.migrate()):
+    for name in asyncio.run(store.migrate() if wait is None else store.migrate(duration(wait, "--wait"))):
         typer.echo(f"applied {name}")
     typer.echo(f"{store.url} is up to date")

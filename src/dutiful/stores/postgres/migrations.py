@@ -5,19 +5,26 @@ database has, unless that is of a newer release: older workers can use newer fun
 """
 
 import asyncio
+import logging
 import re
+import time
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
 
-from dutiful.core.errors import SchemaMismatch
+from dutiful.core.errors import SchemaMismatch, StoreUnavailable
+from dutiful.stores.postgres.engine.holders import lock_holders, remedy
 from dutiful.stores.postgres.schema_files import SchemaFile, functions, migrations
 
+log = logging.getLogger("dutiful.startup")
 SCHEMA_VERSION = 1
 """Raised by every release that changes tables or functions; a migration has the number of its release."""
 OLDEST_VERSION = 1
 """The oldest release's SCHEMA_VERSION that can work with the schema as this release leaves it."""
-_PATIENCE, _PAUSE, _TURNS = "2s", 1.0, 20
+WAIT = timedelta(minutes=1)
+_PATIENCE, _PAUSE = "2s", 1.0
+_SCRIPT_PATIENCE = "10s"
 _MADE = re.compile(
     r"^create (?:or replace )?(table|view|sequence|function)(?: if not exists)? \{schema\}\.(\w+)", re.MULTILINE
 )
@@ -28,7 +35,9 @@ def script(schema: str) -> str:
     parts = [_prelude(schema), _refuse_newer(schema)]
     parts += [_once(file, schema) for file in migrations()]
     parts += [f"-- {file.name}\n{render(file.sql, schema)}\n{_record(file, schema)}" for file in functions()]
-    return "begin;\n\n" + "\n\n".join([*parts, _versions(schema), _renew_isolation(schema)]) + "\n\ncommit;\n"
+    # It gives up instead of keeping all statements waiting behind it; it can be run again.
+    limit = f"set local lock_timeout = '{_SCRIPT_PATIENCE}';\n\n"
+    return "begin;\n" + limit + "\n\n".join([*parts, _versions(schema), _renew_isolation(schema)]) + "\n\ncommit;\n"
 
 
 def render(sql: str, schema: str) -> str:
@@ -42,26 +51,40 @@ def own_names() -> str:
     return "{" + ",".join(sorted(names)) + "}"
 
 
-async def migrate(connection: Any, schema: str) -> list[str]:
+async def migrate(connection: Any, schema: str, wait: timedelta) -> list[str]:
     """Applies what is missing or differs, in one transaction; concurrent calls queue on a lock.
 
-    Workers continue meanwhile. A locked table is waited for in short tries, because all other statements on it queue
-    behind a migration that waits.
+    Workers continue meanwhile. A lock that is held for long is waited for in short turns, because all statements on a
+    table queue behind a migration that waits for it. StoreUnavailable says who holds it, after `wait`.
     """
-    for _ in range(_TURNS - 1):
+    until, waited_for = time.monotonic() + wait.total_seconds(), ""
+    while True:
         try:
             return await _migrate(connection, schema)
-        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
-            await asyncio.sleep(_PAUSE)
-    return await _migrate(connection, schema)
+        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError) as error:
+            held = await lock_holders(connection, schema, _lock_name(schema))
+            if held != waited_for:
+                log.warning("the migration of schema %s waits for a lock that is held by %s", schema, held)
+            waited_for = held
+            if time.monotonic() + _PAUSE >= until:
+                raise StoreUnavailable(
+                    f"schema {schema} was not migrated: in {wait} it did not get a lock that is held by {held}; "
+                    f"{remedy(held)}, then try again, or wait longer: `dutiful migrate --wait 10m`"
+                ) from error
+        await asyncio.sleep(_PAUSE)
+
+
+def _lock_name(schema: str) -> str:
+    return f"dutiful migrate {schema}"
 
 
 async def _migrate(connection: Any, schema: str) -> list[str]:
     applied: list[str] = []
     async with connection.transaction():
-        # Taken for the transaction, so that it also works behind a transaction pooler.
-        await connection.execute("select pg_advisory_xact_lock(hashtext($1))", f"dutiful migrate {schema}")
+        # Before any lock: every role that may connect can take the advisory one, and keep it.
         await connection.execute(f"set local lock_timeout = '{_PATIENCE}'")
+        # Taken for the transaction, so that it also works behind a transaction pooler.
+        await connection.execute("select pg_advisory_xact_lock(hashtext($1))", _lock_name(schema))
         await connection.execute(_prelude(schema))
         known = await _recorded(connection, schema)
         for file in migrations():

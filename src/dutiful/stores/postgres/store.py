@@ -1,6 +1,7 @@
 """The Postgres store: one object per subject, each a thin caller of the functions in the schema."""
 
 import copy
+from datetime import timedelta
 from typing import Any, Self
 
 from dutiful.core.principal import check_tenant
@@ -94,11 +95,11 @@ class PostgresStore:
     async def close(self) -> None:
         await self._session.db.close()
 
-    async def migrate(self) -> list[str]:
+    async def migrate(self, wait: timedelta = migrations.WAIT) -> list[str]:
         try:
             connection = await connect(self.direct_dsn, pooled=True)
             try:
-                return await migrations.migrate(connection, self._session.schema)
+                return await migrations.migrate(connection, self._session.schema, wait)
             finally:
                 await connection.close()
         except DRIVER_ERRORS as error:

@@ -5,10 +5,11 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from dutiful.core.errors import DutifulError, UsageError
+from dutiful.core.errors import DutifulError, StoreUnavailable, UsageError
 from dutiful.core.principal import ANY_TENANT, check_tenant
 from dutiful.store.tenants import TenantMember, TenantStatus
 from dutiful.stores.postgres import migrations
+from dutiful.stores.postgres.engine.holders import lock_holders, remedy
 from dutiful.stores.postgres.engine.sql import check_tenants_schema
 from dutiful.stores.postgres.engine.subject import Subject
 
@@ -87,6 +88,11 @@ class PostgresTenants(Subject):
             async with self._db.transaction() as connection:
                 await self.learn(connection)
         except DutifulError as error:
+            if isinstance(error.__cause__, asyncpg.exceptions.LockNotAvailableError):
+                held = await lock_holders(self._db, self._schema, "")
+                raise StoreUnavailable(
+                    f"nothing was changed: a table is locked by {held}; {remedy(held)}, then try again"
+                ) from error
             raise _explain(error, error.__cause__) from error
 
 

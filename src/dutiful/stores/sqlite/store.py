@@ -100,7 +100,9 @@ class SqliteStore:
         self._leader.close()
         await self.engine.close()
 
-    async def migrate(self) -> list[str]:
+    async def migrate(self, wait: timedelta | None = None) -> list[str]:
+        if wait is not None:
+            self.engine.busy_timeout = wait  # applies when it is opened
         if self.engine.is_open:
             return await self._apply_missing()
         await self.engine.open()
