@@ -12,7 +12,7 @@ from typing import Any
 
 import around_jobs
 import pytest
-from working import eventually, final, working
+from running_workers import eventually, final, working
 
 from dutiful import Context, Dutiful, Fail, JobFailed, Retry, ShutdownTimeout, Snooze, State, UsageError, testing
 

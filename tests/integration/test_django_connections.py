@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from working import eventually
+from running_workers import eventually
 
 from dutiful import Dutiful, JobRecord, Retry, State
 from faults import Fleet

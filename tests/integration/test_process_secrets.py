@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from working import final
+from running_workers import final
 
 from dutiful import Dutiful, JobRecord, UsageError
 from faults import Fleet
