@@ -14,7 +14,7 @@ class PostgresAlerts(Subject):
 
     async def change(self, changes: Sequence[AlertChange], *, now: datetime | None = None) -> list[AlertChange]:
         # Not retried if the reply is lost: the second call would find the alerts changed, by the first one.
-        rows = await self._db.fetch(self._sql["change_alerts"], text(changes), now, repeat=False)
+        rows = await self._rows("change_alerts", "rule, series", text(changes), now, repeat=False)
         applied = {tuple(row) for row in rows}
         return [change for change in changes if (change.after.rule, change.after.series) in applied]
 

@@ -66,8 +66,8 @@ class BreakerProbes(Subject):
         moving = sorted({name for _, name in (*jobs, *stranded)})
         if not moving:
             return []
-        return await self._db.fetch(
-            self._sql["admit_probes"], moving, [gated[name].version for name in moving],
+        return await self._rows(
+            "admit_probes", "queue, priority, moved", moving, [gated[name].version for name in moving],
             *_columns(jobs), *_columns(stranded), at,
         )  # fmt: skip
 
@@ -83,7 +83,8 @@ class BreakerProbes(Subject):
             return []
         looks = [limit if room is None else min(CANDIDATES, limit) for room in rooms.values()]
         waiting: dict[str, list[RejectedJob[UUID]]] = {name: [] for name in rooms}
-        for name, *who in await self._db.fetch(self._sql["rejected_jobs"], list(rooms), looks):
+        columns = "breaker, job_id, kind, queue, tenant, priority"
+        for name, *who in await self._rows("rejected_jobs", columns, list(rooms), looks):
             waiting[name].append(RejectedJob(*who))
         served = None if all(room is None for room in rooms.values()) else await self._serving(at)
         jobs: list[UUID] = []
@@ -92,7 +93,7 @@ class BreakerProbes(Subject):
                 jobs += [one.job_id for one in waiting[name]]
             else:
                 jobs += choose_rejected(waiting[name], room, served)
-        return list(await self._db.fetch(self._sql["unblock_rejected"], jobs[:limit], at))
+        return await self._rows("unblock_rejected", "queue, priority, moved", jobs[:limit], at)
 
     async def _half_open(self, seen: Sequence[_Gated], at: datetime) -> dict[str, _Gated]:
         """Half-opens due breakers; returns all half-open ones, without those that another process has just changed."""
@@ -101,11 +102,11 @@ class BreakerProbes(Subject):
         if due:
             turned = {one.breaker.name: rules.half_opened(one.breaker, at) for one in due}
             after = list(turned.values())
-            rows = await self._db.fetch(
-                self._sql["half_open_breakers"], list(turned), [one.version for one in due],
+            rows = await self._rows(
+                "half_open_breakers", "half_open_breakers", list(turned), [one.version for one in due],
                 *arrays(after, "state", "successes", "round", "half_opened_at"), at,
             )  # fmt: skip
-            written = {row["name"] for row in rows}
+            written = {row[0] for row in rows}
             for one in due:
                 name, version = one.breaker.name, gated.pop(one.breaker.name).version
                 if name in written:
@@ -121,7 +122,8 @@ class BreakerProbes(Subject):
 
     async def _probes(self, gated: Mapping[str, _Gated], served: Serving, at: datetime) -> dict[str, _Probes]:
         found = {name: _Probes() for name in gated}
-        for row in await self._db.fetch(self._sql["breaker_probes"], list(gated), at):
+        columns = "breaker, job_id, since, runs, kind, queue, tenant"
+        for row in await self._rows("breaker_probes", columns, list(gated), at):
             its = found[row["breaker"]]
             if row["kind"] is None:
                 its.running += row["runs"]
@@ -136,7 +138,7 @@ class BreakerProbes(Subject):
         if not room:
             return []
         waiting: dict[str, list[tuple[KindInQueue, QueuePosition]]] = {name: [] for name in room}
-        for row in await self._db.fetch(self._sql["waiting_levels"], list(room)):
+        for row in await self._rows("waiting_levels", "breaker, kind, queue, priority, seq", list(room)):
             waiting[row["breaker"]].append((KindInQueue(row["kind"], row["queue"]), (row["priority"], row["seq"])))
         asked = [
             (who, tenant, most, name)
@@ -147,9 +149,9 @@ class BreakerProbes(Subject):
         found: dict[str, dict[KindInQueue, list[tuple[QueuePosition, UUID]]]] = {name: {} for name in room}
         for who, _, _, name in asked:
             found[name][who] = []
-        for row in await self._db.fetch(
-            self._sql["probe_candidates"], [who.kind for who, *_ in asked], [who.queue for who, *_ in asked],
-            [tenant for _, tenant, *_ in asked], [most for _, _, most, _ in asked],
+        for row in await self._rows(
+            "probe_candidates", "level, priority, seq, job_id", [who.kind for who, *_ in asked],
+            [who.queue for who, *_ in asked], [tenant for _, tenant, *_ in asked], [most for _, _, most, _ in asked],
         ):  # fmt: skip
             who, _, _, name = asked[row["level"] - 1]
             found[name][who].append(((row["priority"], row["seq"]), row["job_id"]))

@@ -94,8 +94,7 @@ class PostgresLeaseRenewer:
 
 class PostgresClaims(Subject):
     async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[QueueLevel]:
-        rows = await self._db.fetch(self._sql["peek"], kinds)
-        return [QueueLevel(*row) for row in rows]
+        return [QueueLevel(*row) for row in await self._rows("peek", "queue, priority, seq", kinds)]
 
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
         levels = ask.levels
@@ -139,8 +138,8 @@ class PostgresClaims(Subject):
         return kept + (await self._refuse(outcomes, now) if outcomes else [])
 
     async def _refuse(self, outcomes: dict[tuple[UUID, int], str], now: datetime | None) -> list[Refusal]:
-        jobs, claims = [k[0] for k in outcomes], [k[1] for k in outcomes]
-        rows = await self._db.fetch(self._sql["record_refusals"], jobs, claims, list(outcomes.values()), now)
+        refused = [k[0] for k in outcomes], [k[1] for k in outcomes], list(outcomes.values())
+        rows = await self._rows("record_refusals", "job_id, claim_id, reason", *refused, now)
         return [Refusal(r[0], r[1], RefusalReason(r[2])) for r in rows]
 
     def renewer(self) -> PostgresLeaseRenewer:
@@ -169,14 +168,13 @@ class PostgresClaims(Subject):
         _check_held(token, within.fetch_sync(connection, statement, args))
 
     async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]:
-        return [HeldClaim(*row) for row in await self._db.fetch(self._sql["expired_claims"], limit, now)]
+        return [HeldClaim(*row) for row in await self._rows("expired_claims", "{held_columns}", limit, now)]
 
     async def held_by(self, worker_id: UUID) -> list[HeldClaim]:
-        rows = await self._db.fetch(self._sql["claims_of_worker"], worker_id)
-        return [HeldClaim(*row) for row in rows]
+        return [HeldClaim(*row) for row in await self._rows("claims_of_worker", "{held_columns}", worker_id)]
 
     async def held(self, job_id: UUID) -> HeldClaim | None:
-        rows = await self._db.fetch(self._sql["held_claims"], job_id)
+        rows = await self._rows("held_claims", "{held_columns}", [job_id])
         return HeldClaim(*rows[0]) if rows else None
 
     async def orphans(self) -> list[HeldClaim]:

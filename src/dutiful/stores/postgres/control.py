@@ -14,7 +14,7 @@ class PostgresControl(Subject):
     """Calls are not retried where a repeated call would return a different result."""
 
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
-        rows = await self._db.fetch(self._sql["cancel"], job_id, reason, now, repeat=False)
+        rows = await self._rows("cancel", "state, changed, requested", job_id, reason, now, repeat=False)
         return CancelResult(State(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
 
     async def fail(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:

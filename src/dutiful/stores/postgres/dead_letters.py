@@ -29,6 +29,7 @@ from dutiful.stores.postgres.engine.subject import Subject, as_struct, condition
 NIL = UUID(int=0)
 LOOK = 5_000  # reprocessing ones that one call reads
 _EQUAL = ("queue", "tenant", "correlation_id", "error_class", "error_type", "fingerprint")
+_REPROCESSED = "job_id, new_job_id, state"
 _MOVES = text({act: {state: to for (state, allowed), to in TABLE.items() if allowed is act} for act in ReviewAct})
 
 
@@ -104,9 +105,9 @@ class PostgresDeadLetters(Subject):
         self, limit: int, *, new_job_id: UUID | None = None, now: datetime | None = None
     ) -> int:
         if new_job_id is not None:
-            rows = await self._db.fetch(self._sql["reprocessed"], UUID(int=new_job_id.int - 1), 1)
+            rows = await self._rows("reprocessed", _REPROCESSED, UUID(int=new_job_id.int - 1), 1)
             return await self._resolve([row for row in rows[:-1] if row[1] == new_job_id], now)
-        rows = await self._db.fetch(self._sql["reprocessed"], self._reprocessed_after, max(limit, LOOK))
+        rows = await self._rows("reprocessed", _REPROCESSED, self._reprocessed_after, max(limit, LOOK))
         *ended, last = rows
         # Each call continues where the last one ended, so that many running jobs do not hide ended ones.
         self._reprocessed_after = last[1] or NIL

@@ -33,11 +33,11 @@ class PostgresEvents(Subject):
     async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
         if not job_ids:
             return []
-        return [read_as(_view, row[0]) for row in await self._db.fetch(self._sql["job_snapshots"], job_ids)]
+        return [read_as(_view, row[0]) for row in await self._rows("job_snapshots", "job_snapshots", job_ids)]
 
     async def changes_since(self, since: datetime | None, limit: int) -> JobChanges:
         floor = None if since is None else ids.floor_at(max(since - CLOCKS, _EPOCH))
-        settled, *rows = await self._db.fetch(self._sql["changes_since"], since, floor, limit + 1)
+        settled, *rows = await self._rows("changes_since", "job_id, at, mark, tombstone", since, floor, limit + 1)
         until: datetime = settled["at"]
         if since is None:
             return JobChanges([], [], until)
@@ -54,4 +54,4 @@ class PostgresEvents(Subject):
         )
 
     async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
-        return [read_as(_tombstone, row[0]) for row in await self._db.fetch(self._sql["tombstones"], job_ids)]
+        return [read_as(_tombstone, row[0]) for row in await self._rows("tombstones", "tombstones", job_ids)]

@@ -7,6 +7,8 @@ from dutiful.store.leadership import Survey
 from dutiful.stores.postgres.engine.subject import Session, Subject
 from dutiful.stores.postgres.promotion import PostgresPromotion
 
+_SURVEY = "leads, now_at, next_run_at, next_fire_at, expired, blocked, next_post_at, reviewing, unsealed"
+
 
 class PostgresLeadership(Subject):
     def __init__(self, session: Session, promotion: PostgresPromotion) -> None:
@@ -14,7 +16,7 @@ class PostgresLeadership(Subject):
         self._promotion = promotion
 
     async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
-        return Survey(*(await self._db.fetch(self._sql["survey"], worker_id, ttl, self._promotion.run_floor, now))[0])
+        return Survey(*(await self._rows("survey", _SURVEY, worker_id, ttl, self._promotion.run_floor, now))[0])
 
     async def resign(self, worker_id: UUID) -> None:
         await self._db.fetch(self._sql["resign"], worker_id)

@@ -46,7 +46,8 @@ class PostgresMetrics(Subject):
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         shares: dict[tuple[str, int], dict[Sort, Share]] = {}
         windows: dict[tuple[str, int], int] = {}
-        for state, view, queue, kind, jobs, squares, seen, looked in await self._db.fetch(self._sql["depths"], tenant):
+        rows = await self._rows("depths", "state, view, queue, kind, jobs, squares, seen, windows", tenant)
+        for state, view, queue, kind, jobs, squares, seen, looked in rows:
             shares.setdefault((state, view), {})[queue, kind] = Share(jobs, squares, seen)
             windows[state, view] = looked
         by_state: dict[str, list[View[Sort]]] = {}

@@ -17,7 +17,7 @@ class PostgresProgress(Subject):
             return frozenset()
         reported = arrays(reports, *ProgressReport.__struct_fields__)
         marked = arrays(marks, *PhaseMark.__struct_fields__)
-        rows = await self._db.fetch(self._sql["report_progress"], *reported, *marked, now)
+        rows = await self._rows("report_progress", "report_progress", *reported, *marked, now)
         return frozenset(row[0] for row in rows)
 
     async def phases(self, job_id: UUID) -> list[PhaseRecord]:

@@ -21,7 +21,7 @@ class PostgresPromotion(Subject):
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         moved = await self._block_stopped(limit, now)
         placed, levels = await self._unblock(limit, now)
-        levels += await self._db.fetch(self._sql["unblock_dependents"], limit, now)
+        levels += await self._rows("unblock_dependents", "queue, priority, moved", limit, now)
         return _promotion(levels, moved + placed)
 
     async def unblock(self, limit: int, *, now: datetime | None = None) -> Promotion:
@@ -41,12 +41,12 @@ class PostgresPromotion(Subject):
     async def _unblock(self, limit: int, now: datetime | None) -> tuple[int, list[Any]]:
         """Unblocks jobs that may run, in a few statements; returns how many got a seq, and the levels that got jobs."""
         placed: int = await self._call("assign_due_seqs", limit, now)
-        opened = await self._db.fetch(self._sql["unblock_resumed"], limit, now)
+        opened = await self._rows("unblock_resumed", "queue, priority, moved", limit, now)
         probes = await self._probes.admit(limit, now)
         return placed, [*opened, *probes, *await self._probes.unblock_rejected(limit, now)]
 
     async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion:
-        rows = await self._db.fetch(self._sql["promote"], limit, self.run_floor, now)
+        rows = await self._rows("promote", "queue, priority, moved, last_run_at, ready", limit, self.run_floor, now)
         levels, last = rows[:-1], rows[-1]
         moved = sum(r[2] for r in levels)
         # A full batch means a busy table: do not scan its dead entries again. Anything less: search from the start.

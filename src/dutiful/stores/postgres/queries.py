@@ -22,7 +22,7 @@ class PostgresQueries(Subject):
         self._tenants = tenants
 
     async def job(self, job_id: UUID) -> JobRecord | None:
-        rows = await self._db.fetch(self._sql["job_records"], [job_id])
+        rows = await self._rows("job_records", "{record}", [job_id])
         return record(rows[0]) if rows else None
 
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
@@ -42,7 +42,7 @@ class PostgresQueries(Subject):
         fetch, sql = self._db.fetch, self._sql
         match lookup:
             case KindQueues(kinds, queue):
-                return await fetch(sql["kind_queue_pairs"], kinds, queue)
+                return await self._rows("kind_queue_pairs", "kind, queue", kinds, queue)
             case Walk(branches, low, high, each):
                 columns = zip(*((branch.index.value, branch.name, branch.queue) for branch in branches), strict=True)
                 return [row["ids"] for row in await fetch(sql["walk_ids"], *columns, low, high, each)]
@@ -52,12 +52,12 @@ class PostgresQueries(Subject):
                                    None if wanted.text is None else needle(wanted.text))  # fmt: skip
                 return [row[0] for row in rows]
             case Fetch(ids):
-                return [record(row) for row in await fetch(sql["job_records"], ids)]
+                return [record(row) for row in await self._rows("job_records", "{record}", ids)]
             case _:
                 assert_never(lookup)
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
-        return [as_struct(AttemptRecord, row) for row in await self._db.fetch(self._sql["attempts"], job_id)]
+        return [as_struct(AttemptRecord, row) for row in await self._rows("attempts", "{attempts}", job_id)]
 
     async def dependencies(self, job_id: UUID) -> list[JobRecord]:
         return [record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
@@ -91,7 +91,7 @@ class PostgresQueries(Subject):
         If there are many, it is what workers have counted; for a tenant, those among its newest jobs are counted.
         """
         limit = EXACT + 1 if tenant is None else LOOKED_UP
-        rows = await self._db.fetch(self._sql["count_finished"], now - since, tenant, limit)
+        rows = await self._rows("count_finished", "state, jobs", now - since, tenant, limit)
         seen = {state: count for state, count in rows if state is not None}
         exact = sum(count for _, count in rows) < limit
         if exact or tenant is not None:
@@ -102,7 +102,7 @@ class PostgresQueries(Subject):
         return now or await self._clock()
 
     async def check_places(self) -> list[str]:
-        return [row[0] for row in await self._db.fetch(self._sql["misplaced_jobs"])]
+        return [row[0] for row in await self._rows("misplaced_jobs", "misplaced_jobs", 1000)]
 
     async def health(self) -> dict[str, Any]:
         rows = await self._db.fetch(self._sql["health"], self._schema)

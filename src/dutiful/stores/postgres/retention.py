@@ -18,7 +18,7 @@ class PostgresRetention(Subject):
         now: datetime | None = None,
     ) -> Deleted:  # fmt: skip
         walk = await self._walk(older_than, limit, cursor, now)
-        return Deleted(*(await self._db.fetch(self._sql["delete_finished"], *walk, stale_only, now))[0])
+        return Deleted(*(await self._rows("delete_finished", "deleted, last_id", *walk, stale_only, now))[0])
 
     async def delete_leftovers(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
         now = now or await self._clock()
@@ -30,17 +30,17 @@ class PostgresRetention(Subject):
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, sent: bool, now: datetime | None = None
     ) -> RetentionStep:
         walk = await self._walk(older_than, limit, cursor, now)
-        return _step(await self._db.fetch(self._sql["mark_stale"], *walk, sent, now))
+        return _step(await self._rows("mark_stale", "job, last_id", *walk, sent, now))
 
     async def delete_with_tombstones(
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, sent: bool,
         now: datetime | None = None,
     ) -> RetentionStep:  # fmt: skip
         walk = await self._walk(older_than, limit, cursor, now)
-        return _step(await self._db.fetch(self._sql["delete_with_tombstones"], *walk, stale_only, sent, now))
+        return _step(await self._rows("delete_with_tombstones", "job, last_id", *walk, stale_only, sent, now))
 
     async def unsent(self, limit: int) -> list[RetentionNotice]:
-        rows = await self._db.fetch(self._sql["unsent_notices"], limit)
+        rows = await self._rows("unsent_notices", "job, deleted", limit)
         return [RetentionNotice(snapshot(row[0]), row[1]) for row in rows]
 
     async def mark_sent(self, stale: Sequence[UUID], deleted: Sequence[UUID], *, now: datetime | None = None) -> None:

@@ -19,7 +19,7 @@ class PostgresWebhooks(Subject):
         retries: int | None = None, now: datetime | None = None,
     ) -> list[WebhookPost]:  # fmt: skip
         # Not retried if the reply is lost: the posts are due again after `hold`.
-        rows = await self._db.fetch(self._sql["take_posts"], limit, hold, avoid, names, retries, now, repeat=False)
+        rows = await self._rows("take_posts", "{post}", limit, hold, avoid, names, retries, now, repeat=False)
         return [as_struct(WebhookPost, row) for row in rows]
 
     async def settle(self, result: PostResult, *, now: datetime | None = None) -> bool:

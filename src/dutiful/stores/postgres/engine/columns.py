@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob
+from dutiful.core.job import AttemptRecord, Claim, Inserted, Insertion, JobRecord, NewJob
 from dutiful.core.metrics.alert import Alert
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.settle import Change
@@ -120,6 +120,7 @@ LISTS: dict[str, Sequence[str]] = {
     "carried": CARRIED,
     "route": tuple(ROUTE),
     "record": JobRecord.__struct_fields__,
+    "attempts": AttemptRecord.__struct_fields__,
     "stats": AttemptStats.__struct_fields__,
     "alert": Alert.__struct_fields__,
     "audit": AuditEvent.__struct_fields__,

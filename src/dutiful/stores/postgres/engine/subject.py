@@ -17,6 +17,7 @@ from dutiful.core.states import State
 from dutiful.store.workers import LaneRecord
 from dutiful.stores.postgres.engine.connection import Connections
 from dutiful.stores.postgres.engine.sql import statements
+from dutiful.stores.postgres.schema_files import expand
 
 T = TypeVar("T", bound=msgspec.Struct)
 _lanes = msgspec.json.Decoder(dict[str, LaneRecord])
@@ -82,9 +83,17 @@ class Subject:
 
     async def _call(self, function: str, *args: Any, repeat: bool = True) -> Any:
         """The one value that a function of the schema returns."""
-        numbers = ", ".join(f"${n}" for n in range(1, len(args) + 1))
-        statement = f"select {self._schema}.{function}({numbers})"
-        return (await self._db.fetch(statement, *args, repeat=repeat))[0][0]
+        return (await self._rows(function, function, *args, repeat=repeat))[0][0]
+
+    async def _rows(self, function: str, columns: str, *args: Any, repeat: bool = True) -> list[Any]:
+        """The rows that a function of the schema returns; `columns` may name a list in braces, as SQL files do."""
+        return await self._db.fetch(_selecting(self._schema, function, columns, len(args)), *args, repeat=repeat)
+
+
+@cache
+def _selecting(schema: str, function: str, columns: str, count: int) -> str:
+    numbers = ", ".join(f"${n}" for n in range(1, count + 1))
+    return expand(f"select {columns} from {schema}.{function}({numbers})")
 
 
 def text(value: Any) -> str:

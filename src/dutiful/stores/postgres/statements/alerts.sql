@@ -1,9 +1,6 @@
 -- name: alerts
 select {alert} from {schema}.alert order by rule, series;
 
--- name: change_alerts
-select rule, series from {schema}.change_alerts($1, $2);
-
 -- name: delete_alerts
 delete from {schema}.alert a
 using unnest($1::text[], $2::text[], $3::timestamptz[]) g (rule, series, since)

@@ -1,6 +1,3 @@
--- name: peek
-select queue, priority, seq from {schema}.peek($1);
-
 -- name: claim
 select {claim_columns} from {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
@@ -14,9 +11,6 @@ from {schema}.complete_one(cast($1 as uuid), cast($2 as bigint), cast($3 as text
 -- name: settle
 select job_id, claim_id, reason from {schema}.settle($1, $2, $3, {change_numbers_from_4});
 
--- name: record_refusals
-select job_id, claim_id, reason from {schema}.record_refusals($1, $2, $3, $4);
-
 -- name: renew
 select job_id, claim_id, cancel from {schema}.renew($1, $2, $3, $4);
 
@@ -25,15 +19,6 @@ select job_id, claim_id, cancel from {schema}.check_claims($1, $2);
 
 -- name: release
 select {schema}.release($1, $2);
-
--- name: expired_claims
-select {held_columns} from {schema}.expired_claims($1, $2);
-
--- name: claims_of_worker
-select {held_columns} from {schema}.claims_of_worker($1);
-
--- name: held_claims
-select {held_columns} from {schema}.held_claims(array[$1::uuid]);
 
 -- name: complete_one_for
 select complete_for

@@ -7,9 +7,6 @@ returning name;
 -- name: resume
 delete from {schema}.pause where scope = $1 and name = $2 returning name;
 
--- name: cancel
-select state, changed, requested from {schema}.cancel($1, $2, $3);
-
 -- name: pauses
 -- Pauses by people; breakers have their own.
 select scope, name, since, by, reason

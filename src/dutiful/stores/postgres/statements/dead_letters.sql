@@ -52,9 +52,6 @@ update {schema}.bulk_run set state = 'stopped', ended_at = coalesce($2, clock_ti
 where id = $1 and state = 'running'
 returning id;
 
--- name: reprocessed
-select job_id, new_job_id, state from {schema}.reprocessed($1, $2);
-
 -- name: resolve_reprocessed
 update {schema}.dead_letter d
 set status = a.status, resolution = a.resolution,

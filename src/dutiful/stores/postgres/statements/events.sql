@@ -8,12 +8,3 @@ delete from {schema}.listener where id = $1;
 
 -- name: has_listeners
 select exists (select 1 from {schema}.listener where expires_at > coalesce($1::timestamptz, clock_timestamp()));
-
--- name: job_snapshots
-select job_snapshots from {schema}.job_snapshots($1);
-
--- name: changes_since
-select job_id, at, mark, tombstone from {schema}.changes_since($1, $2, $3);
-
--- name: tombstones
-select tombstones from {schema}.tombstones($1);

@@ -37,8 +37,5 @@ from (
 ) e
 group by e.outcome;
 
--- name: depths
-select state, view, queue, kind, jobs, squares, seen, windows from {schema}.depths($1);
-
 -- name: queue_level_heads
 select queue, min(due_at) from {schema}.queue_level_heads($1) group by queue;

@@ -12,9 +12,6 @@ set url = excluded.url, kinds = excluded.kinds, states = excluded.states, alerts
 where row(w.url, w.kinds, w.states, w.alerts)
       is distinct from row(excluded.url, excluded.kinds, excluded.states, excluded.alerts);
 
--- name: take_posts
-select {post} from {schema}.take_posts($1, $2, $3, $4, $5, $6);
-
 -- name: enable_webhook
 update {schema}.webhook set enabled = true, disabled_at = null, reason = null
 where name = $1 and not enabled
