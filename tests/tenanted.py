@@ -137,7 +137,7 @@ async def fill(store: Store, *tenants: str | None) -> dict[str | None, dict[str,
     """Add rows of each tenant to every table that can have them; returns their jobs by state."""
     for tenant in tenants:
         await finish_one(store, tenant=tenant)
-    await store.retention.delete_with_tombstones(timedelta(0), 10, None, stale_only=False, sent=True, now=at(1))
+    await store.retention.delete(timedelta(0), 10, None, sent=True, now=at(1), tombstones=True)
     await store.webhooks.put([webhook()])
     await store.breakers.open("maps", timedelta(seconds=1), now=T0)
     jobs = {tenant: await _make_jobs(store, tenant) for tenant in tenants}

@@ -369,7 +369,7 @@ async def test_retention_leaves_the_same_rows(store: Store, ended: str) -> None:
     await store.retention.mark_stale(DAY, 2, None, sent=False, now=later)
     await store.retention.mark_stale(DAY, 2, None, sent=True, now=later + HOUR)
     await store.retention.mark_sent(old[:1], [], now=later + HOUR)
-    await store.retention.delete_with_tombstones(DAY, 2, None, stale_only=True, sent=False, now=later + DAY)
+    await store.retention.delete(DAY, 2, None, stale_only=True, sent=False, now=later + DAY, tombstones=True)
     await store.retention.unsent(10)
     await store.retention.delete(DAY, 10, None, stale_only=True, now=later + DAY)
     await store.retention.delete(DAY, 10, None, now=later + DAY)

@@ -79,8 +79,8 @@ async def test_a_job_that_cannot_be_read_whole_is_listed_with_its_neighbours(sto
     assert (
         len(
             (
-                await store.retention.delete_with_tombstones(
-                    timedelta(0), 10, None, stale_only=True, sent=False, now=at(2)
+                await store.retention.delete(
+                    timedelta(0), 10, None, stale_only=True, sent=False, now=at(2), tombstones=True
                 )
             ).jobs
         )

@@ -18,7 +18,7 @@ from dutiful.events import Subscription
 from dutiful.maintenance import retention
 from dutiful.maintenance.retention import Retention
 from dutiful.options import Options
-from dutiful.store.retention import Deleted
+from dutiful.store.retention import RetentionStep
 from dutiful.testing import Clock, app_on
 
 HOUR = timedelta(hours=1)
@@ -101,9 +101,9 @@ async def test_only_what_is_stale_is_deleted(worked: Dutiful, clock: Clock) -> N
     async with clocked(worked, clock) as client:
         (job,) = await finished(worked, client)
         clock.advance("3h")
-        assert (await client.store.retention.delete(2 * HOUR, 10, None, stale_only=True)).deleted == 0
+        assert (await client.store.retention.delete(2 * HOUR, 10, None, stale_only=True)).count == 0
         assert (
-            await client.store.retention.delete_with_tombstones(2 * HOUR, 10, None, stale_only=True, sent=True)
+            await client.store.retention.delete(2 * HOUR, 10, None, stale_only=True, sent=True, tombstones=True)
         ).jobs == []
         await Retention(client.store, 2 * HOUR, HOUR).run_once()
         assert await client.find(job.id) is None, "one pass marks it and then deletes it"
@@ -174,7 +174,7 @@ async def test_a_watcher_that_joins_during_a_pass_gets_the_rest_of_it(
         clock.advance("3h")
         retain = client.store.retention.delete
 
-        async def then_watch(*args: Any, **options: Any) -> Deleted:
+        async def then_watch(*args: Any, **options: Any) -> RetentionStep:
             try:
                 return await retain(*args, **options)
             finally:
@@ -317,7 +317,7 @@ async def test_a_job_that_is_stale_and_deleted_between_two_polls_sends_both_even
         async with client.watcher.subscribe(wanted, snapshot=False) as stream:
             await eventually(store.events.has_listeners)
             await store.retention.mark_stale(HOUR, 10, None, sent=True)
-            await store.retention.delete_with_tombstones(2 * HOUR, 10, None, stale_only=True, sent=True)
+            await store.retention.delete(2 * HOUR, 10, None, stale_only=True, sent=True, tombstones=True)
             client.delivery.notify_watchers()
             while len(received) < 2:
                 received.append((await asyncio.wait_for(anext(stream), 20)).type)

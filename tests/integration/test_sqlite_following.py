@@ -96,7 +96,7 @@ async def test_retention_deletes_the_locks_of_dead_workers(sqlite_path: Path) ->
         await store.locks.try_acquire(token(dead_waiter), LockName("project", 7), now=T0)
         await store.claims.complete([Completion(dead_waiter.job_id, dead_waiter.claim_id)], now=T0)
 
-        await store.retention.delete(timedelta(days=7), 10, None, now=at(1))
+        await store.retention.delete_leftovers(timedelta(days=7), 10, now=at(1))
 
         assert await store.engine.read(lambda db: db.rows("SELECT job_id FROM dutiful_lock")) == [
             (holder.job_id.bytes,)

@@ -58,6 +58,7 @@ def idle(pipe: Pipe, path: Path) -> None:
             await store.retention.unsent(10)
             await store.claims.orphans()
             await store.retention.delete(TTL, 100, None)
+            await store.retention.delete_leftovers(TTL, 100)
             await asyncio.to_thread(renewer.check, [token])
 
         await store.jobs.insert([NewJob(uuid_utils.compat.uuid7(), "greet", "default", "{}", delay=timedelta(days=1))])

@@ -306,7 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
     def delete_old(self, older_than: timedelta) -> None:
         deletion = self.run(self.store.retention.delete(older_than, 1000, None, now=self.model.now))
         left = {record.id for record in self._records()}
-        assert deletion.deleted == self.model.delete_old(older_than, left)
+        assert deletion.count == self.model.delete_old(older_than, left)
         self.ended = {job_id: record for job_id, record in self.ended.items() if job_id in left}
         self._compare_letters()
 

@@ -19,7 +19,7 @@ from dutiful.delivery.base import QueueLevels
 from dutiful.observe.logs import job_fields
 from dutiful.store import Store
 from dutiful.store.leadership import Survey
-from dutiful.store.retention import RetentionNotice, RetentionStep
+from dutiful.store.retention import KEEP_UNUSED, RetentionNotice, RetentionStep
 
 log = logging.getLogger("dutiful.maintenance")
 BATCH = 1_000
@@ -28,7 +28,6 @@ SLICE, SLICE_TIME = 100, 0.25  # jobs, seconds: no event waits long for the call
 SHARE = 0.6
 LONGEST_PAUSE, SHORTEST_PAUSE = 60.0, 1.0
 RESTART_AFTER = 600.0
-KEEP_LEFTOVERS = timedelta(days=30)  # at least, for rows beside jobs, such as ended webhook posts
 Callback = Callable[[JobRecord], Any]
 
 
@@ -93,7 +92,7 @@ class Retention:
             await self._in_steps(self._mark_stale)
         if self._keep is not None:
             await self._in_steps(self._delete)
-        keep = max(self._keep or KEEP_LEFTOVERS, KEEP_LEFTOVERS)
+        keep = KEEP_UNUSED if self._keep is None else self._keep
         await self._in_steps(lambda: self._store.retention.delete_leftovers(keep, BATCH))
 
     async def _in_steps(self, step: Callable[[], Any]) -> None:
@@ -114,13 +113,10 @@ class Retention:
     async def _delete(self) -> bool:
         """Reads the jobs that it deletes only if there are callbacks or watchers."""
         assert self._keep is not None
-        cursor, stale_only = self._delete_cursor.cursor, self._stale_after is not None
-        if not self._on_delete and not await self._store.events.has_listeners():
-            deleted = await self._store.retention.delete(self._keep, BATCH, cursor, stale_only=stale_only)
-            return self._delete_cursor.advance(deleted.cursor)
-        sent = not self._on_delete
-        step = await self._store.retention.delete_with_tombstones(
-            self._keep, BATCH, cursor, stale_only=stale_only, sent=sent
+        cursor, stale_only, sent = self._delete_cursor.cursor, self._stale_after is not None, not self._on_delete
+        wanted = not sent or await self._store.events.has_listeners()
+        step = await self._store.retention.delete(
+            self._keep, BATCH, cursor, stale_only=stale_only, tombstones=wanted, sent=sent
         )
         await self._finish_step(step, deleted=True, sent=sent)
         return self._delete_cursor.advance(step.cursor)

@@ -15,20 +15,21 @@ from dutiful.core import ids
 from dutiful.core.duration import brief, duration
 from dutiful.core.errors import DutifulError, IllegalTransition, JobNotFound, NotAllowed, UnknownKind
 from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, Unique, job_not_found
-from dutiful.core.outcome import Failed
+from dutiful.core.outcome import Failed, Released
 from dutiful.core.principal import Role, check_tenant
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
 from dutiful.core.review.state import BY_HAND, OPEN, ReviewState
-from dutiful.core.settle import Change, Policy, decide_or_fail
+from dutiful.core.settle import Change, Policy, decide, decide_or_fail
 from dutiful.core.states import State, Transition, check
 from dutiful.core.webhooks.endpoint import origin
+from dutiful.delivery.base import EVERYWHERE
 from dutiful.kind import Kind
 from dutiful.maintenance.requeue import copy_of, json_text
 from dutiful.operator.actor import Actor, AuditedAction, OperatorPart, log, recordable
 from dutiful.operator.dead_letters import DeadLetters
 from dutiful.operator.explain import Explanation, FleetState, finished, gate, later, running, unblocked, unserved
-from dutiful.operator.jobs_stuck import STUCK, StuckJobs
+from dutiful.operator.jobs_stuck import STUCK, check_releasable, check_released, ended, stuck_jobs
 from dutiful.operator.queues import Queues
 from dutiful.options import Options, read_options
 from dutiful.store.control import CancelResult
@@ -63,7 +64,6 @@ class Jobs(OperatorPart):
         super().__init__(actor)
         self._dead_letters = dead_letters
         self._queues = queues
-        self._stuck = StuckJobs(actor, self)
 
     # --- reads
 
@@ -75,7 +75,7 @@ class Jobs(OperatorPart):
 
     async def stuck(self, older_than: timedelta = STUCK, *, kind: str | None = None) -> list[JobRecord]:
         """Jobs whose attempt has been running for longer than this, the longest first."""
-        return await self._stuck.search(older_than, kind)
+        return await stuck_jobs(self._store, self._actor.tenant, older_than, kind)
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         await self.get(job_id)
@@ -140,7 +140,7 @@ class Jobs(OperatorPart):
     async def cancel(self, job_id: UUID, reason: str | None = None) -> CancelResult:
         """Cancels a waiting job, asks a running one to stop."""
         found = await self.find(job_id)
-        async with self.audited("job.cancel", job_id, found, reason) as action:
+        async with self._audited("job.cancel", job_id, found, reason) as action:
             result = await self._client.cancel(
                 job_id, recordable(reason or f"cancelled by {self._actor.principal.name}")
             )
@@ -158,7 +158,7 @@ class Jobs(OperatorPart):
             new = (await self._dead_letters.reprocess(job_id, reason)).new_job_id
             return Retried(new, (await self.get(new)).state, made=True)
         found = await self.find(job_id)
-        async with self.audited("job.retry", job_id, found, reason, lambda _: _check_undecided(letter)) as action:
+        async with self._audited("job.retry", job_id, found, reason, lambda _: _check_undecided(letter)) as action:
             retried = await self._standing_for(letter) or await self._retry(_there(found, job_id))
             action.after = {"job": ids.public(retried.job_id), "state": retried.state, "made": retried.made}
         return retried
@@ -187,7 +187,7 @@ class Jobs(OperatorPart):
         record = await self._store.queries.job(job_id)
         return record if record is not None and self._actor.owns(record.tenant) else None
 
-    def audited(
+    def _audited(
         self,
         action: str,
         job_id: UUID,
@@ -289,7 +289,7 @@ class Jobs(OperatorPart):
         Its worker finds the claim gone, and stops it. Returns the job's new state.
         """
         found = await self.find(job_id)
-        async with self.audited("job.fail", job_id, found, reason, lambda job: _check_failable(job, retry)) as action:
+        async with self._audited("job.fail", job_id, found, reason, lambda job: _check_failable(job, retry)) as action:
             state = await self._fail(job_id, self._error(action.asked.act, reason, retry), retry)
             action.after = {"state": state, "retry": retry}
         self._client.delivery.notify_watchers()
@@ -332,12 +332,12 @@ class Jobs(OperatorPart):
         change = decide_or_fail(held, outcome, policy, record.max_attempts, random.uniform)
         if await self._store.claims.settle([change]):
             return None
-        await self.count_attempt(record.kind, change)
+        await self._count_attempt(record.kind, change)
         if change.to is State.READY:
             self._client.delivery.hint(frozenset({(record.queue, record.priority)}))
         return change.to
 
-    async def count_attempt(self, kind: str, change: Change) -> None:
+    async def _count_attempt(self, kind: str, change: Change) -> None:
         """Counts an attempt that a person has ended, without its duration; its worker does not count it."""
         one = AttemptStats(kind=kind, outcome=outcome_of(change), count=1)
         try:
@@ -355,14 +355,33 @@ class Jobs(OperatorPart):
         Its worker loses the claim, so its outcome is refused. The handler may run on for a while, so the job may run
         twice at a time, but only one outcome counts.
         """
-        return await self._stuck.release(job_id, reason, older_than)
+        # The claim first: if another worker has the job by then, the older claim is released, and that is refused.
+        held = await self._store.claims.held(job_id)
+        found = await self.find(job_id)
+        begun = await self._store.queries.clock() - older_than
+        async with self._audited(
+            "job.release", job_id, found, reason, lambda job: check_releasable(job, begun, older_than)
+        ) as action:
+            if held is None:
+                raise ended(job_id)
+            change = decide(held, Released(), Policy(), (await self.get(job_id)).max_attempts, random.uniform)
+            # Without waiting, because the transaction that holds the lock may be that of the hanging handler.
+            refused = await self._store.claims.settle([change], skip_locked=True)
+            record = await self.get(job_id)
+            for refusal in refused:
+                check_released(refusal.reason, held, record)
+            if not refused:
+                await self._count_attempt(held.kind, change)
+            action.after = {"state": record.state, "worker": str(held.worker_id)}
+        self._client.delivery.hint(EVERYWHERE)
+        self._client.delivery.notify_watchers()
+        return record
 
     async def delete_finished(self, older_than: timedelta, reason: str | None = None) -> int:
         """Deletes jobs that ended longer ago than this, in small steps, as retention does; returns how many.
 
         Keeps open dead letters, webhook posts that wait, and jobs that others depend on; closed dead letters, ended
-        posts and bulk runs of the same age go with them. The next worker calls
-        `on_delete` and sends the events.
+        posts and bulk runs of the same age go with them. The next worker calls `on_delete` and sends the events.
         """
         async with self._actor.audited(
             "job.delete_finished",
@@ -375,11 +394,11 @@ class Jobs(OperatorPart):
             deleted, cursor, more = 0, None, True
             while more:
                 # The notices stay unsent: only a worker has the callbacks.
-                batch = await self._store.retention.delete_with_tombstones(
-                    older_than, STEP, cursor, stale_only=False, sent=False
-                )
-                deleted, cursor = deleted + len(batch.jobs), batch.cursor
+                step = await self._store.retention.delete(older_than, STEP, cursor, tombstones=True)
+                deleted, cursor = deleted + step.count, step.cursor
                 more = cursor is not None
+            while await self._store.retention.delete_leftovers(older_than, STEP):
+                pass
             action.after = {"deleted": deleted}
         return deleted
 

@@ -9,18 +9,15 @@ import msgspec
 
 from dutiful.core.job import JobRecord
 
-
-class Deleted(msgspec.Struct, frozen=True):
-    """How many jobs one step of retention deleted, and where the next one begins (None: at the start)."""
-
-    deleted: int
-    cursor: UUID | None
+KEEP_UNUSED = timedelta(days=30)
+"""How long a breaker is kept that no kind declares; and, where jobs are kept forever, other rows beside them."""
 
 
 class RetentionStep(msgspec.Struct, frozen=True):
-    """Finished jobs that one step of retention has marked stale or deleted, and where the next one begins."""
+    """What one step of retention has marked stale or deleted, and where the next one begins (None: at the start)."""
 
-    jobs: list[JobRecord]
+    count: int
+    jobs: list[JobRecord]  # empty where they were deleted without tombstones, because they are not read then
     cursor: UUID | None
 
 
@@ -41,16 +38,21 @@ class RetentionStore(Protocol):
         cursor: UUID | None,
         *,
         stale_only: bool = False,
+        tombstones: bool = False,
+        sent: bool = False,
         now: datetime | None = None,
-    ) -> Deleted:
-        """Deletes up to `limit` finished jobs with all that belongs to them; open dead letters and webhook posts stay.
+    ) -> RetentionStep:
+        """Deletes up to `limit` finished jobs with all that belongs to them; dead letters and webhook posts stay.
 
-        `stale_only`: only jobs that are stale, and whose notice of that is sent.
+        `stale_only`: only jobs that are stale, and whose notice of that is sent. `tombstones`: leaves one for each job,
+        and returns the jobs; `sent`: no callback has to run, so their notices count as sent.
         """
 
     async def delete_leftovers(self, older_than: timedelta, limit: int, *, now: datetime | None = None) -> bool:
-        """Deletes old rows beside jobs, also of jobs that are kept: expired unique keys, tombstones, dead workers,
-        ended webhook posts and bulk runs, closed dead letters, breakers that no kind declares and that block nothing.
+        """Deletes rows beside jobs: expired unique keys, locks of ended claims, tombstones an hour after their notices;
+        of this age, ended webhook posts and bulk runs, and closed dead letters whose job is gone; and after
+        KEEP_UNUSED, or `older_than` if that is longer, breakers that no kind declares and that block nothing. Postgres
+        deletes workers and watchers here that died a day ago; SQLite does so with a heartbeat.
 
         Returns whether there may be more.
         """
@@ -59,21 +61,6 @@ class RetentionStore(Protocol):
         self, older_than: timedelta, limit: int, cursor: UUID | None, *, sent: bool, now: datetime | None = None
     ) -> RetentionStep:
         """Marks up to `limit` finished jobs stale; `sent`: no callback has to run, so their notices count as sent."""
-
-    async def delete_with_tombstones(
-        self,
-        older_than: timedelta,
-        limit: int,
-        cursor: UUID | None,
-        *,
-        stale_only: bool,
-        sent: bool,
-        now: datetime | None = None,
-    ) -> RetentionStep:
-        """Deletes as `delete` does, but leaves a tombstone for each job and returns the jobs.
-
-        `stale_only`: only jobs that are stale, and whose notice of that is sent.
-        """
 
     async def unsent(self, limit: int) -> list[RetentionNotice]:
         """Stale marks, then tombstones, whose notices are unsent; the oldest first."""

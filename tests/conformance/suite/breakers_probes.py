@@ -9,6 +9,7 @@ from dutiful.core.breaker.state import BreakerPolicy, BreakerState, CallResult
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
+from dutiful.store.retention import KEEP_UNUSED
 from dutiful.store.workers import LaneRecord
 from suite.breakers import MAIL, admit, call, of_name, trip
 from suite.breakers_gate import declare, ready, sweep
@@ -188,10 +189,10 @@ class BreakerProbeSuite:
         for name in ("closed", "reset", "over", "half-open", "open", "fresh"):
             await call(store, caller, CallResult.BAD, name=name, policy=BreakerPolicy() if name == "closed" else policy)
         await store.breakers.reset("reset", now=T0)
-        await store.breakers.open("open", timedelta(days=9), now=T0)
+        await store.breakers.open("open", timedelta(days=40), now=T0)
         await admit(store, await start_one(store, now=at(60)), name="half-open", policy=policy, now=at(60))
-        later = T0 + WEEK + timedelta(hours=1)
-        await store.breakers.open("fresh", timedelta(seconds=1), now=later - WEEK)
+        later = T0 + KEEP_UNUSED + timedelta(hours=1)
+        await store.breakers.open("fresh", timedelta(seconds=1), now=later - KEEP_UNUSED)
 
         while await store.retention.delete_leftovers(WEEK, 2, now=later):
             pass

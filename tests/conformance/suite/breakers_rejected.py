@@ -13,6 +13,7 @@ from dutiful.core.outcome import Snoozed
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
+from dutiful.store.retention import KEEP_UNUSED
 from suite.breakers import MAIL, admit, call, of_name, trip
 from suite.breakers_gate import ONE, declare, ready, sweep
 from suite.breakers_probes import WEEK
@@ -266,7 +267,7 @@ class BreakerRejectedSuite:
     async def test_a_breaker_for_which_jobs_wait_is_not_forgotten(self, store: Store) -> None:
         await trip(store)
         job = await reject_one(store)
-        later = T0 + 2 * WEEK
+        later = T0 + KEEP_UNUSED + WEEK
 
         await store.retention.delete_leftovers(WEEK, 10, now=later)
         assert [one.waiting for one in await store.breakers.all(now=later)] == [1]

@@ -242,9 +242,9 @@ class DeadLetterBulkSuite:
                 run for run in (over, stopped, young, running) if await store.dead_letters.bulk_run(run) is not None
             ]
 
-        await store.retention.delete(WEEK, 100, None, now=at(200) + WEEK)
+        await store.retention.delete_leftovers(WEEK, 100, now=at(200) + WEEK)
         assert await kept() == [over, stopped, young, running]
-        await store.retention.delete(WEEK, 100, None, now=at(201) + WEEK)
+        await store.retention.delete_leftovers(WEEK, 100, now=at(201) + WEEK)
         assert await kept() == [stopped, young, running]
         assert not await store.retention.delete_leftovers(WEEK, 100, now=at(301) + WEEK)
         assert await kept() == [young, running]

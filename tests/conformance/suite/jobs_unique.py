@@ -239,7 +239,7 @@ class JobUniqueSuite:
         job_id = await finish_one(store, unique=keyed(Scope.FOREVER).unique)
         later = T0 + timedelta(days=400)
 
-        assert (await store.retention.delete(timedelta(days=1), 10, None, now=later)).deleted == 1
+        assert (await store.retention.delete(timedelta(days=1), 10, None, now=later)).count == 1
 
         assert await store.queries.job(job_id) is None
         refused = await store.jobs.insert([keyed(Scope.FOREVER, OnConflict.REJECT)], now=later)

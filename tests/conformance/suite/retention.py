@@ -7,7 +7,7 @@ from dutiful.core.job import Scope, Unique
 from dutiful.core.outcome import Failed
 from dutiful.core.states import State
 from dutiful.store import Store
-from dutiful.store.retention import Deleted
+from dutiful.store.retention import RetentionStep
 from suite.builders import (
     OOPS,
     T0,
@@ -34,7 +34,7 @@ class RetentionSuite:
 
         retained = await store.retention.delete(WEEK, 10, None, now=LATER)
 
-        assert retained == Deleted(1, None)
+        assert retained == RetentionStep(1, [], None)
         assert await store.queries.job(claimed.job_id) is None
         assert await store.queries.attempts(claimed.job_id) == []
         assert await store.queries.check_places() == []
@@ -43,7 +43,7 @@ class RetentionSuite:
         claimed = await start_one(store, now=T0)
         await complete(store, claimed, now=LATER - timedelta(days=1))
 
-        assert (await store.retention.delete(WEEK, 10, None, now=LATER)).deleted == 0
+        assert (await store.retention.delete(WEEK, 10, None, now=LATER)).count == 0
         assert await state(store, claimed.job_id) is State.COMPLETED
 
     async def test_a_live_job_is_never_deleted(self, store: Store) -> None:
@@ -51,7 +51,7 @@ class RetentionSuite:
         waiting = [await enqueue_one(store), await enqueue_one(store, run_at=at(60))]
         waiting += [await enqueue_one(store, depends_on=(running.job_id,))]
 
-        assert (await store.retention.delete(WEEK, 10, None, now=LATER)).deleted == 0
+        assert (await store.retention.delete(WEEK, 10, None, now=LATER)).count == 0
         for job_id in (running.job_id, *waiting):
             assert await store.queries.job(job_id) is not None
 
@@ -98,9 +98,9 @@ class RetentionSuite:
 
         first = await store.retention.delete(WEEK, 2, None, now=LATER)
 
-        assert first.deleted == 2
+        assert first.count == 2
         assert first.cursor is not None
-        assert (await store.retention.delete(WEEK, 2, first.cursor, now=LATER)).deleted == 2
+        assert (await store.retention.delete(WEEK, 2, first.cursor, now=LATER)).count == 2
 
     async def test_steps_that_follow_the_cursor_reach_every_old_job(self, store: Store) -> None:
         old = []
@@ -118,8 +118,8 @@ async def retain_all(store: Store, *, limit: int = 10) -> int:
     total, cursor = 0, None
     for _ in range(100):
         retained = await store.retention.delete(WEEK, limit, cursor, now=LATER)
-        total += retained.deleted
-        if retained.cursor is None and retained.deleted == 0:
+        total += retained.count
+        if retained.cursor is None and retained.count == 0:
             return total
         cursor = _forward(cursor, retained.cursor)
     raise AssertionError("retention does not come to an end")

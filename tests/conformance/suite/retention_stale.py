@@ -47,7 +47,7 @@ async def mark_stale(store: Store, *, sent: bool = True, limit: int = 10, now: d
 async def remove(store: Store, *, limit: int = 10, now: datetime = OLD, **fields: Any) -> list[UUID]:
     arguments = {"stale_only": True, "sent": True} | fields
     return [
-        job.id for job in (await store.retention.delete_with_tombstones(WEEK, limit, None, **arguments, now=now)).jobs
+        job.id for job in (await store.retention.delete(WEEK, limit, None, **arguments, now=now, tombstones=True)).jobs
     ]
 
 
@@ -123,7 +123,7 @@ class RetentionStaleSuite:
             await enqueue_one(store, queue="slow")
             await finish_one(store, now=STALE)
         marked: list[UUID] = []
-        step = RetentionStep([], None)
+        step = RetentionStep(0, [], None)
         for _ in range(50):
             step = await store.retention.mark_stale(DAY, 1, step.cursor, sent=True, now=STALE)
             assert len(step.jobs) <= 1
@@ -165,7 +165,7 @@ class RetentionAnnouncedSuite:
         await mark_stale(store)
 
         assert await remove(store, now=OLD - 2 * HOUR) == []
-        assert (await store.retention.delete(WEEK, 10, None, stale_only=True, now=OLD - 2 * HOUR)).deleted == 0
+        assert (await store.retention.delete(WEEK, 10, None, stale_only=True, now=OLD - 2 * HOUR)).count == 0
         assert await remove(store) == [job_id]
 
     @pytest.mark.req("J76")
@@ -174,7 +174,7 @@ class RetentionAnnouncedSuite:
         await mark_stale(store, sent=False)
 
         assert await remove(store) == []
-        assert (await store.retention.delete(WEEK, 10, None, stale_only=True, now=OLD)).deleted == 0
+        assert (await store.retention.delete(WEEK, 10, None, stale_only=True, now=OLD)).count == 0
         await store.retention.mark_sent([job_id], [], now=OLD)
         assert await remove(store) == [job_id]
 
@@ -190,13 +190,13 @@ class RetentionAnnouncedSuite:
         stale, fresh = await finish_one(store), await finish_one(store, now=at(2 * HOUR.total_seconds()))
         await mark_stale(store)
 
-        assert (await store.retention.delete(WEEK, 10, None, stale_only=True, now=OLD + DAY)).deleted == 1
+        assert (await store.retention.delete(WEEK, 10, None, stale_only=True, now=OLD + DAY)).count == 1
 
         assert [job.id for job in await store.queries.jobs(JobFilter())] == [fresh]
         assert await store.queries.job(stale) is None
         assert await tombstones(store, T0) == []
         assert await store.queries.check_places() == []
-        assert (await store.retention.delete(WEEK, 10, None, now=OLD + DAY)).deleted == 1
+        assert (await store.retention.delete(WEEK, 10, None, now=OLD + DAY)).count == 1
 
     async def test_a_deleted_job_leaves_only_its_notice(self, store: Store) -> None:
         claimed = await start_one(store, options=PIPELINE, tenant="acme", correlation_id="order-17")
@@ -206,7 +206,7 @@ class RetentionAnnouncedSuite:
         before = await record(store, claimed.job_id)
 
         (job,) = (
-            await store.retention.delete_with_tombstones(WEEK, 10, None, stale_only=True, sent=False, now=OLD)
+            await store.retention.delete(WEEK, 10, None, stale_only=True, sent=False, now=OLD, tombstones=True)
         ).jobs
 
         assert job == before
@@ -294,11 +294,9 @@ class RetentionAnnouncedSuite:
             await enqueue_one(store, queue="slow")
             await finish_one(store, now=OLD)
         removed: list[UUID] = []
-        step = RetentionStep([], None)
+        step = RetentionStep(0, [], None)
         for _ in range(50):
-            step = await store.retention.delete_with_tombstones(
-                WEEK, 1, step.cursor, stale_only=False, sent=True, now=OLD
-            )
+            step = await store.retention.delete(WEEK, 1, step.cursor, sent=True, now=OLD, tombstones=True)
             assert len(step.jobs) <= 1
             removed += [job.id for job in step.jobs]
             if step.cursor is None:
@@ -315,7 +313,7 @@ class RetentionAnnouncedSuite:
         assert await settled(store, await take_one(store, now=OLD - HOUR), PostState.FAILED, now=OLD - HOUR)
         waiting = await finish_one(store, now=at(1))
 
-        await store.retention.delete(WEEK, 10, None, now=OLD)
+        await store.retention.delete_leftovers(WEEK, 10, now=OLD)
 
         assert {post.job_id for post in await store.webhooks.posts()} == {recent, waiting}
 
@@ -338,9 +336,9 @@ class RetentionAnnouncedSuite:
         await remove(store, stale_only=False, sent=False)
         await store.retention.mark_sent([], [sent], now=OLD)
 
-        await store.retention.delete(WEEK, 10, None, now=OLD + HOUR - timedelta(seconds=1))
+        await store.retention.delete_leftovers(WEEK, 10, now=OLD + HOUR - timedelta(seconds=1))
         assert [tombstone.job_id for tombstone in await tombstones(store, T0)] == [sent]
-        await store.retention.delete(WEEK, 10, None, now=OLD + HOUR + timedelta(seconds=1))
+        await store.retention.delete_leftovers(WEEK, 10, now=OLD + HOUR + timedelta(seconds=1))
 
         assert await tombstones(store, T0) == []
         assert [notice.job.id for notice in await store.retention.unsent(10)] == [unsent]

@@ -305,7 +305,7 @@ class WebhookPostSuite:
         job_id = await completed(store)
         post = await take_one(store, now=at(1))
 
-        assert (await store.retention.delete(WEEK, 10, None, now=T0 + 2 * WEEK)).deleted == 1
+        assert (await store.retention.delete(WEEK, 10, None, now=T0 + 2 * WEEK)).count == 1
 
         assert await store.queries.job(job_id) is None
         assert await settled(store, post, now=T0 + 2 * WEEK)

@@ -9,7 +9,7 @@ import msgspec
 from dutiful.core.ids import floor_at
 from dutiful.core.job import JobRecord
 from dutiful.core.json import read_as
-from dutiful.store.retention import Deleted, RetentionNotice, RetentionStep
+from dutiful.store.retention import KEEP_UNUSED, RetentionNotice, RetentionStep
 from dutiful.stores.sqlite import breakers, locks, progress, queries
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, writes
 from dutiful.stores.sqlite.engine.codec import clock, moment, span, to_json, uuid
@@ -22,26 +22,22 @@ Step = Callable[[Connection, Sequence[JobRecord], bool, int], list[JobRecord]]
 
 
 class SqliteRetention(Subject):
-    @writes
-    def delete(
-        self, db: Connection, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool = False,
-        now: datetime | None = None,
-    ) -> Deleted:  # fmt: skip
-        at = clock(now)
-        _delete_leftovers(db, at - span(older_than), limit, at)
-        found, following = _walk(db, at - span(older_than), limit, cursor, stale_only=stale_only)
-        old = [(job_id,) for job_id in found]
-        if old:
-            db.many(SQL["delete_finished"], old)
-            _delete_jobs(db, old)
-        return Deleted(len(old), following)
+    async def delete(
+        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool = False,
+        tombstones: bool = False, sent: bool = False, now: datetime | None = None,
+    ) -> RetentionStep:  # fmt: skip
+        cutoff = clock(now) - span(older_than)
+        if not tombstones:
+            return await self._engine.write(lambda db: _delete(db, _walk(db, cutoff, limit, cursor, stale_only)))
+        found = await self._engine.browse(lambda db: _found(db, _walk(db, cutoff, limit, cursor, stale_only)))
+        return await self._in_slices(found, _delete_with_tombstones, sent, now)
 
     @writes
     def delete_leftovers(
         self, db: Connection, older_than: timedelta, limit: int, *, now: datetime | None = None
     ) -> bool:
         at = clock(now)
-        unused = breakers.delete_unused(db, at - span(older_than), limit, at)
+        unused = breakers.delete_unused(db, at - span(max(older_than, KEEP_UNUSED)), limit, at)
         return _delete_leftovers(db, at - span(older_than), limit, at) or unused >= limit
 
     async def mark_stale(
@@ -51,24 +47,13 @@ class SqliteRetention(Subject):
         found = await self._engine.browse(lambda db: _found(db, _walk(db, cutoff, limit, cursor, marking=True)))
         return await self._in_slices(found, _mark_stale, sent, now)
 
-    async def delete_with_tombstones(
-        self, older_than: timedelta, limit: int, cursor: UUID | None, *, stale_only: bool, sent: bool,
-        now: datetime | None = None,
-    ) -> RetentionStep:  # fmt: skip
-        cutoff = clock(now) - span(older_than)
-        await self._engine.write(lambda db: _delete_leftovers(db, cutoff, limit, clock(now)))
-        found = await self._engine.browse(
-            lambda db: _found(db, _walk(db, cutoff, limit, cursor, stale_only=stale_only))
-        )
-        return await self._in_slices(found, _delete_with_tombstones, sent, now)
-
     async def _in_slices(self, found: RetentionStep, step: Step, sent: bool, now: datetime | None) -> RetentionStep:
         """Writes in small transactions what was read before, so that other writes do not wait long."""
         done: list[JobRecord] = []
         for start in range(0, len(found.jobs), _SLICE):
             jobs = found.jobs[start : start + _SLICE]
             done += await self._engine.write(lambda db: step(db, jobs, sent, clock(now)))  # noqa: B023
-        return RetentionStep(done, found.cursor)
+        return RetentionStep(len(done), done, found.cursor)
 
     @browses
     def unsent(self, db: Connection, limit: int) -> list[RetentionNotice]:
@@ -89,7 +74,7 @@ class SqliteRetention(Subject):
 
 
 def _walk(
-    db: Connection, cutoff: int, limit: int, cursor: UUID | None, *, marking: bool = False, stale_only: bool = False
+    db: Connection, cutoff: int, limit: int, cursor: UUID | None, stale_only: bool = False, *, marking: bool = False
 ) -> tuple[list[bytes], UUID | None]:
     """The jobs that one step along the finished ones finds, and where the next step begins.
 
@@ -114,7 +99,15 @@ def _walk(
 
 
 def _found(db: Connection, walked: tuple[list[bytes], UUID | None]) -> RetentionStep:
-    return RetentionStep(_records(db, walked[0]), walked[1])
+    return RetentionStep(len(walked[0]), _records(db, walked[0]), walked[1])
+
+
+def _delete(db: Connection, walked: tuple[list[bytes], UUID | None]) -> RetentionStep:
+    old = [(job_id,) for job_id in walked[0]]
+    if old:
+        db.many(SQL["delete_finished"], old)
+        _delete_jobs(db, old)
+    return RetentionStep(len(old), [], walked[1])
 
 
 def _delete_leftovers(db: Connection, cutoff: int, limit: int, now: int) -> bool:

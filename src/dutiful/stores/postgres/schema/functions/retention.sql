@@ -50,11 +50,9 @@ begin
     delete from {schema}.job j where j.id = any (p_jobs);
 end $$;
 
--- Deletes expired rows of other tables: in each step those that an index finds, with p_end also those that need a scan.
--- Returns whether there may be more.
-create or replace function {schema}.delete_leftovers(
-    p_cutoff timestamptz, p_limit int, p_end boolean, p_now timestamptz
-) returns boolean
+-- Deletes expired rows of other tables; returns whether there may be more.
+create or replace function {schema}.delete_leftovers(p_cutoff timestamptz, p_limit int, p_now timestamptz)
+returns boolean
 language plpgsql volatile {walk_indexes} as $$
 declare
     v_keys  bigint;
@@ -88,7 +86,6 @@ begin
     delete from {schema}.bulk_run b
     where b.id = any (array(select x.id from {schema}.bulk_run x where x.ended_at < p_cutoff limit p_limit));
     get diagnostics v_runs = row_count;
-    if not p_end then return greatest(v_keys, v_posts, v_tombs, v_dead, v_runs) >= p_limit; end if;
     delete from {schema}.unique_key u
     where u.ctid = any (array(
         select k.ctid from {schema}.unique_key k
@@ -105,27 +102,12 @@ begin
     return greatest(v_keys, v_posts, v_tombs, v_dead, v_runs) >= p_limit;
 end $$;
 
--- Deletes expired finished jobs.
+-- Deletes expired finished jobs; with p_tombstones, leaves a tombstone for each and returns the job. The last row has
+-- their number, and the id from which to continue.
 create or replace function {schema}.delete_finished(
-    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale_only boolean, p_now timestamptz
-) returns table (deleted bigint, last_id uuid)
-language plpgsql volatile as $$ #variable_conflict use_column
-declare
-    v_jobs uuid[];
-    v_last uuid;
-begin
-    select o.jobs, o.last_id into v_jobs, v_last
-    from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, nullif(p_stale_only, false)) o;
-    perform {schema}.delete_jobs(v_jobs);
-    perform {schema}.delete_leftovers(p_cutoff, p_limit, v_last is null, coalesce(p_now, clock_timestamp()));
-    return query select cardinality(v_jobs)::bigint, v_last;
-end $$;
-
--- Deletes them, leaves a tombstone for each and returns it. The last row has only the id from which to continue.
-create or replace function {schema}.delete_with_tombstones(
-    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale_only boolean, p_sent boolean,
-    p_now timestamptz
-) returns table (job json, last_id uuid)
+    p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale_only boolean, p_tombstones boolean,
+    p_sent boolean, p_now timestamptz
+) returns table (job json, number int, last_id uuid)
 language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
 declare
     v_now  timestamptz := coalesce(p_now, clock_timestamp());
@@ -134,25 +116,26 @@ declare
 begin
     select o.jobs, o.last_id into v_jobs, v_last
     from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, nullif(p_stale_only, false)) o;
-    return query
-    with kept as (
-        insert into {schema}.tombstone as t (job_id, deleted_at, sent_at, job)
-        select v.id, v_now, case when p_sent then v_now end, to_jsonb(v)
-        from {schema}.jobs v where v.id = any (v_jobs)
-        on conflict (job_id) do update
-        set deleted_at = excluded.deleted_at, sent_at = excluded.sent_at, job = excluded.job
-        returning t.job_id, t.job
-    )
-    select k.job::json, null::uuid from kept k order by k.job_id;
+    if p_tombstones then
+        return query
+        with kept as (
+            insert into {schema}.tombstone as t (job_id, deleted_at, sent_at, job)
+            select v.id, v_now, case when p_sent then v_now end, to_jsonb(v)
+            from {schema}.jobs v where v.id = any (v_jobs)
+            on conflict (job_id) do update
+            set deleted_at = excluded.deleted_at, sent_at = excluded.sent_at, job = excluded.job
+            returning t.job_id, t.job
+        )
+        select k.job::json, null::int, null::uuid from kept k order by k.job_id;
+    end if;
     perform {schema}.delete_jobs(v_jobs);
-    perform {schema}.delete_leftovers(p_cutoff, p_limit, v_last is null, v_now);
-    return query select null::json, v_last;
+    return query select null::json, cardinality(v_jobs), v_last;
 end $$;
 
--- Marks expired finished jobs as stale; returns as delete_with_tombstones does.
+-- Marks expired finished jobs as stale; returns as delete_finished does.
 create or replace function {schema}.mark_stale(
     p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_sent boolean, p_now timestamptz
-) returns table (job json, last_id uuid)
+) returns table (job json, number int, last_id uuid)
 language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
 declare
     v_now  timestamptz := coalesce(p_now, clock_timestamp());
@@ -163,8 +146,8 @@ begin
     from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, false) o;
     insert into {schema}.stale (job_id, stale_at, sent_at)
     select j, v_now, case when p_sent then v_now end from unnest(v_jobs) j;
-    return query select to_json(v), null::uuid from {schema}.jobs v where v.id = any (v_jobs) order by v.id;
-    return query select null::json, v_last;
+    return query select to_json(v), null::int, null::uuid from {schema}.jobs v where v.id = any (v_jobs) order by v.id;
+    return query select null::json, cardinality(v_jobs), v_last;
 end $$;
 
 -- Returns stale marks and deleted jobs whose notices are not sent yet, each the oldest first.
