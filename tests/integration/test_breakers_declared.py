@@ -55,7 +55,7 @@ async def test_blocking_a_kind_reads_only_its_own_breaker(app: Dutiful) -> None:
         await client.store.breakers.put_kinds({analyse.name: None})
         breakers = BreakerClient(client.store.breakers, {}, BreakerPolicy())
         assert await breakers.make_kind_wait(analyse.name, "grid")
-        assert await client.store.breakers.of_kind(analyse.name) == "grid"
+        assert (await client.store.breakers.kinds()).get(analyse.name) == "grid"
 
 
 @sqlite

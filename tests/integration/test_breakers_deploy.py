@@ -49,7 +49,7 @@ async def beats(client: Client, times: int = 3) -> None:
 
 def breaker_is(client: Client, name: str | None) -> Callable[[], Awaitable[bool]]:
     async def look() -> bool:
-        return await client.store.breakers.of_kind("analyse") == name
+        return (await client.store.breakers.kinds()).get("analyse") == name
 
     return look
 
@@ -67,12 +67,12 @@ async def test_jobs_behind_a_breaker_are_released_when_the_last_worker_that_decl
             await Operator(client).breakers.open(OLD)
             jobs = await analyse.enqueue_many({"n": n} for n in range(20))
             await beats(client)
-            assert await client.store.breakers.of_kind("analyse") == OLD  # a living worker still declares it
+            assert (await client.store.breakers.kinds()).get("analyse") == OLD  # a living worker still declares it
             assert {await state(after, job) for job in jobs} == {State.BLOCKED}
         for job in jobs:
             record = await final(after, job)
             assert (record.state, record.attempt) == (State.COMPLETED, 1)
-        assert await client.store.breakers.of_kind("analyse") == new
+        assert (await client.store.breakers.kinds()).get("analyse") == new
     assert (theirs.calls, sorted(ours.calls)) == ([], list(range(20)))
 
 
@@ -111,5 +111,5 @@ async def test_a_breaker_of_a_new_release_is_in_force_when_the_last_worker_witho
     async with after.opened() as client, working(after, client):
         async with working(before):
             await beats(client)
-            assert await client.store.breakers.of_kind("analyse") is None
+            assert (await client.store.breakers.kinds()).get("analyse") is None
         await eventually(breaker_is(client, OLD))

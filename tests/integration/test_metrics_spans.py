@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from running_workers import eventually, final, working
-from suite.builders import start_one
+from suite.builders import counted_ever, start_one
 
 from dutiful import Context, Dutiful, ShutdownTimeout, State
 from dutiful.core.outcome import Done
@@ -28,7 +28,7 @@ from dutiful.worker.slots import Slot
 async def totals(app: Dutiful) -> dict[str, AttemptStats]:
     """By outcome; of the one kind that there is."""
     async with app.opened() as client:
-        return {one.outcome: one for one in await client.store.metrics.totals()}
+        return {one.outcome: one for one in await counted_ever(client.store)}
 
 
 async def test_what_is_stored_counts_though_its_claim_was_found_gone_before_the_reply_came(store: Store) -> None:
@@ -49,7 +49,7 @@ async def test_what_is_stored_counts_though_its_claim_was_found_gone_before_the_
     settler.close()
     await settler.run()
     await stats.flush(store.metrics, uuid4())
-    (total,) = await store.metrics.totals()
+    (total,) = await counted_ever(store)
     assert (total.count, total.run_microseconds) == (1, 500_000)
     assert total.wait_microseconds == 2_000_000 + int(one.waited * 1e6), "until it began, not until it was claimed"
 

@@ -65,7 +65,9 @@ def _run(args: Sequence[str]) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        return _refuse(_reworded(message()), getattr(error, "exit_code", USAGE))
+        # Without the phrases of the validation library.
+        reworded = message().replace("': Value error, ", "': ").replace("': Input should", "': it should")
+        return _refuse(reworded, getattr(error, "exit_code", USAGE))
 
 
 def _discard_output() -> None:
@@ -81,11 +83,6 @@ def exit_code(error: DutifulError) -> int:
             return UNAVAILABLE
         case _:
             return FAILURE
-
-
-def _reworded(message: str) -> str:
-    """Removes the phrases of the validation library."""
-    return message.replace("': Value error, ", "': ").replace("': Input should", "': it should")
 
 
 def _refuse(message: str, code: int) -> int:

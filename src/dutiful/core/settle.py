@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 from uuid import UUID
 
 import msgspec
 
 from dutiful.core import ids
-from dutiful.core.job import PhaseState
+from dutiful.core.job import Claim, HeldClaim, PhaseState
 from dutiful.core.outcome import (
     Cancelled,
     Done,
@@ -29,24 +29,10 @@ from dutiful.core.retry.policy import Retry
 from dutiful.core.states import State, Transition, check
 
 log = logging.getLogger("dutiful.core")
+AnyClaim = Claim | HeldClaim
 Uniform = Callable[[float, float], float]
 ZERO = timedelta(0)
 REFUSED = "refused"  # the outcome recorded for an attempt that reported after its claim was lost
-
-
-class ClaimFacts(Protocol):
-    """What the decision needs to know about a claim; Claim and HeldClaim both have it."""
-
-    @property
-    def job_id(self) -> UUID: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def claim_id(self) -> int: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def crashes(self) -> int: ...
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -79,7 +65,7 @@ class Change(msgspec.Struct, frozen=True):
         return self.errors[0].get("breaker") if self.outcome == "snoozed" and self.errors else None
 
 
-def decide(held: ClaimFacts, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
+def decide(held: AnyClaim, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
     """The Change that `outcome` makes; `max_attempts` is the job's own, which may differ from its kind's."""
     match outcome:
         case Done(result):
@@ -111,7 +97,7 @@ def decide(held: ClaimFacts, outcome: Outcome, policy: Policy, max_attempts: int
             assert_never(outcome)
 
 
-def decide_or_fail(held: ClaimFacts, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
+def decide_or_fail(held: AnyClaim, outcome: Outcome, policy: Policy, max_attempts: int, uniform: Uniform) -> Change:
     """Like decide, but a policy that raises fails its job instead of the caller, which settles many others."""
     try:
         return decide(held, outcome, policy, max_attempts, uniform)
@@ -152,7 +138,7 @@ def delay_after(
     )
 
 
-def _counted(held: ClaimFacts, policy: Policy, max_attempts: int, phase: PhaseTry | None) -> tuple[Retry, int, int]:
+def _counted(held: AnyClaim, policy: Policy, max_attempts: int, phase: PhaseTry | None) -> tuple[Retry, int, int]:
     """The policy and attempts that count: those of a phase with its own policy, or the job's."""
     if phase is None:
         return policy.retry, held.attempt, max_attempts
@@ -160,7 +146,7 @@ def _counted(held: ClaimFacts, policy: Policy, max_attempts: int, phase: PhaseTr
 
 
 def _retry_or_fail(
-    held: ClaimFacts, outcome: str, delay: timedelta | None, errors: tuple[dict[str, Any], ...], phase: PhaseTry | None
+    held: AnyClaim, outcome: str, delay: timedelta | None, errors: tuple[dict[str, Any], ...], phase: PhaseTry | None
 ) -> Change:
     if delay is None:
         return _move(held, Transition.FAIL, State.FAILED, outcome, errors=errors)
@@ -169,7 +155,7 @@ def _retry_or_fail(
     return _later(held, Transition.RETRY, outcome, delay, attempt=attempt, errors=errors)
 
 
-def _lost(held: ClaimFacts, policy: Policy) -> Change:
+def _lost(held: AnyClaim, policy: Policy) -> Change:
     """A lost attempt is not counted until the same job was running at `max_crashes` worker deaths."""
     crashes = held.crashes + 1
     if policy.retry_crashes and crashes < policy.max_crashes:
@@ -181,7 +167,7 @@ def _lost(held: ClaimFacts, policy: Policy) -> Change:
 
 
 def _later(
-    held: ClaimFacts,
+    held: AnyClaim,
     transition: Transition,
     outcome: str,
     delay: timedelta,
@@ -195,7 +181,7 @@ def _later(
 
 
 def _move(
-    held: ClaimFacts,
+    held: AnyClaim,
     transition: Transition,
     to: State,
     outcome: str,

@@ -51,9 +51,6 @@ class BreakerStore(Protocol):
     async def all(self, *, now: datetime | None = None) -> list[BreakerRecord]:
         """All breakers that have a row, ordered by name."""
 
-    async def of_kind(self, kind: str) -> str | None:
-        """The name of the breaker that the kind declares."""
-
     async def kinds(self) -> dict[str, str]:
         """The names of breakers, by the kind that declares them."""
 

@@ -139,10 +139,7 @@ class MetricStore(Protocol):
         the hour if it is longer than FINE."""
 
     async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
-        """`recent` and `totals` of one snapshot, at little more than the cost of one of them."""
-
-    async def totals(self) -> list[AttemptStats]:
-        """Everything ever counted, by kind and outcome; these only grow."""
+        """`recent`, and everything ever counted, by kind and outcome, which only grows; both of one snapshot."""
 
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         """How many jobs wait or run, by queue, kind and place, at a cost that does not grow with them: beyond 10,000

@@ -16,11 +16,12 @@ from dutiful.core.job import Claim, ClaimToken, HeldClaim, Inserted, Insertion, 
 from dutiful.core.outcome import Lost, Outcome
 from dutiful.core.retry.backoff import Fixed
 from dutiful.core.retry.policy import Retry
-from dutiful.core.settle import Change, ClaimFacts, Policy, decide
+from dutiful.core.settle import AnyClaim, Change, Policy, decide
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.claims import ClaimRequest, Completion, QueueLevel, Refusal, RefusalReason, Renewal
 from dutiful.store.control import Pause, PauseScope
+from dutiful.store.metrics import AttemptStats
 from dutiful.store.progress import PhaseMark, ProgressReport
 
 # Long past, so that a call that ignores its `now` and reads the clock is noticed.
@@ -125,7 +126,7 @@ def refusal(claimed: Fenced, reason: RefusalReason) -> Refusal:
     return Refusal(claimed.job_id, claimed.claim_id, reason)
 
 
-def change(held: ClaimFacts, outcome: Outcome, *, max_attempts: int = 5, policy: Policy = POLICY) -> Change:
+def change(held: AnyClaim, outcome: Outcome, *, max_attempts: int = 5, policy: Policy = POLICY) -> Change:
     return decide(held, outcome, policy, max_attempts, lambda low, high: low)
 
 
@@ -247,3 +248,7 @@ async def renewing(store: Store) -> AsyncIterator[RenewerThread]:
 def same_json(left: str | None, right: str | None) -> bool:
     """JSON travels as text, and a store may format it differently."""
     return (left and msgspec.json.decode(left)) == (right and msgspec.json.decode(right))
+
+
+async def counted_ever(store: Store) -> list[AttemptStats]:
+    return (await store.metrics.counted(timedelta(0))).ever

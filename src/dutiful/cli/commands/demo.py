@@ -64,7 +64,8 @@ async def _run(path: Path) -> bool:
             while time.monotonic() - began < DEADLINE:
                 counted = await _count(client)
                 live.update(_table(counted, expected))
-                if _final(counted) == sum(expected.values()):
+                ended = sum(n for states in counted.values() for state, n in states.items() if state in FINAL)
+                if ended == sum(expected.values()):
                     break
                 await asyncio.sleep(0.12)
         worker.stop()
@@ -114,10 +115,6 @@ async def _count(client: Client) -> Counts:
         states[record.state] = states.get(record.state, 0) + 1
         states["retries"] = states.get("retries", 0) + max(0, record.attempt - 1)
     return counted
-
-
-def _final(counted: Counts) -> int:
-    return sum(count for states in counted.values() for state, count in states.items() if state in FINAL)
 
 
 def _table(counted: Counts, expected: dict[str, int]) -> Table:

@@ -134,15 +134,12 @@ def _from_pairs(kind: Kind[Any, Any], pairs: list[str]) -> dict[str, Any]:
     for _ in texts:
         # phone=12345 is a number in JSON, but a text if the kind asks for one.
         numbers = [error.field for error in kind.problems(payload) if not isinstance(payload.get(error.field, ""), str)]
-        fixed = [field for field in numbers if _fits(kind, {**payload, field: texts[field]}, field)]
+        wrong = {field: kind.problems({**payload, field: texts[field]}) for field in numbers}
+        fixed = [field for field, errors in wrong.items() if all(error.field != field for error in errors)]
         if not fixed:
             break
         payload[fixed[0]] = texts[fixed[0]]
     return payload
-
-
-def _fits(kind: Kind[Any, Any], payload: dict[str, Any], field: str) -> bool:
-    return all(error.field != field for error in kind.problems(payload))
 
 
 def _value(text: str) -> Any:

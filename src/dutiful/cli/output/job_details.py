@@ -64,7 +64,8 @@ class JobDetails:
         if self.job.result is not None:
             print_value("Result", self.job.result, full)
         if self.job.progress is not None:
-            print_progress(self.job.progress, full=full)
+            progress = self.job.progress
+            show(f"\nProgress ({ago(progress.updated_at)})", *_lines(progress, full))
         print_phases(self.phases)
         self._print_attempts()
         if self.needs:
@@ -195,10 +196,6 @@ def print_value(title: str, value: Any, full: bool) -> None:
     if len(text) > CUT and not full:
         text = f"{text[:CUT]}\n… ({len(text):,} characters in all: --full)"
     show(f"\n{title}", text)
-
-
-def print_progress(progress: Progress, *, full: bool) -> None:
-    show(f"\nProgress ({ago(progress.updated_at)})", *_lines(progress, full))
 
 
 def print_phases(phases: Sequence[PhaseRecord]) -> None:

@@ -56,7 +56,7 @@ class View(Generic[K]):
             return share.jobs, share.jobs
         if not share.squares:
             return share.seen, share.seen + self.unseen
-        # The number of windows with equal shares that would be as certain.
+        # The effective sample size.
         like = share.jobs**2 / share.squares
         part = min(like / self.windows, 1.0)
         # The larger their part of all windows, the less is left to chance; but jobs may lie between two windows.
@@ -73,7 +73,8 @@ def total(views: Sequence[View[K]], group: K) -> tuple[int, Bounds | None]:
     count = sum(part for part, _ in parts)
     if not any(view.windows for view in views):
         return round(count), None
-    return round(count), sum_bounds([(part, Bounds(low, high)) for part, (low, high) in parts], unseen_in(views))
+    unseen = math.hypot(*(view.unseen for view in views))
+    return round(count), sum_bounds([(part, Bounds(low, high)) for part, (low, high) in parts], unseen)
 
 
 def sum_bounds(
@@ -84,10 +85,6 @@ def sum_bounds(
     down = math.hypot(*(part - bounds.low for part, bounds in parts if bounds))
     up = math.hypot(*(bounds.high - part for part, bounds in parts if bounds))
     return Bounds(max(count - down, 0.0), count + up, unseen, everywhere)
-
-
-def unseen_in(views: Sequence[View[K]]) -> float:
-    return math.hypot(*(view.unseen for view in views))
 
 
 def _least(seen: float) -> float:

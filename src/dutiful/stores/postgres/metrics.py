@@ -40,9 +40,6 @@ class PostgresMetrics(Subject):
     async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
         return await self._counted(since, True, now)
 
-    async def totals(self) -> list[AttemptStats]:
-        return (await self.counted(timedelta(0))).ever
-
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         shares: dict[tuple[str, int], dict[Sort, Share]] = {}
         windows: dict[tuple[str, int], int] = {}

@@ -56,9 +56,6 @@ class SqliteBreakers(Subject):
             for one in map(read, db.rows(SQL["breakers"]))
         ]
 
-    async def of_kind(self, kind: str) -> str | None:
-        return await self._engine.read(lambda db: _of_kind(db, kind))
-
     async def kinds(self) -> dict[str, str]:
         return await self._engine.read(lambda db: dict(db.rows(SQL["breaker_kinds"])))
 
@@ -146,11 +143,6 @@ def _exited(
     return breaker if unchanged else None
 
 
-def _of_kind(db: Connection, kind: str) -> str | None:
-    name: str | None = db.value(SQL["breaker_of_kind"], (kind,))
-    return name
-
-
 def put(db: Connection, before: Breaker, after: Breaker, now: int) -> Breaker:
     """Writes a changed breaker; a new round ends the probes of the old one and sets the gates."""
     if after != before:
@@ -172,9 +164,10 @@ def _news(db: Connection, declared: _Declared) -> _Declared:
     """The declarations that differ from the stored ones."""
     names = {*declared.policies, *(name for name in declared.kinds.values() if name is not None)}
     known = {name: one.policy for name in names if (one := find(db, name)) is not None}
+    declaring: dict[str, str] = dict(db.rows(SQL["breaker_kinds"]))
     missing = {name: BreakerPolicy() for name in declared.kinds.values() if name is not None and name not in known}
     return _Declared(
-        {kind: name for kind, name in declared.kinds.items() if _of_kind(db, kind) != name},
+        {kind: name for kind, name in declared.kinds.items() if declaring.get(kind) != name},
         missing | {name: policy for name, policy in declared.policies.items() if known.get(name) != policy},
     )
 

@@ -1,6 +1,5 @@
 """Dead letters in SQLite: searching, counting, reviews, bulk runs, and resolution."""
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -10,7 +9,7 @@ import msgspec
 from dutiful.core.job import Insertion
 from dutiful.core.json import read_object, read_objects
 from dutiful.core.review.audit import AuditEvent
-from dutiful.core.review.state import BY_HAND, OPEN, TABLE, ReviewAct, ReviewState, resolution
+from dutiful.core.review.state import BY_HAND, TABLE, ReviewAct, ReviewState, resolution
 from dutiful.core.states import State
 from dutiful.store.dead_letters import (
     BulkRun,
@@ -23,9 +22,10 @@ from dutiful.store.dead_letters import (
     Review,
     Reviewed,
 )
+from dutiful.stores.counting import dead_letter_counts
 from dutiful.stores.sqlite import audit, jobs
 from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Row, Subject, browses, reads, writes
-from dutiful.stores.sqlite.engine.codec import clock, maybe_micros, maybe_moment, maybe_uuid, micros, moment, uuid
+from dutiful.stores.sqlite.engine.codec import clock, maybe_micros, maybe_uuid, micros, moment, uuid
 from dutiful.stores.sqlite.engine.columns import BULK_RUN, DEAD_LETTER, ID, PLAIN, TIME, Columns
 from dutiful.stores.sqlite.engine.driver import case_folded
 from dutiful.stores.sqlite.engine.sql import Conditions
@@ -74,19 +74,7 @@ class SqliteDeadLetters(Subject):
     def counts(self, db: Connection, filter: DeadLetterFilter) -> DeadLetterCounts:
         wanted = _conditions(filter)
         rows = db.rows(SQL["count_dead_letters_by"].replace("{where}", wanted.where), wanted.bindings)
-        by_status, by_kind, by_class = Counter[str](), Counter[str](), Counter[str]()
-        for status, kind, error_class, times, _ in rows:
-            by_status[status] += times
-            by_kind[kind] += times
-            by_class[error_class] += times
-        oldest = min((first_at for status, *_, first_at in rows if status in OPEN), default=None)
-        return DeadLetterCounts(
-            total=by_status.total(),
-            by_status=dict(by_status),
-            by_kind=dict(by_kind),
-            by_class=dict(by_class),
-            oldest_open_at=maybe_moment(oldest),
-        )
+        return dead_letter_counts([(*counted, moment(first_at)) for *counted, first_at in rows])
 
     @browses
     def groups(self, db: Connection, filter: DeadLetterFilter, limit: int = 50) -> list[DeadLetterGroup]:

@@ -38,9 +38,6 @@ class SqliteMetrics(Subject):
         rows = db.each(SQL["counted"], {**_window(since, clock(now)), "ever": True})
         return added_up((lately, ever, COUNTER.decode(columns)) for lately, ever, *columns in rows)
 
-    async def totals(self) -> list[AttemptStats]:
-        return (await self.counted(timedelta(0))).ever
-
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         return await self._engine.browse(lambda db: metrics_depths.depths(db, tenant))
 

@@ -56,10 +56,10 @@ class BreakerClient:
             return True
         policies = {name: self._policies[name]} if name in self._policies else None
         try:
-            waits = await self._store.of_kind(kind) == name
+            waits = (await self._store.kinds()).get(kind) == name
             if not waits:
                 await self._store.put_kinds({kind: name}, policies)
-                waits = await self._store.of_kind(kind) == name
+                waits = (await self._store.kinds()).get(kind) == name
         except DutifulError as error:
             log.warning("breaker %s: jobs of kind %s cannot be made to wait: %s", name, kind, error)
             return False
