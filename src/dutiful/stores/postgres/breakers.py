@@ -76,18 +76,14 @@ class PostgresBreakers(Subject):
         return await self._change(name, step, token, now) or Breaker(name=name, policy=policy)
 
     async def all(self, *, now: datetime | None = None) -> list[BreakerRecord]:
-        rows = await self._db.fetch(self._sql["breakers"], _COUNTED, now)
+        rows = await self._rows("all_breakers", "probing, kinds, waiting, {breaker of (kept)}", _COUNTED, now)
         return [
             BreakerRecord(breaker=read(row), probing=row["probing"], kinds=list(row["kinds"]), waiting=row["waiting"])
             for row in rows
         ]
 
-    async def of_kind(self, kind: str) -> str | None:
-        rows = await self._db.fetch(self._sql["breaker_of_kind"], kind)
-        return rows[0]["breaker"] if rows else None
-
     async def kinds(self) -> dict[str, str]:
-        return {row["kind"]: row["breaker"] for row in await self._db.fetch(self._sql["breaker_kinds"])}
+        return dict(await self._db.fetch(self._sql["breaker_kinds"]))
 
     async def open(
         self, name: str, open_for: timedelta | None, policy: BreakerPolicy | None = None, *, now: datetime | None = None
@@ -133,14 +129,16 @@ class PostgresBreakers(Subject):
 
     async def _look(self, name: str, token: ClaimToken | None, now: datetime | None) -> Seen:
         who = (None, None) if token is None else (token.job_id, token.claim_id)
-        (row,) = await self._db.fetch(self._sql["read_breaker"], name, *who, now)
+        columns = "now_at, probing, is_probe, live, {breaker of (kept)}"
+        (row,) = await self._rows("read_breaker", columns, name, *who, now)
         if row["version"] is None:
             return Seen(None, 0, row["now_at"], 0, False, row["live"])
         return Seen(read(row), row["version"], row["now_at"], row["probing"], row["is_probe"], row["live"])
 
     async def _write_breaker(self, seen: Seen, step: Step, token: ClaimToken | None) -> bool:
         after, before = step.after, seen.breaker
-        policy = {"threshold": after.policy.failures, "open_for": after.policy.open_for, "probes": after.policy.probes}
+        policy = msgspec.structs.asdict(after.policy)
+        policy["failures_allowed"] = policy.pop("failures")
         turn = before is None or after.round != before.round
         written = await self._call(
             "put_breaker", text(msgspec.structs.asdict(after) | policy), seen.version, turn, step.enters, step.exits,
@@ -154,5 +152,5 @@ class PostgresBreakers(Subject):
 
 def read(row: Any) -> Breaker:
     own = {name: row[name] for name in Breaker.__struct_fields__ if name not in ("state", "policy")}
-    policy = BreakerPolicy(failures=row["threshold"], open_for=row["open_for"], probes=row["probes"])
+    policy = BreakerPolicy(failures=row["failures_allowed"], open_for=row["open_for"], probes=row["probes"])
     return Breaker(**own, state=BreakerState(row["state"]), policy=policy)

@@ -50,7 +50,7 @@ class BreakerProbes(Subject):
 
         All breakers at once, so that an outage of many services does not delay the leader's other work.
         """
-        rows = await self._db.fetch(self._sql["gated_breakers"], now)
+        rows = await self._rows("gated_breakers", "now_at, {breaker of (kept)}", now)
         if not rows:
             return []
         at = rows[0]["now_at"]
@@ -75,7 +75,7 @@ class BreakerProbes(Subject):
         """Unblocks jobs that breakers have rejected inside handlers, if they may run; returns their queue levels."""
         rooms: dict[str, int | None] = {}
         at = now
-        for row in await self._db.fetch(self._sql["awaited_breakers"], now):
+        for row in await self._rows("awaited_breakers", "awaited, now_at, probing, {breaker of (kept)}", now):
             breaker, at = None if row["name"] is None else read(row), row["now_at"]
             if (room := room_for_rejected(breaker, row["probing"], at)) != 0:
                 rooms[row["awaited"]] = room

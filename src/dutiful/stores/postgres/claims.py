@@ -23,9 +23,10 @@ from dutiful.store.claims import (
 from dutiful.stores.postgres.engine import within
 from dutiful.stores.postgres.engine.columns import change_arrays
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, connect, fetch_after, translate, without_secrets
-from dutiful.stores.postgres.engine.subject import Subject, arrays, text
-from dutiful.stores.statements import Statements
+from dutiful.stores.postgres.engine.subject import Subject, arrays, selecting, text
 
+_ANSWER = "job_id, claim_id, reason"
+_RENEWAL = "job_id, claim_id, cancel"
 LONGEST_CONNECT, LONGEST_PATIENCE = 5.0, 10.0  # seconds
 
 
@@ -46,9 +47,9 @@ class PostgresTransaction:
 class PostgresLeaseRenewer:
     """Bounds each call by the lease that it renewed last, because one that hangs must not outlive it."""
 
-    def __init__(self, dsn: str, sql: Statements, *, pooled: bool, first: str | None = None) -> None:
+    def __init__(self, dsn: str, schema: str, *, pooled: bool, first: str | None = None) -> None:
         self._dsn = dsn
-        self._sql = sql
+        self._schema = schema
         self._first = first
         self._pooled = pooled
         self._runner: asyncio.Runner | None = None
@@ -58,14 +59,14 @@ class PostgresLeaseRenewer:
     def renew(self, tokens: Sequence[ClaimToken], lease: timedelta, *, now: datetime | None = None) -> Renewal:
         # A quarter to connect and one to ask: then the next turn still comes in time.
         self._patience = min(lease.total_seconds() / 4, LONGEST_PATIENCE)
-        return _renewal(tokens, self._fetch("renew", tokens, lease, now)) if tokens else Renewal()
+        return _renewal(tokens, self._fetch("renew", _RENEWAL, tokens, lease, now)) if tokens else Renewal()
 
     def check(self, tokens: Sequence[ClaimToken]) -> Renewal:
-        return _renewal(tokens, self._fetch("check_claims", tokens)) if tokens else Renewal()
+        return _renewal(tokens, self._fetch("check_claims", _RENEWAL, tokens)) if tokens else Renewal()
 
     def release(self, tokens: Sequence[ClaimToken]) -> None:
         if tokens:
-            self._fetch("release", tokens)
+            self._fetch("release", "release", tokens)
 
     def close(self) -> None:
         if self._runner is not None:
@@ -74,11 +75,12 @@ class PostgresLeaseRenewer:
             self._runner.close()
             self._runner = self._connection = None
 
-    def _fetch(self, statement: str, tokens: Sequence[ClaimToken], *args: Any) -> list[Any]:
+    def _fetch(self, function: str, columns: str, tokens: Sequence[ClaimToken], *args: Any) -> list[Any]:
         if self._runner is None:
             self._runner = asyncio.Runner()
         try:
-            return self._runner.run(self._run(self._sql[statement], *arrays(tokens, "job_id", "claim_id"), *args))
+            statement = selecting(self._schema, function, columns, 2 + len(args))
+            return self._runner.run(self._run(statement, *arrays(tokens, "job_id", "claim_id"), *args))
         except DRIVER_ERRORS as error:
             raise translate(error, without_secrets(self._dsn)) from error
 
@@ -98,8 +100,8 @@ class PostgresClaims(Subject):
 
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
         levels = ask.levels
-        rows = await self._db.fetch(
-            self._sql["claim"],
+        rows = await self._rows(
+            "claim", "{claim_columns}",
             ask.worker_id, ask.lane, *arrays(levels, "queue", "priority", "seq"), ask.kinds, ask.limit, ask.suspects,
             ask.lease, ask.tenants or None, now,
             repeat=False,  # on failure the lane releases what the call may have claimed
@@ -116,7 +118,7 @@ class PostgresClaims(Subject):
     ) -> list[Refusal]:
         *columns, webhooks = arrays(done, "job_id", "claim_id", "result", "webhook")
         own = webhooks if True in webhooks else None
-        rows = await self._db.fetch(self._sql["complete"], *columns, own, skip_locked, now)
+        rows = await self._rows("complete", _ANSWER, *columns, own, skip_locked, now)
         if not rows:
             return []
         outcomes = {(r[0], r[1]): "done" for r in rows if not r[2]}
@@ -128,7 +130,7 @@ class PostgresClaims(Subject):
     ) -> list[Refusal]:  # fmt: skip
         if not changes:
             return []
-        rows = await self._db.fetch(self._sql["settle"], expired_only, skip_locked, now, *change_arrays(changes))
+        rows = await self._rows("settle", _ANSWER, expired_only, skip_locked, now, *change_arrays(changes))
         kept = _still_held(rows)
         lost = {(r[0], r[1]) for r in rows if not r[2]}
         if expired_only:
@@ -139,11 +141,11 @@ class PostgresClaims(Subject):
 
     async def _refuse(self, outcomes: dict[tuple[UUID, int], str], now: datetime | None) -> list[Refusal]:
         refused = [k[0] for k in outcomes], [k[1] for k in outcomes], list(outcomes.values())
-        rows = await self._rows("record_refusals", "job_id, claim_id, reason", *refused, now)
+        rows = await self._rows("record_refusals", _ANSWER, *refused, now)
         return [Refusal(r[0], r[1], RefusalReason(r[2])) for r in rows]
 
     def renewer(self) -> PostgresLeaseRenewer:
-        return PostgresLeaseRenewer(self._db.dsn, self._sql, pooled=self._db.pooled, first=self._db.first)
+        return PostgresLeaseRenewer(self._db.dsn, self._schema, pooled=self._db.pooled, first=self._db.first)
 
     @asynccontextmanager
     async def transaction(

@@ -129,8 +129,8 @@ LISTS: dict[str, Sequence[str]] = {
     "rule": PayloadRule.__struct_fields__,
     "schedule": ScheduleRecord.__struct_fields__,
     "breaker": (
-        "name", "version", "state", "failures", "successes", "neutral", "round", "trips", "threshold", "open_for",
-        "probes", "last_failure_at", "opened_at", "open_until", "half_opened_at", "updated_at",
+        "name", "version", "state", "failures", "successes", "neutral", "round", "trips", "failures_allowed",
+        "open_for", "probes", "last_failure_at", "opened_at", "open_until", "half_opened_at", "updated_at",
     ),
 }  # fmt: skip
 _LIST = re.compile(rf"\{{({'|'.join(LISTS)})(?: of ([a-z.()]+))?\}}")
@@ -153,10 +153,6 @@ def _types(columns: Columns) -> str:
     return ", ".join(f"{c.name} {c.type}" for c in columns)
 
 
-def _numbers(columns: Columns, after: int) -> str:
-    return ", ".join(f"${n}" for n in range(after + 1, after + 1 + len(columns)))
-
-
 FRAGMENTS = {
     "job_columns": _names(JOB),
     "job_values": ", ".join(c.value for c in JOB),
@@ -166,7 +162,7 @@ FRAGMENTS = {
     "routes_given": _unnested((JOB[0], *ROUTE.values())),
     "carried_values": ", ".join(_NEW.get(name) or ROUTE[name].value for name in CARRIED),
     "jobs_given_with_times": _unnested((*JOB, *TIMES)),
-    "job_numbers_from_3": _numbers((*JOB, *TIMES), after=2),
+    "job_numbers_from_3": ", ".join(f"${n}" for n, _ in enumerate((*JOB, *TIMES), start=3)),
     "claim_columns": f"{_names((*LEASE, *CLAIMED_JOB))}, waited",
     "claim_types": f"{_types((*LEASE, *CLAIMED_JOB))}, waited double precision",
     "claim_values": f"{_names(LEASE, 'l')}, {_names(CLAIMED_JOB, 'j')}",
@@ -174,7 +170,6 @@ FRAGMENTS = {
     "held_types": _types(HELD),
     "change_parameters": _parameters(CHANGE),
     "changes_given": _unnested(CHANGE),
-    "change_numbers_from_4": _numbers(CHANGE, after=3),
 }
 
 

@@ -87,11 +87,11 @@ class Subject:
 
     async def _rows(self, function: str, columns: str, *args: Any, repeat: bool = True) -> list[Any]:
         """The rows that a function of the schema returns; `columns` may name a list in braces, as SQL files do."""
-        return await self._db.fetch(_selecting(self._schema, function, columns, len(args)), *args, repeat=repeat)
+        return await self._db.fetch(selecting(self._schema, function, columns, len(args)), *args, repeat=repeat)
 
 
 @cache
-def _selecting(schema: str, function: str, columns: str, count: int) -> str:
+def selecting(schema: str, function: str, columns: str, count: int) -> str:
     numbers = ", ".join(f"${n}" for n in range(1, count + 1))
     return expand(f"select {columns} from {schema}.{function}({numbers})")
 

@@ -380,7 +380,7 @@ CREATE TABLE dutiful_breaker (
     name TEXT NOT NULL PRIMARY KEY,
     state TEXT NOT NULL CHECK (state IN ('closed', 'open', 'half_open')),
     failures INTEGER NOT NULL, successes INTEGER NOT NULL, neutral INTEGER NOT NULL, round INTEGER NOT NULL,
-    trips INTEGER NOT NULL, threshold INTEGER NOT NULL, open_for INTEGER NOT NULL, probes INTEGER NOT NULL,
+    trips INTEGER NOT NULL, failures_allowed INTEGER NOT NULL, open_for INTEGER NOT NULL, probes INTEGER NOT NULL,
     last_failure_at INTEGER, opened_at INTEGER, open_until INTEGER, half_opened_at INTEGER,
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

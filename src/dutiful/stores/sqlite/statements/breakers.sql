@@ -1,5 +1,5 @@
 -- name: select_breakers
-SELECT {breaker_columns}, threshold, open_for, probes FROM dutiful_breaker b;
+SELECT {breaker_columns}, failures_allowed, open_for, probes FROM dutiful_breaker b;
 
 -- name: breaker
 {select_breakers} WHERE name = ?;
@@ -13,7 +13,7 @@ WHERE state = 'open' AND open_until <= ? AND EXISTS (SELECT 1 FROM dutiful_break
 LIMIT 1;
 
 -- name: put_breaker
-REPLACE INTO dutiful_breaker ({breaker_columns}, threshold, open_for, probes, updated_at)
+REPLACE INTO dutiful_breaker ({breaker_columns}, failures_allowed, open_for, probes, updated_at)
 VALUES ({breaker_values}, ?, ?, ?, ?);
 
 -- name: is_probe
@@ -49,9 +49,6 @@ DELETE FROM dutiful_breaker_probe AS p WHERE breaker = ? AND claim_id IS NOT NUL
 
 -- name: breaker_kinds
 SELECT kind, breaker FROM dutiful_breaker_kind ORDER BY breaker, kind;
-
--- name: breaker_of_kind
-SELECT breaker FROM dutiful_breaker_kind WHERE kind = ?;
 
 -- name: kinds_of_breaker
 SELECT kind FROM dutiful_breaker_kind WHERE breaker = ? ORDER BY kind;

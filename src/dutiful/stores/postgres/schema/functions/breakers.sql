@@ -92,7 +92,7 @@ declare
         where k.breaker is distinct from a.breaker);
     v_names text[];  -- of which the policy is another one
 begin
-    insert into {schema}.breaker (name, threshold, open_for, probes, updated_at)
+    insert into {schema}.breaker (name, failures_allowed, open_for, probes, updated_at)
     select p.name, p.failures, p.open_for, p.probes, v_now
     from unnest(p_names, p_failures, p_open_for, p_probes) p (name, failures, open_for, probes)
     where not exists (select 1 from {schema}.breaker b where b.name = p.name)
@@ -103,7 +103,7 @@ begin
         from unnest(p_names, p_failures, p_open_for, p_probes, p_declared) p (name, failures, open_for, probes, declared)
         join {schema}.breaker b on b.name = p.name
         where p.declared
-          and row(p.failures, p.open_for, p.probes) is distinct from row(b.threshold, b.open_for, b.probes));
+          and row(p.failures, p.open_for, p.probes) is distinct from row(b.failures_allowed, b.open_for, b.probes));
     if cardinality(v_kinds) = 0 and cardinality(v_names) = 0 then return; end if;
     -- Their states cannot change before the commit, and later changes see these kinds.
     perform 1 from {schema}.breaker b
@@ -114,10 +114,10 @@ begin
     order by b.name
     for update;
     update {schema}.breaker b
-    set version = b.version + 1, threshold = p.failures, open_for = p.open_for, probes = p.probes, updated_at = v_now
+    set version = b.version + 1, failures_allowed = p.failures, open_for = p.open_for, probes = p.probes, updated_at = v_now
     from unnest(p_names, p_failures, p_open_for, p_probes, p_declared) p (name, failures, open_for, probes, declared)
     where b.name = p.name and p.declared
-      and row(b.threshold, b.open_for, b.probes) is distinct from row(p.failures, p.open_for, p.probes);
+      and row(b.failures_allowed, b.open_for, b.probes) is distinct from row(p.failures, p.open_for, p.probes);
     delete from {schema}.breaker_kind k where k.kind = any (v_kinds);
     insert into {schema}.breaker_kind (kind, breaker)
     select a.kind, a.breaker

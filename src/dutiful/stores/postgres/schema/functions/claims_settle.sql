@@ -240,7 +240,7 @@ begin
         select a.job_id, a.claim_id, a.outcome,
                exists (select 1 from {schema}.finished f
                        where f.job_id = a.job_id and f.claim_id = a.claim_id
-                         -- A success is no repeat of an end that was not one.
+                         -- A success does not repeat a failure or a cancellation.
                          and not (a.outcome in ('done', 'partial') and f.state in ('failed', 'cancelled')))
                or exists (select 1 from {schema}.attempt t
                           where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = a.outcome)

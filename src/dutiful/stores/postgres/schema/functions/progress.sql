@@ -23,7 +23,7 @@ begin
         order by l.job_id
         for key share of l skip locked);
     if exists (select 1 from unnest(p_mark_claims) c where c <> all (v_held)) then
-        -- A mark is: if the other transaction is rolled back, the phase must not be lost.
+        -- Marks do wait for locked leases: if the other transaction is rolled back, the phase must not be lost.
         v_held := v_held || array(
             select l.claim_id
             from {schema}.lease l

@@ -199,7 +199,7 @@ with lately as (
     from lately l, jsonb_each_text(l.wait) e
     group by l.kind, e.key
 ), timed as (
-    -- In the middle of its bucket: of which each is a quarter of a power of two microseconds wide.
+    -- The middle of each bucket. Four buckets divide each power of two of microseconds.
     select b.kind, b.what,
            case when b.number < 4 then 2 * b.number + 1
                 else (2 * (b.number & 3) + 9) * 2.0 ^ ((b.number >> 2) - 1) end / 2e6 as seconds,

@@ -367,7 +367,7 @@ create table {schema}.breaker (
     version bigint not null default 1,
     state text not null default 'closed' check (state in ('closed', 'open', 'half_open')),
     failures int not null default 0, successes int not null default 0, neutral int not null default 0,
-    round bigint not null default 0, trips bigint not null default 0, threshold int not null,
+    round bigint not null default 0, trips bigint not null default 0, failures_allowed int not null,
     open_for interval not null, probes int not null, last_failure_at timestamptz, opened_at timestamptz,
     open_until timestamptz, half_opened_at timestamptz,
     updated_at timestamptz not null
