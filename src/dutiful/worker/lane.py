@@ -24,7 +24,7 @@ from dutiful.worker.slots import Slot, Slots, StopReason
 
 log = logging.getLogger("dutiful.worker")
 YIELD_EVERY = 32  # jobs; a no-op job never waits, so a slot lets the loop turn now and then
-STALE_AFTER = 1.0
+UNSTARTED_FOR = 1.0
 # Work for at least this long is claimed at a time, because the cost of a claim is spread over what it brings.
 WORTH = 0.02
 SAMPLE = 0.005
@@ -178,9 +178,9 @@ class Lane:
                 waiter.set_result(None)
                 return
 
-    def release_stale(self) -> None:
+    def release_unstarted(self) -> None:
         """Releases claims that could not be started soon, so that another worker can run them."""
-        if self._buffer and time.monotonic() - self._buffered_at > STALE_AFTER:
+        if self._buffer and time.monotonic() - self._buffered_at > UNSTARTED_FOR:
             self.rate = 0.0
             while self._buffer:
                 self._settle(self._buffer.popleft(), Released())

@@ -103,7 +103,7 @@ class Worker:
             for lane in lanes:
                 lane.close()
             parts.declaration.withdraw()
-            # Another worker leads from here on, so that a worker that is about to end fires and retains nothing.
+            # The services first, so that another worker leads.
             await _cancel_all(services)
             interrupted = await self._drain(settler, slots, fetching)
         except BaseException:
@@ -134,7 +134,7 @@ class Worker:
                 seen = moved
                 self._config.delivery.notify_watchers()
             for lane in parts.lanes:
-                lane.release_stale()
+                lane.release_unstarted()
             parts.heartbeat.sample_busy()
             self._slots.stop_overdue()
 

@@ -112,7 +112,7 @@ class SqliteClaims(Subject):
         return await self._engine.read(lambda db: _held(db, "claims_of_worker", (worker_id.bytes,)))
 
     async def held(self, job_id: UUID) -> HeldClaim | None:
-        found = await self._engine.read(lambda db: _held(db, "claim_of_job", (job_id.bytes,)))
+        found = await self._engine.read(lambda db: _held(db, "held_claims", (job_id.bytes,)))
         return found[0] if found else None
 
     @reads

@@ -11,7 +11,7 @@ from dutiful.store.claims import Completion, Errors, Refusal, RefusalReason, com
 from dutiful.stores.sqlite import dead_letters_writer, placement, progress, webhooks
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import errors_json, maybe_checked, span, to_json
-from dutiful.stores.sqlite.engine.columns import Carried, FinishedRow, HeldLease
+from dutiful.stores.sqlite.engine.columns import Carried, FinishedRow, LeaseRow
 
 
 def complete(db: Connection, done: Sequence[Completion], now: int) -> list[Refusal]:
@@ -101,12 +101,12 @@ def release(db: Connection, tokens: Sequence[ClaimToken], now: int) -> None:
     placing.write()
 
 
-def _held(db: Connection, of: ClaimToken | Change) -> HeldLease | None:
+def _held(db: Connection, of: ClaimToken | Change) -> LeaseRow | None:
     row = db.row(SQL["held_lease"], (of.job_id.bytes, of.claim_id))
-    return None if row is None else HeldLease(*row)
+    return None if row is None else LeaseRow(*row)
 
 
-def _finish(db: Connection, change: Change, held: HeldLease, phased: bool, now: int) -> None:
+def _finish(db: Connection, change: Change, held: LeaseRow, phased: bool, now: int) -> None:
     job_id = change.job_id.bytes
     errors = errors_json(change.errors)
     if change.to is State.CANCELLED and held.cancel_reason is not None:
@@ -136,7 +136,7 @@ def _finish(db: Connection, change: Change, held: HeldLease, phased: bool, now: 
 
 
 def _put_back(
-    db: Connection, change: Change, held: HeldLease, placing: placement.Placing, phased: bool, now: int
+    db: Connection, change: Change, held: LeaseRow, placing: placement.Placing, phased: bool, now: int
 ) -> None:
     """Ends the lease of a job that is not final, and makes it ready, scheduled or blocked."""
     job_id = change.job_id.bytes

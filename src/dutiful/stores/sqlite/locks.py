@@ -67,7 +67,7 @@ def _try_acquire(db: Connection, token: ClaimToken, name: LockName, now: int) ->
         case Standing.WAITING:
             return False
         case Standing.NEXT:
-            _forfeit(db, key)
+            _fence_expired_claim(db, key)
             db.run(SQL["take_lock"], (*key, *us))
             db.run(SQL["leave_lock_wait"], (*key, *us))
             taken = True
@@ -80,14 +80,14 @@ def _try_acquire(db: Connection, token: ClaimToken, name: LockName, now: int) ->
     return taken
 
 
-def _forfeit(db: Connection, key: Key) -> None:
+def _fence_expired_claim(db: Connection, key: Key) -> None:
     """Keeps a holder whose lease has ended from renewing it, because another claim is about to take the lock.
 
-    The old claim gets a number that its worker does not know; the rescuer finds it like any other.
+    The lease gets a new claim number, which its worker does not know; the rescuer finds it as before.
     """
     holder = db.row(SQL["lock_holder"], key)
     if holder is not None and holder[2] is not None:
-        db.run(SQL["forfeit"], (holder[0], holder[1], db.value(SQL["next_claim"], (1,))))
+        db.run(SQL["fence_expired_claim"], (holder[0], holder[1], db.value(SQL["next_claim"], (1,))))
 
 
 def delete_dead(db: Connection) -> None:

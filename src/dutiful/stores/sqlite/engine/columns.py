@@ -178,7 +178,7 @@ class FinishedRow(msgspec.Struct):
     errors: str | None
 
 
-class HeldLease(msgspec.Struct):
+class LeaseRow(msgspec.Struct):
     """The fields of a lease that are read before its claim is settled."""
 
     attempt: int
@@ -198,7 +198,7 @@ _ROWS: Mapping[str, type[msgspec.Struct]] = {
     "scheduled": ScheduledRow,
     "blocked": BlockedRow,
     "finished": FinishedRow,
-    "held_lease": HeldLease,
+    "held_lease": LeaseRow,
 }
 _NEW = {"attempt": "0", "crashes": "0"}
 

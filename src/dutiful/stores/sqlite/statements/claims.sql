@@ -69,7 +69,7 @@ CROSS JOIN dutiful_job j ON j.id = l.job_id;
 -- A scan: there are only as many leases as slots in all workers, and it runs only after a worker has died.
 {select_claims} WHERE l.worker_id = ? ORDER BY l.job_id;
 
--- name: claim_of_job
+-- name: held_claims
 {select_claims} WHERE l.job_id = ?;
 
 -- name: claiming_workers

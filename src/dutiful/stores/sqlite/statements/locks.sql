@@ -25,7 +25,7 @@ INSERT INTO dutiful_lock_wait (namespace, key, seq, job_id, claim_id) VALUES (?,
 -- name: delete_lock_wait
 DELETE FROM dutiful_lock_wait WHERE namespace = ? AND key = ? AND seq = ?;
 
--- name: forfeit
+-- name: fence_expired_claim
 UPDATE dutiful_lease SET claim_id = ?3 WHERE job_id = ?1 AND claim_id = ?2;
 
 -- name: leave_each
