@@ -64,7 +64,7 @@ class BatchInserter:
         return [(self._store if t is None else self._store.for_tenant(t), part) for t, part in parts.items()]
 
     async def _insert(self, store: Store, batch: Batch) -> None:
-        """Jobs of cancelled callers are stored, too, because the cancellation may have come too late."""
+        """Inserts all jobs of the batch, also those whose callers were cancelled meanwhile."""
         jobs = [job for job, _ in batch]
         try:
             hinted = self._delivery.hint_in_commit()

@@ -1,4 +1,4 @@
-"""All exceptions, named after whose fault they are; each message says what to do next."""
+"""All exceptions; each message says what to do next."""
 
 import copyreg
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ class DutifulError(Exception):
     """The base of every error that Dutiful raises."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without __init__, which takes other arguments than those that Exception keeps.
+        # Pickles without a call of __init__, whose parameters differ from `args`.
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 

@@ -76,7 +76,7 @@ _FINAL = {
     State.CANCELLED: EventType.CANCELLED,
 }
 _ORDER = {kind: rank for rank, kind in enumerate(EventType)}
-# Outcomes after which the job runs again although nothing went wrong.
+# Outcomes without a `retrying` event.
 _NO_RETRY = ("snoozed", "refused")
 
 

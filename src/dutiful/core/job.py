@@ -82,7 +82,7 @@ class Inserted(msgspec.Struct, frozen=True):
 
 
 class ClaimToken(msgspec.Struct, frozen=True):
-    """Proof of a claim: every write about a running job names it."""
+    """Proof of a claim: each write of its worker names it."""
 
     job_id: UUID
     claim_id: int

@@ -15,7 +15,7 @@ import msgspec
 from dutiful.core.errors import PayloadInvalid
 from dutiful.core.redaction.redact import safe_name
 
-DEEPEST = 200  # levels; what can just be read could not be written again further down the stack
+DEEPEST = 200  # levels; a bound, because encoding recurses, and may begin deep in the stack
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 # The location of the container (or None), and a name or index in it. It is spelt out for errors only, because locations

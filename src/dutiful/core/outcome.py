@@ -67,7 +67,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The job was claimed ahead and given back before it was started."""
+    """The attempt ended uncounted: not started, interrupted, rejected by a breaker, or released by an operator."""
 
 
 Outcome = Done | Partial | Failed | Snoozed | Cancelled | TimedOut | Lost | Released

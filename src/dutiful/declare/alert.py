@@ -101,7 +101,7 @@ def read_alert(name: str, metric: str | None = None, **options: Unpack[AlertOpti
         raise UsageError(f"{what}: give either above=… or below=…")
     where = given["where"] = _read_where(given.get("where", {}), metric, what)
     if below is not None and METRICS[metric].zero and len(where) < len(METRICS[metric].labels):
-        # At 0 there is no series that could be below anything, unless it is known which one is missing.
+        # A series at 0 has no sample; only with all labels given is it known which one is missing.
         named = " and ".join(METRICS[metric].labels)
         raise UsageError(f"{what}: at 0 there is no series of {metric}, so below needs where, with its {named}")
     if clear is not None and ((above is not None and clear > above) or (below is not None and clear < below)):

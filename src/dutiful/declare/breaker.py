@@ -71,7 +71,8 @@ class BreakerSpec:
         return cast(F, protected)
 
     def _block(self, function: Callable[..., Any]) -> "BreakerBlock | nullcontext[None]":
-        """A call in the calling job; nothing outside of jobs, or in a child process, whose worker has entered."""
+        """The running job's block of this breaker; without effect outside of jobs, and in a job's own process, because
+        its worker has entered the breaker."""
         if JobProcess.kind is not None and JobProcess.kind.breaker != self.name:
             raise UsageError(
                 f"{function.__qualname__} is under the breaker {self.name}, which the process of a job cannot ask: "

@@ -151,7 +151,7 @@ class SingleJobsFeed:
             self._drop(job_id, stream)
 
     def subscribers(self) -> Subscribers:
-        """Returns the streams of each job now: a poll that begins now knows more than any of them."""
+        """The streams of each job, copied before a poll: those that are added later have newer views."""
         return {job_id: tuple(streams) for job_id, streams in self._sent.items()}
 
     def missing(self, subscribers: Subscribers, views: Mapping[UUID, JobView]) -> set[UUID]:

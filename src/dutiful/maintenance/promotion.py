@@ -48,8 +48,8 @@ class Gates:
             return None
         began = now = time.monotonic()
         if len(self._small) == SMALL_RELEASES and began - self._small[0] < PER_SECONDS:
-            # Probes are released one by one, and others after them as long as none has called the service: if no slot
-            # is free, that would make all of them ready, and have all workers claim from the start of their queues.
+            # A probe whose turn is over is followed by another. While no slot is free, that would make all jobs ready
+            # one by one, and each release makes workers claim from the start of their queues.
             return None
         # A sweep for late jobs of a paused kind walks along its queues. A long one is not repeated soon, but jobs that
         # may run must not wait for it.

@@ -28,12 +28,12 @@ _REFUSED = re.compile(r"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..|\\u0000")
 WORKER: ContextVar[str | None] = ContextVar("dutiful_worker", default=None)
 """The id of the worker whose code is running."""
 
-PROCESS_JOB: ContextVar[Mapping[str, Any] | None] = ContextVar("dutiful_about", default=None)
+PROCESS_JOB: ContextVar[Mapping[str, Any] | None] = ContextVar("dutiful_process_job", default=None)
 """The fields of the running job where there is no context: in a child process that runs a handler."""
 
 
 def job_fields(job: Claim | HeldClaim | JobRecord) -> dict[str, Any]:
-    """The fields of a line about a job that is not running here: `log.warning(…, extra=about(claim))`."""
+    """The fields of a line about a job that is not running here: `log.warning(…, extra=job_fields(claim))`."""
     if isinstance(job, JobRecord):
         return _fields(ids.public(job.id), job.correlation_id, job)
     return _fields(ids.public(job.job_id), job.correlation, job)

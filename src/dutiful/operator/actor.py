@@ -122,7 +122,7 @@ class Actor:
             await self.store.audit.append([under_way.asked])
             yield under_way
         except StoreUnavailable:
-            # Whether it was done is unknown, as after a cancellation: an action without its last event says so.
+            # Whether it was done is unknown, as after a cancellation, so it gets no last event.
             raise
         except Exception as error:
             outcome = AuditOutcome.REFUSED if isinstance(error, REFUSED) else AuditOutcome.FAILED

@@ -2,8 +2,9 @@
 
 Every store passes one conformance suite. All of them guarantee:
 
-- A call that returned has been committed durably; a call that raised StoreUnavailable may or may not have been
-  committed, and every call can safely be repeated.
+- A call that returned has been committed durably. A call that raised StoreUnavailable may or may not have been
+  committed. Repeating it does no harm, but its answer may differ: that the job is cancelled already, or that an alert
+  or webhook was changed before. Metrics are counted once for each turn; a failure of a breaker may be counted twice.
 - A live job stands in exactly one place (scheduled, ready, blocked or a lease); a final one has one `finished` row.
 - Only the holder of (job_id, claim_id) moves a running job.
 - Every `now` is for tests: production passes None, and the store uses its own clock.

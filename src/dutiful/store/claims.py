@@ -73,7 +73,10 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class LeaseRenewer(Protocol):
-    """Renews leases on a connection of its own; its calls block, and are made from one thread only."""
+    """Renews leases without the event loop; its calls block, and are made from one thread only.
+
+    Postgres: on a connection of its own. SQLite: on the store's own threads.
+    """
 
     def renew(self, tokens: Sequence[ClaimToken], lease: timedelta, *, now: datetime | None = None) -> Renewal: ...
 

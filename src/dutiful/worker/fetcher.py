@@ -96,7 +96,7 @@ class FetchCursors:
 class Suspects:
     """Admits one suspect at a time: a job that ran when a worker died, and may be the cause.
 
-    Two at once would share the blame for a second death.
+    If two ran when the next worker dies, a crash would be counted for both.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dutiful.worker")
 BATCH = 1_000
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
-# What stands for a field of a claim that is not known. A release reads none of them but the queue, where "" is none.
+# Placeholders for the fields of a claim that is known by its lease alone. A release reads only the queue; "" is none.
 _UNKNOWN: dict[str, Any] = {
     field.name: field.type() if field.type in (int, float, str) else None for field in msgspec.structs.fields(Claim)
 }

@@ -68,7 +68,10 @@ class Serving(msgspec.Struct, frozen=True):
     def first_taken(
         self, waiting: Iterable[KindInQueue], most: int
     ) -> Iterator[tuple[KindInQueue, frozenset[str] | None]]:
-        """The first that are taken, with their tenants: as many as are certain to have `most` jobs together."""
+        """The first that a lane serves, until `most` of them are served for all tenants; each with its tenants.
+
+        Each of those has at least one job, so together they have `most`. None: all tenants.
+        """
         for each in waiting:
             tenants = self.tenants_taken(*each)
             if tenants is None:
@@ -146,9 +149,9 @@ def room_for_rejected(breaker: Breaker | None, probing: int, now: datetime) -> i
 
 
 def choose_rejected(waiting: Sequence[RejectedJob[Id]], limit: int, served: Serving) -> list[Id]:
-    """Up to `limit` that workers would take, by priority; all, if none of these is taken, because they hide others.
+    """Up to `limit` jobs that a lane serves, by priority; if no lane serves any, all, to make room for the next ones.
 
-    None while every lane is paused, because then no others are hidden.
+    No job while every lane is paused.
     """
     if served.lanes == ():
         return []

@@ -19,7 +19,7 @@ PROBE_WAIT = timedelta(seconds=5)  # until the next try while others probe, unle
 class BreakerState(StrEnum):
     CLOSED = "closed"  # calls pass
     OPEN = "open"  # calls are rejected
-    HALF_OPEN = "half_open"  # a few calls pass, to find out
+    HALF_OPEN = "half_open"  # admits a few probes
 
 
 PAUSE_SCOPES = {BreakerState.OPEN: "breaker", BreakerState.HALF_OPEN: "probing"}

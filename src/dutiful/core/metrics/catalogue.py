@@ -30,7 +30,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def most_unseen(samples: Iterable[Sample], labels: Mapping[str, str]) -> float:
-    """How large a series without a sample may be, by the samples of the same metric."""
+    """The upper bound of a series that has no sample, from the estimates of the same metric; 0 if all was counted."""
     queue = labels.get("queue")
     known = [(sample.bounds, sample.labels.get("queue")) for sample in samples if sample.bounds]
     return max((bounds.unseen for bounds, its in known if bounds.everywhere or its == queue), default=0.0)

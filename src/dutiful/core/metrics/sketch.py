@@ -73,7 +73,7 @@ def _middle(number: int) -> float:
 
 
 def cumulative(sketch: Mapping[int, int], limits: Sequence[int]) -> list[int]:
-    """How many lie below each limit; limits are the first buckets, in ascending order, that do not count."""
+    """For each limit, a bucket's number, the count in lower buckets; limits ascend."""
     counts = [0] * (len(limits) + 1)
     for number, count in sketch.items():
         counts[bisect_right(limits, number)] += count

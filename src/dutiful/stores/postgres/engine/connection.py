@@ -76,11 +76,11 @@ def translate(error: BaseException, url: str) -> DutifulError:
             f"the database does not let this role do that ({what}); see which group it is in, and on whose behalf it "
             "acts: `dutiful tenants status`"
         )
-    # An argument that asyncpg cannot encode also raises InterfaceError, which is then a ValueError, too.
     if isinstance(error, _CONTENDED):
         return StoreUnavailable(
             f"the database {url} made this wait too long for another transaction ({what}); try again"
         )
+    # An argument that asyncpg cannot encode also raises InterfaceError, which is then a ValueError, too.
     if isinstance(error, _PASSING) and not isinstance(error, ValueError):
         return StoreUnavailable(
             f"the database {url} cannot serve this now ({what}); check that it runs, then try again"
