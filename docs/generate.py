@@ -36,6 +36,7 @@ SETTINGS = {
     "profile": "Named settings, which other settings override. See [operating](../guides/operating.md#profiles).",
     "database_url": (
         "Where jobs are kept: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://user@host/database`. "
+        "A path alone is a SQLite file; one that looks like an address, as `user:password@host` does, is refused. "
         "`DATABASE_URL` is read if `DUTIFUL_DATABASE_URL` is not set."
     ),
     "direct_url": "Postgres without the pooler, for LISTEN and locks. Without it, workers behind a pooler poll.",

@@ -1,9 +1,7 @@
 """Makes stores, deliveries and workers from settings; besides it, only the test kit knows concrete stores."""
 
 import logging
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Literal, assert_never, cast
 from uuid import UUID
 
 from dutiful.client.client import Client
@@ -14,6 +12,7 @@ from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.registry import Registry
 from dutiful.settings import WITHHELD, Settings
 from dutiful.store import Store
+from dutiful.stores.database_url import redacted_url, scheme_of, sqlite_path
 
 if TYPE_CHECKING:
     from dutiful.maintenance.retention import Retention
@@ -27,38 +26,34 @@ alerting = logging.getLogger("dutiful.alerts")
 
 
 def make_store(settings: Settings) -> Store:
-    try:
-        scheme = urlsplit(settings.database_url).scheme
-    except ValueError as error:
-        raise UsageError(f"database_url is no address ({error}): in a password, [ is written as %5B") from None
-    match scheme:
-        case "sqlite" | "":
+    url = settings.database_url.strip()  # a file or a shell may have added a line break
+    if url == WITHHELD:
+        raise UsageError(
+            "the address of the database is withheld from this process of a job: if its handler needs it, declare "
+            "the kind with @app.job(process=True, inherit_secrets=True)"
+        )
+    match scheme_of(url):
+        case "sqlite":
             from dutiful.stores.sqlite import SqliteStore
 
-            return SqliteStore(
-                _sqlite_path(settings.database_url), driver=cast(Literal["apsw", "sqlite3"], settings.sqlite_driver)
-            )
-        case "postgresql" | "postgres":
+            return SqliteStore(sqlite_path(url), driver=cast(Literal["apsw", "sqlite3"], settings.sqlite_driver))
+        case "postgresql":
             try:
                 from dutiful.stores.postgres import PostgresStore
             except ImportError as error:
                 raise UsageError(f"Postgres needs an extra ({error}): pip install 'dutiful[postgres]'") from error
+            direct_url = None if settings.direct_url is None else settings.direct_url.strip()
+            if direct_url is not None:
+                redacted_url(direct_url, "direct_url")
             return PostgresStore(
-                settings.database_url,
+                url,
                 schema=settings.schema,
-                direct_dsn=settings.direct_url,
+                direct_dsn=direct_url,
                 pool_size=settings.pool_size,
                 notify_within=settings.notify_in_transaction,
             )
-        case _ if settings.database_url == WITHHELD:
-            raise UsageError(
-                "the address of the database is withheld from this process of a job: if its handler needs it, declare "
-                "the kind with @app.job(process=True, inherit_secrets=True)"
-            )
-        case _:
-            raise UsageError(
-                f"database_url has the scheme {scheme!r}; use sqlite:///jobs.db or postgresql://user@host/database"
-            )
+        case other:
+            assert_never(other)
 
 
 def make_delivery(settings: Settings, store: Store) -> Delivery:
@@ -170,14 +165,3 @@ def _make_http(settings: Settings) -> "WebhookHttp":
     from dutiful.maintenance.webhooks.address_guard import AddressGuard
 
     return WebhookHttp(AddressGuard(settings.webhook_networks), settings.webhook_timeout.total_seconds())
-
-
-def _sqlite_path(url: str) -> Path:
-    """sqlite:///relative.db, sqlite:////absolute.db, or a bare path."""
-    parts = urlsplit(url)
-    if parts.scheme == "":
-        return Path(url)
-    path = unquote(parts.path).removeprefix("/")
-    if parts.netloc or not path:
-        raise UsageError(f"database_url {url!r}: write sqlite:///relative.db or sqlite:////absolute/path.db")
-    return Path(path)

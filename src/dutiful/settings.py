@@ -45,8 +45,8 @@ DEFAULT_LANES = (LaneSettings("fast", 3, ("fast",)), LaneSettings("general", 5))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     app: str | None = None  # the app of the command line, as in "jobs:app"
-    database_url: str = DEFAULT_URL
-    direct_url: str | None = None  # without a pooler, for LISTEN and named locks
+    database_url: str = field(default=DEFAULT_URL, repr=False)  # it may have a password, as the next
+    direct_url: str | None = field(default=None, repr=False)  # without a pooler, for LISTEN and named locks
     schema: str = "dutiful"
     profile: str | None = None  # a named set of settings; all others override it
     sqlite_driver: str = "apsw"

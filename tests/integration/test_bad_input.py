@@ -301,20 +301,6 @@ def test_a_url_of_several_hosts_is_shown_without_its_secrets() -> None:
     assert Dutiful(several).make_store().url == "postgresql://ada@db1:5432,[::1]:5433,db3/shop"
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("postgresql://localhost:abc/shop", "the port 'abc', which is not a number"),
-        ("postgresql://localhost:99999/shop", "the port '99999'"),
-        ("postgresql://ada:s[ecret@localhost/shop", "database_url is no address"),
-    ],
-)
-def test_a_malformed_url_is_reported_without_its_secrets(url: str, expected: str) -> None:
-    with pytest.raises(UsageError, match=expected) as refused:
-        Dutiful(url).make_store()
-    assert "ecret" not in str(refused.value)
-
-
 async def test_each_path_that_is_no_database_has_its_own_error(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is not a database, it only looks like one to those who do not open it")
     expected = {
@@ -322,8 +308,8 @@ async def test_each_path_that_is_no_database_has_its_own_error(tmp_path: Path) -
         f"sqlite:///{tmp_path}": "is a directory",
         f"sqlite:///{tmp_path}/text.db": "is not an SQLite database",
         "sqlite:///:memory:": "is not a path",
-        "sqlite://": "write sqlite:///relative.db",
-        "mysql://localhost/jobs": "scheme 'mysql'; use sqlite:///jobs.db or postgresql://",
+        "sqlite://": "sqlite:///jobs.db",
+        "mysql://localhost/jobs": "scheme 'mysql'; write postgresql://",
     }
     for url, text in expected.items():
         assert text in await refusal(Dutiful(url), UsageError), url

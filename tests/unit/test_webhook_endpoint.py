@@ -172,3 +172,16 @@ async def test_a_job_cannot_be_enqueued_with_a_webhook_that_leads_inside() -> No
         work.options(webhook={"link": "https://example.com"})
     with pytest.raises(UsageError, match=r"states .* must be some of: completed"):
         work.options(webhook={"url": "https://example.com", "states": ["running"]})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://ada:hunter2zz@example.org/", "https://ada:hun[ter2zz@example.org/", "https:/ada:hunter2zz@example.org",
+     "ada:hunter2zz@example.org", "https://ada:hunter2zz@example.org:port/", "https://ada:1#hunter2zz@example.org/",
+     "https://ada:hunter2zz\u2100@example.org/", "ftp://ada:hunter2zz@example.org/", "https://ada:hunter2zz@exam ple/",
+     "https://ada:hunter2zz", "https://example.org:0/?token=hunter2zz", "https://example.org/?token=hunter2zz#x"],
+)  # fmt: skip
+def test_no_error_shows_a_password_in_a_url(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_url(url, ())
+    assert "ter2zz" not in str(refused.value) and "ter2zz" not in str(refused.value.__context__)

@@ -88,8 +88,10 @@ def exit_code(error: DutifulError) -> int:
 def _refuse(message: str, code: int) -> int:
     if message:
         from dutiful.cli.output.printing import plain
+        from dutiful.core.redaction.redact import redact
 
-        print(f"dutiful: {plain(' '.join(message.split()))}", file=sys.stderr)
+        # An error quotes what was typed, and an address with a password may have been typed in the wrong place.
+        print(f"dutiful: {plain(' '.join(redact(message).split()))}", file=sys.stderr)
     return code
 
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dutiful.core.errors import UsageError
+from dutiful.core.redaction.redact import REDACTED, redact
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -37,27 +38,42 @@ _MORE_SPECIAL = (
 def check_url(url: str, networks: Sequence[Network], what: str = "webhook") -> str:
     """The URL in its normal form; UsageError says what is wrong with it and what to do."""
     if not isinstance(url, str) or not url or len(url) > LONGEST:
-        raise UsageError(f"{what} {url!r:.80} must be a URL of at most {LONGEST:,} characters")
+        shown = _shown(url)[:80] if isinstance(url, str) else f"{url!r:.80}"
+        raise UsageError(f"{what} {shown} must be a URL of at most {LONGEST:,} characters")
+    shown = _shown(url)
     if not _PRINTABLE.fullmatch(url):
-        raise UsageError(f"{what} {url!r:.200} has characters that no URL has; write others as %20 and a name as xn--…")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise UsageError(f"{what} {url!r:.200} is not a URL: {error}") from None
+        raise UsageError(f"{what} {shown} has characters that no URL has; write others as %20 and a name as xn--…")
+    parts = _split(url)
+    if parts is None:
+        raise UsageError(f"{what} is not a URL that can be read: check its host and its port")
+    host, port = parts.hostname or "", parts.port
     if parts.scheme not in PORTS or not host:
-        raise UsageError(f"{what} {url!r:.200} must begin with https:// (or http://) and a host")
+        raise UsageError(f"{what} {shown} must begin with https:// (or http://) and a host")
     if parts.username is not None or parts.password is not None:
-        # Not shown: it may hold a password.
         raise UsageError(f"{what} at {host} has credentials in its URL; leave them out, messages are signed")
     if parts.fragment or url.endswith("#"):
-        raise UsageError(f"{what} {url!r:.200} has a fragment, which no server ever sees; leave out what follows #")
+        raise UsageError(f"{what} {shown} has a fragment, which no server ever sees; leave out what follows #")
     if port == 0:
-        raise UsageError(f"{what} {url!r:.200} has port 0; leave it out or give the right one")
+        raise UsageError(f"{what} {shown} has port 0; leave it out or give the right one")
     spelled = _check_host(host, networks, what)
     authority = spelled if port in (None, PORTS[parts.scheme]) else f"{spelled}:{port}"
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{authority}{parts.path or '/'}{query}"
+
+
+def _split(url: str) -> SplitResult | None:
+    """None for what is no URL; the parser's own error may quote a password."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  it is read when it is asked for
+    except ValueError:
+        return None
+    return parts
+
+
+def _shown(url: str) -> str:
+    """As errors show it: without secrets, and not at all if it may have a password in the wrong place."""
+    return REDACTED if "@" in url else f"{redact(url)!r:.200}"
 
 
 def origin(url: str) -> str:

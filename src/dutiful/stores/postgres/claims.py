@@ -20,9 +20,10 @@ from dutiful.store.claims import (
     Renewal,
     completion_lost,
 )
+from dutiful.stores.database_url import redacted_url
 from dutiful.stores.postgres.engine import within
 from dutiful.stores.postgres.engine.columns import change_arrays
-from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, connect, fetch_after, translate, without_secrets
+from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, connect, fetch_after, translate
 from dutiful.stores.postgres.engine.subject import Subject, arrays, selecting, text
 
 _ANSWER = "job_id, claim_id, reason"
@@ -82,7 +83,7 @@ class PostgresLeaseRenewer:
             statement = selecting(self._schema, function, columns, 2 + len(args))
             return self._runner.run(self._run(statement, *arrays(tokens, "job_id", "claim_id"), *args))
         except DRIVER_ERRORS as error:
-            raise translate(error, without_secrets(self._dsn)) from error
+            raise translate(error, redacted_url(self._dsn)) from error
 
     async def _run(self, statement: str, *args: Any) -> list[Any]:
         if self._connection is None or self._connection.is_closed():

@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable, UsageError
+from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable
+from dutiful.core.redaction.redact import redact
+from dutiful.stores.database_url import redacted_url
 from dutiful.stores.postgres.engine.pool import Pool
 
 # All that a driver's call may raise; a connection that ends during the call may show as an internal error.
@@ -56,12 +56,11 @@ _NOT_MIGRATED = (
     asyncpg.exceptions.InvalidSchemaNameError,
     asyncpg.exceptions.UndefinedColumnError,
 )
-_PORT = re.compile(r":([^:\]]+)\Z")
 
 
 def translate(error: BaseException, url: str) -> DutifulError:
     """Converts the driver's error; the message says what to do next."""
-    what = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    what = redact(f"{type(error).__name__}: {error}".strip().rstrip(":"))  # it may quote a row, or the address
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMismatch(f"the database {url} is not migrated ({what})")
     if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
@@ -88,18 +87,6 @@ def translate(error: BaseException, url: str) -> DutifulError:
     return DataRefused(f"the database refused this ({what})")
 
 
-def without_secrets(dsn: str) -> str:
-    """The address for messages and logs: no password, no options."""
-    parts = urlsplit(dsn)
-    whose, _, hosts = parts.netloc.rpartition("@")
-    for host in hosts.split(","):  # there may be several hosts, for failover
-        port = _PORT.search(host)
-        if port is not None and not (port[1].isdecimal() and int(port[1]) < 2**16):
-            raise UsageError(f"database_url has the port {port[1]!r}, which is not a number from 1 to 65535")
-    user = whose.partition(":")[0]
-    return urlunsplit((parts.scheme, f"{user}@{hosts}" if user else hosts or "localhost", parts.path, "", ""))
-
-
 async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10, command_timeout: float | None = None) -> Any:
     """Opens a connection; no statement of this library leaves state in its session."""
     return await asyncpg.connect(
@@ -121,7 +108,7 @@ class Connections:
 
     def __init__(self, dsn: str, *, size: int = 8, idle: float = 20.0) -> None:
         self.dsn = dsn
-        self.url = without_secrets(dsn)
+        self.url = redacted_url(dsn)
         self.pooled = False
         self.first: str | None = None  # a statement that begins every transaction, if any
         self._size = size

@@ -1,0 +1,44 @@
+"""Secrets on the command line: in addresses, arguments and stored texts."""
+
+from pathlib import Path
+
+import pytest
+from command_line import Project
+
+TOKEN = "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path, f"sqlite:///{tmp_path / 'jobs.db'}").write_jobs()
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize(
+    "verb", [["doctor"], ["jobs", "list"], ["migrate"], ["worker"], ["stats", "--json"]], ids=" ".join
+)
+@pytest.mark.parametrize(
+    "url", ["postgres//ada:hunter2zz@db/shop", "postgresql://ada:1#hunter2zz@db/shop", ":hunter2zz@db"]
+)
+def test_no_command_shows_or_keeps_the_password_of_a_malformed_address(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str], url: str
+) -> None:
+    before = {path.name for path in project.folder.iterdir()}
+    answer = project.call(monkeypatch, capsys, "--database-url", url, *verb)
+    assert answer.code == 2, answer
+    assert "hunter2zz" not in answer.out + answer.err and "database_url" in answer.err
+    assert {path.name for path in project.folder.iterdir()} <= before | {"__pycache__"}
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize(
+    "args",
+    [["worker", "postgresql://ada:hunter2zz@db/shop"], ["postgresql://ada:hunter2zz@db/shop"],
+     ["--app", "postgresql://ada:hunter2zz@db/shop", "worker"], ["jobs", "show", "postgresql://ada:hunter2zz@db/shop"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_address_in_the_wrong_place_is_refused_without_its_password(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[str]
+) -> None:
+    answer = project.call(monkeypatch, capsys, *args)
+    assert answer.code == 2 and "hunter2zz" not in answer.out + answer.err
