@@ -68,7 +68,7 @@ def frozen(worker: "subprocess.Popen[bytes]", project: Project) -> bool:
     """Stops it, unless it holds the lock of a SQLite file: then no other process could write."""
     worker.send_signal(signal.SIGSTOP)
     os.waitpid(worker.pid, os.WUNTRACED)
-    locks = [FileLock(str(project.folder / f"dutiful.db-{name}")) for name in ("turn", "lock")]
+    locks = [FileLock(str(project.folder / "dutiful.db"), name) for name in ("turn", "lock")]
     for lock in locks:
         lock.open()
     free = all(lock.try_acquire() for lock in locks)

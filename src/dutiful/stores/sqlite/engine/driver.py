@@ -11,6 +11,7 @@ from urllib.parse import quote
 import apsw
 
 from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
+from dutiful.stores.sqlite.engine.files import make_database
 
 Driver = Literal["apsw", "sqlite3"]
 Row = tuple[Any, ...]
@@ -219,8 +220,11 @@ class Libraries:
         self._lock = threading.Lock()
         self._users: dict[str, list[Driver]] = {}
 
-    def enter(self, path: str, driver: Driver) -> Callable[[], None]:
-        """Registers a user of the file with this library; returns the function that unregisters it."""
+    def enter(self, path: str, driver: Driver, *, make: bool = False) -> Callable[[], None]:
+        """Registers a user of the file with this library; returns the function that unregisters it.
+
+        `make` creates a missing file.
+        """
         file = os.path.realpath(path)
         with self._lock:
             users = self._users.setdefault(file, [])
@@ -229,6 +233,9 @@ class Libraries:
                     f'{path} is open in this process with driver="{users[0]}": two SQLite libraries in one process '
                     f'lose each other\'s commits, so open it with driver="{users[0]}" everywhere'
                 )
+            if make and not users:
+                # Under the lock, because to close the file would drop the locks of another thread's connection.
+                make_database(path)
             users.append(driver)
         return lambda: self._leave(file)
 

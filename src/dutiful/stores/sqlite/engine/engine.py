@@ -115,7 +115,7 @@ class Threads:
                 raise
             return db
 
-        self._leave_library = LIBRARIES.enter(path, driver)
+        self._leave_library = LIBRARIES.enter(path, driver, make=True)
         self._lock = WriteLock(path, busy_timeout.total_seconds())
         try:
             self._lock.open()

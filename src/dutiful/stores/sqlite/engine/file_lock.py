@@ -8,6 +8,7 @@ from typing import Self
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.stores.sqlite.engine import fork
+from dutiful.stores.sqlite.engine.files import open_beside
 
 _SHORTEST_S, _LONGEST_S = 0.000_05, 0.001
 _STANDS_IN = 30_000_000
@@ -21,14 +22,15 @@ class FileLock:
     lock.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, database: str, name: str) -> None:
+        self.path = f"{database}-{name}"
+        self._database = database
         self._fd = -1
 
     def open(self) -> None:
         if self._fd < 0:
             try:
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._fd = open_beside(self.path, self._database)
             except OSError as error:
                 raise StoreUnavailable(
                     f"the lock file {self.path} cannot be opened ({error.strerror}): "
@@ -63,8 +65,8 @@ class WriteLock:
     """
 
     def __init__(self, path: str, timeout_s: float) -> None:
-        self._turn = FileLock(f"{path}-turn")
-        self._write = FileLock(f"{path}-lock")
+        self._turn = FileLock(path, "turn")
+        self._write = FileLock(path, "lock")
         self._timeout_s = timeout_s
 
     def open(self) -> None:
@@ -108,7 +110,7 @@ class LeaderLock:
     """A process leads while it holds a file lock, which the kernel frees at its end; an idle leader writes nothing."""
 
     def __init__(self, path: str) -> None:
-        self._lock = FileLock(f"{path}-leader")
+        self._lock = FileLock(path, "leader")
         self._gate: fork.Gate | None = None
         self.held = False
         self._stands_in_until = 0
