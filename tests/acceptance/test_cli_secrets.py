@@ -1,5 +1,6 @@
 """Secrets on the command line: in addresses, arguments and stored texts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,25 @@ def test_an_address_in_the_wrong_place_is_refused_without_its_password(
 ) -> None:
     answer = project.call(monkeypatch, capsys, *args)
     assert answer.code == 2 and "hunter2zz" not in answer.out + answer.err
+
+
+@pytest.mark.parametrize("hidden", ["\x9b31m", "\u202e", "\u200b", "\u2028"], ids=ascii)
+def test_what_is_printed_of_a_reason_cannot_be_obeyed_by_a_terminal(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hidden: str
+) -> None:
+    def call(*args: str) -> str:
+        answer = project.call(monkeypatch, capsys, *args)
+        assert answer.code == 0, answer.err
+        return answer.out + answer.err
+
+    job = call("enqueue", "greet", f"name=a{hidden}b").strip()
+    call("pause", "queue", "default", "--reason", f"a{hidden}b")
+    text = f"a{hidden}b"
+    call("dead-letters", "discard", "--all", "--text", text, "--yes", "--notes", text, "--json")
+    run = json.loads(call("bulk", "list", "--json"))["runs"][0]["id"]
+    for verb in (
+        ["jobs", "show", job], ["jobs", "show", job, "--json"], ["jobs", "list", "--json"],
+        ["queues", "--json"], ["queues"], ["audit", "list"], ["audit", "list", "--json"],
+        ["bulk", "show", run], ["bulk", "show", run, "--json"], ["bulk", "list"],
+    ):  # fmt: skip
+        assert hidden[0] not in call(*verb), verb

@@ -9,7 +9,7 @@ import typer
 
 from dutiful.cli import FAILURE, UNKNOWN
 from dutiful.cli.options import AsJson, Tenant, read_moment
-from dutiful.cli.output.printing import note, print_json, print_table, when
+from dutiful.cli.output.printing import note, print_json, print_table, say, when
 from dutiful.cli.target import operate
 from dutiful.core.duration import brief, duration
 from dutiful.core.errors import UsageError
@@ -142,7 +142,7 @@ def keep(
     """
     length = None if span == "forever" else duration(span, "SPAN")
     operate(ctx, lambda operator: operator.audit.set_retention(length, reason))
-    typer.echo(f"audit events are kept {_kept(length)}")
+    say(f"audit events are kept {_kept(length)}")
 
 
 def _kept(length: timedelta | None) -> str:
@@ -151,16 +151,16 @@ def _kept(length: timedelta | None) -> str:
 
 def _print(found: Verified) -> None:
     if found.anchor is not None:
-        typer.echo(f"retention has deleted the events up to seal {found.anchor.seq} ({when(found.anchor.at)})")
+        say(f"retention has deleted the events up to seal {found.anchor.seq} ({when(found.anchor.at)})")
     if found.broken is not None:
         event = "" if found.broken.event_id is None else f" (event {found.broken.event_id})"
         where = "beside the chain" if found.broken.seq is None else f"at seal {found.broken.seq}"
-        typer.echo(f"BROKEN {where}{event}: {found.broken.problem}")
-        typer.echo(f"the {found.checked:,} seals {'of it' if found.broken.seq is None else 'before it'} are intact")
+        say(f"BROKEN {where}{event}: {found.broken.problem}")
+        say(f"the {found.checked:,} seals {'of it' if found.broken.seq is None else 'before it'} are intact")
     else:
-        typer.echo(f"intact: {found.checked:,} sealed events")
+        say(f"intact: {found.checked:,} sealed events")
         if found.head is not None:
-            typer.echo(f"head {found.head.seq}:{found.head.hash}")
+            say(f"head {found.head.seq}:{found.head.hash}")
     note(f"events are kept {_kept(found.keep)}")
     if found.gone:
         note("the expected seal cannot be checked any more: retention has deleted it; keep a newer head")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from dutiful.cli.options import AsJson, Reason
-from dutiful.cli.output.printing import ago, note, print_json, print_table, when
+from dutiful.cli.output.printing import ago, note, print_json, print_table, say, when
 from dutiful.cli.target import operate, target
 from dutiful.core.breaker.state import BreakerState
 from dutiful.core.duration import duration
@@ -65,7 +65,7 @@ def reset(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     Examples:
       dutiful breakers reset email-service --reason "the mail server is back"
     """
-    typer.echo(operate(ctx, lambda operator: _reset(operator, name, reason)))
+    say(operate(ctx, lambda operator: _reset(operator, name, reason)))
 
 
 @breakers.command("open")
@@ -90,7 +90,7 @@ def open_breaker(
         breaker = await operator.breakers.open(name, length, reason, new=new)
         return f"breaker {name} is open until {when(breaker.open_until)}"
 
-    typer.echo(operate(ctx, opened))
+    say(operate(ctx, opened))
 
 
 async def _reset(operator: Operator, name: str, reason: str | None) -> str:

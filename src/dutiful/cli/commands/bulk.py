@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from dutiful.cli.options import AsJson, Reason, Tenant
-from dutiful.cli.output.printing import ago, print_json, print_table, record_json, when
+from dutiful.cli.output.printing import ago, print_json, print_table, record_json, say, when
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.errors import IllegalTransition
@@ -63,19 +63,19 @@ def show(ctx: typer.Context, run_id: RunId, tenant: Tenant = None, as_json: AsJs
     if as_json:
         print_json(run_json(run))
         return
-    typer.echo(run_sentence(run))
-    typer.echo(f"started {when(run.created_at)} by {run.by}" + (f": {run.reason}" if run.reason else ""))
+    say(run_sentence(run))
+    say(f"started {when(run.created_at)} by {run.by}" + (f": {run.reason}" if run.reason else ""))
     chosen = {name: value for name, value in msgspec.to_builtins(run.filter).items() if value}
-    typer.echo(f"on dead letters with {msgspec.json.encode(chosen).decode()}")
+    say(f"on dead letters with {msgspec.json.encode(chosen).decode()}")
     if run.skipped:
-        typer.echo(f"why some were skipped: `dutiful audit list --act {run.id} --outcome refused`")
+        say(f"why some were skipped: `dutiful audit list --act {run.id} --outcome refused`")
 
 
 @bulk.command()
 def stop(ctx: typer.Context, run_id: RunId, reason: Reason = None, tenant: Tenant = None) -> None:
     """Stop a run; what it has done stays done."""
     wanted = ids.parse_any(run_id)
-    typer.echo(run_sentence(operate(ctx, lambda operator: operator.bulk.stop(wanted, reason), tenant)))
+    say(run_sentence(operate(ctx, lambda operator: operator.bulk.stop(wanted, reason), tenant)))
 
 
 @bulk.command()
@@ -93,7 +93,7 @@ def resume(ctx: typer.Context, run_id: RunId, tenant: Tenant = None, as_json: As
     if as_json:
         print_json(run_json(run))
     else:
-        typer.echo(run_sentence(run))
+        say(run_sentence(run))
 
 
 async def finish(operator: Operator, run: BulkRun) -> BulkRun:

@@ -18,7 +18,7 @@ from dutiful.cli.output.dead_letter_details import (
     print_letters,
     print_preview,
 )
-from dutiful.cli.output.printing import both_ids, note, print_json
+from dutiful.cli.output.printing import both_ids, note, print_json, say
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.errors import UsageError
@@ -167,7 +167,7 @@ def reprocess(
         letter, job = both_ids("dead_letter_id", made.dead_letter_id), both_ids("new_job_id", made.new_job_id)
         print_json({**letter, **job, "new_unique_key": made.new_unique_key})
     else:
-        typer.echo(ids.public(made.new_job_id))
+        say(ids.public(made.new_job_id))
 
 
 def _decision(act: ReviewAct, help: str) -> None:
@@ -191,7 +191,7 @@ def _decision(act: ReviewAct, help: str) -> None:
         if as_json:
             print_json(letter_json(letter))
         else:
-            typer.echo(f"{ids.public(letter.id)}  {letter.status}")
+            say(f"{ids.public(letter.id)}  {letter.status}")
 
     decide.__doc__ = help
     letters.command(act.value)(filtered(decide))
@@ -253,7 +253,7 @@ def _act_on_all(
     if as_json:
         print_json(run_json(run))
     else:
-        typer.echo(run_sentence(run))
+        say(run_sentence(run))
 
 
 def _agreed(count: int, act: ReviewAct) -> bool:

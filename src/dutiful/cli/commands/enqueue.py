@@ -9,7 +9,7 @@ import typer
 
 from dutiful.cli import FAILURE
 from dutiful.cli.options import AsJson, Reason, read_payload, read_time
-from dutiful.cli.output.printing import job_json, note, print_json
+from dutiful.cli.output.printing import job_json, note, print_json, say
 from dutiful.cli.target import target, this_user
 from dutiful.client.client import JobHandle
 from dutiful.core.duration import duration
@@ -88,7 +88,7 @@ def enqueue(
             stored = await operator.jobs.enqueue(kind, body, reason, **given)
             handle: JobHandle[Any] = JobHandle(stored.job_id, stored.made, await app.client())
             if not as_json:
-                typer.echo(handle.public_id)
+                say(handle.public_id)
             if not handle.created:
                 note("a job with this unique key exists already; no new one was enqueued")
             ended = not wait or await _ended(handle, limit)

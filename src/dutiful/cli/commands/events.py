@@ -3,10 +3,9 @@
 import sys
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from dutiful.cli.output.printing import plain
+from dutiful.cli.output.printing import json_line, plain
 from dutiful.cli.target import run
 from dutiful.client.client import Client
 from dutiful.core import ids
@@ -51,7 +50,7 @@ def events(
 async def _follow(client: Client, wanted: Subscription, *, as_json: bool) -> None:
     async with client.watcher.subscribe(wanted) as stream:
         async for item in stream:
-            line = msgspec.json.encode(item_json(item)).decode() if as_json else _line(item)
+            line = json_line(item_json(item)) if as_json else _line(item)
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()  # a reader at the other end of a pipe needs it now
 

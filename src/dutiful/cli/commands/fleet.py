@@ -10,7 +10,7 @@ import typer
 
 from dutiful.cli import FAILURE
 from dutiful.cli.options import AsJson, Reason
-from dutiful.cli.output.printing import ago, note, now, plain, print_json, print_table, record_json, show
+from dutiful.cli.output.printing import ago, note, now, plain, print_json, print_table, record_json, say, show
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.duration import brief, duration
@@ -75,7 +75,7 @@ def pause(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -
       dutiful pause lane general
       dutiful pause lane '*'
     """
-    typer.echo(operate(ctx, lambda operator: _pause(operator, scope, name, reason)))
+    say(operate(ctx, lambda operator: _pause(operator, scope, name, reason)))
 
 
 def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -> None:
@@ -85,7 +85,7 @@ def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) 
     Examples:
       dutiful resume queue fast
     """
-    typer.echo(operate(ctx, lambda operator: _resume(operator, scope, name, reason)))
+    say(operate(ctx, lambda operator: _resume(operator, scope, name, reason)))
 
 
 async def _pause(operator: Operator, scope: PauseScope, name: str, reason: str | None) -> str:
@@ -185,7 +185,7 @@ def drain(
     if as_json:
         print_json(_json(state, resumed))
     elif state.safe:
-        typer.echo(f"safe: nothing runs of {_listed(state.targets)}")
+        say(f"safe: nothing runs of {_listed(state.targets)}")
         note(f"to resume: {_resumes(state.pauses)}")
     else:
         _print_late(state, length, resumed)
@@ -219,9 +219,9 @@ def _still(state: Drain) -> str:
 
 def _print_late(state: Drain, length: timedelta, resumed: Sequence[DrainTarget]) -> None:
     if state.not_paused:
-        typer.echo(f"not safe: resumed meanwhile: {', '.join(state.not_paused)}; {_still(state)}")
+        say(f"not safe: resumed meanwhile: {', '.join(state.not_paused)}; {_still(state)}")
     else:
-        typer.echo(f"not safe after {brief(length)}: {_still(state)}")
+        say(f"not safe after {brief(length)}: {_still(state)}")
     for remedy, alike in _by_remedy(state.blockers[:SHOWN]).items():
         print_table(
             ("id", "kind", "started", "worker"),

@@ -10,7 +10,7 @@ from dutiful.cli import FAILURE
 from dutiful.cli.commands import jobs_stuck
 from dutiful.cli.options import AsJson, Reason, Tenant, read_moment
 from dutiful.cli.output.job_details import details_json, job_details
-from dutiful.cli.output.printing import ago, both_ids, error_text, job_json, note, print_json, print_table, when
+from dutiful.cli.output.printing import ago, both_ids, error_text, job_json, note, print_json, print_table, say, when
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.duration import duration
@@ -189,7 +189,7 @@ def cancel(
     wanted = [ids.parse_any(job_id) for job_id in job_ids]
     results = operate(ctx, lambda operator: _cancel_all(operator, wanted, reason), tenant)
     for job_id, result in results:
-        typer.echo(f"{ids.public(job_id)}  {_cancelled(result)}")
+        say(f"{ids.public(job_id)}  {_cancelled(result)}")
     if any(result is None for _, result in results):
         raise typer.Exit(FAILURE)
 
@@ -236,7 +236,7 @@ def fail(
     """
     wanted = ids.parse_any(job_id)
     state = operate(ctx, lambda operator: operator.jobs.fail(wanted, reason, retry=retry), tenant)
-    typer.echo(f"{ids.public(wanted)}  {state}")
+    say(f"{ids.public(wanted)}  {state}")
     if state is State.FAILED:
         note(f"it is now a dead letter: dutiful dead-letters show {ids.public(wanted)}")
     else:
@@ -256,7 +256,7 @@ def retry(ctx: typer.Context, job_id: JobId, reason: Reason = None, tenant: Tena
     """
     wanted = ids.parse_any(job_id)
     retried = operate(ctx, lambda operator: operator.jobs.retry(wanted, reason), tenant)
-    typer.echo(ids.public(retried.job_id))
+    say(ids.public(retried.job_id))
     if retried.made:
         note(f"a new job, {retried.state}; it is a retry of {ids.public(wanted)}")
     elif retried.job_id == wanted:
@@ -292,4 +292,4 @@ def delete_finished(
     """
     length = duration(older_than, "--older-than")
     deleted = operate(ctx, lambda operator: operator.jobs.delete_finished(length, reason))
-    typer.echo(f"{deleted:,} {'job' if deleted == 1 else 'jobs'} deleted")
+    say(f"{deleted:,} {'job' if deleted == 1 else 'jobs'} deleted")

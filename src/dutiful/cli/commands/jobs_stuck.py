@@ -9,7 +9,7 @@ import typer
 from dutiful.cli import FAILURE
 from dutiful.cli.options import AsJson, Reason, Tenant
 from dutiful.cli.output.job_details import worker_name, worker_names
-from dutiful.cli.output.printing import ago, job_json, note, print_json, print_table
+from dutiful.cli.output.printing import ago, job_json, note, print_json, print_table, say
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.duration import brief, duration
@@ -102,9 +102,9 @@ def release(
 
     done = operate(ctx, work, tenant)
     for job_id, outcome in done:
-        typer.echo(f"{ids.public(job_id)}  {outcome if isinstance(outcome, str) else f'released: {outcome.state}'}")
+        say(f"{ids.public(job_id)}  {outcome if isinstance(outcome, str) else f'released: {outcome.state}'}")
     if not done:
-        typer.echo(_none(length))
+        say(_none(length))
     released = sum(not isinstance(outcome, str) for _, outcome in done)
     if released:
         note("a handler that cannot be stopped runs on for a while; its result is refused")

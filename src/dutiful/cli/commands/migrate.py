@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dutiful.cli.output.printing import say
 from dutiful.cli.target import sqlite_file, target
 from dutiful.core.duration import duration
 
@@ -39,7 +40,7 @@ def migrate(
         return
     path = sqlite_file(store)
     if path is not None and not path.exists():
-        typer.echo(f"creating {path}")
+        say(f"creating {path}")
     for name in asyncio.run(store.migrate() if wait is None else store.migrate(duration(wait, "--wait"))):
-        typer.echo(f"applied {name}")
-    typer.echo(f"{store.url} is up to date")
+        say(f"applied {name}")
+    say(f"{store.url} is up to date")

@@ -3,7 +3,7 @@
 import typer
 
 from dutiful.cli.options import AsJson, Reason
-from dutiful.cli.output.printing import note, print_json, print_table, record_json, when
+from dutiful.cli.output.printing import note, print_json, print_table, record_json, say, when
 from dutiful.cli.target import operate, target
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError, UsageError
@@ -61,14 +61,14 @@ def list_schedules(ctx: typer.Context, as_json: AsJson = False) -> None:
 def disable(ctx: typer.Context, name: str, reason: Reason = None) -> None:
     """Stop a schedule from firing, until it is enabled."""
     _enable(ctx, name, False, reason)
-    typer.echo(f"schedule {name} is disabled")
+    say(f"schedule {name} is disabled")
 
 
 @schedules.command()
 def enable(ctx: typer.Context, name: str, reason: Reason = None) -> None:
     """Let a disabled schedule fire again."""
     _enable(ctx, name, True, reason)
-    typer.echo(f"schedule {name} is enabled")
+    say(f"schedule {name} is enabled")
 
 
 @schedules.command()
@@ -77,7 +77,7 @@ def remove(ctx: typer.Context, name: str, reason: Reason = None) -> None:
     if name in target(ctx).any_app().schedules:
         raise UsageError(f"schedule {name!r} is declared in the code, so a worker would store it again; disable it")
     _check_known(ctx, name, operate(ctx, lambda operator: operator.schedules.remove(name, reason)))
-    typer.echo(f"schedule {name} is removed")
+    say(f"schedule {name} is removed")
 
 
 def _enable(ctx: typer.Context, name: str, enabled: bool, reason: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from dutiful.cli.options import AsJson, Reason
-from dutiful.cli.output.printing import note, print_json, print_table
+from dutiful.cli.output.printing import note, print_json, print_table, say
 from dutiful.cli.target import run, target, this_user
 from dutiful.client.client import Client
 from dutiful.operator import Operator
@@ -43,7 +43,7 @@ def on(
         typer.echo(tenant_store(target(ctx).any_app().make_store()).sql(), nl=False)
         return
     _set_up(ctx, lambda operator: operator.enable(reason))
-    typer.echo("tenants are on: grant the groups to your login roles, then restart servers and workers")
+    say("tenants are on: grant the groups to your login roles, then restart servers and workers")
 
 
 @tenants.command()
@@ -53,7 +53,7 @@ def off(ctx: typer.Context, reason: Reason = None) -> None:
     Groups and bindings stay.
     """
     _set_up(ctx, lambda operator: operator.disable(reason))
-    typer.echo("tenants are off: restart servers and workers")
+    say("tenants are off: restart servers and workers")
 
 
 @tenants.command()
@@ -63,9 +63,9 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    typer.echo(f"tenants are {'on' if found.enabled else 'off'}; this is role {found.role}")
+    say(f"tenants are {'on' if found.enabled else 'off'}; this is role {found.role}")
     if found.enabled:
-        typer.echo(f"isolated: {', '.join(found.isolated)}")
+        say(f"isolated: {', '.join(found.isolated)}")
     print_table(
         ("role", "group", "tenants"),
         ((m.role, m.group, ", ".join(m.tenants) if m.group == "member" else "all") for m in found.members),
@@ -87,9 +87,9 @@ def bind(
       dutiful tenants bind acme_reports acme
     """
     if _set_up(ctx, lambda operator: operator.bind(role, tenant, reason)):
-        typer.echo(f"role {role} sees tenant {tenant}")
+        say(f"role {role} sees tenant {tenant}")
     else:
-        typer.echo(f"role {role} was bound to tenant {tenant} already")
+        say(f"role {role} was bound to tenant {tenant} already")
     if not _set_up(ctx, lambda operator: operator.status()).enabled:
         note("note: tenants are off, so it cannot see anything yet: `dutiful tenants on`")
 
@@ -104,9 +104,9 @@ def unbind(
     """Hide a tenant, or all tenants, from a login role."""
     freed = _set_up(ctx, lambda operator: operator.unbind(role, tenant, reason))
     if freed:
-        typer.echo(f"role {role} no longer sees {', '.join(freed)}")
+        say(f"role {role} no longer sees {', '.join(freed)}")
     else:
-        typer.echo(f"role {role} was not bound to {tenant or 'any tenant'}")
+        say(f"role {role} was not bound to {tenant or 'any tenant'}")
 
 
 def _set_up(ctx: typer.Context, work: Callable[[Tenants], Coroutine[Any, Any, T]]) -> T:

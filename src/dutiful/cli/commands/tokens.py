@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from dutiful.cli.options import AsJson, Reason
-from dutiful.cli.output.printing import ago, note, now, print_json, print_table, record_json, when
+from dutiful.cli.output.printing import ago, note, now, print_json, print_table, record_json, say, when
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.duration import duration
@@ -94,7 +94,7 @@ def revoke(
     revoked = operate(ctx, end)
     if revoked is None:
         raise DutifulError("there is no such token, or it was revoked before; see `dutiful tokens list`")
-    typer.echo(f"token {ids.public(revoked.id)} of {revoked.name} is revoked")
+    say(f"token {ids.public(revoked.id)} of {revoked.name} is revoked")
 
 
 def _state(token: ApiToken) -> str:

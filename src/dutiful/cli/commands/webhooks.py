@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 
 from dutiful.cli.options import AsJson, Reason
-from dutiful.cli.output.printing import note, print_json, print_table, record_json, when
+from dutiful.cli.output.printing import note, print_json, print_table, record_json, say, when
 from dutiful.cli.target import operate, target
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError, UsageError
@@ -94,19 +94,19 @@ def redeliver(
     post_id = _post_id(post)
     if not operate(ctx, lambda operator: operator.webhooks.redeliver(post_id, reason)):
         raise DutifulError(f"there is no message {post_id} that has ended; see `dutiful webhooks posts`")
-    typer.echo(f"message {post_id} is sent again")
+    say(f"message {post_id} is sent again")
 
 
 @webhooks.command()
 def enable(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     """Enable a webhook: it gets messages about jobs that end from now on."""
-    typer.echo(operate(ctx, lambda operator: _enable(operator, name, True, reason)))
+    say(operate(ctx, lambda operator: _enable(operator, name, True, reason)))
 
 
 @webhooks.command()
 def disable(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     """Disable a webhook, and give up its pending messages."""
-    typer.echo(operate(ctx, lambda operator: _enable(operator, name, False, reason)))
+    say(operate(ctx, lambda operator: _enable(operator, name, False, reason)))
 
 
 @webhooks.command()
@@ -117,7 +117,7 @@ def remove(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
     if not operate(ctx, lambda operator: operator.webhooks.remove(name, reason)):
         known = ", ".join(w.name for w in operate(ctx, lambda operator: operator.webhooks.all())) or "none"
         raise DutifulError(f"there is no webhook {name!r}; there are: {known}")
-    typer.echo(f"webhook {name} is removed")
+    say(f"webhook {name} is removed")
 
 
 @webhooks.command()

@@ -1,5 +1,6 @@
 """Prints tables for people, or one JSON document for programs."""
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import msgspec
 from dutiful.core import ids
 from dutiful.core.duration import brief
 from dutiful.core.job import JobRecord
+from dutiful.core.redaction.invisible import FILLERS, UNSEEN
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -53,7 +55,19 @@ ENOUGH, LEAST = 24, 10  # characters of a text, before and after other columns a
 def print_json(value: Any) -> None:
     """Prints one document; times are ISO 8601 in UTC, and no key is left out."""
     data = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
-    sys.stdout.write(data.decode() + "\n")
+    sys.stdout.write(f"{_escaped(data.decode())}\n")
+
+
+def json_line(value: Any) -> str:
+    """The same on one line."""
+    return _escaped(msgspec.json.encode(value, enc_hook=str).decode())
+
+
+def _escaped(document: str) -> str:
+    """JSON whose texts have no character that a terminal obeys or hides; it reads as the same value."""
+    if document.isascii() and "\x7f" not in document:
+        return document  # JSON escapes the control characters below DEL itself
+    return "".join(c if c == "\n" or (c.isprintable() and c not in UNSEEN) else json.dumps(c)[1:-1] for c in document)
 
 
 def job_json(job: JobRecord) -> dict[str, Any]:
@@ -77,8 +91,13 @@ def both_ids(name: str, job_id: UUID | None) -> dict[str, str | None]:
 
 
 def plain(text: str) -> str:
-    """Escapes control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+    """Escapes control characters, which a terminal would obey, and invisible ones, which would deceive a reader."""
+    if text.isprintable() and FILLERS.isdisjoint(text):
+        return text
+    return "".join(
+        c if c in "\n\t" or (c.isprintable() and c not in FILLERS) else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def flat(text: str) -> str:
@@ -227,6 +246,11 @@ def cell(value: Any) -> "Text":
 
 def error_text(error: Mapping[str, Any] | None) -> str | None:
     return None if error is None else f"{error.get('type', 'error')}: {error.get('message', '')}"
+
+
+def say(text: str) -> None:
+    """Prints an answer to stdout at once, because a command may wait for long after it."""
+    print(plain(text), flush=True)
 
 
 def note(text: str) -> None:
