@@ -27,6 +27,10 @@ SECRETS = {
     "a password": "Basic " + "dXNlcjpwYXNzd29yZA==",
     "a URL with a password": "postgres://app:" + "hunter2@db.internal/app",
     "a card number": "4111 1111 " + "1111 1111",
+    "an AWS secret key": "wJalrXUtnFEMI/K7MDENG/" + "bPxRfiCYEXAMPLEKEY",
+    "a Vault token": "hvs." + "CAESIJlU9JMYEhOPYv4igdhm9PnZDrabYTobQ4Ymnlq1qY-",
+    "a Telegram token": "110201543:AA" + "HdqTcvCH1vGWJxfSeofSAs0K5PALDsawx",
+    "a signed URL": "X-Amz-Signature=" + "9f86d081884c7d65" * 4,
 }
 CARDS = ["4111111111111111", "5555-5555-5555-4444", "3782 822463 10005", "6011111111111117", "2223003122003222"]
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["N", "L"], exclude_characters="_"), max_size=30)
@@ -113,6 +117,19 @@ def test_what_is_no_secret_is_left_alone(text: str) -> None:
         ("paid by 4111\u00a01111\u00a01111\u00a01111", "paid by [redacted]"),
         ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
         ("def f(password: str, token=None)", "def f(password: str, token=None)"),
+        (
+            "Command '['mysql', '--password', 'hunter2']' failed",
+            "Command '['mysql', '--password', '[redacted]']' failed",
+        ),
+        ('{"name": "password", "value": "hunter2"}', '{"name": "password", "value": "[redacted]"}'),
+        (r'{\"key\": \"API_KEY\", \"value\": \"hunter2"}', r'{\"key\": \"API_KEY\", \"value\": \"[redacted]"}'),
+        (f"GET /a?sp=r&sig={'Ab1%2F' * 9}&sv=2022", "GET /a?sp=r&sig=[redacted]&sv=2022"),
+        ("pa\u00ad\u034fss\ufe0fword=hunter2", "password=[redacted]"),
+        ("\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44\uff1dhunter2", "password=[redacted]"),
+        (r"no kind 'pass\u200bword=hunter2'", r"no kind 'password=[redacted]'"),
+        ("pass\x01word=hunter2", "password=[redacted]"),
+        ("a\u2028password: hunter2", "a\npassword: [redacted]"),
+        (r"C:\new\u00e9\x41", r"C:\new\u00e9\x41"),
     ],
 )
 def test_the_value_of_a_secret_name_is_taken_out_of_a_text(text: str, expected: str) -> None:
@@ -159,7 +176,8 @@ SLOW = [
     "xoxb-", "SG.", "SG.-", "sk-", "pypi-", "bearer ", "basic ", "://a:", "://a:b/", "://:a@", "://", "-u a:", "4111 ",
     "1-", "pwd=", "pwd=(", "pwd=f(", "pwd=)", 'password="', "password='\\", "token:\n ", "cookie:", "key= \\",
     "api_key ", "--password ", "<token>", "<token a", "('token', '", "key (token)=(", "key (", "pass:|", "\\", '"', "a",
-    "_-", " ",
+    "_-", " ", "hvs.", "s.", "1:AA", "12345678:AA", "sig=", "'--token', '", "'--token','a", 'key": "token", "value": "',
+    "Ab1/", "Ab1/ ", "\\u200b", "\\\\\\\\x", "\u0301\u0327", "\uff50", "\u200b", "aws Ab1+",
 ]  # fmt: skip
 
 

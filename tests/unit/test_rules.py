@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import secret_cases
 from dutiful import Dutiful, FieldError, OnConflict, PayloadInvalid, Rules, Scope, Unique, UsageError
 from dutiful.core.redaction.redact import REDACTED
 from dutiful.kind import Kind
@@ -403,3 +404,39 @@ def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any], message: st
         Dutiful().job(rules=wrong)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="window"):
         Dutiful().category("a", Rules(unique=Unique("key", Scope.WINDOW)))
+
+
+@pytest.mark.req("W8", "W64")
+@pytest.mark.parametrize("name", secret_cases.CATCH)
+def test_a_secret_is_found_in_its_field(name: str) -> None:
+    payload, field, _ = secret_cases.CATCH[name]
+    found = Dutiful().validate(Rules(), payload)
+    assert [error.field for error in found] == [field]
+    assert "hunter2" not in str(found) and secret_cases.GITHUB not in str(found)
+    (wrapped,) = Dutiful().validate(Rules(), {"x": [payload]})
+    assert wrapped.field == f"x[0].{field}"
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize("name", secret_cases.PASS)
+def test_what_only_looks_like_a_secret_passes(name: str) -> None:
+    assert Dutiful().validate(Rules(), secret_cases.PASS[name]) == []
+    assert Dutiful().validate(Rules(), {"x": [secret_cases.PASS[name]]}) == []
+
+
+def test_names_that_are_allowed_are_allowed_in_pairs_and_options_too() -> None:
+    rules = Rules(allow=["deploy_token", "--deploy-token", "has_password"])
+    payload = {
+        "env": [{"name": "deploy_token", "value": "x"}],
+        "argv": ["--deploy-token", "abc"],
+        "has_password": "what",
+    }
+    assert Dutiful().validate(rules, payload) == []
+    found = Dutiful().validate(Rules(), payload)
+    assert [error.field for error in found] == ["env[0].value", "argv[1]", "has_password"]
+
+
+def test_names_that_are_forbidden_are_forbidden_in_pairs_too() -> None:
+    rules = Rules(forbid=["iban"])
+    payload = {"f": [{"name": "customer_iban", "value": "DE"}], "argv": ["--iban", "DE"]}
+    assert [error.field for error in Dutiful().validate(rules, payload)] == ["f[0].value", "argv[1]"]

@@ -108,13 +108,17 @@ def _is_code(text: str, start: int) -> bool:
     return close >= 0 and "\n" not in text[opening.end() : close]
 
 
-# --- by other marks: `<password>…</password>`, `('password', '…')`, `--password …`
+# --- by other marks: `<password>…</password>`, `('password', '…')`, `--password …`, `"name": "password", "value": "…"`
 
 _MARKED = re.compile(
     r"<(?P<tag>[a-z_][\w.:-]{1,63}+)(?:[ \t][^<>\n]{0,200}+)?+>(?P<text>[^<]++)</"
     r"|\([bru]?(?P<a>[\"'])(?P<first>[a-z_][\w-]{1,63}+)(?P=a),[ ]?[bru]?(?P<b>[\"'])"
     r"(?P<second>[^\"'\n]{1,200}+)(?P=b)\)"
-    r"|(?<![\w-])--(?P<option>[a-z][\w-]{1,63}+)[ \t]{1,3}(?![\s-])(?P<argument>[^\s,;&\"'<>]++)",
+    r"|(?<![\w-])--(?P<option>[a-z][\w-]{1,63}+)[ \t]{1,3}(?![\s-])(?P<argument>[^\s,;&\"'<>]++)"
+    # As Python and JSON print a list of arguments, and a pair.
+    r"|[\"']--?(?P<flag>[a-z][\w-]{1,63}+)\\{0,4}[\"'],[ ]?\\{0,4}[\"'](?P<next>[^\"'\n-][^\"'\n]{0,200}+)[\"']"
+    r"|(?:name|key|field|header)\\{0,4}[\"']:[ ]{0,3}\\{0,4}[\"'](?P<title>[a-z_][\w-]{1,63}+)\\{0,4}[\"'],[ ]{0,3}"
+    r"\\{0,4}[\"']value\\{0,4}[\"']:[ ]{0,3}\\{0,4}[\"'](?P<value>[^\"'\n]{1,200}+)[\"']",
     re.ASCII | re.IGNORECASE,
 )
 
@@ -127,7 +131,7 @@ def _marked(text: str) -> Iterator[Assignment]:
             yield Assignment(*match.span(group), secret, name != "first" and len(value) >= 4)
 
 
-_PAIRS = (("tag", "text"), ("first", "second"), ("option", "argument"))
+_PAIRS = (("tag", "text"), ("first", "second"), ("option", "argument"), ("flag", "next"), ("title", "value"))
 
 
 # --- keys in a database's error: `Key (tenant, token)=(…) already exists.`

@@ -62,6 +62,16 @@ def _is_login(match: re.Match[str]) -> bool:
     return not match["token"].isdecimal() and not is_placeholder(match["token"])
 
 
+def _is_mixed(match: re.Match[str]) -> bool:
+    """Letters of both cases and digits; the longer forms are known by their beginning alone."""
+    text = match["short"]
+    return text is None or (any(c.isdigit() for c in text) and text != text.lower() and text != text.upper())
+
+
+def _has_digit(match: re.Match[str]) -> bool:
+    return any(c.isdigit() for c in match["token"])
+
+
 SHAPES: tuple[SecretShape, ...] = (
     _shape(
         "a private key",
@@ -84,9 +94,25 @@ SHAPES: tuple[SecretShape, ...] = (
     _shape("a SendGrid key", "sg.", r"(?<![A-Za-z0-9])SG\.[\w-]{16,}+\.[\w-]{16,}+"),
     _shape(
         "an API key",
-        "npm_ pypi- hf_ dop_v1_ shpat_ age-secret-key-",
+        "npm_ pypi- hf_ dop_v1_ shpat_ age-secret-key- glsa_ atatt3 dapi lin_api_ figd_ pmak- nrak- dckr_pat_ sbp_",
         r"(?<![A-Za-z0-9])(?:npm_[A-Za-z0-9]{36}|pypi-[\w-]{40,}+"
-        r"|hf_[A-Za-z0-9]{30,}+|dop_v1_[a-f0-9]{64}|shpat_[a-fA-F0-9]{32}|AGE-SECRET-KEY-1[A-Z0-9]{50,}+)",
+        r"|hf_[A-Za-z0-9]{30,}+|dop_v1_[a-f0-9]{64}|shpat_[a-fA-F0-9]{32}|AGE-SECRET-KEY-1[A-Z0-9]{50,}+"
+        r"|glsa_[A-Za-z0-9]{32}_[a-f0-9]{8}|ATATT3[\w=-]{50,}+|dapi[a-f0-9]{32}|lin_api_[A-Za-z0-9]{30,}+"
+        r"|figd_[\w-]{30,}+|PMAK-[a-f0-9]{24}-[a-f0-9]{34}|NRAK-[A-Z0-9]{27}|dckr_pat_[\w-]{20,}+|sbp_[a-f0-9]{40})",
+    ),
+    _shape(
+        "a Vault token",
+        "hvs. hvb. hvr. s.",
+        r"(?<![\w.-])(?:hv[sbr]\.[\w-]{24,}+|s\.(?P<short>[A-Za-z0-9]{24})(?![\w.-]))",
+        _is_mixed,
+    ),
+    _shape("a Telegram token", ":aa", r"(?<!\d)\d{8,10}:AA[\w-]{33}(?![\w-])"),
+    _shape(
+        "a signed URL",
+        "signature= sig= x-amz-security-token=",
+        r"(?i)(?P<before>(?<![\w-])(?:x-amz-signature|x-goog-signature|x-amz-security-token|signature|sig)=)"
+        r"(?P<token>[\w%+/=~.-]{20,}+)",
+        _has_digit,
     ),
     _shape("an API key", "sk-", r"(?<![A-Za-z0-9])sk-[\w-]{20,}+", _is_random),
     _shape("a bearer token", "bearer", r"(?i)(?P<before>\bbearer[ \t]{1,4})(?P<token>[\w.~+/-]{8,}+=*+)", _is_bearer),
@@ -115,6 +141,28 @@ SHAPES: tuple[SecretShape, ...] = (
 _ANY_MARK = re.compile("|".join(re.escape(mark) for shape in SHAPES for mark in shape.marks))
 
 
+# --- secret keys of AWS, which have no mark
+
+_AWS_SECRET = re.compile(r"(?<![A-Za-z0-9/+=_.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-])")
+_AWS_WORD = re.compile(r"aws|amazon|secret|akia|asia", re.IGNORECASE)
+_AWS_LENGTH = 40
+_NEARBY = 60  # characters
+_CLASS = re.compile(r"[a-z]+|[A-Z]+|\d+|[/+]+")
+_LEAST_RUNS = 16  # of one class; random text has about 26, a path of words a dozen
+
+
+def find_aws_secrets(text: str) -> Iterator[re.Match[str]]:
+    """Forty random characters. Ids may be so, too: it takes a slash or plus, which few have, or a word before them."""
+    if len(text) < _AWS_LENGTH:
+        return
+    for match in _AWS_SECRET.finditer(text):
+        found = match[0]
+        if found in (found.lower(), found.upper()) or len(_CLASS.findall(found)) < _LEAST_RUNS:
+            continue
+        if "/" in found or "+" in found or _AWS_WORD.search(text, max(0, match.start() - _NEARBY), match.start()):
+            yield match
+
+
 # --- card numbers
 
 # The numbers' lengths, and their first digits from … to.
@@ -136,7 +184,7 @@ _CARD_WORD = re.compile(
     r"|paid|payment|charged?)(?![a-z])",
     re.IGNORECASE,
 )
-_NEARBY = 60  # characters
+_SHORTEST_CARD = 14
 _COMMON_LENGTHS = (15, 16)
 
 
@@ -151,6 +199,8 @@ def find_cards(text: str, *, named: bool = False) -> Iterator[Card]:
 
     One number in a hundred passes a card's checks, so one without groups is sure only if a word nearby speaks of cards.
     """
+    if len(text) < _SHORTEST_CARD:
+        return
     for match in _CARD_NUMBER.finditer(text):
         digits = match[0].translate(_SEPARATORS)
         if not _is_issued(digits):

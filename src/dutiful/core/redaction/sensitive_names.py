@@ -2,8 +2,10 @@
 
 import functools
 import re
-import unicodedata
 from collections.abc import Collection
+from typing import NamedTuple
+
+from dutiful.core.redaction.invisible import visible
 
 PASSWORD = "a password"
 TOKEN = "a token"
@@ -63,43 +65,55 @@ _FORMS = re.compile(
     r"\d+|value|text|raw|string|str|plain|plaintext|encrypted|enc|b|base|bytes|pem|data|html|markdown|new|old|current"
     r"|confirm|confirmation|again|v|prod|production|staging|stage|dev|live|test|sandbox|backup"
 )
-# A name that begins with these is a flag or a number.
+# A name that begins with these is a flag or a number, unless a text has it.
 _ABOUT = re.compile(r"has|is|needs|include|includes|with|without|requires|max|min|num|number|total|count|used")
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _PART = re.compile(r"[^\W\d_]+|\d+")
 _LONGEST = 200  # longer than any field's name
 
 
+class FieldName(NamedTuple):
+    """What a name says."""
+
+    words: tuple[str, ...]
+    meaning: str | None  # of its value, if payloads must not contain it
+    flagged: str | None  # the same for a text under the name of a flag or a number, as `has_password`
+    card: bool  # whether a number would be a payment card's
+
+
+def field_name(name: str) -> FieldName:
+    return _field_name(name if len(name) <= _LONGEST else visible(name)[-_LONGEST:])
+
+
 def words(name: str) -> tuple[str, ...]:
     """The words of a name: `apiKey`, `API-Key` and `api_key` have the same."""
-    return _words(name[-_LONGEST:])
+    return field_name(name).words
 
 
 def meaning(name: str) -> str | None:
     """What a value of this name would be, if payloads must not contain it; None for all others."""
-    return _meaning(words(name))
+    return field_name(name).meaning
 
 
-def ends_with(name: str, endings: Collection[tuple[str, ...]]) -> bool:
-    """Whether the name's last words are those of one of `endings`, each as `words` returns it."""
-    parts = words(name)
-    return any(parts[-len(ending) :] == ending for ending in endings)
+def ends_with(words: tuple[str, ...], endings: Collection[tuple[str, ...]]) -> bool:
+    """Whether the last words are those of one of `endings`."""
+    return any(words[-len(ending) :] == ending for ending in endings)
 
 
-def is_card_field(name: str) -> bool:
-    """Whether a number under this name would be a payment card's."""
-    return not _CARDS.isdisjoint(words(name))
+@functools.lru_cache(maxsize=4096)  # names are few, and come again and again
+def _field_name(name: str) -> FieldName:
+    parts = tuple(part.lower() for part in _PART.findall(_CASE_CHANGE.sub("_", visible(name))))
+    about = bool(parts) and _ABOUT.fullmatch(parts[0]) is not None
+    return FieldName(
+        words=parts,
+        meaning=None if about else _meaning(parts),
+        flagged=_meaning(parts[1:]) if about else None,
+        card=not _CARDS.isdisjoint(parts),
+    )
 
 
-@functools.lru_cache(maxsize=4096)
-def _words(name: str) -> tuple[str, ...]:
-    plain = name if name.isascii() else unicodedata.normalize("NFKC", name)
-    return tuple(part.lower() for part in _PART.findall(_CASE_CHANGE.sub("_", plain)))
-
-
-@functools.lru_cache(maxsize=4096)
 def _meaning(parts: tuple[str, ...]) -> str | None:
-    if not parts or _ABOUT.fullmatch(parts[0]):
+    if not parts:
         return None
     while True:
         found = _ending(parts) or (_WHOLE.get(parts[0]) if len(parts) == 1 else None)

@@ -1,7 +1,7 @@
 """Finds every field in which a payload breaks its rules; errors never repeat a value."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -9,14 +9,14 @@ import msgspec
 
 from dutiful.core.errors import FieldError
 from dutiful.core.json import Location, clean, path_of
-from dutiful.core.redaction.redact import safe_reason, secret_in
-from dutiful.core.redaction.sensitive_names import CREDENTIALS, PASSWORD, ends_with, is_card_field, meaning, words
+from dutiful.core.redaction.assignments import is_placeholder
+from dutiful.core.redaction.redact import safe_reason, secret_in, secret_in_name
+from dutiful.core.redaction.sensitive_names import CREDENTIALS, PASSWORD, FieldName, ends_with, field_name
 from dutiful.core.rules.rules import Id, Rules
 
 LONGEST_ID = 200
 MOST = 100  # sensitive fields reported of one payload
 REMEDY = "keep it elsewhere and pass a reference"
-_LONGEST_NAME = 500
 _VERSION = re.compile(r"v?\d[\d.]{0,9}", re.ASCII)
 _PATH = re.compile(r"(?:[~.]{0,2}/|[A-Za-z]:\\)[^\s@]*")
 
@@ -88,67 +88,139 @@ def _is_reference(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _find_sensitive(rules: Rules, payload: Mapping[str, Any]) -> Iterator[FieldError]:
+def sensitive_fields(rules: Rules, value: Mapping[str, Any], root: str) -> Iterator[FieldError]:
+    """The same search in another object than the payload, named `root` in errors."""
+    yield from islice(_find_sensitive(rules, value, (None, root)), MOST)
+
+
+def _find_sensitive(rules: Rules, payload: Mapping[str, Any], location: Location | None = None) -> Iterator[FieldError]:
     """Names that mean a secret or content, and values with the shape of a secret, at any depth."""
     # Not recursive, so that a deeply nested payload cannot exhaust the stack.
-    rest = [_inner(None, "", payload)]
+    told = _told(rules, payload)
+    yield from (FieldError(path_of((location, step)), problem) for step, problem in told.items())
+    rest = [_inner(location, NAMELESS, payload, told)]
     while rest:
         entry = next(rest[-1], None)
         if entry is None:
             rest.pop()
             continue
-        location, name, value = entry
-        problem = _name_problem(rules, name, value) if isinstance(location[1], str) else None
-        match value:
+        inner, name, item = entry
+        problem = _name_problem(rules, str(inner[1]), name, item) if isinstance(inner[1], str) else None
+        match item:
             case _ if problem is not None:
-                yield FieldError(path_of(location), problem)
+                yield FieldError(path_of(inner), problem)
             case dict() | list():
-                if isinstance(value, dict) and (secret := _paired(rules, value)) is not None:
-                    yield FieldError(path_of((location, "value")), f"is {secret}: {REMEDY}")
-                rest.append(_inner(location, name, value))
-            case str() | int() | float() if words(name) not in rules.allowed:
-                found = _secret(name, value)
+                told = _told(rules, item)
+                yield from (FieldError(path_of((inner, step)), problem) for step, problem in told.items())
+                rest.append(_inner(inner, name, item, told))
+            case str() | int() | float() if name.words not in rules.allowed:
+                found = _secret(name, item)
                 if found is not None:
-                    yield FieldError(path_of(location), f"has {found} in it: {REMEDY}")
+                    yield FieldError(path_of(inner), f"has {found} in it: {REMEDY}")
 
 
-def _inner(location: Location | None, name: str, value: Any) -> Iterator[tuple[Location, str, Any]]:
-    """The items of a container; those of a list have the list's name."""
+def _inner(
+    location: Location | None, name: FieldName, value: Any, told: Collection[str | int]
+) -> Iterator[tuple[Location, FieldName, Any]]:
+    """The items of a container, without those reported already; those of a list have the list's name."""
     if isinstance(value, dict):
-        return (((location, key), key, item) for key, item in value.items())
-    return (((location, index), name, item) for index, item in enumerate(value))
+        return (((location, key), field_name(key), item) for key, item in value.items() if key not in told)
+    return (((location, index), name, item) for index, item in enumerate(value) if index not in told)
 
 
-def _name_problem(rules: Rules, name: str, value: Any) -> str | None:
-    if words(name) in rules.allowed:
+def _name_problem(rules: Rules, written: str, name: FieldName, value: Any) -> str | None:
+    if name.words in rules.allowed:
         return None
-    secret = "what must not be stored" if ends_with(name, rules.forbidden) else _meant(name, value)
+    forbidden = rules.forbidden and ends_with(name.words, rules.forbidden)
+    secret = "what must not be stored" if forbidden else _meant(name, value)
     if secret is not None:
         return f"means {secret}, which has no place in a payload: {REMEDY}, or allow the name in the rules"
-    found = secret_in(name[:_LONGEST_NAME])
+    found = secret_in_name(written)
     return None if found is None else f"has {found} for a name: {REMEDY}"
 
 
-def _meant(name: str, value: Any) -> str | None:
+def _meant(name: FieldName, value: Any) -> str | None:
     """What the name means, unless no secret has a value of this type."""
-    secret = meaning(name)
+    secret = name.meaning
+    if secret is None:
+        return name.flagged if name.flagged in CREDENTIALS and isinstance(value, str) and not _is_flag(value) else None
     if isinstance(value, bool) or (isinstance(value, int | float) and secret != PASSWORD):
         return None
-    is_directory = secret == PASSWORD and words(name) == ("pwd",) and isinstance(value, str) and _PATH.fullmatch(value)
+    is_directory = secret == PASSWORD and name.words == ("pwd",) and isinstance(value, str) and _PATH.fullmatch(value)
     return None if is_directory else secret
 
 
-def _paired(rules: Rules, pair: Mapping[str, Any]) -> str | None:
-    """What the value of `{"name": "password", "value": "…"}` is."""
-    name = next((pair[title] for title in ("name", "key", "field", "header") if title in pair), None)
-    if not isinstance(name, str) or not isinstance(pair.get("value"), str) or not pair["value"]:
+def _is_flag(text: str) -> bool:
+    return _FLAG.fullmatch(text) is not None or is_placeholder(text)
+
+
+# --- a name and its value side by side
+
+
+def _told(rules: Rules, container: Any) -> dict[str | int, str]:
+    """Where a container has the secret that another item of it names, with the problem."""
+    if isinstance(container, dict):
+        return {} if _CONTENTS.isdisjoint(container) else dict(_paired(rules, container))
+    return dict(_arguments(rules, container))
+
+
+def _paired(rules: Rules, pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """`{"name": "password", "value": "…"}`."""
+    titles = [item for key, item in pair.items() if key in _TITLES and isinstance(item, str)]
+    for key, item in pair.items():
+        secret = (
+            next(filter(None, (_named(rules, title, item) for title in titles)), None) if key in _CONTENTS else None
+        )
+        if secret is not None:
+            yield key, f"is {secret}: {REMEDY}"
+
+
+def _arguments(rules: Rules, items: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """`["--password", "…"]`, `["-u", "user:…"]`."""
+    for index, item in enumerate(items[:-1]):
+        if not isinstance(item, str) or item[:1] != "-" or not _OPTION.fullmatch(item):
+            continue
+        following = items[index + 1]
+        if isinstance(following, str) and (following[:1] == "-" or is_placeholder(following)):
+            continue
+        secret = _named(rules, item, following)
+        if secret is None and item in ("-u", "--user") and isinstance(following, str):
+            login = following.partition(":")[2]
+            secret = PASSWORD if login and not login.isdecimal() and not is_placeholder(login) else None
+        if secret is not None:
+            yield index + 1, f"is {secret}: {REMEDY}"
+
+
+def _named(rules: Rules, title: str, value: Any) -> str | None:
+    """What a value is that stands beside its name; None if no secret has a value of this type."""
+    if value is None or isinstance(value, bool) or value in ("", [], {}):
         return None
-    secret = None if words(name) in rules.allowed else meaning(name)
-    return secret if secret in CREDENTIALS else None
+    name = field_name(title)
+    if name.words in rules.allowed:
+        return None
+    if rules.forbidden and ends_with(name.words, rules.forbidden):
+        return "what must not be stored"
+    secret = name.meaning if name.meaning in CREDENTIALS else None
+    return None if isinstance(value, int | float) and secret != PASSWORD else secret
 
 
-def _secret(name: str, value: str | float) -> str | None:
+def _spelt(names: str) -> frozenset[str]:
+    return frozenset(form for name in names.split() for form in (name, name.capitalize(), name.upper()))
+
+
+_TITLES = _spelt("name key field header option parameter param variable var property attribute k")
+_CONTENTS = _spelt("value values val v")
+_OPTION = re.compile(r"--?[A-Za-z][\w-]{0,63}", re.ASCII)
+# What a text under the name of a flag or a number may be.
+_FLAG = re.compile(
+    r"[+-]?\d[\d.,:TZ-]{0,30}(?: ?[a-z%]{1,12})?|[yn]|on|off|optional|required|never|always|maybe|unknown|allowed",
+    re.ASCII | re.IGNORECASE,
+)
+NAMELESS = field_name("")
+
+
+def _secret(name: FieldName, value: str | float) -> str | None:
     if isinstance(value, int | float):
         value = str(int(value)) if 0 < abs(value) < 1 << 63 else ""
         value = value.removeprefix("-")
-    return secret_in(value, card=is_card_field(name))
+    return secret_in(value, card=name.card)
