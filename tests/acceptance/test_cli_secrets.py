@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Project
+from command_line import Answer, Project
 
 TOKEN = "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a"
 
@@ -65,3 +65,19 @@ def test_what_is_printed_of_a_reason_cannot_be_obeyed_by_a_terminal(
         ["bulk", "show", run], ["bulk", "show", run, "--json"], ["bulk", "list"],
     ):  # fmt: skip
         assert hidden[0] not in call(*verb), verb
+
+
+@pytest.mark.req("W8")
+def test_a_token_in_the_filter_of_a_bulk_run_is_not_shown(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*args: str) -> Answer:
+        return project.call(monkeypatch, capsys, *args)
+
+    filters = ("--text", TOKEN, "--correlation-id", TOKEN, "--queue", TOKEN)
+    assert call("migrate").code == 0
+    started = call("dead-letters", "discard", "--all", *filters, "--notes", TOKEN, "--yes", "--json")
+    run = started.json["id"]
+    for verb in (["bulk", "show", run], ["bulk", "show", run, "--json"], ["bulk", "list", "--json"], ["audit", "list"]):
+        answer = call(*verb)
+        assert answer.code == 0 and TOKEN not in answer.out + answer.err + started.out, verb

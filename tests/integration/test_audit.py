@@ -8,19 +8,24 @@ import apsw
 import msgspec
 import psycopg
 import pytest
-from operating import now, operator, tamper, trail
+from operating import dead_letter, now, operator, tamper, trail
 from running_workers import eventually, working
 from suite.builders import enqueue_one
 from uuid_utils.compat import uuid7
 
-from dutiful import Dutiful
+from dutiful import Dutiful, UsageError
+from dutiful.client.client import Client
 from dutiful.core.principal import Origin
+from dutiful.core.redaction.redact import redact_value
 from dutiful.core.review.audit import AuditEvent, AuditOutcome, Seal
+from dutiful.core.review.state import ReviewAct
+from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.maintenance.sealer import Sealer
 from dutiful.operator import Operator
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
 from dutiful.store.control import PauseScope
+from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.store.leadership import Survey
 from old_events import any_date
 
@@ -272,3 +277,56 @@ def _event(days: int = 0, action: str = "job.cancel") -> AuditEvent:
         action=action,
         outcome=AuditOutcome.SUCCEEDED,
     )
+
+
+TOKENS = ["ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a", "gh\u200bp_" + "16C7e42F292c6912E7710c838347Ae178B4a"]
+
+
+@pytest.mark.req("W8")
+@pytest.mark.parametrize("token", TOKENS, ids=ascii)
+async def test_a_token_pasted_anywhere_is_not_in_the_trail(store: Store, token: str) -> None:
+    ada = operator(store, f"ada {token}")
+    pasted = f"see {token} there"
+    failed = await dead_letter(store)
+
+    wanted = DeadLetterFilter(text=pasted, correlation_id=token, kinds=[token], queue=token)
+    run = await ada.bulk.start(ReviewAct.DISCARD, wanted, pasted)
+    await ada.bulk.step(run.id)
+    await ada.jobs.cancel(await enqueue_one(store, now=now()), pasted)
+    await ada.fleet.pause(PauseScope.QUEUE, "mail", pasted)
+    await ada.dead_letters.acknowledge(failed, pasted)
+    await ada.schedules.remove(pasted, pasted)
+    with pytest.raises(UsageError):
+        await ada.jobs.enqueue(pasted, {"n": 1}, reason=pasted)
+
+    written = msgspec.json.encode(await trail(store)).decode()
+    assert "16C7e42F292c" not in written and "[redacted]" in written
+    shown = [await ada.bulk.all(), await store.control.pauses(), await ada.dead_letters.get(failed)]
+    without_keys = msgspec.json.encode([msgspec.to_builtins(one) for one in shown]).decode()
+    for exact in (f'"correlation_id":"{token}"', f'"kinds":["{token}"]', f'"queue":"{token}"'):
+        without_keys = without_keys.replace(exact, "")  # a run needs these as they are
+    assert "16C7e42F292c" not in without_keys
+
+
+@pytest.mark.req("W8")
+async def test_names_of_fields_in_the_trail_are_no_secrets(store: Store) -> None:
+    token = TOKENS[0]
+    app = Dutiful()
+
+    @app.job
+    async def email(data: dict[str, int] | None = None) -> None: ...
+
+    failed = await dead_letter(store, kind="email", payload="{}")
+    await operator(store, kinds=app.kinds).dead_letters.reprocess(failed, payload={"data": {"n": 1}})
+    (event,) = await trail(store, action="dead_letter.reprocess", outcome=AuditOutcome.SUCCEEDED)
+    assert event.after["changed"] == ["payload.data"]
+    safe = redact_value({"changed": [f"payload.{token}"], token: 1, "n": 3, "at": None})
+    assert token not in str(safe) and safe["n"] == 3 and safe["changed"] == ["payload.[redacted]"]
+
+
+@pytest.mark.req("W8")
+async def test_a_token_pasted_as_the_reason_of_a_cancel_is_not_stored(store: Store) -> None:
+    job = await enqueue_one(store, now=now())
+    await Client(store, InProcessDelivery()).cancel(job, f"see {TOKENS[0]}")
+    record = await store.queries.job(job)
+    assert "16C7e42F292c" not in msgspec.json.encode(record, enc_hook=str).decode()

@@ -11,6 +11,7 @@ from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UniqueConflict
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope, job_not_found
 from dutiful.core.json import clean
+from dutiful.core.redaction.redact import redact
 from dutiful.delivery.base import Delivery
 from dutiful.events import Watcher
 from dutiful.observe.producer import producing
@@ -113,7 +114,7 @@ class Client:
         return record
 
     async def cancel(self, job_id: UUID, reason: str) -> CancelResult:
-        result = await self.store.control.cancel(job_id, clean(reason, REASON_LIMIT))
+        result = await self.store.control.cancel(job_id, clean(redact(reason), REASON_LIMIT))
         if result is None:
             raise job_not_found(job_id)
         if result.requested:

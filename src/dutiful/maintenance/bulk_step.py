@@ -12,6 +12,7 @@ from dutiful.core import ids
 from dutiful.core.errors import DataRefused, UsageError
 from dutiful.core.json import clean
 from dutiful.core.principal import Origin, Role
+from dutiful.core.redaction.redact import redact
 from dutiful.core.review.audit import AuditEvent, AuditOutcome
 from dutiful.core.review.state import TABLE, ReviewAct
 from dutiful.delivery.base import EVERYWHERE, QueueLevels
@@ -135,7 +136,7 @@ def _skip_reason(run: BulkRun, letter: DeadLetter, error: Exception) -> str:
 
 
 def _skipped(run: BulkRun, letter: DeadLetter, now: datetime, reason: str) -> AuditEvent:
-    after = {"error": clean(reason, REASON_LIMIT)}
+    after = {"error": clean(redact(reason), REASON_LIMIT)}
     return _event(run, letter.id, letter.tenant, now, AuditOutcome.REFUSED, after, {"status": letter.status})
 
 

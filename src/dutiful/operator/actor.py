@@ -30,7 +30,7 @@ from dutiful.core.errors import (
 from dutiful.core.json import check_name, clean
 from dutiful.core.metrics.alert import AlertRule
 from dutiful.core.principal import Principal, Role
-from dutiful.core.redaction.redact import redact
+from dutiful.core.redaction.redact import redact, redact_value
 from dutiful.core.review.audit import AuditEvent, AuditOutcome
 from dutiful.declare.alert import BUILT_IN
 from dutiful.kind import Kind
@@ -64,7 +64,11 @@ class AuditedAction:
 
     def ended(self, outcome: AuditOutcome, after: Any = None) -> AuditEvent:
         return msgspec.structs.replace(
-            self.asked, id=uuid_utils.compat.uuid7(), at=datetime.now(UTC), outcome=outcome, after=after
+            self.asked,
+            id=uuid_utils.compat.uuid7(),
+            at=datetime.now(UTC),
+            outcome=outcome,
+            after=redact_value(after),
         )
 
 
@@ -80,7 +84,9 @@ class Actor:
         breaker_policies: Mapping[str, BreakerPolicy] | None = None,
     ) -> None:
         given = os_user() if principal is None else principal
-        self.principal = given if isinstance(given, Principal) else Principal(name=check_name(given, "principal"))
+        who = given if isinstance(given, Principal) else Principal(name=check_name(given, "principal"))
+        # The name is stored with every act, so it is kept as the audit trail keeps texts.
+        self.principal = msgspec.structs.replace(who, name=recordable(who.name))
         self.client = client
         self.kinds = kinds or {}
         self.alert_rules = BUILT_IN if alert_rules is None else alert_rules
@@ -175,7 +181,7 @@ class Actor:
             target=None if target is None else recordable(target, TARGET_LIMIT),
             tenant=tenant if who.tenant is None else who.tenant,
             reason=None if reason is None else recordable(reason, REASON_LIMIT),
-            before=before,
+            before=redact_value(before),
             address=who.address,
         )
 

@@ -11,6 +11,7 @@ from dutiful.cli.output.printing import ago, print_json, print_table, record_jso
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.errors import IllegalTransition
+from dutiful.core.redaction.redact import redact_value
 from dutiful.operator import Operator
 from dutiful.store.dead_letters import BulkRun, BulkState
 
@@ -65,7 +66,7 @@ def show(ctx: typer.Context, run_id: RunId, tenant: Tenant = None, as_json: AsJs
         return
     say(run_sentence(run))
     say(f"started {when(run.created_at)} by {run.by}" + (f": {run.reason}" if run.reason else ""))
-    chosen = {name: value for name, value in msgspec.to_builtins(run.filter).items() if value}
+    chosen = {name: value for name, value in _shown(run).items() if value}
     say(f"on dead letters with {msgspec.json.encode(chosen).decode()}")
     if run.skipped:
         say(f"why some were skipped: `dutiful audit list --act {run.id} --outcome refused`")
@@ -115,4 +116,10 @@ def run_sentence(run: BulkRun) -> str:
 def run_json(run: BulkRun) -> dict[str, Any]:
     fields = record_json(run, "id")
     del fields["cursor"]
-    return fields
+    return {**fields, "filter": _shown(run)}
+
+
+def _shown(run: BulkRun) -> dict[str, Any]:
+    """Its filter without secrets; the run itself needs the values as they were given."""
+    shown: dict[str, Any] = redact_value(msgspec.to_builtins(run.filter))
+    return shown
