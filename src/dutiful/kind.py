@@ -189,9 +189,11 @@ class Kind(Generic[P, R]):
                 "tenant",
             )
 
-    def accept(self, payload: str, tenant: str | None) -> Accepted:
-        """The handler's part of a stored payload; PayloadInvalid if it breaks the kind's rules."""
-        return Accepted(payload, payload) if self._validator is None else self._validator.accept(payload, tenant)
+    def accept(self, payload: str, tenant: str | None, subject: str | None = None) -> Accepted:
+        """The handler's part of a stored payload; PayloadInvalid if it or the subject breaks the kind's rules."""
+        if self._validator is None:
+            return Accepted(payload, payload)
+        return self._validator.accept(payload, tenant, subject)
 
     def prepare(self, options: Options, payload: Mapping[str, Any]) -> NewJob:
         """A checked job, ready to be stored."""
@@ -207,7 +209,7 @@ class Kind(Generic[P, R]):
             correlation_id = correlation_id or current.correlation_id
             parent_id = parent_id or current.job_id
             tenant = tenant or current.tenant
-        subject = options.subject
+        subject = None if options.subject is None else encode(dict(options.subject), what="subject", limit=limit)
         # Made once and copied, because that takes half the time of making each by itself.
         template = NewJob(
             _NO_ID, self.name, options.queue or self.queue, "",
@@ -219,7 +221,7 @@ class Kind(Generic[P, R]):
             correlation_id=correlation_id,
             parent_id=parent_id,
             retry_of=options.retry_of,
-            subject=None if subject is None else encode(dict(subject), what="subject", limit=limit),
+            subject=subject,
             created_by=options.created_by,
             options=_json(self.details(options)),
             unique=options.unique,
@@ -230,7 +232,8 @@ class Kind(Generic[P, R]):
             self.check_tenant(tenant)
             check = self.signature.encode
             return [copy(template, id=own_id or new_id(), payload=check(payload, limit)) for payload in payloads]
-        checked = map(self._validator.check, payloads)
+        others = () if subject is None else self._validator.subject_errors(subject)
+        checked = (self._validator.check(payload, others) for payload in payloads)
         jobs = [(copy(template, id=own_id or new_id(), payload=one.text), one) for one in checked]
         return [self._with_columns(job, one, options) for job, one in jobs]
 

@@ -85,6 +85,40 @@ async def test_every_python_call_refuses_what_breaks_the_rules(app: Dutiful, fet
     assert await stored(app) == []
 
 
+@pytest.mark.req("W8", "W14")
+async def test_every_door_of_python_refuses_a_secret_in_a_subject(app: Dutiful, fetch: Kind[..., Any]) -> None:
+    subject = {"order": 7, "note": [{"name": "api_key", "value": "x"}]}
+    told = fetch.options(subject=subject)
+    operator = await app.operator("ada")
+    for enqueued in (
+        lambda: told.enqueue(**GOOD),
+        lambda: told.enqueue_many([GOOD]),
+        lambda: app.enqueue("fetch", GOOD, subject=subject),
+        lambda: asyncio.to_thread(told.sync.enqueue, **GOOD),
+        lambda: asyncio.to_thread(told.sync.enqueue_many, [GOOD]),
+        lambda: operator.jobs.enqueue("fetch", GOOD, subject=subject),
+    ):
+        with pytest.raises(PayloadInvalid) as caught:
+            await enqueued()
+        assert [error.field for error in caught.value.errors] == ["subject.note[0].value"]
+    assert await stored(app) == []
+
+
+@pytest.mark.req("W8", "W17", "W32")
+async def test_a_subject_that_went_round_the_doors_is_a_dead_letter_before_its_job_runs(app: Dutiful) -> None:
+    seen.clear()
+    kinds = add_handlers(app)
+    async with app, working(app):
+        client = await app.client()
+        jobs = [NewJob(app.new_id(), one, "default", '{"n": 1}', subject='{"token": "x"}') for one in kinds]
+        await client.store.jobs.insert(jobs)
+        client.delivery.hint(frozenset({("default", 100)}))
+        for job in jobs:
+            with pytest.raises(Exception, match="subject.token means a token"):
+                await client.result(job.id, "20s")
+    assert seen == []
+
+
 @pytest.mark.req("W7", "W11", "W25", "W26", "W27", "W31")
 async def test_a_job_gets_its_columns_from_its_payload(app: Dutiful, fetch: Kind[..., Any]) -> None:
     handle = await fetch.enqueue(**GOOD)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -440,3 +441,37 @@ def test_names_that_are_forbidden_are_forbidden_in_pairs_too() -> None:
     rules = Rules(forbid=["iban"])
     payload = {"f": [{"name": "customer_iban", "value": "DE"}], "argv": ["--iban", "DE"]}
     assert [error.field for error in Dutiful().validate(rules, payload)] == ["f[0].value", "argv[1]"]
+
+
+@pytest.mark.req("W8", "W64")
+@pytest.mark.parametrize("name", secret_cases.CATCH)
+def test_a_secret_in_a_subject_is_refused(fetch: Kind[..., None], name: str) -> None:
+    subject, field, _ = secret_cases.CATCH[name]
+    with pytest.raises(PayloadInvalid) as caught:
+        fetch.options(subject=subject)._prepare((), dict(GOOD))
+    assert [error.field for error in caught.value.errors] == [f"subject.{field}"]
+    assert "hunter2" not in str(caught.value)
+    text = fetch.check(GOOD).text
+    with pytest.raises(PayloadInvalid, match="subject"):
+        fetch.accept(text, "123", msgspec.json.encode(subject).decode())
+
+
+@pytest.mark.parametrize("name", secret_cases.PASS)
+def test_a_subject_that_only_looks_like_one_with_a_secret_passes(fetch: Kind[..., None], name: str) -> None:
+    subject = secret_cases.PASS[name]
+    job = fetch.options(subject=subject)._prepare((), dict(GOOD))
+    assert job.subject is not None and msgspec.json.decode(job.subject) == subject
+    fetch.accept(job.payload, "123", job.subject)
+
+
+def test_a_subject_and_a_payload_are_reported_together(fetch: Kind[..., None]) -> None:
+    with pytest.raises(PayloadInvalid) as caught:
+        fetch.options(subject={"id": UUID(int=7), "token": "x"})._prepare((), {**GOOD, "password": "x"})
+    assert [error.field for error in caught.value.errors] == ["password", "subject.token"]
+
+
+def test_the_subject_of_a_kind_without_rules_is_its_own_affair() -> None:
+    async def take() -> None: ...
+
+    job = Dutiful().job(name="take")(take).options(subject={"token": "x"})._prepare((), {})
+    assert job.subject == '{"token":"x"}'

@@ -1,6 +1,6 @@
 """Applies a kind's rules to payloads: when a job is enqueued, and before it runs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import msgspec
 
 from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
 from dutiful.core.job import Unique
-from dutiful.core.json import encode
+from dutiful.core.json import encode, read_object
 from dutiful.core.redaction.redact import safe_name
 from dutiful.core.rules import violations
 from dutiful.core.rules.rules import Rules
@@ -56,19 +56,24 @@ class PayloadValidator:
             raise UsageError(f"kind {self._kind} has an upgrade of version {version!r} already")
         self._upgrades[version] = upgrade
 
-    def check(self, payload: Mapping[str, Any]) -> Checked:
-        """Checks a payload that is to be stored; PayloadInvalid has all its errors."""
+    def check(self, payload: Mapping[str, Any], others: Sequence[FieldError] = ()) -> Checked:
+        """Checks a payload that is to be stored; PayloadInvalid has all its errors, and `others` of its job."""
         stored = _builtin(payload)
         if not isinstance(stored, dict):
             raise self._invalid([NO_OBJECT])
         stored = self._stamped(stored)
         text = encode(stored, what="payload", limit=UNBOUNDED)
         errors, ready = self._check(stored, len(text.encode()))
-        if errors:
-            raise self._invalid(errors)
+        if errors or others:
+            raise self._invalid([*errors, *others])
         return Checked(text, *self._columns(ready))
 
-    def accept(self, text: str, tenant: str | None) -> Accepted:
+    def subject_errors(self, text: str) -> list[FieldError]:
+        """The sensitive fields of a subject, which lists and logs show as they do the payload."""
+        subject = read_object(text)
+        return list(violations.sensitive_fields(self.rules, subject, "subject")) if subject else []
+
+    def accept(self, text: str, tenant: str | None, subject: str | None = None) -> Accepted:
         """The handler's part of a stored payload: in the current version, and only the fields that it declares.
 
         It is checked again, because the job may come from SQL, or from code with other rules.
@@ -79,6 +84,8 @@ class PayloadValidator:
         errors, ready = self._check(stored, len(msgspec.json.encode(stored)))
         if not errors and self.rules.tenant is not None and self._columns(ready)[0] != tenant:
             errors = [FieldError(self.rules.tenant, "is another tenant than the job's own")]
+        if subject is not None:
+            errors += self.subject_errors(subject)
         if errors:
             raise self._invalid(errors)
         whole = text if ready is stored else encode(ready, what="payload", limit=UNBOUNDED)

@@ -109,7 +109,7 @@ class _Runner:
         resources = {name: self._resource(kind, name) for name in kind.signature.resources.values()}
         context = contextvars.copy_context()
         context.run(CURRENT.set, attempt)
-        payload, whole = kind.accept(job.payload, job.tenant)
+        payload, whole = kind.accept(job.payload, job.tenant, job.subject)
         attempt.set_payload(whole)
         if kind.phases:
             return self._run_phases(kind, payload, attempt, resources), context

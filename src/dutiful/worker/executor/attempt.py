@@ -70,7 +70,7 @@ class Executor:
             kind.check_tenant(claim.tenant)
             if kind.rules is not None:
                 # A payload enqueued by SQL or by another version of the code has not been checked.
-                accepted = kind.accept(claim.payload, claim.tenant)
+                accepted = kind.accept(claim.payload, claim.tenant, claim.subject)
                 context.set_payload(accepted.payload)
                 claim = msgspec.structs.replace(claim, payload=accepted.arguments)
             enter = None if kind.breaker is None else partial(context.enter_breaker, kind.breaker)
