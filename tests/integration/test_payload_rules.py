@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 from running_workers import clocked, final, working
 
+import secret_cases
 from dutiful import (
     Context,
     Dutiful,
@@ -23,6 +24,8 @@ from dutiful import (
     UniqueConflict,
 )
 from dutiful.core.job import JobRecord, NewJob
+from dutiful.core.redaction import sensitive_names
+from dutiful.core.redaction.sensitive_names import meaning, words
 from dutiful.kind import Kind
 from dutiful.maintenance.scheduler import Scheduler
 from dutiful.store.leadership import Survey
@@ -114,7 +117,7 @@ async def test_a_subject_that_went_round_the_doors_is_a_dead_letter_before_its_j
         await client.store.jobs.insert(jobs)
         client.delivery.hint(frozenset({("default", 100)}))
         for job in jobs:
-            with pytest.raises(Exception, match="subject.token means a token"):
+            with pytest.raises(Exception, match=r"subject\.token means a token"):
                 await client.result(job.id, "20s")
     assert seen == []
 
@@ -250,7 +253,8 @@ async def sql(app: Dutiful, fetch: Kind[..., Any], app_url: str) -> AsyncIterato
 
 
 async def insert(sql: asyncpg.Connection, payload: dict[str, Any], **columns: Any) -> Any:
-    job = {"id": str(await sql.fetchval("select dutiful.new_id()")), "kind": "fetch", "payload": payload, **columns}
+    job_id = str(await sql.fetchval("select dutiful.new_id()"))
+    job = {"id": job_id, "kind": "fetch", "payload": payload, **columns}
     return await sql.fetchrow("select job_id, insertion from dutiful.insert_jobs($1::text::jsonb)", json.dumps([job]))
 
 
@@ -275,6 +279,82 @@ async def test_the_database_refuses_what_it_can_check_by_itself(
         await insert(sql, {**GOOD, **change}, **columns)
     assert caught.value.hint
     assert await stored(app) == []
+
+
+@pytest.fixture
+async def take(app: Dutiful, app_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """The same for a kind whose rules only forbid what is sensitive."""
+
+    @app.job(rules=Rules(allow=["deviceToken"], forbid=["social_security_number"]))
+    async def take() -> None: ...
+
+    async with working(app):
+        pass
+    connection = await asyncpg.connect(app_url)
+    yield connection
+    await connection.close()
+
+
+async def refusal(sql: asyncpg.Connection, payload: dict[str, Any], **columns: Any) -> str | None:
+    try:
+        await insert(sql, payload, kind="take", **columns)
+    except asyncpg.CheckViolationError as error:
+        return str(error)
+    return None
+
+
+@POSTGRES
+@pytest.mark.req("W8", "W17")
+async def test_the_database_finds_the_secrets_that_python_finds(take: asyncpg.Connection) -> None:
+    wrong = []
+    for name, (payload, _, by_sql) in secret_cases.CATCH.items():
+        for told in (await refusal(take, payload), await refusal(take, {"x": [payload]})):
+            if (told is not None) != by_sql:
+                wrong.append((name, told))
+            elif told is not None:
+                assert told.startswith("kind take: the payload has ")
+                assert "hunter2" not in told and secret_cases.GITHUB not in told
+        told = await refusal(take, {}, subject=payload)
+        if (told is not None) != by_sql or "subject" not in (told or "subject"):
+            wrong.append((f"{name}, in a subject", told))
+    assert wrong == []
+
+
+@POSTGRES
+@pytest.mark.req("W8")
+async def test_the_database_refuses_nothing_that_python_accepts(take: asyncpg.Connection) -> None:
+    wrong = [(name, await refusal(take, payload, subject=payload)) for name, payload in secret_cases.PASS.items()]
+    assert [one for one in wrong if one[1] is not None] == []
+
+
+@POSTGRES
+async def test_the_database_knows_the_names_that_a_kind_allows_and_forbids(take: asyncpg.Connection) -> None:
+    assert await refusal(take, {"device_token": "x", "env": [{"name": "deviceToken", "value": "x"}]}) is None
+    assert await refusal(take, {"argv": ["--device-token", "abc"]}) is None
+    assert "a token in it, in other_token" in str(await refusal(take, {"other_token": "x"}))
+    for payload in (
+        {"userSocialSecurityNumber": 1},
+        {"f": [{"name": "social-security-number", "value": 1}]},
+        {"argv": ["--social-security-number", "1"]},
+    ):
+        assert "what must not be stored" in str(await refusal(take, payload))
+    assert await refusal(take, {"security_number": 1, "number": 1}) is None
+
+
+@POSTGRES
+@pytest.mark.req("W8")
+async def test_the_database_and_python_read_names_alike(take: asyncpg.Connection) -> None:
+    """Every known ending, with what may stand before and after it."""
+    endings = [*sensitive_names.MEANINGS, *sensitive_names.WHOLE, *sensitive_names.HARMLESS]
+    names = [f"{a}{b}{c}" for a in ("", "x_", "has_", "my") for b in endings for c in ("", "s", "_v2", "_id", "Text")]
+    names += ["apiKey", "APIKey", "X-API-Key", "userPassword2", "HTTPAuth", "a", "", "_", "\u00e9", "1", "Page1Token"]
+    rows = await take.fetch(
+        "select n, dutiful.name_words(n) as words, dutiful.name_meaning(dutiful.name_words(n)) as meaning "
+        "from unnest($1::text[]) n", names,
+    )  # fmt: skip
+    wrong = [row["n"] for row in rows if not row["n"].startswith("has_") and row["meaning"] != meaning(row["n"])]
+    assert wrong == []
+    assert [row["n"] for row in rows if row["n"].isascii() and tuple(row["words"]) != words(row["n"])] == []
 
 
 @POSTGRES

@@ -21,6 +21,8 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
     correlation_field: str | None
     unique_field: str | None
     unique_as: dict[str, Any]  # scope, on_conflict, …, as insert_jobs reads them
+    allowed: Sequence[str] = ()  # names, their words joined by _
+    forbidden: Sequence[str] = ()
 
     @classmethod
     def of(cls, kind: str, rules: Rules) -> Self:
@@ -41,4 +43,6 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
                 "window_ms": None if unique.window is None else round(unique.window.total_seconds() * 1000),
                 "across_kinds": unique.across_kinds,
             },
+            allowed=sorted("_".join(name) for name in rules.allowed),
+            forbidden=sorted("_".join(name) for name in rules.forbidden),
         )

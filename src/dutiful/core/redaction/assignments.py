@@ -24,12 +24,12 @@ def find_assignments(text: str) -> Iterator[Assignment]:
 
 def is_placeholder(text: str) -> bool:
     """Whether it only stands for a value."""
-    return _PLACEHOLDER.fullmatch(text) is not None or _VARIABLE.fullmatch(text) is not None
+    return PLACEHOLDER.fullmatch(text) is not None or _VARIABLE.fullmatch(text) is not None
 
 
 _CUE = re.compile(r"pass|pw|kennwort|secret|token|key|auth|cookie|cred|jwt|otp|cvv|cvc")
 # Matched as a whole, because a password may begin with any of these characters.
-_PLACEHOLDER = re.compile(
+PLACEHOLDER = re.compile(
     r"[*x.•]*|\[redacted\]|none|null|nil|true|false|yes|no|undefined|str|int|bytes|bool|any|string|\?|%[sdr]"
     r"|<[^<>]*>|\{[^{}]*\}|\{\{[^{}]*\}\}|\$\{[^{}]*\}|\$\([^()]*\)|%\([^()]*\)[sdr]",
     re.IGNORECASE,

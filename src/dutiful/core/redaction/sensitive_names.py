@@ -33,22 +33,22 @@ _ENDINGS = {
     "textcontent blobcontent uploadcontent contentbytes documentbody documenttext documentbytes documentdata "
     "filebytes filedata filetext attachmentbytes attachmentdata ocrtext",
 }
-_MEANINGS = {ending: meaning for meaning, endings in _ENDINGS.items() for ending in endings.split()}
+MEANINGS = {ending: meaning for meaning, endings in _ENDINGS.items() for ending in endings.split()}
 # Only as the whole name: there are governing bodies and tables of contents.
-_WHOLE = {"body": MAIL, "bodies": MAIL, "content": CONTENT, "contents": CONTENT, "pass": PASSWORD}
+WHOLE = {"body": MAIL, "bodies": MAIL, "content": CONTENT, "contents": CONTENT, "pass": PASSWORD}
 # `imap_pass`, but not `boarding_pass`.
 _SERVICES = (
     "admin app db database ftp http imap ldap login mail mongo mqtt mysql pg pop postgres proxy rabbit redis root sftp "
     "smtp ssh user vpn wifi"
 )
-_MEANINGS |= {f"{service}pass": PASSWORD for service in _SERVICES.split()}
-_MEANINGS |= {
+MEANINGS |= {f"{service}pass": PASSWORD for service in _SERVICES.split()}
+MEANINGS |= {
     f"{noun}{form}": CONTENT
     for noun in ["document", "doc", "file", "pdf", "attachment", "image", "scan", "upload"]
     for form in ("base64", "b64")
 }
 # Positions in a list, consents and payment orders have such names, too.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     f"{before}{what}"
     for befores, what in (
         ("page nextpage prevpage sync nextsync delta continuation continue resume cursor next skip scroll", "token"),
@@ -59,14 +59,14 @@ _HARMLESS = frozenset(
 _CARDS = frozenset(
     ("card", "cards", "cardno", "cardnumber", "cardnum", "creditcard", "debitcard", "cc", "ccnumber", "ccnum", "pan")
 )
-_INNER = ("password", "passwd", "passphrase")  # also inside one word: userpassword
+INNER = ("password", "passwd", "passphrase")  # also inside one word: userpassword
 # These name the value's form, and do not change its meaning.
-_FORMS = re.compile(
+FORMS = re.compile(
     r"\d+|value|text|raw|string|str|plain|plaintext|encrypted|enc|b|base|bytes|pem|data|html|markdown|new|old|current"
     r"|confirm|confirmation|again|v|prod|production|staging|stage|dev|live|test|sandbox|backup"
 )
 # A name that begins with these is a flag or a number, unless a text has it.
-_ABOUT = re.compile(r"has|is|needs|include|includes|with|without|requires|max|min|num|number|total|count|used")
+ABOUT = re.compile(r"has|is|needs|include|includes|with|without|requires|max|min|num|number|total|count|used")
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _PART = re.compile(r"[^\W\d_]+|\d+")
 _LONGEST = 200  # longer than any field's name
@@ -103,7 +103,7 @@ def ends_with(words: tuple[str, ...], endings: Collection[tuple[str, ...]]) -> b
 @functools.lru_cache(maxsize=4096)  # names are few, and come again and again
 def _field_name(name: str) -> FieldName:
     parts = tuple(part.lower() for part in _PART.findall(_CASE_CHANGE.sub("_", visible(name))))
-    about = bool(parts) and _ABOUT.fullmatch(parts[0]) is not None
+    about = bool(parts) and ABOUT.fullmatch(parts[0]) is not None
     return FieldName(
         words=parts,
         meaning=None if about else _meaning(parts),
@@ -116,22 +116,22 @@ def _meaning(parts: tuple[str, ...]) -> str | None:
     if not parts:
         return None
     while True:
-        found = _ending(parts) or (_WHOLE.get(parts[0]) if len(parts) == 1 else None)
-        if found or len(parts) == 1 or not _FORMS.fullmatch(parts[-1]):
+        found = _ending(parts) or (WHOLE.get(parts[0]) if len(parts) == 1 else None)
+        if found or len(parts) == 1 or not FORMS.fullmatch(parts[-1]):
             return found
         parts = parts[:-1]
 
 
 def _ending(parts: tuple[str, ...]) -> str | None:
-    if not _HARMLESS.isdisjoint(("".join(parts[-2:]), "".join(parts[-3:]))):
+    if not HARMLESS.isdisjoint(("".join(parts[-2:]), "".join(parts[-3:]))):
         return None
     joined = ""
     for part in reversed(parts[-3:]):
         joined = part + joined
-        found = _MEANINGS.get(joined) or _MEANINGS.get(_singular(joined))
+        found = MEANINGS.get(joined) or MEANINGS.get(_singular(joined))
         if found:
             return found
-    return PASSWORD if _singular(parts[-1]).endswith(_INNER) else None
+    return PASSWORD if _singular(parts[-1]).endswith(INNER) else None
 
 
 def _singular(word: str) -> str:

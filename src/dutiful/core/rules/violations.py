@@ -151,7 +151,7 @@ def _meant(name: FieldName, value: Any) -> str | None:
 
 
 def _is_flag(text: str) -> bool:
-    return _FLAG.fullmatch(text) is not None or is_placeholder(text)
+    return FLAG.fullmatch(text) is not None or is_placeholder(text)
 
 
 # --- a name and its value side by side
@@ -160,17 +160,15 @@ def _is_flag(text: str) -> bool:
 def _told(rules: Rules, container: Any) -> dict[str | int, str]:
     """Where a container has the secret that another item of it names, with the problem."""
     if isinstance(container, dict):
-        return {} if _CONTENTS.isdisjoint(container) else dict(_paired(rules, container))
+        return {} if CONTENTS.isdisjoint(container) else dict(_paired(rules, container))
     return dict(_arguments(rules, container))
 
 
 def _paired(rules: Rules, pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """`{"name": "password", "value": "…"}`."""
-    titles = [item for key, item in pair.items() if key in _TITLES and isinstance(item, str)]
+    titles = [item for key, item in pair.items() if key in TITLES and isinstance(item, str)]
     for key, item in pair.items():
-        secret = (
-            next(filter(None, (_named(rules, title, item) for title in titles)), None) if key in _CONTENTS else None
-        )
+        secret = next(filter(None, (_named(rules, title, item) for title in titles)), None) if key in CONTENTS else None
         if secret is not None:
             yield key, f"is {secret}: {REMEDY}"
 
@@ -178,7 +176,7 @@ def _paired(rules: Rules, pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _arguments(rules: Rules, items: Sequence[Any]) -> Iterator[tuple[int, str]]:
     """`["--password", "…"]`, `["-u", "user:…"]`."""
     for index, item in enumerate(items[:-1]):
-        if not isinstance(item, str) or item[:1] != "-" or not _OPTION.fullmatch(item):
+        if not isinstance(item, str) or item[:1] != "-" or not OPTION.fullmatch(item):
             continue
         following = items[index + 1]
         if isinstance(following, str) and (following[:1] == "-" or is_placeholder(following)):
@@ -208,11 +206,11 @@ def _spelt(names: str) -> frozenset[str]:
     return frozenset(form for name in names.split() for form in (name, name.capitalize(), name.upper()))
 
 
-_TITLES = _spelt("name key field header option parameter param variable var property attribute k")
-_CONTENTS = _spelt("value values val v")
-_OPTION = re.compile(r"--?[A-Za-z][\w-]{0,63}", re.ASCII)
+TITLES = _spelt("name key field header option parameter param variable var property attribute k")
+CONTENTS = _spelt("value values val v")
+OPTION = re.compile(r"--?[A-Za-z][\w-]{0,63}", re.ASCII)
 # What a text under the name of a flag or a number may be.
-_FLAG = re.compile(
+FLAG = re.compile(
     r"[+-]?\d[\d.,:TZ-]{0,30}(?: ?[a-z%]{1,12})?|[yn]|on|off|optional|required|never|always|maybe|unknown|allowed",
     re.ASCII | re.IGNORECASE,
 )

@@ -12,6 +12,7 @@ from importlib import resources
 import msgspec
 
 from dutiful.stores.postgres.engine.columns import FRAGMENTS, spell_lists
+from dutiful.stores.postgres.secret_rules import SECRETS
 
 # Settings of functions, by the names used in the files. The planner's statistics often say that queue tables are empty,
 # and a plan cached for an empty table scans the whole table later. So functions that workers call disable plans that
@@ -116,7 +117,7 @@ def needs(name: str, texts: dict[str, str]) -> list[str]:
 
 
 def expand(sql: str) -> str:
-    for name, text in (_SETTINGS | _SHARED | FRAGMENTS).items():
+    for name, text in (_SETTINGS | _SHARED | FRAGMENTS | SECRETS).items():
         sql = sql.replace(f"{{{name}}}", text)
     return spell_lists(sql)
 

@@ -26,6 +26,7 @@ declare
     v_chain   text := v_payload ->> p_rule.correlation_field;
     v_held    jsonb := p_rule.unique_as || jsonb_build_object('key', v_key);
     v_given   jsonb := jsonb_strip_nulls(nullif(p_job -> 'unique', 'null'));
+    v_secret  text;
 begin
     if jsonb_typeof(v_payload) <> 'object' then
         return p_job;  -- the table refuses it
@@ -36,6 +37,14 @@ begin
     if v_size > p_rule.size_limit then
         raise exception 'kind %: the payload has % bytes, more than the limit of %', v_kind, v_size, p_rule.size_limit
             using errcode = 'check_violation', hint = 'keep content elsewhere and pass a reference';
+    end if;
+    v_secret := coalesce(
+        'payload has ' || {schema}.secret_of(v_payload, p_rule.allowed, p_rule.forbidden),
+        'subject has ' || {schema}.secret_of(v_job -> 'subject', p_rule.allowed, p_rule.forbidden));
+    if v_secret is not null then
+        raise exception 'kind %: the %', v_kind, v_secret
+            using errcode = 'check_violation',
+                  hint = 'keep it elsewhere and pass a reference, or allow the name in the rules';
     end if;
     if cardinality(p_rule.versions) > 0 then
         if not v_payload ? p_rule.version_field then

@@ -358,7 +358,9 @@ create table {schema}.payload_rule (
     tenant_field text,  -- payload fields that set these of the job
     correlation_field text,
     unique_field text,
-    unique_as jsonb  -- scope, on_conflict, window_ms, across_kinds
+    unique_as jsonb,  -- scope, on_conflict, window_ms, across_kinds
+    allowed text[] not null default '{}',  -- names that only look sensitive, and more that are; words joined by _
+    forbidden text[] not null default '{}'
 );
 
 -- The policy is that of the last caller.
