@@ -70,6 +70,7 @@ class Server:
         """Stop the server and keep its directory, so that `start` brings it back."""
         if (process := self._process) is None:
             return
+        process.send_signal(signal.SIGCONT)  # it may be frozen
         process.send_signal(self._stop_signals[mode])
         try:
             process.wait(_DEADLINE_S)
@@ -175,6 +176,18 @@ class PostgresServer(Server):
         options = [part for key, value in self._settings.items() for part in ("-c", f"{key}={value}")]
         self._spawn([self._bin / "postgres", "-D", self._data, *options])
         return self
+
+    def freeze(self) -> None:
+        """Stop all its processes where they are: connections stay open, and nothing is answered."""
+        assert self._process is not None
+        for pid in (self._process.pid, *_children(self._process.pid)):
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on as if nothing had been."""
+        assert self._process is not None
+        for pid in (*_children(self._process.pid), self._process.pid):
+            os.kill(pid, signal.SIGCONT)
 
     def create_database(self, name: str) -> str:
         """Create an empty database and return its URL."""
@@ -291,6 +304,10 @@ def _free_port() -> int:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:
                 return port
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _identifier(name: str) -> str:

@@ -12,6 +12,7 @@ from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.registry import Registry
 from dutiful.settings import WITHHELD, Settings
 from dutiful.store import Store
+from dutiful.store.leadership import Patience
 from dutiful.stores.database_url import redacted_url, scheme_of, sqlite_path
 
 if TYPE_CHECKING:
@@ -122,7 +123,15 @@ def make_worker(
         )
     slow.append(AlertChecker(store.alerts, rules, lambda now: measure(store, now=now), settings.alert_interval))
     runner = MaintenanceRunner(
-        store, fast, slow, client.delivery, app.schedule_records, rescuer, sender, app.payload_rules()
+        store,
+        fast,
+        slow,
+        client.delivery,
+        app.schedule_records,
+        rescuer,
+        sender,
+        app.payload_rules(),
+        Patience.with_lease(settings.lease),
     )
     config = WorkerConfig(
         worker_id=worker_id or app.new_id(),

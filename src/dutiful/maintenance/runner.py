@@ -16,7 +16,7 @@ from dutiful.maintenance.rescuer import Rescuer
 from dutiful.maintenance.webhooks.sender import WebhookSender
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store import Store
-from dutiful.store.leadership import Survey
+from dutiful.store.leadership import DEFAULT_PATIENCE, Patience, Survey
 from dutiful.store.schedules import ScheduleRecord
 
 log = logging.getLogger("dutiful.maintenance")
@@ -59,6 +59,7 @@ class MaintenanceRunner:
         rescuer: Rescuer,
         webhooks: WebhookSender,
         rules: Mapping[str, PayloadRule | None],
+        patience: Patience = DEFAULT_PATIENCE,
     ) -> None:
         self._store = store
         self._services = services
@@ -68,6 +69,7 @@ class MaintenanceRunner:
         self._rescuer = rescuer
         self._webhooks = webhooks
         self._rules = rules
+        self._patience = patience
         self._tasks: dict[str, asyncio.Task[QueueLevels | None]] = {}
         self._logged: dict[str, tuple[str, float]] = {}  # by service: its last error, and when
         self._wake = asyncio.Event()
@@ -117,7 +119,7 @@ class MaintenanceRunner:
         due = self._next_due is not None and self._next_due <= time.monotonic()
         if due:
             self._next_due = None
-        survey = await self._store.leadership.survey(worker_id, LEADER_TTL)
+        survey = await self._survey(worker_id)
         self.leading = survey.leading
         if not survey.leading:
             if due:
@@ -126,10 +128,14 @@ class MaintenanceRunner:
             await self._tick(self._webhooks, survey)
             return FOLLOWER_POLL
         busy = False
-        for service in self._services:
-            levels = await self._tick(service, survey, TICK_TIMEOUT)
-            busy = busy or levels is not None
-            self._hint(on_ready, levels)
+        leading = asyncio.create_task(self._keep_leading(worker_id))
+        try:
+            for service in self._services:
+                levels = await self._tick(service, survey, TICK_TIMEOUT)
+                busy = busy or levels is not None
+                self._hint(on_ready, levels)
+        finally:
+            leading.cancel()
         for service in self._slow:
             running = self._tasks.get(service.name)
             if running is None or running.done():
@@ -140,6 +146,16 @@ class MaintenanceRunner:
         times = [t for t in known if t is not None and t > survey.now]
         soonest = min((t - survey.now).total_seconds() for t in times) if times else LEADER_POLL
         return min(LEADER_POLL, max(MIN_PAUSE, soonest))
+
+    async def _survey(self, worker_id: UUID) -> Survey:
+        return await self._store.leadership.survey(worker_id, LEADER_TTL, self._patience)
+
+    async def _keep_leading(self, worker_id: UUID) -> None:
+        """Surveys while services take long, so that a slow one looks neither like a dead leader nor like an outage."""
+        with contextlib.suppress(DutifulError):  # the next survey finds out
+            while True:
+                await asyncio.sleep(LEADER_POLL)
+                await self._survey(worker_id)
 
     async def _tick(self, service: Service, survey: Survey, timeout: float | None = None) -> QueueLevels | None:
         """Ticks one service; one that hangs or fails does not keep the others from running."""

@@ -151,7 +151,8 @@ class ClaimStore(Protocol):
         self, connection: Any, token: ClaimToken, result: str | None, errors: Errors = ()
     ) -> None: ...
 
-    async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]: ...
+    async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]:
+        """Claims whose leases are over; none while their workers may not have had time to renew after an outage."""
 
     async def held_by(self, worker_id: UUID) -> list[HeldClaim]:
         """The claims of one worker, for a supervisor that saw it exit."""

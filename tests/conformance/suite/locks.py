@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -12,8 +12,10 @@ from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed, Outcome, Snoozed
 from dutiful.store import Store
 from dutiful.store.claims import RefusalReason
+from dutiful.store.leadership import DEFAULT_PATIENCE
 from dutiful.store.locks import LockName, LockSession
 from suite.builders import (
+    ADA,
     BACKOFF,
     EXPIRED,
     LEASE,
@@ -38,6 +40,7 @@ from suite.builders import (
 EDITION = LockName("edition", 7)
 OTHERS = [LockName("edition", 8), LockName("project", 7), LockName("edition", "7"), LockName("edition:7", "")]
 ODD = [LockName("n", "ü" * 200), LockName("n", 2**63 - 1), LockName("n", -(2**63)), LockName("n", "a b:c'%\\")]
+LEADER_TTL = timedelta(seconds=10)
 SOON = LEASE.total_seconds() - 1  # just before the leases of T0 expire
 
 
@@ -163,6 +166,31 @@ class LockSuite:
 
         assert not await try_lock(store, bob, now=at(SOON))
         assert await try_lock(store, bob, now=at(EXPIRED))
+
+    async def test_after_an_outage_a_lock_is_not_freed_before_its_holder_could_renew(self, store: Store) -> None:
+        ada = await start_one(store)
+        await try_lock(store, ada)
+        await store.leadership.survey(ADA, LEADER_TTL, now=T0)
+        back, hold = EXPIRED + 10, DEFAULT_PATIENCE.hold.total_seconds()
+        bob = await start_one(store, now=at(back))
+
+        assert not await try_lock(store, bob, now=at(back)), "the first survey after the outage is yet to come"
+        for second in (back, back + 9, back + hold - 1):
+            await store.leadership.survey(ADA, LEADER_TTL, now=at(second))
+            assert not await try_lock(store, bob, now=at(second))
+        assert await try_lock(store, bob, now=at(back + hold))
+
+    async def test_a_waiter_whose_lease_is_over_waits_until_it_is_renewed(self, store: Store) -> None:
+        ada, waiter = await claims(store, 2)
+        await try_lock(store, ada)
+        assert not await try_lock(store, waiter)
+
+        assert not await try_lock(store, waiter, now=at(EXPIRED))
+        async with renewing(store) as renewer:
+            await renewer.renew(waiter, now=at(EXPIRED))
+        await store.locks.free(token(ada), EDITION)
+
+        assert await try_lock(store, waiter, now=at(EXPIRED))
 
     async def test_a_claim_whose_lock_went_to_another_cannot_renew_its_lease(self, store: Store) -> None:
         ada, unlocked = await claims(store, 2)

@@ -28,7 +28,7 @@ from dutiful.stores.postgres.engine.subject import Subject, arrays, selecting, t
 
 _ANSWER = "job_id, claim_id, reason"
 _RENEWAL = "job_id, claim_id, cancel"
-LONGEST_CONNECT, LONGEST_PATIENCE = 5.0, 10.0  # seconds
+LONGEST_PATIENCE = 5.0  # seconds
 
 
 class PostgresTransaction:
@@ -58,7 +58,7 @@ class PostgresLeaseRenewer:
         self._patience = LONGEST_PATIENCE
 
     def renew(self, tokens: Sequence[ClaimToken], lease: timedelta, *, now: datetime | None = None) -> Renewal:
-        # A quarter to connect and one to ask: then the next turn still comes in time.
+        # A quarter to connect and one to ask: then the next turn still comes in time, also after an outage.
         self._patience = min(lease.total_seconds() / 4, LONGEST_PATIENCE)
         return _renewal(tokens, self._fetch("renew", _RENEWAL, tokens, lease, now)) if tokens else Renewal()
 
@@ -87,12 +87,14 @@ class PostgresLeaseRenewer:
 
     async def _run(self, statement: str, *args: Any) -> list[Any]:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(
-                self._dsn, pooled=self._pooled, timeout=min(self._patience, LONGEST_CONNECT)
-            )
-        if self._first is None:
-            return list(await self._connection.fetch(statement, *args, timeout=self._patience))
-        return await fetch_after(self._connection, self._first, statement, args, timeout=self._patience)
+            self._connection = await connect(self._dsn, pooled=self._pooled, timeout=self._patience)
+        try:
+            if self._first is None:
+                return list(await self._connection.fetch(statement, *args, timeout=self._patience))
+            return await fetch_after(self._connection, self._first, statement, args, timeout=self._patience)
+        except TimeoutError:
+            self._connection.terminate()  # the driver would wait for it to be cancelled; a new one answers at once
+            raise
 
 
 class PostgresClaims(Subject):

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dutiful.store.leadership import Survey
+from dutiful.store.leadership import DEFAULT_PATIENCE, Patience, Survey
 from dutiful.stores.postgres.engine.subject import Session, Subject
 from dutiful.stores.postgres.promotion import PostgresPromotion
 
@@ -15,8 +15,11 @@ class PostgresLeadership(Subject):
         super().__init__(session)
         self._promotion = promotion
 
-    async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
-        return Survey(*(await self._rows("survey", _SURVEY, worker_id, ttl, self._promotion.run_floor, now))[0])
+    async def survey(
+        self, worker_id: UUID, ttl: timedelta, patience: Patience = DEFAULT_PATIENCE, *, now: datetime | None = None
+    ) -> Survey:
+        asked = worker_id, ttl, self._promotion.run_floor, patience.gap, patience.hold, now
+        return Survey(*(await self._rows("survey", _SURVEY, *asked))[0])
 
     async def resign(self, worker_id: UUID) -> None:
         await self._db.fetch(self._sql["resign"], worker_id)

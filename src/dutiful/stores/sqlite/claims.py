@@ -30,6 +30,7 @@ from dutiful.stores.sqlite.engine.codec import clock, span, to_json
 from dutiful.stores.sqlite.engine.columns import HELD_CLAIM, claim_decoder
 from dutiful.stores.sqlite.engine.engine import Threads
 from dutiful.stores.sqlite.engine.transactions import BufferedTransaction, borrowed
+from dutiful.stores.sqlite.leadership import may_rescue
 
 _STOPPING = (PauseScope.KIND.value, PAUSE_SCOPES[BreakerState.OPEN])
 
@@ -106,7 +107,7 @@ class SqliteClaims(Subject):
             complete_one(db, token, result, errors, clock(None))
 
     async def expired(self, limit: int, *, now: datetime | None = None) -> list[HeldClaim]:
-        return await self._engine.read(lambda db: _held(db, "expired_claims", (clock(now), limit)))
+        return await self._engine.read(lambda db: _expired(db, limit, clock(now)))
 
     async def held_by(self, worker_id: UUID) -> list[HeldClaim]:
         return await self._engine.read(lambda db: _held(db, "claims_of_worker", (worker_id.bytes,)))
@@ -124,6 +125,10 @@ class SqliteClaims(Subject):
         claiming = db.rows(SQL["claiming_workers"])
         dead = (id_ for id_, host, pid, started in claiming if liveness.dead(host, pid, started))
         return [claim for id_ in dead for claim in _held(db, "claims_of_worker", (id_,))]
+
+
+def _expired(db: Connection, limit: int, now: int) -> list[HeldClaim]:
+    return _held(db, "expired_claims", (now, limit)) if may_rescue(db, now) else []
 
 
 class SqliteLeaseRenewer:

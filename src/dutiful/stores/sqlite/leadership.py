@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dutiful.store.leadership import Survey
+from dutiful.store.leadership import DEFAULT_PATIENCE, Patience, Survey
 from dutiful.stores.sqlite.engine import SQL, Connection, Engine
-from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, micros, moment
+from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, micros, moment, span
 from dutiful.stores.sqlite.engine.file_lock import LeaderLock
 from dutiful.stores.sqlite.promotion import SqlitePromotion, stopped_kinds
 
@@ -20,8 +20,12 @@ class SqliteLeadership:
         self._promotion = promotion
         self._led_at = 0  # when this process was last found to lead
 
-    async def survey(self, worker_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> Survey:
+    async def survey(
+        self, worker_id: UUID, ttl: timedelta, patience: Patience = DEFAULT_PATIENCE, *, now: datetime | None = None
+    ) -> Survey:
         self._leader.take()
+        if await self._engine.read(lambda db: self._is_note_due(db, patience, clock(now))):
+            await self._engine.write(lambda db: _note(db, patience, clock(now)))
         found = await self._engine.read(lambda db: self._survey(db, clock(now)))
         if found.leading:
             self._led_at = micros(found.now)
@@ -29,6 +33,16 @@ class SqliteLeadership:
 
     async def resign(self, worker_id: UUID) -> None:
         self._leader.resign()
+
+    def _is_note_due(self, db: Connection, patience: Patience, now: int) -> bool:
+        """In half the time that would count as a gap; never while no job runs, because an idle leader writes nothing.
+
+        A file that is locked or full can still be read, so only a write shows that leases could be renewed.
+        """
+        if not self._leader.leads(now) or not db.value(SQL["any_lease"]):
+            return False
+        last = db.row(SQL["last_survey"])
+        return last is None or last[0] - now <= span(patience.gap) // 2
 
     def _survey(self, db: Connection, now: int) -> Survey:
         """Also lets a process lead without the lock while the leader is stopped or stuck."""
@@ -46,9 +60,22 @@ class SqliteLeadership:
             now=moment(now),
             next_run_at=maybe_moment(next_run_at),
             next_fire_at=maybe_moment(next_fire_at),
-            expired=next_expiry is not None and next_expiry <= now,
+            expired=next_expiry is not None and next_expiry <= now and may_rescue(db, now),
             blocked=blocked,
             next_post_at=maybe_moment(next_post_at),
             reviewing=bool(reviewing),
             unsealed=bool(unsealed),
         )
+
+
+def may_rescue(db: Connection, now: int) -> bool:
+    """Whether leases that are over may be taken from their workers, which have had time to renew since an outage.
+
+    Where nothing has ever led, there is nothing to go by.
+    """
+    last = db.row(SQL["last_survey"])
+    return last is None or (last[1] <= now <= last[0])
+
+
+def _note(db: Connection, patience: Patience, now: int) -> None:
+    db.run(SQL["note_survey"], {"now": now, "gap": span(patience.gap), "hold": span(patience.hold)})

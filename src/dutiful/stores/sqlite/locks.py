@@ -8,6 +8,7 @@ from dutiful.core.job import ClaimToken
 from dutiful.store.locks import LockMode, LockName, lock_refused
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
 from dutiful.stores.sqlite.engine.codec import clock, to_json
+from dutiful.stores.sqlite.leadership import may_rescue
 
 Key = tuple[str, str]
 Claimed = tuple[bytes, int]
@@ -45,12 +46,14 @@ class SqliteLocks(Subject):
 def _standing(db: Connection, token: ClaimToken, name: LockName, now: int) -> Standing:
     """Uses point lookups, so that many waiting claims may poll while one holds it."""
     key, us = _key(name), _claim(token)
-    if not _good(db.value(SQL["lease_end"], us), now):
+    if (end := db.value(SQL["lease_end"], us)) is None:
         raise lock_refused(token, name)
     holder = db.row(SQL["lock_holder"], key)
-    if holder is not None and _good(holder[2], now):
-        if (holder[0], holder[1]) == us:
-            return Standing.HOLDER
+    if holder is not None and (holder[0], holder[1]) == us:
+        return Standing.HOLDER
+    if end <= now:
+        return Standing.WAITING  # it could lose the lock at once, and may try again after its lease is renewed
+    if holder is not None and _keeps(db, holder[2], now):
         return Standing.NONE if db.row(SQL["lock_wait"], (*key, *us)) is None else Standing.WAITING
     waiting = [(job_id, claim_id) for _, job_id, claim_id, end in db.rows(SQL["lock_waits"], key) if _good(end, now)]
     if not waiting or waiting[0] == us:
@@ -102,6 +105,11 @@ def _key(name: LockName) -> Key:
 
 def _claim(token: ClaimToken) -> Claimed:
     return token.job_id.bytes, token.claim_id
+
+
+def _keeps(db: Connection, lease_end: int | None, now: int) -> bool:
+    """Whether a holder keeps its lock: its lease is not over, or it may not have been able to renew it."""
+    return _good(lease_end, now) or (lease_end is not None and not may_rescue(db, now))
 
 
 def _good(lease_end: int | None, now: int) -> bool:

@@ -206,6 +206,13 @@ CREATE TABLE dutiful_worker (
     locks TEXT  -- how it keeps locks: the workers of one fleet must agree
 ) STRICT, WITHOUT ROWID;
 
+-- One row, written now and then while jobs are running: it shows whether the file could be written to.
+CREATE TABLE dutiful_survey (
+    id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+    next_by INTEGER NOT NULL,  -- if there is no survey until then, the file may have been out of reach
+    rescue_from INTEGER NOT NULL  -- before this, workers that live may not have renewed their leases
+) STRICT;
+
 CREATE TABLE dutiful_schedule (
     name TEXT NOT NULL PRIMARY KEY,
     kind TEXT NOT NULL, expression TEXT NOT NULL, timezone TEXT NOT NULL, catch_up TEXT NOT NULL,

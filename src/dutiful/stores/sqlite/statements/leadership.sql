@@ -1,3 +1,15 @@
+-- name: note_survey
+INSERT INTO dutiful_survey (id, next_by, rescue_from) VALUES (1, :now + :gap, :now + :hold)
+ON CONFLICT (id) DO UPDATE
+SET next_by = excluded.next_by,
+    rescue_from = CASE WHEN next_by < :now THEN excluded.rescue_from ELSE rescue_from END;
+
+-- name: any_lease
+SELECT EXISTS (SELECT 1 FROM dutiful_lease);
+
+-- name: last_survey
+SELECT next_by, rescue_from FROM dutiful_survey;
+
 -- name: survey
 SELECT (SELECT min(run_at) FROM dutiful_scheduled)                     AS next_run_at,
        (SELECT min(next_at) FROM dutiful_schedule WHERE enabled = 1)   AS next_fire_at,

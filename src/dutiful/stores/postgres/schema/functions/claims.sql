@@ -205,14 +205,15 @@ begin
     order by a.ord;
 end $$;
 
--- Returns claims whose leases have expired, the longest expired first.
+-- Returns claims that may be rescued because their leases have expired, the longest expired first.
 create or replace function {schema}.expired_claims(p_limit int, p_now timestamptz) returns table ({held_types})
 language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query
     select {held_columns} from {schema}.held_claims(array(
-        select l.job_id from {schema}.lease l where l.expires_at <= v_now order by l.expires_at limit p_limit));
+        select l.job_id from {schema}.lease l where l.expires_at <= v_now and {schema}.may_rescue(v_now)
+        order by l.expires_at limit p_limit));
 end $$;
 
 -- Returns all claims of a worker, expired or not.

@@ -1,18 +1,29 @@
 -- One process leads maintenance.
 
--- Takes or renews leadership, and returns what there is to do. p_run_floor: see promote.
-create or replace function {schema}.survey(p_worker uuid, p_ttl interval, p_run_floor timestamptz, p_now timestamptz)
-returns table (
+-- Returns whether leases that are over may be taken from their workers: not while the database may have been away so
+-- lately that workers which live have not renewed. Where nothing has ever led, there is nothing to go by.
+create or replace function {schema}.may_rescue(p_now timestamptz) returns boolean
+language sql stable as $$
+    select not exists (select 1 from {schema}.leader l
+                       where l.name = 'services' and (l.rescue_from > p_now or l.next_by < p_now))
+$$;
+
+-- Takes or renews leadership, and returns what there is to do. p_run_floor: see promote. After more than p_gap without a
+-- survey, no lease is rescued for p_hold.
+create or replace function {schema}.survey(
+    p_worker uuid, p_ttl interval, p_run_floor timestamptz, p_gap interval, p_hold interval, p_now timestamptz
+) returns table (
     leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, expired boolean,
     blocked boolean, next_post_at timestamptz, reviewing boolean, unsealed boolean
 )
 language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
-    insert into {schema}.leader as l (name, holder, term, expires_at)
-    values ('services', p_worker, 1, v_now + p_ttl)
+    insert into {schema}.leader as l (name, holder, term, expires_at, next_by, rescue_from)
+    values ('services', p_worker, 1, v_now + p_ttl, v_now + p_gap, v_now + p_hold)
     on conflict (name) do update
-    set holder = p_worker, expires_at = v_now + p_ttl,
+    set holder = p_worker, expires_at = v_now + p_ttl, next_by = v_now + p_gap,
+        rescue_from = case when l.next_by < v_now then v_now + p_hold else l.rescue_from end,
         term = l.term + case when l.holder = p_worker then 0 else 1 end
     where l.holder = p_worker or l.expires_at <= v_now;
     if not found then
@@ -24,7 +35,7 @@ begin
     select true, v_now,
            (select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1),
            (select min(s.next_at) from {schema}.schedule s where s.enabled),
-           exists (select 1 from {schema}.lease l where l.expires_at <= v_now),
+           exists (select 1 from {schema}.lease l where l.expires_at <= v_now) and {schema}.may_rescue(v_now),
            exists (select 1 from {schema}.blocked)
                or exists (select 1 from {schema}.pause where scope in ('kind', 'breaker')),
            (select p.next_at from {schema}.webhook_post p where p.state = 'pending' order by p.next_at limit 1),

@@ -48,13 +48,14 @@ begin
 end $$;
 
 -- Fences a claim whose lease has expired, so that its lock can be given to another: the lease gets a new claim id,
--- which its holder cannot renew; the rescuer finds it as before. False: the claim is live and keeps its lock.
+-- which its holder cannot renew; the rescuer finds it as before. False: the claim keeps its lock, because it is live, or
+-- may be once its worker has renewed after an outage.
 create or replace function {schema}.fence_expired_claim(p_job uuid, p_claim bigint, p_now timestamptz) returns boolean
 language plpgsql volatile {use_indexes} as $$
 begin
     -- A locked lease is being renewed or settled at this moment, and is not waited for.
     perform 1 from {schema}.lease l
-    where l.job_id = p_job and l.claim_id = p_claim and l.expires_at <= p_now
+    where l.job_id = p_job and l.claim_id = p_claim and l.expires_at <= p_now and {schema}.may_rescue(p_now)
     for update skip locked;
     if found then
         update {schema}.lease l set claim_id = nextval('{schema}.claim_seq') where l.job_id = p_job;

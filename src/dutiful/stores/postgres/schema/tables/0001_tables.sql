@@ -220,7 +220,9 @@ create table {schema}.worker (
 );
 
 create table {schema}.leader (
-    name text primary key, holder uuid not null, term bigint not null, expires_at timestamptz not null
+    name text primary key, holder uuid not null, term bigint not null, expires_at timestamptz not null,
+    next_by timestamptz not null,  -- if there is no survey until then, the database may have been away
+    rescue_from timestamptz not null  -- before this, workers that live may not have renewed their leases
 );
 
 create table {schema}.schedule (
