@@ -98,6 +98,7 @@ def make_worker(
     from dutiful.maintenance.sealer import Sealer
     from dutiful.maintenance.webhooks.sender import WebhookSender
     from dutiful.observe.measure import measure
+    from dutiful.observe.outage import OutageLog
     from dutiful.worker.config import WorkerConfig, select_kinds
     from dutiful.worker.counters import AttemptCounters
     from dutiful.worker.worker import Worker
@@ -105,7 +106,7 @@ def make_worker(
     store, settings, notify = client.store, app.settings, client.delivery.notify_watchers
     store.check_worker()
     opening.debug("retry policies of %d kinds", len(app.kinds))
-    counters = AttemptCounters() if settings.metrics else None
+    counters, outages = AttemptCounters() if settings.metrics else None, OutageLog()
     rescuer = Rescuer(store, app.kinds, on_rescue=None if counters is None else counters.rescued)
     fast: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id, client.tracer)]
     declared = [spec.record for spec in app.webhooks.values()]
@@ -132,6 +133,7 @@ def make_worker(
         sender,
         app.payload_rules(),
         Patience.with_lease(settings.lease),
+        outages,
     )
     config = WorkerConfig(
         worker_id=worker_id or app.new_id(),
@@ -143,6 +145,7 @@ def make_worker(
         breakers=app.breaker_policies(),
         breaker_kinds=app.breaker_kinds(),
         maintenance=runner if services else None,
+        outages=outages,
         counters=counters,
         tracer=client.tracer,
         make_store=(lambda: make_store(settings)) if embedded else None,

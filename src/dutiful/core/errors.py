@@ -87,6 +87,10 @@ class StoreUnavailable(DutifulError):
     """The database did not answer; the call may be tried again."""
 
 
+class StoreAway(StoreUnavailable):
+    """The database does not answer, or is full: what waits for it can go on when it is back."""
+
+
 class SchemaMismatch(DutifulError):
     """The database's schema does not fit this release; `remedy` says what to do about `problem`."""
 

@@ -4,16 +4,16 @@ import asyncio
 import contextlib
 import logging
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
-from dutiful.core.errors import DutifulError
+from dutiful.core.errors import DutifulError, StoreAway
 from dutiful.delivery.base import Delivery, QueueLevels
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.maintenance.webhooks.sender import WebhookSender
+from dutiful.observe.outage import OutageLog
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store import Store
 from dutiful.store.leadership import DEFAULT_PATIENCE, Patience, Survey
@@ -25,7 +25,7 @@ LEADER_POLL = 1.0
 FOLLOWER_POLL = 2.5
 MIN_PAUSE = 0.01
 TICK_TIMEOUT = 15.0
-REPEAT_LOG = 60.0  # before the same error of a service is logged again
+PART = "maintenance"
 
 
 class Service(Protocol):
@@ -60,6 +60,7 @@ class MaintenanceRunner:
         webhooks: WebhookSender,
         rules: Mapping[str, PayloadRule | None],
         patience: Patience = DEFAULT_PATIENCE,
+        outages: OutageLog | None = None,
     ) -> None:
         self._store = store
         self._services = services
@@ -70,8 +71,8 @@ class MaintenanceRunner:
         self._webhooks = webhooks
         self._rules = rules
         self._patience = patience
+        self._outages = outages or OutageLog()
         self._tasks: dict[str, asyncio.Task[QueueLevels | None]] = {}
-        self._logged: dict[str, tuple[str, float]] = {}  # by service: its last error, and when
         self._wake = asyncio.Event()
         self._next_due: float | None = None  # when a job of this worker is due, on the monotonic clock
         self.leading = False
@@ -99,7 +100,8 @@ class MaintenanceRunner:
     async def run(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
         try:
-            await self._store.schedules.put(self._schedules(datetime.now(UTC)))
+            with self._outages.watching(PART):
+                await self._store.schedules.put(self._schedules(datetime.now(UTC)))
             while True:
                 await self._sleep(await self.run_once(worker_id, on_ready))
         finally:
@@ -119,12 +121,15 @@ class MaintenanceRunner:
         due = self._next_due is not None and self._next_due <= time.monotonic()
         if due:
             self._next_due = None
-        survey = await self._survey(worker_id)
+        with self._outages.watching(PART):
+            survey = await self._survey(worker_id)
         self.leading = survey.leading
         if not survey.leading:
             if due:
                 # Any worker may promote: the leader may not know yet that a job of this worker is due.
-                self._hint(on_ready, (await self._store.promotion.promote(1_000)).levels or None)
+                with self._outages.watching(PART):
+                    promoted = await self._store.promotion.promote(1_000)
+                self._hint(on_ready, promoted.levels or None)
             await self._tick(self._webhooks, survey)
             return FOLLOWER_POLL
         busy = False
@@ -167,20 +172,9 @@ class MaintenanceRunner:
                 "%s took longer than %.0f s and was interrupted; it continues at its next turn", service.name, timeout
             )
         except Exception as error:
-            self._log_error(service.name, error)
+            # An outage is one of all services: this one may never be run again here, if another process leads then.
+            self._outages.failed(PART if isinstance(error, StoreAway) else service.name, error, log)
         return None
-
-    def _log_error(self, name: str, error: Exception) -> None:
-        """Logs the same error once a minute, because it may come at every tick until it is mended."""
-        text, now = "".join(traceback.format_exception_only(error)), time.monotonic()
-        last, at = self._logged.get(name, ("", 0.0))
-        if text == last and now - at < REPEAT_LOG:
-            return
-        self._logged[name] = text, now
-        if isinstance(error, DutifulError):
-            log.warning("%s: %s", name, error)
-        else:
-            log.error("%s failed; it is retried at its next turn", name, exc_info=error)
 
     def _hint(self, on_ready: Callable[[QueueLevels], None], levels: QueueLevels | None) -> None:
         if levels is not None:

@@ -53,7 +53,9 @@ async def assemble(stack: AsyncExitStack, config: WorkerConfig, slots: Slots) ->
         config.delivery,
         config.maintenance,
         config.tracer,
+        config.outages,
     )
+    config.outages.waiting = lambda: f"{settler.pending} outcomes wait, {len(leases.snapshot())} jobs are held"
     lanes = [Lane(config, lane, cursors, leases, suspects, executor, settler, slots) for lane in settings.lanes]
     renewal = LeaseRenewalThread(config, leases, slots, executor.current)
     declaration = BreakerDeclaration(config)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from dutiful.core.settle import Uniform
 from dutiful.delivery.base import Delivery
 from dutiful.kind import Kind
 from dutiful.maintenance.runner import MaintenanceRunner
+from dutiful.observe.outage import OutageLog
 from dutiful.settings import Settings
 from dutiful.store import Store
 from dutiful.worker.counters import AttemptCounters
@@ -34,6 +35,7 @@ class WorkerConfig:
     breaker_kinds: Mapping[str, str | None]  # of every kind, also of those not run here
     uniform: Uniform = random.uniform
     maintenance: MaintenanceRunner | None = None
+    outages: OutageLog = field(default_factory=OutageLog)  # shared with maintenance
     counters: AttemptCounters | None = None
     tracer: "Tracer | None" = None
     # Opens a store for handlers that outlive the worker; None: the process ends with the worker, and so do they.

@@ -14,7 +14,8 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.errors import DutifulError, StoreUnavailable
+from dutiful.core.errors import DutifulError, StoreAway, StoreUnavailable
+from dutiful.observe.outage import level_of
 from dutiful.store import Store
 from dutiful.store.control import Pause
 from dutiful.store.locks import LockMode
@@ -26,6 +27,7 @@ from dutiful.worker.locks.manager import LockModeCheck
 from dutiful.worker.slots import Slot
 
 log = logging.getLogger("dutiful.worker")
+RETRY = 1.0  # seconds between two heartbeats while the store is away
 CHECK_EVERY = 0.2  # seconds between two looks at lingering handlers
 CLOSE_TIMEOUT = 5.0
 
@@ -58,12 +60,18 @@ class Heartbeat:
             self._busy[lane.name] += lane.busy
 
     async def heartbeat(self) -> None:
+        pause = interval = self._settings.heartbeat.total_seconds()
         while True:
-            await asyncio.sleep(self._settings.heartbeat.total_seconds())
-            await self.beat()
-            if self._config.counters is not None:
-                await self._config.counters.flush(self._store.metrics, self._id)
-            await self._declaration.redeclare()
+            await asyncio.sleep(pause)
+            try:
+                with self._config.outages.watching("heartbeat"):
+                    await self.beat()
+                    if self._config.counters is not None:
+                        await self._config.counters.flush(self._store.metrics, self._id)
+                    await self._declaration.redeclare()
+                pause = interval
+            except StoreAway:
+                pause = min(RETRY, interval)  # soon after its return, because without heartbeat a worker looks dead
 
     async def beat(self) -> None:
         # Read before the lanes are: a pause is reported as seen once no claim can miss it.
@@ -114,7 +122,7 @@ class Heartbeat:
         try:
             return await self._store.locks.mode()
         except StoreUnavailable as error:
-            log.warning("locks have to wait: %s", error)  # the rest of the worker continues
+            log.log(level_of(error), "locks have to wait: %s", error)  # the rest of the worker continues
             return None
 
     async def sign_off(self) -> None:

@@ -1,7 +1,6 @@
 """Lanes: each fetches claims ahead into a buffer, and runs them in its slots; the poller wakes them."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slot, Slots, StopReason
 
-log = logging.getLogger("dutiful.worker")
 YIELD_EVERY = 32  # jobs; a no-op job never waits, so a slot lets the loop turn now and then
 UNSTARTED_FOR = 1.0
 # Work for at least this long is claimed at a time, because the cost of a claim is spread over what it brings.
@@ -51,6 +49,8 @@ class Lane:
         self.slots = slots.add(settings.name, settings.slots)
         self.fetcher = Fetcher(config, settings, cursors, leases, suspects, self.wake)
         self._kinds = config.kinds
+        self._outages = config.outages
+        self._part = f"lane {settings.name} cannot claim"
         self._leases = leases
         self._suspects = suspects
         self._executor = executor
@@ -112,6 +112,7 @@ class Lane:
             self._measure()
             want, free = self._demand()
             if not self._may_find or want <= 0:
+                self._outages.works(self._part)
                 self._wake.clear()
                 await self._wake.wait()
                 continue
@@ -124,8 +125,9 @@ class Lane:
                     self._reconcile = False
                 claims = await self.fetcher.fetch(want, free)
                 pause = FIRST_RETRY
+                self._outages.works(self._part)
             except DutifulError as error:
-                log.warning("lane %s could not claim: %s", self.name, error)
+                self._outages.failed(self._part, error)
                 self._may_find = self._reconcile = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_RETRY)
@@ -274,7 +276,8 @@ class Poller:
 
     async def peek(self) -> None:
         began = time.monotonic()
-        found = await self._config.store.claims.peek(self._kinds)
+        with self._config.outages.watching("poll"):
+            found = await self._config.store.claims.peek(self._kinds)
         self._cursors.lower(found, began)
         self._wake({level.queue for level in found})
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import faulthandler
-import logging
 import os
 import sys
 import threading
@@ -11,15 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from dutiful.core import ids
-from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim, ClaimToken
 from dutiful.store.claims import LeaseRenewer
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.slots import CurrentSlot, Slots
 
-log = logging.getLogger("dutiful.worker")
 EXIT_STUCK = 70  # the exit code of a worker whose event loop was held by a job past its timeout
 CHECK_EVERY = 1.0
+PART = "renewal of leases"
 
 
 class ClaimBatch:
@@ -90,6 +88,7 @@ class LeaseRenewalThread:
         self._leases = leases
         self._slots = slots
         self._current = current
+        self._outages = config.outages
         self._open_renewer = config.store.claims.renewer
         self._lease = config.settings.lease
         self._grace = config.settings.watchdog.total_seconds()
@@ -116,14 +115,12 @@ class LeaseRenewalThread:
                 self._check_event_loop(renewer)
                 now = time.monotonic()
                 held = [h for h in self._leases.snapshot() if now - h[1].renewed >= min(CHECK_EVERY, third)]
-                if not held:
-                    continue
-                renewer = renewer or self._open_renewer()
-                self._renew(renewer, held, third)
-            except DutifulError as error:
-                log.warning("leases could not be renewed: %s", error)
-            except Exception:
-                log.exception("the lease renewal failed; it is retried")
+                if held:
+                    renewer = renewer or self._open_renewer()
+                    self._renew(renewer, held, third)
+                self._outages.works(PART)
+            except Exception as error:
+                self._outages.failed(PART, error)
         if renewer is not None:
             renewer.close()
 

@@ -23,6 +23,7 @@ from dutiful.delivery.base import EVERYWHERE, Delivery
 from dutiful.kind import Kind
 from dutiful.maintenance.runner import MaintenanceRunner
 from dutiful.observe.logs import job_fields
+from dutiful.observe.outage import OutageLog
 from dutiful.store.claims import ClaimStore, Completion, Refusal, RefusalReason
 from dutiful.worker.counters import NO_TIMING, AttemptCounters, Completed, Timing
 from dutiful.worker.leases import Leases
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dutiful.worker")
 BATCH = 1_000
+PART = "outcomes wait to be stored"
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 # Placeholders for the fields of a claim that is known by its lease alone. A release reads only the queue; "" is none.
 _UNKNOWN: dict[str, Any] = {
@@ -74,6 +76,7 @@ class Settler:
     delivery: Delivery | None = None
     maintenance: MaintenanceRunner | None = None
     tracer: "Tracer | None" = None
+    outages: OutageLog = field(default_factory=OutageLog)
 
     def __post_init__(self) -> None:
         self._waiting = SettleBatch()
@@ -170,12 +173,13 @@ class Settler:
                 await self._apply(batch.changes)
             self._under_way = SettleBatch()
             self._pause, self._skip_locked = FIRST_RETRY, False
+            self.outages.works(PART)
         except DutifulError as error:
             # Kept and tried again: no outcome is dropped while this worker lives.
             source.put_back(batch)
             self._under_way = SettleBatch()
             self._skip_locked = True
-            log.warning("outcomes wait to be settled: %s", error)
+            self.outages.failed(PART, error)
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 

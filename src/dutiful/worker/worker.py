@@ -10,9 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from dutiful.core.duration import brief
-from dutiful.core.errors import DutifulError, ShutdownTimeout
+from dutiful.core.errors import ShutdownTimeout, StoreAway
 from dutiful.core.outcome import Released
 from dutiful.observe.logs import WORKER
+from dutiful.observe.outage import OutageLog
 from dutiful.worker.assembly import WorkerParts, assemble
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
@@ -82,15 +83,15 @@ class Worker:
         parts.renewal.start()
 
     async def _work(self, parts: WorkerParts) -> None:
-        lanes, settler, poller = parts.lanes, parts.settler, parts.poller
+        lanes, settler, poller, outages = parts.lanes, parts.settler, parts.poller, self._config.outages
         settling = asyncio.create_task(settler.run(), name="dutiful settler")
-        services = [asyncio.create_task(_run_forever(self._services))] if self._maintenance is not None else []
+        services = [asyncio.create_task(_run_forever(self._services, outages))] if self._maintenance is not None else []
         opening.debug("services: %s", ", ".join(self._maintenance.names) if self._maintenance is not None else "none")
         slots = [asyncio.create_task(lane.run_slot(slot)) for lane in lanes for slot in lane.slots]
         opening.debug("first claim")
         fetching = [asyncio.create_task(lane.run_fetcher(), name=f"dutiful lane {lane.name}") for lane in lanes]
         background = (poller.listen, poller.poll, parts.heartbeat.heartbeat)
-        loops = [asyncio.create_task(_run_forever(loop)) for loop in background]
+        loops = [asyncio.create_task(_run_forever(loop, outages)) for loop in background]
         loops.append(asyncio.create_task(self._tick(parts)))
         self.started.set()
         stopping: asyncio.Task[Any] = asyncio.create_task(self._stopping.wait())
@@ -189,17 +190,16 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-async def _run_forever(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _run_forever(loop: Callable[[], Coroutine[Any, Any, None]], outages: OutageLog) -> None:
     """Runs a loop, and starts it again after an error, which is logged."""
     pause = 0.1
     while True:
         began = time.monotonic()
         try:
             await loop()
-        except DutifulError as error:
-            log.warning("%s: %s", loop.__name__.strip("_"), error)
-        except Exception:
-            log.exception("%s failed; it is started again", loop.__name__.strip("_"))
+        except Exception as error:
+            if not isinstance(error, StoreAway):  # which the loop itself has reported
+                outages.failed(loop.__name__.strip("_"), error)
         pause = 0.1 if time.monotonic() - began > 5 else min(pause * 2, 2.0)
         await asyncio.sleep(pause)
 

@@ -28,6 +28,7 @@ from dutiful.core.webhooks.message import (
 )
 from dutiful.delivery.base import QueueLevels
 from dutiful.maintenance.webhooks.address_guard import Forbidden, Unreachable
+from dutiful.observe.outage import level_of
 from dutiful.store.leadership import Survey
 from dutiful.store.webhooks import PostResult, PostState, WebhookPost, WebhookRecord, WebhookStore
 
@@ -150,7 +151,7 @@ class WebhookSender:
         try:
             posts = await self._outbox.take(room, self._hold, avoid=avoid, names=self._names, retries=retries)
         except DutifulError as error:
-            log.warning("webhooks are delayed: %s", error)
+            log.log(level_of(error), "webhooks are delayed: %s", error)
             return
         except Exception:
             log.exception("webhooks are delayed, because they could not be taken")

@@ -10,6 +10,7 @@ from dutiful.core.breaker.state import Breaker, BreakerPolicy, BreakerState, Cal
 from dutiful.core.errors import BreakerOpen, DutifulError
 from dutiful.core.job import ClaimToken
 from dutiful.kind import Kind
+from dutiful.observe.outage import level_of
 from dutiful.store.breakers import BreakerStore
 from dutiful.store.workers import LaneRecord
 from dutiful.worker.config import WorkerConfig
@@ -61,7 +62,7 @@ class BreakerClient:
                 await self._store.put_kinds({kind: name}, policies)
                 waits = (await self._store.kinds()).get(kind) == name
         except DutifulError as error:
-            log.warning("breaker %s: jobs of kind %s cannot be made to wait: %s", name, kind, error)
+            log.log(level_of(error), "breaker %s: jobs of kind %s cannot be made to wait: %s", name, kind, error)
             return False
         if waits:
             self._waits_seen[kind] = time.monotonic()
@@ -100,7 +101,7 @@ class BreakerClient:
             after = await self._store.exit(name, policy, token, entry, result)
         except DutifulError as error:
             # The call itself is not affected. A probe is given back when its job has ended.
-            log.warning("breaker %s: a call was %s, which could not be stored: %s", name, result, error)
+            log.log(level_of(error), "breaker %s: a call was %s, which could not be stored: %s", name, result, error)
         except Exception:
             log.exception("breaker %s: a call was %s, which could not be stored", name, result)
         else:

@@ -19,6 +19,7 @@ from dutiful.core.items import ItemCounts, ItemName
 from dutiful.core.job import Claim, PhaseRecord
 from dutiful.core.retry.error_info import storable
 from dutiful.observe.logs import job_fields
+from dutiful.observe.outage import level_of
 from dutiful.store.progress import PhaseMark, ProgressReport, ProgressStore
 
 log = logging.getLogger("dutiful.worker")
@@ -160,7 +161,8 @@ class ProgressWriter:
                 return await self._store.phases(claim.job_id)
             except DutifulError as error:
                 job = ids.public(claim.job_id)
-                log.warning("job %s waits for the record of its phases: %s", job, error, extra=job_fields(claim))
+                text = "job %s waits for the record of its phases: %s"
+                log.log(level_of(error), text, job, error, extra=job_fields(claim))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_RETRY)
 
@@ -229,7 +231,7 @@ class ProgressWriter:
                     pause = FIRST_RETRY
                     self._notify_watchers()
                 except DutifulError as error:
-                    log.warning("progress waits to be stored: %s", error)
+                    log.log(level_of(error), "progress waits to be stored: %s", error)
                     self._put_back(batch)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_RETRY)

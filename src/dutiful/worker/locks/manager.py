@@ -13,6 +13,7 @@ from uuid import UUID
 
 from dutiful.core import ids
 from dutiful.core.errors import StoreUnavailable, UsageError
+from dutiful.observe.outage import level_of
 from dutiful.store import Store
 from dutiful.store.locks import LockName, LockStore
 from dutiful.worker.locks.connections import LockConnections
@@ -182,7 +183,7 @@ class LockModeCheck:
             try:
                 self._passed = await self._agreed()
             except StoreUnavailable as error:
-                log.warning("waiting for a lock, but the database is away: %s", error)
+                log.log(level_of(error), "waiting for a lock, but the database is away: %s", error)
             if not self._passed:
                 await asyncio.sleep(PAUSE)
 

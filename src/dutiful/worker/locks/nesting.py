@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dutiful.concurrency.daemon_pool import raise_in_thread
 from dutiful.core.errors import LockLost, StoreUnavailable
 from dutiful.core.job import ClaimToken
+from dutiful.observe.outage import level_of
 from dutiful.store.locks import LockName, LockStore
 from dutiful.worker.locks.connections import LockConnection, LockConnections
 
@@ -270,4 +271,4 @@ async def _request_row(store: LockStore, hold: Hold) -> bool:
 
 
 def _log_away(hold: Hold, error: StoreUnavailable) -> None:
-    log.warning("waiting for the lock %s, but the database is away: %s", hold.name, error)
+    log.log(level_of(error), "waiting for the lock %s, but the database is away: %s", hold.name, error)

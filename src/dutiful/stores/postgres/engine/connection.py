@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreUnavailable
+from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreAway, StoreUnavailable
 from dutiful.core.redaction.redact import redact
 from dutiful.stores.database_url import redacted_url
 from dutiful.stores.postgres.engine.pool import Pool
@@ -81,9 +81,7 @@ def translate(error: BaseException, url: str) -> DutifulError:
         )
     # An argument that asyncpg cannot encode also raises InterfaceError, which is then a ValueError, too.
     if isinstance(error, _PASSING) and not isinstance(error, ValueError):
-        return StoreUnavailable(
-            f"the database {url} cannot serve this now ({what}); check that it runs, then try again"
-        )
+        return StoreAway(f"the database {url} cannot serve this now ({what}); check that it runs, then try again")
     return DataRefused(f"the database refused this ({what})")
 
 
@@ -159,7 +157,7 @@ class Connections:
                     raise translate(error, self.url) from error
             except BROKEN as error:
                 if asked and not repeat:
-                    raise StoreUnavailable(
+                    raise StoreAway(
                         f"the connection to {self.url} broke ({type(error).__name__}: {error}): it is unknown whether "
                         "this was done; check, then try again if it was not"
                     ) from error

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import apsw
 
-from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
+from dutiful.core.errors import DataRefused, StoreAway, StoreUnavailable, UsageError
 from dutiful.stores.sqlite.engine.files import make_database
 
 Driver = Literal["apsw", "sqlite3"]
@@ -20,6 +20,7 @@ Bindings = Sequence[Any] | Mapping[str, Any]
 _STATEMENTS_CACHED = 200
 _BUSY, _NOMEM, _READONLY, _INTERRUPT, _IOERR, _CORRUPT, _FULL = 5, 7, 8, 9, 10, 11, 13
 _CANTOPEN, _PROTOCOL, _LOCKED, _NOTADB = 14, 15, 6, 26
+_PASSING = (_BUSY, _LOCKED, _NOMEM, _INTERRUPT, _IOERR, _FULL, _PROTOCOL)  # worth waiting for
 _REMEDIES = {
     _BUSY: "another process kept the database locked; try again, and look for a program that holds it open for writing",
     _LOCKED: "another connection kept a table locked; try again",
@@ -206,7 +207,8 @@ def translate(error: BaseException, path: str) -> BaseException:
     if primary == _NOTADB:
         return UsageError(f"{path} is not an SQLite database: give another path, or move that file away")
     if primary in _REMEDIES:
-        return StoreUnavailable(f"SQLite could not use {path} ({error}): {_REMEDIES[primary]}")
+        unavailable = StoreAway if primary in _PASSING else StoreUnavailable
+        return unavailable(f"SQLite could not use {path} ({error}): {_REMEDIES[primary]}")
     return DataRefused(f"SQLite refused this ({type(error).__name__}: {error})")
 
 

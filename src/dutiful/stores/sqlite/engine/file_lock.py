@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from dutiful.core.errors import StoreUnavailable
+from dutiful.core.errors import StoreAway, StoreUnavailable
 from dutiful.stores.sqlite.engine import fork
 from dutiful.stores.sqlite.engine.files import open_beside
 
@@ -97,7 +97,7 @@ class WriteLock:
         while True:
             waited = time.monotonic() - began
             if waited > self._timeout_s:
-                raise StoreUnavailable(
+                raise StoreAway(
                     f"another process has been writing for {waited:.0f} s and holds {lock.path}: "
                     "look for one that was stopped or hangs (fuser names it), then try again"
                 )
