@@ -52,6 +52,10 @@ SETTINGS = {
     "lease": "How long a claim is valid unless it is renewed. At least 1s.",
     "grace": "How long running jobs may take to finish when a worker stops.",
     "poll": "How often a worker looks for jobs without a hint. At least 50ms.",
+    "startup_timeout": (
+        "How long `dutiful worker` waits for a database that is away or full when it starts; `0s`: not at all, "
+        "`never`: without limit."
+    ),
     "heartbeat": "How often a worker sends a heartbeat; after three times this long without one it counts as gone.",
     "watchdog": "How far past its timeout a job may hold the event loop before the worker exits.",
     "batch": "How many jobs a lane claims at most at once, and ahead of its slots.",

@@ -60,6 +60,7 @@ class Settings:
     grace: timedelta = timedelta(seconds=25)
     poll: timedelta = timedelta(seconds=2)
     heartbeat: timedelta = timedelta(seconds=10)
+    startup_timeout: timedelta | None = timedelta(minutes=5)  # how long `dutiful worker` waits for the database
     watchdog: timedelta = timedelta(seconds=5)  # how long past its timeout a job may hold the event loop
     batch: int = 500  # the most jobs that a lane claims at once or ahead of its slots
     retry_base: timedelta = timedelta(seconds=1)  # these three: for kinds that declare no retry

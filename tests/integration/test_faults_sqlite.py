@@ -165,7 +165,7 @@ async def test_a_worker_recovers_from_a_full_disk_and_loses_nothing(disk: Disk, 
         gate.touch()
 
         async def waiting() -> bool:
-            return "outcomes wait to be settled" in worker.output
+            return "the database is away" in worker.output
 
         await until(waiting, "the worker cannot store what its job has done")
         disk.free()

@@ -135,3 +135,11 @@ def test_an_app_reads_its_settings_late_and_can_be_given_more(monkeypatch: pytes
 def test_settings_do_not_change() -> None:
     with pytest.raises(AttributeError):
         Settings().lease = timedelta(0)  # type: ignore[misc]
+
+
+def test_a_worker_may_wait_for_its_database_without_limit_or_not_at_all(tmp_path: Path) -> None:
+    waits = [
+        load({"startup_timeout": value}, environ={}, folder=tmp_path).startup_timeout for value in ("never", "0s", "1m")
+    ]
+
+    assert waits == [None, timedelta(0), timedelta(minutes=1)]

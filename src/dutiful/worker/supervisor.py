@@ -12,9 +12,13 @@ from uuid import UUID
 
 import uuid_utils.compat
 
+from dutiful.core.errors import StoreAway
+
 log = logging.getLogger("dutiful.supervisor")
 WORKER_ID = "DUTIFUL_WORKER_ID"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+RETRY = 1.0  # seconds between two tries while the database is away
+EXIT_UNAVAILABLE = 69  # the exit code of a worker that has waited in vain for the database
 STABLE_AFTER = 10.0  # seconds; a worker that ran longer is restarted without a growing pause
 
 
@@ -29,6 +33,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._last_signal: int | None = None
         self._codes: list[int] = []
+        self._rescuing: set[asyncio.Task[None]] = set()  # for workers that died while the database was away
 
     async def run(self) -> int:
         """Runs until a signal stops it; returns 0 if every child ended with exit code 0."""
@@ -59,15 +64,35 @@ class Supervisor:
                 return
             log.warning("worker %d (process %d) ended with %s; it is started again", number, child.pid, _cause(code))
             await self._rescue_jobs(worker_id)
-            pause = FIRST_PAUSE if time.monotonic() - began > STABLE_AFTER else min(pause * 2, LONGEST_PAUSE)
+            longest = RETRY if code == EXIT_UNAVAILABLE else LONGEST_PAUSE
+            pause = FIRST_PAUSE if time.monotonic() - began > STABLE_AFTER else min(pause * 2, longest)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _rescue_jobs(self, worker_id: UUID) -> None:
         try:
             await self._rescue(worker_id)
+        except StoreAway as error:
+            log.warning("the jobs of worker %s are rescued when the database is back: %s", worker_id, error)
+            retrying = asyncio.create_task(self._rescue_later(worker_id))
+            self._rescuing.add(retrying)
+            retrying.add_done_callback(self._rescuing.discard)
         except Exception as error:  # then they are rescued when their leases end
             log.warning("the jobs of worker %s could not be rescued now: %s", worker_id, error)
+
+    async def _rescue_later(self, worker_id: UUID) -> None:
+        """Rescues jobs as soon as the database is back, because their worker is known to be dead."""
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), RETRY)
+            try:
+                await self._rescue(worker_id)
+                return
+            except StoreAway:
+                continue
+            except Exception as error:
+                log.warning("the jobs of worker %s could not be rescued now: %s", worker_id, error)
+                return
 
     def _on_signal(self, number: int) -> None:
         if number != signal.SIGTTIN:

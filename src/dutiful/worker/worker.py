@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, closing
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from dutiful.worker.counters import Timing
 from dutiful.worker.lane import Lane
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slots
+from dutiful.worker.startup import StartLimit
 
 log = logging.getLogger("dutiful.worker")
 opening = logging.getLogger("dutiful.startup")  # each step of a start, in its order
@@ -56,21 +58,26 @@ class Worker:
         """Stops this job at once if it runs here, because its cancellation is stored."""
         self._slots.cancel(job_id)
 
-    async def run(self) -> None:
-        """Works until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored."""
+    async def run(self, limit: StartLimit | None = None) -> None:
+        """Works until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored.
+
+        While it starts, it waits for a store that is away within `limit`, or not at all.
+        """
         async with AsyncExitStack() as stack:
             # Log records of every task and thread started from here on name this worker.
             stack.callback(WORKER.reset, WORKER.set(str(self.id)))
             parts = self._parts = await assemble(stack, self._config, self._slots)
             self.lanes = parts.lanes
             try:
-                await self._start(parts)
-                with closing(parts.renewal):
-                    await self._work(parts)
+                start = limit or StartLimit(timedelta(0))
+                if await start.wait_for(partial(self._start, parts), self._config.outages, self._stopping):
+                    with closing(parts.renewal):
+                        await self._work(parts)
             finally:
                 await parts.heartbeat.sign_off()
 
-    async def _start(self, parts: WorkerParts) -> None:
+    async def _start(self, parts: WorkerParts) -> bool:
+        """May be called again after an error of the store; True when it has succeeded."""
         await parts.heartbeat.beat()
         await parts.mode_check.check_at_start()
         # By every worker, also one that never leads: it releases jobs that a breaker rejects, and would claim them
@@ -81,6 +88,7 @@ class Worker:
             opening.debug("recovered")
         await parts.poller.peek()  # before the first claim, which is to go by priority
         parts.renewal.start()
+        return True
 
     async def _work(self, parts: WorkerParts) -> None:
         lanes, settler, poller, outages = parts.lanes, parts.settler, parts.poller, self._config.outages

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -18,10 +19,13 @@ import uuid_utils.compat
 from dutiful.app import Dutiful
 from dutiful.cli.options import LogFormat, LogLevel, adopt_log_format, set_up_logging
 from dutiful.cli.target import target as chosen
+from dutiful.client.client import Client
 from dutiful.core.errors import ShutdownTimeout, UsageError
 from dutiful.maintenance.rescuer import Rescuer
+from dutiful.observe.outage import OutageLog
 from dutiful.settings import LaneSettings
 from dutiful.worker.counters import AttemptCounters
+from dutiful.worker.startup import StartLimit
 from dutiful.worker.supervisor import WORKER_ID, Supervisor, child_command
 from dutiful.worker.worker import Worker
 
@@ -54,6 +58,9 @@ def worker(
     grace: Annotated[str | None, typer.Option(help="How long running jobs may take to finish at shutdown.")] = None,
     poll: Annotated[str | None, typer.Option(help="How often to look for jobs without a hint.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="How many jobs a lane claims at most at once.")] = None,
+    startup_timeout: Annotated[
+        str | None, typer.Option(help="How long to wait for a database that is away at the start; 0s: not at all.")
+    ] = None,
     no_services: Annotated[bool, typer.Option("--no-services", help="Only run jobs, never lead.")] = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = None,
@@ -73,6 +80,7 @@ def worker(
         grace=grace,
         poll=poll,
         batch=batch,
+        startup_timeout=startup_timeout,
     )
     adopt_log_format(app, log_format)
     if not app.kinds:
@@ -102,7 +110,8 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
     given = os.environ.get(WORKER_ID)
     if given:
         threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
-    async with app.opened() as client:
+    limit = StartLimit(app.settings.startup_timeout)
+    async with _opened(app, limit) as client:
         worker = app.make_worker(client, services=services, worker_id=UUID(given) if given else None)
         _handle_signals(worker)
         lanes = ", ".join(f"{lane.name} {lane.slots}" for lane in app.settings.lanes)
@@ -112,7 +121,7 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
         summary = f"lanes {lanes}; {kinds} {'kind' if kinds == 1 else 'kinds'}{whose}{profile}"
         log.info("worker %s on %s: %s", os.getpid(), client.store.url, summary)
         try:
-            await worker.run()
+            await worker.run(limit)
         except ShutdownTimeout as error:
             log.warning("%s", error)
             return 1
@@ -121,6 +130,15 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
                 await asyncio.to_thread(client.tracer.flush)
         log.info("worker %s stopped; no job was left running", os.getpid())
         return 0
+
+
+@asynccontextmanager
+async def _opened(app: Dutiful, limit: StartLimit) -> AsyncIterator[Client]:
+    """The app's client, once the database lets it be opened."""
+    async with AsyncExitStack() as stack:
+        client = await limit.wait_for(lambda: stack.enter_async_context(app.opened()), OutageLog())
+        assert client is not None  # nothing stops the wait
+        yield client
 
 
 def _stop_without(supervisor: int) -> None:
@@ -155,7 +173,8 @@ def _handle_signals(worker: Worker) -> None:
 
 
 async def _supervise(app: Dutiful, processes: int) -> int:
-    async with app.opened() as client:  # fails here, once, if the database is unusable
+    # Fails here, once, if the database is unusable.
+    async with _opened(app, StartLimit(app.settings.startup_timeout)) as client:
         client.store.check_worker()
         counters, supervisor_id = AttemptCounters(), uuid_utils.compat.uuid7()
         rescuer = Rescuer(client.store, app.kinds, on_rescue=counters.rescued)
