@@ -61,6 +61,24 @@ def postgres16() -> Iterator[Postgres]:
     yield from _postgres(16)
 
 
+@pytest.fixture
+def own_server(postgres18: Postgres) -> Iterator[PostgresServer]:
+    """A server to stop or crash, which is durable as in production."""
+    if reason := PostgresServer.available(18):
+        pytest.skip(f"the server that the environment offers is not ours to stop, and {reason}")
+    with PostgresServer(18) as server:
+        yield server
+
+
+@pytest.fixture
+async def own_store(own_server: PostgresServer) -> AsyncIterator[Store]:
+    store = PostgresStore(own_server.create_database("dutiful"))
+    await store.migrate()
+    await store.open()
+    yield store
+    await store.close()
+
+
 @pytest.fixture(scope="session")
 def clean18(postgres18: Postgres) -> Iterator[CleanDatabase]:
     yield from _cleaned(postgres18)

@@ -1,10 +1,9 @@
 """A database that is away for longer than a lease: no worker is taken for dead because of it, and the dead ones are."""
 
 import asyncio
-import re
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,36 +14,18 @@ import asyncpg
 import fault_jobs
 import pytest
 from fault_jobs import address, executions
+from outages import AWAY_LINE, BACK_LINE, logged, warnings
 from test_faults_stop import stop_between_writes
 
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter
-from dutiful.stores.postgres import PostgresStore
-from faults import Fleet, Process, WorkerProcess, children, end, until
+from faults import Fleet, WorkerProcess, until
 from servers import PostgresServer
 
 LEASE, AWAY = 3.0, 5.0
-AWAY_LINE, BACK_LINE = "the database is away, and what needs it waits", "the database is back"
 TWO_SLOTS = ("--fast", "0", "--general", "2")
 OUTAGES = pytest.mark.parametrize("outage", ["stopped", "frozen"])
-
-
-@pytest.fixture
-def own_server(postgres18: object) -> Iterator[PostgresServer]:
-    if reason := PostgresServer.available(18):
-        pytest.skip(f"the server that the environment offers is not ours to stop, and {reason}")
-    with PostgresServer(18) as server:
-        yield server
-
-
-@pytest.fixture
-async def own_store(own_server: PostgresServer) -> AsyncIterator[Store]:
-    store = PostgresStore(own_server.create_database("dutiful"))
-    await store.migrate()
-    await store.open()
-    yield store
-    await store.close()
 
 
 @asynccontextmanager
@@ -117,13 +98,6 @@ def open_gate(gate: Path) -> None:
     gate.touch()
 
 
-def warnings(process: Process) -> list[str]:
-    """What it has logged above INFO, without times and the error that follows a colon."""
-    marked = re.findall(r"(?:WARNING|ERROR) \S+ ([^:\n]+)", process.output)
-    assert "Traceback" not in process.output
-    return [re.sub(r" after .*", "", text) for text in marked]
-
-
 async def assert_unharmed(store: Store, gate: Path, jobs: int = 6) -> None:
     """Every job ran once, to its end, and nothing was held against it."""
     open_gate(gate)
@@ -138,14 +112,6 @@ async def assert_unharmed(store: Store, gate: Path, jobs: int = 6) -> None:
     assert len(executions(gate.parent)) == jobs
     assert not gate.with_name("gate.interrupted").exists()
     assert await store.queries.check_places() == []
-
-
-async def logged(process: Process, text: str) -> bool:
-    return text in process.output
-
-
-async def workers(store: Store, count: int) -> bool:
-    return len(await store.workers.all()) == count
 
 
 @OUTAGES
@@ -240,7 +206,7 @@ async def test_a_file_locked_for_longer_than_the_lease_is_no_crash_of_any_job(st
         async def noted() -> int:
             """Until when the next survey has to come; 0 before the first."""
             ((next_by,),) = file.execute("SELECT coalesce(max(next_by), 0) FROM dutiful_survey").fetchall()
-            return int(next_by)
+            return next_by if isinstance(next_by, int) else 0
 
         await until(noted, "the leader has surveyed")
         await stop_between_writes(store, late)  # so that the leader is back before it can renew
@@ -287,111 +253,6 @@ async def test_an_outage_is_two_lines_in_the_log_of_a_worker(
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
     assert warnings(worker) == [AWAY_LINE, BACK_LINE]
-
-
-async def test_a_worker_that_starts_while_the_database_is_away_waits_for_it(
-    own_server: PostgresServer, own_store: Store, tmp_path: Path
-) -> None:
-    async with fault_jobs.fleet(own_store, tmp_path) as fleet:
-        await asyncio.to_thread(own_server.stop)
-        worker = fleet.start(*TWO_SLOTS)
-        await until(lambda: logged(worker, AWAY_LINE), "the worker waits for the database")
-        await asyncio.to_thread(own_server.start)
-        back = time.monotonic()
-        await worker.ready(own_store)
-        print(f"\nready {time.monotonic() - back:.2f} s after the return")
-        assert isinstance(await (await fault_jobs.nothing.enqueue()).result(timeout="60s"), int)
-        assert warnings(worker) == [AWAY_LINE, BACK_LINE]
-
-
-async def test_a_worker_that_has_waited_long_enough_for_the_database_ends(
-    own_server: PostgresServer, own_store: Store, tmp_path: Path
-) -> None:
-    async with fault_jobs.fleet(own_store, tmp_path) as fleet:
-        await asyncio.to_thread(own_server.stop)
-        worker = fleet.start(*TWO_SLOTS, "--startup-timeout", "1s")
-
-        assert await worker.ended() == 69
-        assert AWAY_LINE in worker.output
-        impatient = fleet.start(*TWO_SLOTS, "--startup-timeout", "0s")
-        assert await impatient.ended() == 69
-        assert AWAY_LINE not in impatient.output
-
-
-@pytest.mark.parametrize("problem", ["role", "schema", "database"])
-async def test_a_worker_does_not_wait_for_what_no_time_mends(
-    own_server: PostgresServer, own_store: Store, tmp_path: Path, problem: str
-) -> None:
-    wrong = {
-        "role": own_server.dsn("dutiful").replace("postgres@", "stranger@"),
-        "schema": own_server.dsn("postgres"),
-        "database": own_server.dsn("missing"),
-    }
-    async with fault_jobs.fleet(own_store, tmp_path) as fleet:
-        worker = fleet.start(*TWO_SLOTS, environment={"DUTIFUL_DATABASE_URL": wrong[problem]})
-
-        assert await worker.ended() == 69
-        assert AWAY_LINE not in worker.output
-
-
-async def test_a_worker_waits_for_a_database_that_has_no_connection_left(
-    own_server: PostgresServer, tmp_path: Path
-) -> None:
-    own_server.run_sql("create role app login connection limit 0")
-    own_server.run_sql("create database full_one owner app")
-    own_server.run_sql("alter role app connection limit -1")
-    store = PostgresStore(own_server.dsn("full_one").replace("postgres@", "app@"))
-    await store.migrate()
-    await store.open()
-    async with fault_jobs.fleet(store, tmp_path) as fleet:
-        own_server.run_sql("alter role app connection limit 0")
-        worker = fleet.start(*TWO_SLOTS)
-        await until(lambda: logged(worker, AWAY_LINE), "the worker waits for a connection")
-        assert "too many connections" in worker.output
-        own_server.run_sql("alter role app connection limit -1")
-        await worker.ready(store)
-    await store.close()
-
-
-async def test_children_of_a_supervisor_are_back_as_soon_as_the_database(
-    own_server: PostgresServer, own_store: Store, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    async with fault_jobs.fleet(own_store, tmp_path, lease="1m") as fleet:
-        supervisor = fleet.start(*TWO_SLOTS, "--processes", "2")
-        await until(lambda: workers(own_store, 2), "both children have started")
-        for _ in range(4):
-            await fault_jobs.app.enqueue("wait", {"gate": str(gate)})
-
-        async def full() -> bool:
-            return len(executions(tmp_path)) == 4
-
-        await until(full, "every slot is taken")
-        first = {record.id for record in await own_store.workers.all()}
-        await asyncio.to_thread(own_server.stop)
-        for pid in children(supervisor.pid):
-            end(pid)
-
-        async def waiting() -> bool:
-            return supervisor.output.count(AWAY_LINE) >= 2 + 2  # of the first two children, and of those after them
-
-        await until(waiting, "both children have been started again")
-        await asyncio.to_thread(own_server.start)
-        back = time.monotonic()
-
-        async def returned() -> bool:
-            return len({record.id for record in await own_store.workers.all()} - first) == 2
-
-        await until(returned, "both children work again")
-        took = time.monotonic() - back
-        print(f"\nboth children are back after {took:.2f} s")
-        assert took < 5, "the pauses between starts grow to 10 s"
-
-        async def again() -> bool:
-            return len(executions(tmp_path)) >= 6  # each of them runs one suspect at a time
-
-        await until(again, "the jobs of dead children run again, long before their leases end")
-        gate.touch()
 
 
 @pytest.mark.soak

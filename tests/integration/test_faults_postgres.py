@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -22,15 +22,6 @@ from servers import PostgresServer
 
 FOUR_SLOTS = ("--fast", "0", "--general", "4")
 SELF = "select pid from pg_stat_activity where datname = current_database() and application_name = 'dutiful'"
-
-
-@pytest.fixture
-def own_server(postgres18: object) -> Iterator[PostgresServer]:
-    """A server to crash, which is durable as in production."""
-    if reason := PostgresServer.available(18):
-        pytest.skip(f"the server that the environment offers is not ours to crash, and {reason}")
-    with PostgresServer(18) as server:
-        yield server
 
 
 @asynccontextmanager

@@ -19,8 +19,9 @@ from dutiful.core.job import Claim
 from dutiful.core.settle import Policy
 from dutiful.delivery.base import EVERYWHERE
 from dutiful.kind import Handle
-from dutiful.maintenance.promotion import Gates
+from dutiful.maintenance.promotion import Gates, Promoter
 from dutiful.maintenance.retention import Retention
+from dutiful.maintenance.runner import MaintenanceRunner
 from dutiful.maintenance.sealer import Sealer
 from dutiful.store import Store
 from dutiful.store.claims import ClaimRequest, QueueLevel
@@ -163,6 +164,40 @@ async def test_a_service_that_fails_the_same_way_again_and_again_is_logged_once(
 
     logged = [record.getMessage() for record in caplog.records if record.name == "dutiful.maintenance"]
     assert logged == ["sealer: this role may not seal", "sealer: no role may seal"]
+
+
+async def test_a_leader_goes_on_leading_while_a_service_takes_long(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a survey for so long, the database would seem to have been away."""
+    slow, surveys = asyncio.Event(), 0
+
+    async def tick(self: Promoter, survey: Survey) -> None:
+        nonlocal surveys
+        surveys = 0
+        slow.set()
+        await asyncio.sleep(60)
+
+    survey = MaintenanceRunner._survey
+
+    async def count(self: MaintenanceRunner, worker_id: UUID) -> Survey:
+        nonlocal surveys
+        surveys += 1
+        return await survey(self, worker_id)
+
+    monkeypatch.setattr(Promoter, "tick", tick)
+    monkeypatch.setattr(MaintenanceRunner, "_survey", count)
+
+    @app.job
+    async def nothing() -> None: ...
+
+    async with app, working(app, await app.client()):
+        await slow.wait()
+
+        async def twice() -> bool:
+            return surveys >= 2
+
+        await eventually(twice)
 
 
 @pytest.mark.req("D35")
