@@ -51,8 +51,13 @@ def test_dead_letters_are_listed_shown_grouped_and_counted(cli: CommandLine) -> 
         (["--kind", "greet", "--kind", "explode"], 3),
     ):
         assert len(cli.run("dead-letters", "list", "--json", *args).json["dead_letters"]) == count, args
-    for args in (["list"], ["show", str(first), "--full"], ["groups"], ["stats"]):
-        assert "SMTPError" in cli.run("dead-letters", *args).out or args == ["stats"]
+    for args, shows in (
+        (["list"], "SMTPError"),
+        (["show", str(first), "--full"], "SMTPError"),
+        (["groups"], "SMTPError"),
+        (["stats"], "retryable"),
+    ):
+        assert shows in cli.run("dead-letters", *args).out, args
 
 
 @pytest.mark.req("W43", "W44", "W45", "W46", "W49", "L89")
@@ -174,6 +179,5 @@ def test_an_operator_of_one_tenant_finds_and_changes_nothing_of_another(cli: Com
     new = cli.trail()[events:]
     assert {event.tenant for event in new} == {"acme"}
     assert sum(event.outcome == "refused" for event in new) == 8
-    assert all(
-        event["tenant"] == "acme" for event in cli.run("audit", "list", "--tenant", "acme", "--json").json["events"]
-    )
+    shown = cli.run("audit", "list", "--tenant", "acme", "--json").json["events"]
+    assert {event["tenant"] for event in shown} == {"acme"}

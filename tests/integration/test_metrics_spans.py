@@ -14,13 +14,14 @@ from running_workers import eventually, final, working
 from suite.builders import counted_ever, start_one
 
 from dutiful import Context, Dutiful, ShutdownTimeout, State
+from dutiful.core.job import Claim
 from dutiful.core.outcome import Done
 from dutiful.store import Store
 from dutiful.store.claims import Completion
 from dutiful.store.metrics import AttemptStats
 from dutiful.worker import worker as worker_module
 from dutiful.worker.counters import AttemptCounters, Timing
-from dutiful.worker.leases import Leases
+from dutiful.worker.leases import LeaseRenewalThread, Leases
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slot
 
@@ -71,15 +72,27 @@ async def test_a_job_that_ends_with_errors_in_its_own_transaction_is_counted_so(
     assert {outcome: one.count for outcome, one in (await totals(app)).items()} == {"completed_with_errors": 1}
 
 
-async def test_a_handler_that_goes_on_after_its_own_transaction_is_left_alone(app: Dutiful) -> None:
+async def test_a_handler_that_goes_on_after_its_own_transaction_is_left_alone(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
     story: list[str] = []
+    lost: list[int] = []
+    lose = LeaseRenewalThread._lose
+
+    def note(self: LeaseRenewalThread, claim: Claim) -> None:
+        lost.append(claim.claim_id)
+        lose(self, claim)
+
+    monkeypatch.setattr(LeaseRenewalThread, "_lose", note)
+
+    async def missed() -> bool:
+        return len(lost) >= 2
 
     @app.job
     async def report(ctx: Context) -> None:
         async with ctx.transaction():
             pass
-        for _ in range(30):
-            await asyncio.sleep(0.05)  # several renewals, which find the claim gone
+        await eventually(missed)  # renewals find the claim gone
         story.append("to the end")
 
     async with working(app):

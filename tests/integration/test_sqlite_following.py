@@ -9,7 +9,7 @@ import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ from dutiful.store.claims import Completion
 from dutiful.store.locks import LockName
 from dutiful.store.workers import WorkerRecord
 from dutiful.stores import liveness
-from dutiful.stores.sqlite import SqliteStore
+from dutiful.stores.sqlite import SqliteStore, events
 from dutiful.stores.sqlite.engine.driver import Driver
 
 NAME = LockName("edition", 7)
@@ -109,18 +109,19 @@ async def test_retention_deletes_the_locks_of_dead_workers(sqlite_path: Path) ->
 # Events
 
 
-async def test_a_users_transaction_that_stays_open_for_long_is_not_missed(sqlite_path: Path) -> None:
+async def test_a_users_transaction_that_stays_open_for_long_is_not_missed(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_REACH", 0)  # so that any time is long
     async with opened(sqlite_path, "sqlite3") as store:
         first = await store.events.changes_since(None, 10)
         before, within = job_of_now(), job_of_now()
         await store.jobs.insert([before])
         with closing(sqlite3.connect(sqlite_path)) as own:
             store.jobs.insert_within_sync(own, [within])
-            began = datetime.now(UTC)
             looked = await store.events.changes_since(first.until, 10)
-            while datetime.now(UTC) - began < timedelta(seconds=0.3):
-                await asyncio.sleep(0.05)
-                looked = await store.events.changes_since(looked.until, 10)
+            assert [change.job_id for change in looked.changes] == [before.id]
+            looked = await store.events.changes_since(looked.until, 10)
             own.commit()
 
         looked = await store.events.changes_since(looked.until, 10)
@@ -128,11 +129,11 @@ async def test_a_users_transaction_that_stays_open_for_long_is_not_missed(sqlite
         assert within.id in {change.job_id for change in looked.changes}
 
 
-async def test_known_changes_are_not_read_again_for_ever(sqlite_path: Path) -> None:
+async def test_known_changes_are_not_read_again_for_ever(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_REACH", 1)  # how many microseconds a call reaches back
     async with opened(sqlite_path) as store:
         first = await store.events.changes_since(None, 10)
         await store.jobs.insert([job_of_now() for _ in range(50)])
-        await asyncio.sleep(0.15)  # longer than a call reaches back
         last = job_of_now()
         await store.jobs.insert([last])
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from unittest.mock import patch
 from uuid import UUID, uuid4
 
@@ -62,6 +63,7 @@ class Fake:
         self.listeners: set[UUID] = set()
         self.deleted: list[Tombstone] = []
         self.away = self.cut = False
+        self.refused = 0  # how often it was asked while it was away
 
     async def listen(self, listener_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> None:
         self.listeners.add(listener_id)
@@ -73,17 +75,20 @@ class Fake:
         return bool(self.listeners)
 
     async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
-        if self.away:
-            raise StoreUnavailable("gone fishing")
+        self._answer()
         self.polls.append(len(job_ids))
         return [self.jobs[job_id] for job_id in job_ids if job_id in self.jobs]
+
+    def _answer(self) -> None:
+        if self.away:
+            self.refused += 1
+            raise StoreUnavailable("gone fishing")
 
     async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
         return [tombstone for tombstone in self.deleted if tombstone.job_id in job_ids]
 
     async def changes_since(self, since: datetime | None, limit: int) -> JobChanges:
-        if self.away:
-            raise StoreUnavailable("gone fishing")
+        self._answer()
         changes = [JobChange(job_id, f"{v.job.finished_at} {v.job.progress}") for job_id, v in self.jobs.items()]
         return JobChanges([] if since is None else changes, [], at(self.now), self.cut and since is not None)
 
@@ -240,7 +245,7 @@ async def test_a_store_that_was_away_costs_no_event(caplog: pytest.LogCaptureFix
         fake.away = True
         await until(lambda: "gone fishing" in caplog.text)
         fake.jobs = {job_id: view(job_id, 0, ended=1), other: view(other, 2)}
-        await asyncio.sleep(0.05)
+        await until(lambda: fake.refused >= 3)  # of which one is reported
         fake.away = False
 
         assert [item.type for item in await read(one, 1)] == ["completed"]
@@ -361,17 +366,18 @@ def test_a_bookmark_knows_what_was_read_and_where_to_go_on() -> None:
 
 
 async def test_a_slow_poll_does_not_delay_all_streams_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, paused = Fake(), list[float]()
+    fake, paused, now = Fake(), list[float](), [100.0]
     fake.jobs[JOB] = view(JOB, 0)
 
     async def slow(job_ids: Sequence[UUID]) -> list[JobView]:
-        await asyncio.sleep(0.02)  # twice the longest pause
+        now[0] += 2 * watcher.POLL_INTERVAL
         return [fake.jobs[JOB]]
 
     async def wait(event: asyncio.Event, seconds: float) -> None:
         paused.append(seconds)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
+    monkeypatch.setattr(watcher, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(fake, "views", slow)
     monkeypatch.setattr(watcher, "_wait", wait)
     watching = Watcher(fake, InProcessDelivery())

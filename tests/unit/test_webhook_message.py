@@ -67,14 +67,17 @@ def test_while_secrets_change_a_receiver_may_know_either() -> None:
         verify(OTHER, body, signed)
 
 
-@pytest.mark.parametrize(
-    "secret",
-    ["", "whsec_", "hunter2", OLD[6:], "whsec_!!!", new_secret(b"x" * 23), new_secret(b"x" * 65)],
-)
+@pytest.mark.parametrize("secret", ["hunter2", OLD[6:], "whsec_!!!", new_secret(b"x" * 23), new_secret(b"x" * 65)])
 def test_a_malformed_secret_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(UsageError, match="dutiful webhooks secret") as refused:
         key_of(secret)
-    assert not secret.removeprefix("whsec_") or secret not in str(refused.value)
+    assert secret.removeprefix("whsec_") not in str(refused.value)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_"])
+def test_an_empty_secret_is_refused(secret: str) -> None:
+    with pytest.raises(UsageError, match="dutiful webhooks secret"):
+        key_of(secret)
 
 
 def test_secrets_come_from_settings_and_stay_out_of_sight() -> None:
