@@ -147,6 +147,7 @@ async def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Series:
 @pytest.mark.req("L76", "L77", "L78", "L79", "L80")
 async def test_every_question_of_the_rules_and_panels_is_answered_by_metrics(series: Series) -> None:
     series |= OWN
+    assert len(list(expressions())) >= len(RULES) + len(BEYOND) + len(PANELS)
     for expression in expressions():
         question = asked(expression)
         assert set(question.metrics) - set(OWN), expression
@@ -159,7 +160,9 @@ async def test_every_question_of_the_rules_and_panels_is_answered_by_metrics(ser
         for target in panel["targets"]:
             shown = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"]))
             assert shown <= asked(target["expr"]).groups, panel["title"]
-    for variable in DASHBOARD["templating"]["list"][1:]:
+    source, *variables = DASHBOARD["templating"]["list"]
+    assert source["type"] == "datasource" and variables != []
+    for variable in variables:
         definition = re.fullmatch(r'label_values\(\{__name__=~"([^"]+)"\}, (\w+)\)', variable["definition"])
         assert definition is not None and variable["query"]["query"] == variable["definition"]
         named = {metric for metric in series if re.fullmatch(definition[1], metric)}

@@ -50,6 +50,7 @@ from suite.webhooks import own, webhook
 from twin_store import TwinStore
 
 from databases import CleanDatabase
+from dutiful.core.errors import UsageError
 from dutiful.core.job import OnConflict, Scope, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.review.state import ReviewAct, ReviewState
@@ -209,7 +210,7 @@ async def test_a_dependency_is_refused_alike(store: Store, needed: str) -> None:
     if needed == "a batch that is refused whole":
         jobs = [new_job(), *jobs, new_job(unique=Unique("k"))]
 
-    with pytest.raises(Exception, match="depend"):
+    with pytest.raises(UsageError, match="depend"):
         await store.jobs.insert(jobs, now=T0)
 
 

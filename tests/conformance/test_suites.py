@@ -19,7 +19,12 @@ def test_every_suite_is_run_for_each_store(module: str, left_out: set[type]) -> 
 
 
 def test_every_class_with_tests_is_a_suite() -> None:
-    for module in pkgutil.iter_modules(suite.__path__, "suite."):
-        for name, value in vars(importlib.import_module(module.name)).items():
-            if inspect.isclass(value) and any(attribute.startswith("test_") for attribute in vars(value)):
-                assert name.endswith("Suite"), module.name
+    classes = [
+        name
+        for module in pkgutil.iter_modules(suite.__path__, "suite.")
+        for name, value in vars(importlib.import_module(module.name)).items()
+        if inspect.isclass(value) and any(attribute.startswith("test_") for attribute in vars(value))
+    ]
+
+    assert len(classes) > 30
+    assert [name for name in classes if not name.endswith("Suite")] == []

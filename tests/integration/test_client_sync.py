@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -161,14 +160,22 @@ async def test_a_blocking_wait_ends_when_the_app_is_closed(
 
 
 def test_calls_that_race_with_closing_end(app: Dutiful, square: Kind[[int], int], threads: ThreadPoolExecutor) -> None:
-    ended = 0
+    stored, refused = [square.sync.enqueue(0)], 0
     for _ in range(5):
-        square.sync.enqueue(0)
+        stored.append(square.sync.enqueue(0))
         calls = [threads.submit(square.sync.enqueue, n) for n in range(8)]
         app.close_sync()
         for call in calls:
-            with suppress(StoreUnavailable):
-                call.result(20)
-            ended += 1
-    assert ended == 40
+            try:
+                stored.append(call.result(20))
+            except StoreUnavailable:
+                refused += 1
+    assert len(stored) + refused == 6 + 40
+
+    async def states() -> list[State | None]:
+        async with app.opened() as client:
+            found = [await client.find(job.id) for job in stored]
+            return [record.state if record else None for record in found]
+
+    assert asyncio.run(states()) == [State.READY] * len(stored), "what was acknowledged is stored"
     app.close_sync()

@@ -15,6 +15,7 @@ import secret_cases
 from dutiful import (
     Context,
     Dutiful,
+    JobFailed,
     OnConflict,
     PayloadInvalid,
     Rules,
@@ -202,7 +203,7 @@ async def test_what_bypassed_the_rules_is_a_dead_letter_before_it_runs(app: Duti
         await store.jobs.insert(jobs)
         (await app.client()).delivery.hint(frozenset({("default", 100)}))
         for job in jobs:
-            with pytest.raises(Exception, match="password means a password"):
+            with pytest.raises(JobFailed, match="password means a password"):
                 await (await app.client()).result(job.id, "20s")
             record = await app.find(job.id)
             assert record is not None and record.errors is not None
@@ -220,7 +221,7 @@ async def test_a_job_that_belongs_to_another_tenant_than_its_payload_is_not_run(
         job = NewJob(app.new_id(), "fetch", "default", json.dumps(GOOD), tenant="456")
         await client.store.jobs.insert([job])
         client.delivery.hint(frozenset({("default", 100)}))
-        with pytest.raises(Exception, match="tenant_id is another tenant than the job's own"):
+        with pytest.raises(JobFailed, match="tenant_id is another tenant than the job's own"):
             await client.result(job.id, "20s")
     assert seen == []
 

@@ -127,6 +127,9 @@ async def test_acknowledged_jobs_survive_any_number_of_killed_writers(sqlite_pat
                 assert step == "begun"
                 assert pipe.recv() == ("acknowledged", None)
                 acknowledged |= begun
+            step, ids = pipe.recv()
+            assert step == "begun"
+            unsure.append(set(ids))  # it is killed in the middle of this one, or soon after
             process.kill()
             process.join()
             # Messages that are still in the pipe are of batches that may have been committed.

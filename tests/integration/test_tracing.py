@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from running_workers import working
 from uuid_utils.compat import uuid7
 
-from dutiful import Context, Dutiful, Fixed, JobFailed, JobRecord, OnConflict, Retry, Unique, UsageError
+from dutiful import Context, Dutiful, Fixed, JobFailed, JobRecord, OnConflict, Retry, Unique, UniqueConflict, UsageError
 from dutiful.core import ids
 from dutiful.core.job import NewJob
 from dutiful.observe import tracing
@@ -290,7 +290,7 @@ async def test_an_enqueue_that_is_refused_says_so_without_its_key(traced: Dutifu
 
     held = Unique("secret key", on_conflict=OnConflict.REJECT)
     await mail.options(unique=held).enqueue()
-    with pytest.raises(Exception, match="secret key"):
+    with pytest.raises(UniqueConflict, match="secret key"):
         await mail.options(unique=held).enqueue()
 
     refused = spans("enqueue mail")[-1]

@@ -185,7 +185,8 @@ def test_no_error_repeats_a_secret_name_or_a_value() -> None:
     valued += app.validate("plain", {"colour": "hunter2"})
     assert [error.field for error in valued] == ["mode", "colour", "colour"]
     assert named and not any(JWT in str(error) or "hunter2" in str(error) for error in named + valued)
-    assert all(len(str(error)) < 300 for error in app.validate("ruled", {"x" * 5_000: 1}))
+    long = app.validate("ruled", {"x" * 5_000: 1})
+    assert len(long) == 2 and max(len(str(error)) for error in long) < 300
 
 
 @pytest.mark.req("W8")

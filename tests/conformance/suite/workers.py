@@ -110,9 +110,8 @@ class WorkerSuite:
             process.kill()
         await process.wait()
         await seen(Process.ENDED)
-        assert not any(worker.alive for worker in await store.workers.all() if worker.id == ADA), (
-            "even with a recent heartbeat"
-        )
+        alive = {worker.id: worker.alive for worker in await store.workers.all()}
+        assert alive[ADA] is False, "even with a recent heartbeat"
 
     async def test_a_removed_worker_is_not_listed(self, store: Store) -> None:
         await heartbeat(store, ADA, now=T0)
