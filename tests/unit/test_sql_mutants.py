@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from mutants.sql.__main__ import ROOT, Mutant, listed
 
 MUTANTS = listed()

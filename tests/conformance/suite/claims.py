@@ -187,6 +187,15 @@ class ClaimSuite:
         assert [c.job_id for c in await claim(store, limit=0, suspects=1, now=now)] == [suspect.id]
         assert await state(store, clean[2].id) is State.READY
 
+    @pytest.mark.parametrize("tenants", [[], ["acme"]], ids=["all", "of a tenant"])
+    async def test_a_claim_without_room_for_suspects_takes_none(self, store: Store, tenants: list[str]) -> None:
+        await enqueue(store, suspect := new_job(tenant="acme"), clean := new_job(tenant="acme"))
+        await claim_one(store)
+        now = await crash(store)
+
+        assert [c.job_id for c in await claim(store, suspects=0, tenants=tenants, now=now)] == [clean.id]
+        assert await state(store, suspect.id) is State.READY
+
     async def test_suspects_are_taken_besides_the_limit(self, store: Store) -> None:
         await enqueue(store, *(new_job() for _ in range(3)))
         lost = {c.job_id for c in await claim(store)}
