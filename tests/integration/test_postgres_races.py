@@ -114,10 +114,10 @@ async def test_retention_spares_a_job_that_an_open_enqueue_depends_on(
     await store.jobs.insert_within(other, [dependent])
 
     if tombstones:
-        retain = store.retention.delete_with_tombstones(DAY, 10, None, stale_only=False, sent=True, now=LATER)
+        retain = store.retention.delete(DAY, 10, None, tombstones=True, sent=True, now=LATER)
         assert [job.id for job in (await not_blocked(pg18_url, retain)).jobs] == [free]
     else:
-        assert (await not_blocked(pg18_url, store.retention.delete(DAY, 10, None, now=LATER))).deleted == 1
+        assert (await not_blocked(pg18_url, store.retention.delete(DAY, 10, None, now=LATER))).count == 1
     await other.execute("COMMIT")
     await store.promotion.sweep(10, now=LATER)
 
@@ -129,7 +129,10 @@ async def test_an_enqueue_waits_for_retention_that_deletes_what_it_depends_on(
 ) -> None:
     need = await finish_one(store, Cancelled("no use"))
     await other.execute(
-        "SELECT dutiful.delete_finished($1, $2, $3, 10, false, $3)", UUID(int=0), UUID(int=2**128 - 1), LATER
+        "SELECT dutiful.delete_finished($1, $2, $3, 10, false, false, true, $3)",
+        UUID(int=0),
+        UUID(int=2**128 - 1),
+        LATER,
     )
     dependent = new_job(depends_on=(need,))
 
@@ -318,11 +321,11 @@ async def test_retention_passes_by_a_locked_job(store: PostgresStore, other: Any
     locked, free = await finish_one(store), await finish_one(store)
     await other.execute("SELECT 1 FROM dutiful.job WHERE id = $1 FOR UPDATE", locked)
 
-    assert (await not_blocked(pg18_url, store.retention.delete(DAY, 10, None, now=LATER))).deleted == 1
+    assert (await not_blocked(pg18_url, store.retention.delete(DAY, 10, None, now=LATER))).count == 1
     await other.execute("ROLLBACK")
 
     assert await store.queries.job(free) is None
-    assert (await store.retention.delete(DAY, 10, None, now=LATER)).deleted == 1
+    assert (await store.retention.delete(DAY, 10, None, now=LATER)).count == 1
 
 
 @pytest.mark.parametrize("scope", [Scope.WINDOW, Scope.ACTIVE])

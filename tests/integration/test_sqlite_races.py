@@ -75,7 +75,7 @@ async def test_a_job_that_another_has_come_to_depend_on_is_not_deleted(
     dependent = new_job(depends_on=(need,))
     meanwhile(lambda: enqueue(store, dependent, now=LATER))
 
-    deleted = await store.retention.delete_with_tombstones(DAY, 10, None, stale_only=False, sent=True, now=LATER)
+    deleted = await store.retention.delete(DAY, 10, None, tombstones=True, sent=True, now=LATER)
 
     assert [job.id for job in deleted.jobs] == [free]
     await store.promotion.sweep(10, now=LATER)
