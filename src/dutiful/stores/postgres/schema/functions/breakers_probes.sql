@@ -66,7 +66,7 @@ end $$;
 -- Returns the queue levels of due jobs that wait for these breakers, each with its first seq, from one to the next.
 create or replace function {schema}.waiting_levels(p_names text[])
 returns table (breaker text, kind text, queue text, priority int, seq bigint)
-language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql stable {walk_in_order} as $$ #variable_conflict use_column
 begin
     return query
     with recursive level as (
@@ -168,7 +168,7 @@ end $$;
 -- one to the next. A breaker without a row is closed.
 create or replace function {schema}.awaited_breakers(p_now timestamptz)
 returns table (awaited text, now_at timestamptz, kept {schema}.breaker, probing bigint)
-language plpgsql stable {walk_indexes} as $$
+language plpgsql stable {walk_in_order} as $$
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query
@@ -208,16 +208,22 @@ end $$;
 create or replace function {schema}.unblock_rejected(p_jobs uuid[], p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile {look_up_ids} as $$
-declare v_jobs uuid[];
+declare v_tids tid[];
 begin
-    v_jobs := array(
-        select b.job_id from {schema}.blocked b where b.job_id = any (p_jobs) and b.gate = 'breaker'
-        for update skip locked);
+    -- The limit makes this a look-up by id; by the gate, all rejected jobs would be read.
+    v_tids := array(
+        select b.tid
+        from unnest(p_jobs) j (id)
+        cross join lateral (
+            select x.ctid as tid, x.gate from {schema}.blocked x where x.job_id = j.id limit 1 for update skip locked
+        ) b
+        where b.gate = 'breaker');
+    -- The row of one that stays blocked is a new version, and no longer found at its place.
     update {schema}.blocked b set gate = 'paused', key = b.kind
-    where b.job_id = any (v_jobs)
+    where b.ctid = any (v_tids)
       and exists (select 1 from {schema}.pause p
-                  where p.scope in {blocking_scopes} and p.name = b.kind);
+                  where p.scope in {blocking_scopes} and p.name = b.kind offset 0);
     return query
     select * from {schema}.unblock(
-        array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'breaker'), p_now);
+        array(select b.job_id from {schema}.blocked b where b.ctid = any (v_tids)), p_now);
 end $$;

@@ -2,7 +2,7 @@
 
 -- Returns every queue level that has a job of p_kinds, and its first one's seq: one walk over the heads of the levels.
 create or replace function {schema}.peek(p_kinds text[]) returns table (queue text, priority int, seq bigint)
-language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql stable {walk_in_order} as $$ #variable_conflict use_column
 begin
     return query
     with recursive head as (
@@ -28,7 +28,7 @@ end $$;
 create or replace function {schema}.lock_tenant_jobs(
     p_tenants text[], p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[], p_limit int
 ) returns tid[]
-language plpgsql volatile {walk_indexes} as $$
+language plpgsql volatile {walk_in_order} as $$
 begin
     return array(
         select r.tid
@@ -58,7 +58,7 @@ create or replace function {schema}.claim(
 ) returns table (
     {claim_types}
 )
-language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_kinds  text[] := p_kinds;
@@ -143,7 +143,7 @@ begin
     return query
     select l.job_id, l.claim_id, l.cancel_requested_at is not null
     from {schema}.lease l
-    join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = l.job_id and a.claim_id = l.claim_id;
+    join unnest(p_jobs, p_claims) a (job_id, claim_id) on l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id;
 end $$;
 
 -- Renews the leases of these claims if they are held; returns which are, and of which a cancel was requested.
@@ -154,12 +154,11 @@ declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     -- A locked row is being settled or cancelled, and not waited for; a progress report's lock does not conflict.
     update {schema}.lease l set expires_at = v_now + p_lease
-    from (
-        select x.job_id from {schema}.lease x
-        join unnest(p_jobs, p_claims) a (job_id, claim_id) on a.job_id = x.job_id and a.claim_id = x.claim_id
-        for no key update of x skip locked
-    ) k
-    where l.job_id = k.job_id;
+    where l.ctid = any (array(
+        select x.ctid from {schema}.lease x
+        join unnest(p_jobs, p_claims) a (job_id, claim_id)
+          on x.job_id = any (array[a.job_id]) and x.claim_id = a.claim_id
+        for no key update of x skip locked));
     return query select c.job_id, c.claim_id, c.cancel from {schema}.check_claims(p_jobs, p_claims) c;
 end $$;
 
@@ -173,11 +172,11 @@ begin
     with gone as (
         delete from {schema}.lease l
         using unnest(p_jobs, p_claims) a (job_id, claim_id)
-        where l.job_id = a.job_id and l.claim_id = a.claim_id and l.cancel_requested_at is null
+        where l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id and l.cancel_requested_at is null
         returning l.job_id, l.seq, l.attempt, l.crashes
     ), back as (
         select g.seq, g.job_id, g.attempt - 1 as attempt, g.crashes, {route of j}
-        from gone g join {schema}.job j on j.id = g.job_id
+        from gone g join {schema}.job j on j.id = any (array[g.job_id])
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
         select b.seq, b.job_id, {carried of b} from back b where b.kind <> all (v_paused)
@@ -207,7 +206,7 @@ end $$;
 
 -- Returns claims that may be rescued because their leases have expired, the longest expired first.
 create or replace function {schema}.expired_claims(p_limit int, p_now timestamptz) returns table ({held_types})
-language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql stable {walk_in_order} as $$ #variable_conflict use_column
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query

@@ -42,7 +42,7 @@ begin
     with gone as (
         delete from {schema}.lease l
         using unnest(p_jobs, p_claims, p_results) as a (job_id, claim_id, result)
-        where l.job_id = a.job_id and l.claim_id = a.claim_id
+        where l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
           and (not p_skip_locked or l.claim_id = any (v_free))
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt, l.crashes, a.result
     ), ended as (
@@ -109,13 +109,16 @@ end $$;
 create or replace function {schema}.compact_rejections(p_jobs uuid[]) returns void
 language plpgsql volatile {look_up_ids} as $$
 begin
+    -- Ordered by a sum, which no index has, because along the primary key every attempt of every job might be read.
     delete from {schema}.attempt t
-    using unnest(p_jobs) b (job_id),
-          lateral (select a.error ->> 'breaker' as breaker from {schema}.attempt a
-                   where a.job_id = b.job_id order by a.id desc limit 1) this,
-          lateral (select a.id, a.outcome, a.error ->> 'breaker' as breaker from {schema}.attempt a
-                   where a.job_id = b.job_id order by a.id desc offset 1 limit 1) before
-    where t.id = before.id and before.outcome = 'snoozed' and before.breaker = this.breaker;
+    where t.id = any (array(
+        select before.id
+        from unnest(p_jobs) b (job_id),
+             lateral (select a.error ->> 'breaker' as breaker from {schema}.attempt a
+                      where a.job_id = b.job_id order by a.id + 0 desc limit 1) this,
+             lateral (select a.id, a.outcome, a.error ->> 'breaker' as breaker from {schema}.attempt a
+                      where a.job_id = b.job_id order by a.id + 0 desc offset 1 limit 1) before
+        where before.outcome = 'snoozed' and before.breaker = this.breaker));
 end $$;
 
 -- Writes decided changes. Returns those not applied: 'cancel_requested', 'locked', or null where the claim is not held.
@@ -151,7 +154,7 @@ begin
         -- The expiry and the cancel are tested in the DELETE, because it waits for a renewal and then tests again.
         delete from {schema}.lease l
         using asked a
-        where l.job_id = a.job_id and l.claim_id = a.claim_id
+        where l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
           and (not p_expired_only or l.expires_at <= v_now)
           and (v_free is null or l.claim_id = any (v_free))
           and (l.cancel_requested_at is null or a."to" not in ('ready', 'scheduled', 'blocked'))
@@ -167,7 +170,7 @@ begin
                case when g.target in ('ready', 'scheduled') and j.kind = any (v_paused) then 'blocked'
                     else g.target end as place,
                g.target = 'blocked' and j.kind <> all (v_paused) as rejected
-        from gone g join {schema}.job j on j.id = g.job_id
+        from gone g join {schema}.job j on j.id = any (array[g.job_id])
     ), ended as (
         insert into {schema}.finished
             (job_id, claim_id, worker_id, claimed_at, finished_at, attempt, crashes, state, result, errors)
@@ -236,17 +239,20 @@ language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query
+    -- The offsets make each a look-up, whatever the statistics say.
     with asked as (
         select a.job_id, a.claim_id, a.outcome,
                exists (select 1 from {schema}.finished f
                        where f.job_id = a.job_id and f.claim_id = a.claim_id
                          -- A success does not repeat a failure or a cancellation.
-                         and not (a.outcome in ('done', 'partial') and f.state in ('failed', 'cancelled')))
+                         and not (a.outcome in ('done', 'partial') and f.state in ('failed', 'cancelled'))
+                       offset 0)
                or exists (select 1 from {schema}.attempt t
-                          where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = a.outcome)
+                          where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = a.outcome offset 0)
                -- A release leaves no row; a claim that was rescued has left one.
                or (a.outcome = 'released' and not exists (
-                       select 1 from {schema}.attempt t where t.job_id = a.job_id and t.claim_id = a.claim_id))
+                       select 1 from {schema}.attempt t
+                       where t.job_id = a.job_id and t.claim_id = a.claim_id offset 0))
                   as repeated
         from unnest(p_jobs, p_claims, p_outcomes) a (job_id, claim_id, outcome)
     ), noted as (
@@ -258,9 +264,9 @@ begin
                jsonb_build_object('type', 'ClaimLost', 'message', 'its outcome came after the claim was lost: ' || a.outcome)
         from asked a
         where not a.repeated
-          and exists (select 1 from {schema}.job j where j.id = a.job_id)
+          and exists (select 1 from {schema}.job j where j.id = a.job_id offset 0)
           and not exists (select 1 from {schema}.attempt t
-                          where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = 'refused')
+                          where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = 'refused' offset 0)
     )
     select a.job_id, a.claim_id, case when a.repeated then 'repeated' else 'lost' end from asked a;
 end $$;

@@ -11,8 +11,10 @@ begin
            coalesce(j.correlation_id, j.id::text), j.options ->> 'unique',
            f.errors #>> '{0,class}', f.errors #>> '{0,type}', f.errors #>> '{0,message}',
            f.errors #>> '{0,fingerprint}', to_jsonb(j), f.errors,
-           (select jsonb_agg(to_jsonb(t) - '{id,next_at}'::text[] order by t.id) from {schema}.attempt t where t.job_id = j.id)
-    from {schema}.job j join {schema}.finished f on f.job_id = j.id
+           -- By a sum, which no index has: along the primary key every attempt of every job might be read.
+           (select jsonb_agg(to_jsonb(t) - '{id,next_at}'::text[] order by t.id + 0)
+            from {schema}.attempt t where t.job_id = j.id)
+    from {schema}.job j join {schema}.finished f on f.job_id = any (array[j.id])
     where j.id = any (p_jobs);
 end $$;
 

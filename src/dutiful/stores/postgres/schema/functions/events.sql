@@ -4,6 +4,7 @@
 create or replace function {schema}.job_snapshots(p_jobs uuid[]) returns setof json
 language plpgsql stable set timezone = 'UTC' {look_up_ids} as $$
 begin
+    -- What is aggregated is ordered by what no index has: in the order of one, all of it might be read.
     return query
     select json_build_object(
         'job', to_json(v),
@@ -12,15 +13,14 @@ begin
         'phases', coalesce((
             select json_agg(to_json(p) order by p.position, p.name) from {schema}.phase p where p.job_id = v.id), '[]'),
         'attempts', coalesce((
-            select json_agg(to_json(a) order by a.id) from {schema}.attempt a where a.job_id = v.id), '[]'),
+            select json_agg(to_json(a) order by a.id + 0) from {schema}.attempt a where a.job_id = v.id), '[]'),
         'posts', coalesce((
             select json_agg(json_build_object(
                        'id', p.id, 'url', p.url, 'state', p.state, 'attempts', p.attempts, 'ended_at', p.ended_at,
-                       'status', p.status, 'error', p.error) order by p.id)
+                       'status', p.status, 'error', p.error) order by p.id::text)
             from {schema}.webhook_post p where p.job_id = v.id), '[]'),
         'stale_sent_at', (select s.sent_at from {schema}.stale s where s.job_id = v.id))
-    from {schema}.jobs v
-    where v.id = any (p_jobs);
+    from {schema}.job_records(p_jobs) v;
 end $$;
 
 -- Returns the time before which no more rows can appear. A transaction that has written has a transaction id, and its
@@ -56,8 +56,9 @@ create or replace function {schema}.tombstones(p_jobs uuid[]) returns setof json
 language plpgsql stable set timezone = 'UTC' {use_indexes} as $$
 begin
     return query
-    select {schema}.tombstone_json(t) from {schema}.tombstone t
-    where t.job_id = any (p_jobs) and t.sent_at is not null;
+    -- Materialized, because by its notice, all tombstones might be read.
+    with found as materialized (select t from {schema}.tombstone t where t.job_id = any (p_jobs))
+    select {schema}.tombstone_json(f.t) from found f where (f.t).sent_at is not null;
 end $$;
 
 -- Returns first a row without a job: the time from which on more rows may appear. Then the changes since p_since,
@@ -79,7 +80,8 @@ begin
                concat_ws(' ', 'claim', l.claim_id, extract(epoch from g.updated_at), extract(epoch from p.ended_at)),
                null
         from {schema}.lease l
-        left join {schema}.progress g on g.job_id = l.job_id
+        -- The limit makes this a look-up by id, also if the planner believes the table to be empty.
+        left join lateral (select x.updated_at from {schema}.progress x where x.job_id = l.job_id limit 1) g on true
         left join lateral (
             select max(x.ended_at) as ended_at from {schema}.phase x where x.job_id = l.job_id) p on true
         where greatest(l.claimed_at, g.updated_at, p.ended_at) >= p_since

@@ -130,8 +130,10 @@ begin
         where u is not null and (v ->> 'id')::uuid = any (v_made)
         order by 2, 4, 3, ord
     loop
+        -- Found by its key first; by scope and time, all expired keys would be read.
         delete from {schema}.unique_key k
-        where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key
+        where k.ctid = (select x.ctid from {schema}.unique_key x
+                        where x.tenant = v_key.tenant and x.kind = v_key.kind and x.key = v_key.key)
           and k.scope = 'window' and k.expires_at <= v_now;
         loop
             insert into {schema}.unique_key (tenant, kind, key, job_id, expires_at, scope)
@@ -179,8 +181,8 @@ begin
 
     -- Locked until commit, so that retention cannot delete a job that another is about to depend on.
     perform 1 from {schema}.job j
-    where j.id in (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid
-                   from jsonb_array_elements(p_jobs) e (v))
+    where j.id = any (array(select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid
+                            from jsonb_array_elements(p_jobs) e (v)))
     order by j.id
     for key share;
     select n.id into v_lost
@@ -188,7 +190,8 @@ begin
          lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
     where (v ->> 'id')::uuid = any (v_made)
       -- Another tenant's job counts as missing.
-      and not exists (select 1 from {schema}.job x where x.id = n.id and x.tenant is not distinct from v ->> 'tenant')
+      and not exists (select 1 from {schema}.job x
+                      where x.id = n.id and x.tenant is not distinct from v ->> 'tenant' offset 0)
     limit 1;
     if found then
         raise exception 'no job has the id %, which this job is to depend on', v_lost
@@ -207,14 +210,16 @@ begin
                         select 1 from {schema}.dependency d
                         where d.job_id = j.id and not exists (
                             select 1 from {schema}.finished f
-                            where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors')))
+                            where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors') offset 0)
+                        offset 0)
                     then 'dependency'
                     when j.kind = any (v_paused) then 'paused' end as gate
         from (
             select (v ->> 'id')::uuid as id, min(o) as ord
             from jsonb_array_elements(p_jobs) with ordinality e (v, o) group by 1
         ) m
-        join {schema}.job j on j.id = m.id
+        -- The limit makes this a look-up by id, as the offsets do, also if the planner believes the table to be empty.
+        cross join lateral (select x.* from {schema}.job x where x.id = m.id limit 1) j
         where m.id = any (v_made)
     ), in_order as (
         select m.*, case when m.gate is distinct from 'dependency' and (m.run_at is null or m.run_at <= v_now)

@@ -16,7 +16,7 @@ create or replace function {schema}.survey(
     leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, expired boolean,
     blocked boolean, next_post_at timestamptz, reviewing boolean, unsealed boolean
 )
-language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     insert into {schema}.leader as l (name, holder, term, expires_at, next_by, rescue_from)

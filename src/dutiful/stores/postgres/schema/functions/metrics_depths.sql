@@ -4,7 +4,9 @@
 -- Each page is taken at random from a stretch of its own, because batches of jobs may lie at regular distances.
 create or replace function {schema}.sample_place(p_place text, p_tenant text, p_pages int)
 returns {schema}.depth_sample[]
-language plpgsql stable set enable_seqscan = off set jit = off as $$
+language plpgsql stable
+set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set jit = off
+as $$
 declare
     v_pages bigint := pg_relation_size(format('{schema}.%I', p_place)) / current_setting('block_size')::bigint;
     v_read  int := p_pages;

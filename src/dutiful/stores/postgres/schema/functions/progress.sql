@@ -19,8 +19,8 @@ begin
         select l.claim_id
         from {schema}.lease l
         join unnest(p_jobs || p_mark_jobs, p_claims || p_mark_claims) a (job_id, claim_id)
-          on a.job_id = l.job_id and a.claim_id = l.claim_id
-        order by l.job_id
+          on l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
+        order by a.job_id
         for key share of l skip locked);
     if exists (select 1 from unnest(p_mark_claims) c where c <> all (v_held)) then
         -- Marks do wait for locked leases: if the other transaction is rolled back, the phase must not be lost.
@@ -28,9 +28,9 @@ begin
             select l.claim_id
             from {schema}.lease l
             join unnest(p_mark_jobs, p_mark_claims) a (job_id, claim_id)
-              on a.job_id = l.job_id and a.claim_id = l.claim_id
+              on l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
             where a.claim_id <> all (v_held)
-            order by l.job_id
+            order by a.job_id
             for key share of l);
     end if;
 
@@ -38,9 +38,9 @@ begin
     loop
         if true = any (p_anew) then
             delete from {schema}.phase p
-            where p.job_id in (
+            where p.job_id = any (array(
                 select m.job_id from {schema}.nth_marks(v_round, p_mark_jobs, p_mark_claims, p_anew) m
-                where m.anew and m.claim_id = any (v_held));
+                where m.anew and m.claim_id = any (v_held)));
         end if;
         -- A mark that is repeated, because its reply was lost, changes nothing.
         insert into {schema}.phase as p
@@ -89,6 +89,13 @@ language sql stable as $$
     where m.nth = p_nth
 $$;
 
+-- Returns the phases of a job that were reached.
+create or replace function {schema}.phases(p_job uuid) returns setof {schema}.phase
+language plpgsql stable {look_up_ids} as $$
+begin
+    return query select p.* from {schema}.phase p where p.job_id = p_job order by p.position, p.name;
+end $$;
+
 -- Ends the running phase of jobs that are settled. An interruption does not count as an attempt of the phase.
 create or replace function {schema}.end_phases(p_jobs uuid[], p_to text[], p_errors jsonb[], p_now timestamptz)
 returns void
@@ -99,7 +106,7 @@ begin
         attempt = case when a.state = 'interrupted' then greatest(p.attempt - 1, 0) else p.attempt end,
         error = case when a.state = 'failed' then a.error end
     from unnest(p_jobs, p_to, p_errors) a (job_id, state, error)
-    where p.job_id = a.job_id and p.state = 'running';
+    where p.job_id = any (array[a.job_id]) and p.state = 'running';
 end $$;
 
 -- Cancels every phase that a cancelled job will not come to.

@@ -4,7 +4,7 @@
 -- there are not scanned again; the caller drops the floor now and then to find rows that committed late.
 create or replace function {schema}.promote(p_limit int, p_run_floor timestamptz, p_now timestamptz)
 returns table (queue text, priority int, moved bigint, last_run_at timestamptz, ready boolean)
-language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_paused text[] := {blocked_kinds};
@@ -82,19 +82,19 @@ create or replace function {schema}.assign_due_seqs(p_limit int, p_now timestamp
 language plpgsql volatile {walk_in_order} as $$
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
-    v_jobs   uuid[];
+    v_tids   tid[];
     v_placed bigint := 0;
 begin
-    v_jobs := array(
-        select b.job_id from {schema}.blocked b
+    v_tids := array(
+        select b.ctid from {schema}.blocked b
         where b.gate = 'paused' and b.seq is null and b.run_at <= v_now
         order by b.run_at, b.job_id
         limit p_limit
         for update skip locked);
-    if cardinality(v_jobs) > 0 then
+    if cardinality(v_tids) > 0 then
         update {schema}.blocked b set seq = d.seq
-        from (select j.id, nextval('{schema}.ready_seq') as seq from unnest(v_jobs) j (id)) d
-        where b.job_id = d.id;
+        from (select t.tid, nextval('{schema}.ready_seq') as seq from unnest(v_tids) t (tid)) d
+        where b.ctid = d.tid;
         get diagnostics v_placed = row_count;
     end if;
     return v_placed;
@@ -103,7 +103,7 @@ end $$;
 -- Moves jobs of kinds that are no longer paused, and whose breaker is closed, out of blocked, by seq.
 create or replace function {schema}.unblock_resumed(p_limit int, p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
-language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
     v_jobs  uuid[];
@@ -144,14 +144,20 @@ returns table (queue text, priority int, moved bigint)
 language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
 declare
     v_now  timestamptz := coalesce(p_now, clock_timestamp());
-    v_jobs uuid[];
+    v_tids tid[];
     v_dead record;
 begin
+    -- The limits and offsets make these look-ups for each waiting job, whatever the statistics say.
     for v_dead in
-        select b.job_id, f.job_id as needs_id, f.state
+        select b.job_id, n.needs_id, n.state
         from {schema}.blocked b
-        join {schema}.dependency d on d.job_id = b.job_id
-        join {schema}.finished f on f.job_id = d.needs_id and f.state in ('failed', 'cancelled')
+        cross join lateral (
+            select d.needs_id, f.state
+            from {schema}.dependency d
+            cross join lateral (select x.state from {schema}.finished x where x.job_id = d.needs_id limit 1) f
+            where d.job_id = b.job_id and f.state in ('failed', 'cancelled')
+            limit 1
+        ) n
         where b.gate = 'dependency'
         limit p_limit
         for update of b skip locked
@@ -162,26 +168,28 @@ begin
                    || case v_dead.state when 'failed' then 'failed' else 'was cancelled' end, v_now);
     end loop;
 
-    v_jobs := array(
-        select b.job_id from {schema}.blocked b
+    v_tids := array(
+        select b.ctid from {schema}.blocked b
         where b.gate = 'dependency'
           and not exists (
               select 1 from {schema}.dependency d
               where d.job_id = b.job_id
                 and not exists (select 1 from {schema}.finished f
-                                where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors')))
+                                where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors')
+                                offset 0)
+              offset 0)
         order by b.since, b.job_id
         limit p_limit
         for update skip locked);
-    if cardinality(v_jobs) > 0 then
-        -- Their kinds may have been paused meanwhile.
+    if cardinality(v_tids) > 0 then
+        -- Their kinds may have been paused meanwhile: then the row is a new version, and no longer found at its place.
         update {schema}.blocked b
         set gate = 'paused', key = b.kind, seq = case when b.run_at > v_now then null else d.seq end
-        from (select j.id, nextval('{schema}.ready_seq') as seq from unnest(v_jobs) j (id)) d
-        where b.job_id = d.id
+        from (select t.tid, nextval('{schema}.ready_seq') as seq from unnest(v_tids) t (tid)) d
+        where b.ctid = d.tid
           and exists (select 1 from {schema}.pause p
-                      where p.scope in {blocking_scopes} and p.name = b.kind);
+                      where p.scope in {blocking_scopes} and p.name = b.kind offset 0);
         return query select * from {schema}.unblock(
-            array(select b.job_id from {schema}.blocked b where b.job_id = any (v_jobs) and b.gate = 'dependency'), v_now);
+            array(select b.job_id from {schema}.blocked b where b.ctid = any (v_tids)), v_now);
     end if;
 end $$;

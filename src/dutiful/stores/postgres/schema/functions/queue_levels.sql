@@ -98,7 +98,7 @@ end $$;
 -- be seen. Windows are widened until they show enough; if they show all, `windows` is 0.
 create or replace function {schema}.sample_queue_level(p_queue text, p_priority int, p_tenant text, p_windows int)
 returns table (kind text, jobs double precision, squares double precision, seen bigint, windows int)
-language plpgsql stable {walk_in_order} set jit = off as $$
+language plpgsql stable {walk_in_order} as $$
 declare
     v_cuts   int := greatest(floor(log(2, p_windows / 16.0)), 2);
     v_width  bigint := 4;

@@ -6,18 +6,19 @@
 create or replace function {schema}.retention_candidates(
     p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale boolean
 ) returns table (jobs uuid[], last_id uuid)
-language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
     v_seen uuid[];
     v_jobs uuid[];
 begin
+    -- Here and below, the offsets make each a look-up by id, also if the planner believes the table to be empty.
     select array_agg(s.job_id order by s.job_id), array_agg(s.job_id) filter (where s.old) into v_seen, v_jobs
     from (
         -- Stale jobs that are not wanted are not locked, because each lock is a write.
         select f.job_id,
                f.finished_at < p_cutoff
                and (p_stale is null
-                    or p_stale = exists (select 1 from {schema}.stale m where m.job_id = f.job_id)) as old
+                    or p_stale = exists (select 1 from {schema}.stale m where m.job_id = f.job_id offset 0)) as old
         from {schema}.finished f
         where f.job_id > p_after and f.job_id < p_below
         order by f.job_id
@@ -28,12 +29,14 @@ begin
     return query
     select array(select j from unnest(v_jobs) j
                  where not exists (
-                           select 1 from {schema}.dependency d join {schema}.blocked b on b.job_id = d.job_id
-                           where d.needs_id = j)
+                           -- A range in order, because an equal id may be searched for in all of the primary key.
+                           select 1 from {schema}.dependency d
+                           where d.needs_id >= j and d.needs_id <= j
+                             and exists (select 1 from {schema}.blocked b where b.job_id = d.job_id offset 0)
+                           order by d.needs_id offset 0)
                    and (p_stale is null
-                        or p_stale and exists (
-                               select 1 from {schema}.stale s where s.job_id = j and s.sent_at is not null)
-                        or not p_stale and not exists (select 1 from {schema}.stale s where s.job_id = j))),
+                        or p_stale and (select s.sent_at from {schema}.stale s where s.job_id = j) is not null
+                        or not p_stale and not exists (select 1 from {schema}.stale s where s.job_id = j offset 0))),
            case when cardinality(v_seen) >= p_limit then v_seen[cardinality(v_seen)] end;
 end $$;
 
@@ -80,7 +83,7 @@ begin
     delete from {schema}.dead_letter d
     where d.job_id = any (array(
         select x.job_id from {schema}.dead_letter x
-        where x.closed_at < p_cutoff and not exists (select 1 from {schema}.job j where j.id = x.job_id)
+        where x.closed_at < p_cutoff and not exists (select 1 from {schema}.job j where j.id = x.job_id offset 0)
         limit p_limit));
     get diagnostics v_dead = row_count;
     delete from {schema}.bulk_run b
@@ -96,9 +99,9 @@ begin
     delete from {schema}.worker w where w.expires_at < clock_timestamp() - interval '1 day';
     delete from {schema}.listener l where l.expires_at < clock_timestamp() - interval '1 day';
     delete from {schema}.lock k where not exists (
-        select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id);
+        select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id offset 0);
     delete from {schema}.lock_wait w where not exists (
-        select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id);
+        select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id offset 0);
     return greatest(v_keys, v_posts, v_tombs, v_dead, v_runs) >= p_limit;
 end $$;
 
@@ -121,7 +124,7 @@ begin
         with kept as (
             insert into {schema}.tombstone as t (job_id, deleted_at, sent_at, job)
             select v.id, v_now, case when p_sent then v_now end, to_jsonb(v)
-            from {schema}.jobs v where v.id = any (v_jobs)
+            from {schema}.job_records(v_jobs) v
             on conflict (job_id) do update
             set deleted_at = excluded.deleted_at, sent_at = excluded.sent_at, job = excluded.job
             returning t.job_id, t.job
@@ -146,13 +149,13 @@ begin
     from {schema}.retention_candidates(p_after, p_below, p_cutoff, p_limit, false) o;
     insert into {schema}.stale (job_id, stale_at, sent_at)
     select j, v_now, case when p_sent then v_now end from unnest(v_jobs) j;
-    return query select to_json(v), null::int, null::uuid from {schema}.jobs v where v.id = any (v_jobs) order by v.id;
+    return query select to_json(v), null::int, null::uuid from {schema}.job_records(v_jobs) v order by v.id;
     return query select null::json, cardinality(v_jobs), v_last;
 end $$;
 
 -- Returns stale marks and deleted jobs whose notices are not sent yet, each the oldest first.
 create or replace function {schema}.unsent_notices(p_limit int) returns table (job json, deleted boolean)
-language plpgsql stable set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql stable set timezone = 'UTC' {walk_in_order} as $$ #variable_conflict use_column
 begin
     return query
     select u.job, u.deleted

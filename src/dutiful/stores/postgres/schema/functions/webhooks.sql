@@ -23,7 +23,7 @@ begin
                'subject', j.subject, 'created_at', j.created_at, 'started_at', f.claimed_at,
                'finished_at', f.finished_at)
     from {schema}.finished f
-    join {schema}.job j on j.id = f.job_id
+    join {schema}.job j on j.id = any (array[f.job_id])
     cross join lateral (
         select null::text as name, coalesce(o.url #>> '{}', '') as url,
                o.of = 'object' and o.url is not null
@@ -47,15 +47,15 @@ end $$;
 create or replace function {schema}.take_posts(
     p_limit int, p_hold interval, p_avoid text[], p_names text[], p_retries int, p_now timestamptz
 ) returns setof {schema}.webhook_post
-language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query
     with due as materialized (
-        select d.id, d.due_at
+        select d.tid, d.id, d.due_at
         from (values (false, p_limit), (true, least(p_limit, p_retries))) r (again, room)
         cross join lateral (
-            select p.id, p.next_at as due_at from {schema}.webhook_post p
+            select p.ctid as tid, p.id, p.next_at as due_at from {schema}.webhook_post p
             where p.state = 'pending' and p.next_at <= v_now and (p.attempts > 0) = r.again
               and (p_names is null or p.webhook is null or p.webhook = any (p_names))
               and not exists (select 1 from unnest(p_avoid) a where starts_with(p.url || '/', a))
@@ -67,7 +67,7 @@ begin
         limit p_limit
     ), taken as (
         update {schema}.webhook_post p set attempts = p.attempts + 1, next_at = v_now + p_hold
-        from due d where p.id = d.id
+        from due d where p.ctid = d.tid
         returning p as post, d.due_at
     )
     select (t.post).* from taken t order by t.due_at, (t.post).id;
@@ -78,17 +78,21 @@ create or replace function {schema}.settle_post(
     p_id uuid, p_attempts int, p_state text, p_delay interval, p_status int, p_error text, p_now timestamptz
 ) returns boolean
 language plpgsql volatile {use_indexes} as $$
-declare v_now timestamptz := coalesce(p_now, clock_timestamp());
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_tid tid;
 begin
+    -- Found by its id first; by its state, all pending posts might be read.
+    select p.ctid into v_tid from {schema}.webhook_post p where p.id = p_id for update;
     update {schema}.webhook_post p
     set state = p_state, status = p_status, error = p_error, updated_at = v_now,
         next_at = case when p_state = 'pending' then v_now + coalesce(p_delay, '0') end,
         ended_at = case when p_state <> 'pending' then v_now end
-    where p.id = p_id and p.attempts = p_attempts and p.state = 'pending';
+    where p.ctid = v_tid and p.attempts = p_attempts and p.state = 'pending';
     -- Or this call is a repeat, because the reply to the first was lost.
     return found or exists (
         select 1 from {schema}.webhook_post p
-        where p.id = p_id and p.attempts = p_attempts and p.state = p_state
+        where p.ctid = v_tid and p.attempts = p_attempts and p.state = p_state
           and row(p.status, p.error) is not distinct from row(p_status, p_error));
 end $$;
 

@@ -55,12 +55,13 @@ create index ready_tenant on {schema}.ready (tenant, queue, priority, seq) where
 
 -- Waits for its time, as a retry does.
 create table {schema}.scheduled (
-    run_at timestamptz not null, job_id uuid not null,
+    job_id uuid primary key,
+    run_at timestamptz not null,
     priority int not null, attempt int not null, crashes int not null,
-    queue text collate "C" not null, kind text collate "C" not null, tenant text,
-    primary key (run_at, job_id)
+    queue text collate "C" not null, kind text collate "C" not null, tenant text
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
-create index scheduled_job on {schema}.scheduled (job_id);
+-- Without the id, so that no look-up of an id walks it.
+create index scheduled_due on {schema}.scheduled (run_at);
 -- Counts the jobs of one tenant, as blocked_tenant does; a job without a tenant pays nothing for it.
 create index scheduled_tenant on {schema}.scheduled (tenant) where tenant is not null;
 
