@@ -17,6 +17,7 @@ from dutiful.payload.signature import Schema
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 NO_OBJECT = FieldError("payload", 'must be an object, like {"n": 1}')
 MOST = 100  # unknown fields reported of one payload
+SHOWN = 20  # errors in one message
 UNBOUNDED = 1 << 40  # size is one violation among others, so that all are reported
 
 
@@ -121,7 +122,7 @@ class PayloadValidator:
             names = ", ".join(signature.names) or "none"
             problem = f"is unknown; the handler's parameters are: {names}"
             yield from (FieldError(safe_name(name), problem) for name in unknown[:MOST])
-            reported = {*missing, *map(safe_name, unknown)}
+            reported = {*missing, *map(safe_name, unknown[:MOST])}
             yield from (one for one in error.errors if one.field not in reported)
         except UsageError:
             raise  # the signature's fault
@@ -163,7 +164,8 @@ class PayloadValidator:
 
     def _invalid(self, errors: list[FieldError]) -> PayloadInvalid:
         field = errors[0].field if len(errors) == 1 else None
-        return PayloadInvalid(f"{self._kind}: {'; '.join(map(str, errors))}", field, errors)
+        shown = [*map(str, errors[:SHOWN]), *([f"and {len(errors) - SHOWN:,} more"] if len(errors) > SHOWN else [])]
+        return PayloadInvalid(f"{self._kind}: {'; '.join(shown)}", field, errors)
 
 
 def problems(rules: Rules, payload: Any) -> list[FieldError]:

@@ -30,6 +30,8 @@ from dutiful.core.redaction.redact import redact
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST = 2_000
+MOST_ERRORS = 20
+LONGEST_NAME = 200
 WHOLE = "request"  # the field of an error that concerns no single field
 # Of every response: it must not be cached, and its media type must not be guessed.
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -76,7 +78,7 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.detail = detail if len(detail) <= LONGEST else f"{detail[:LONGEST]}…"
+        self.detail = _cut(detail)
         self.errors = tuple(errors)
         self.headers = dict(headers or {})
         self.more = dict(more or {})
@@ -102,6 +104,11 @@ def _title(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Problem"
+
+
+def _cut(text: object, longest: int = LONGEST) -> str:
+    text = str(text)
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def field_problem(field: str, problem: str, status: int = 422) -> Problem:
@@ -152,20 +159,27 @@ def _fields(error: UsageError) -> list[FieldProblem]:
     """The problems by field, if the error knows them."""
     listed = getattr(error, "errors", None)
     if listed:
-        return [FieldProblem(str(one.field), str(one.problem)) for one in listed]
+        return _bounded([FieldProblem(_cut(one.field, LONGEST_NAME), _cut(one.problem)) for one in listed])
     field = getattr(error, "field", None)
-    return [FieldProblem(str(field or WHOLE), str(error))]
+    return [FieldProblem(_cut(field or WHOLE, LONGEST_NAME), _cut(error))]
 
 
 def _invalid(error: RequestValidationError) -> Problem:
     """The invalid fields; their values are not repeated, because they may be secrets."""
-    found = [FieldProblem(_path(one["loc"]), _sentence(one)) for one in error.errors()]
-    return Problem(422, "; ".join(f"{one.field}: {one.problem}" for one in found[:10]), found[:50])
+    found = _bounded([FieldProblem(_path(one["loc"]), _sentence(one)) for one in error.errors()])
+    return Problem(422, "; ".join(f"{one.field}: {one.problem}" for one in found), found)
+
+
+def _bounded(found: list[FieldProblem]) -> list[FieldProblem]:
+    """The first errors, and how many more there are."""
+    if len(found) <= MOST_ERRORS + 1:
+        return found
+    return [*found[:MOST_ERRORS], FieldProblem(WHOLE, f"and {len(found) - MOST_ERRORS:,} more")]
 
 
 def _path(where: Sequence[Any]) -> str:
     """`("body", "filter", "since")` as `filter.since`."""
-    return ".".join(str(part) for part in where[1:]) or str(where[0])
+    return _cut(".".join(_cut(part, LONGEST_NAME) for part in where[1:]) or where[0], LONGEST_NAME)
 
 
 def _sentence(detail: Mapping[str, Any]) -> str:

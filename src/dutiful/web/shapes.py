@@ -1,6 +1,6 @@
 """Request and response fields that many operations share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -27,11 +27,13 @@ from dutiful.core import ids
 from dutiful.core.duration import duration
 from dutiful.core.errors import MalformedId, PayloadInvalid, UsageError
 from dutiful.core.json import REPLACED, encode
+from dutiful.web.problems import MOST_ERRORS
 
 EXAMPLE_ID = ids.public(UUID("0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"))
 MOST = 200
 MOST_JSON = 8_000
-UNKNOWN_FIELD = "unknown_field"
+UNKNOWN_FIELD, MORE_UNKNOWN = "unknown_field", "more_unknown"
+MOST_ITEMS = 200
 
 
 class Shape(BaseModel):
@@ -49,12 +51,29 @@ class Ask(BaseModel):
     @classmethod
     def _name_the_fields(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
         """Adds the known fields to the library's message about an unknown one."""
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        kept, more = _without_most_unknown(given, names)
         try:
-            return read(given)
+            return read(kept)
         except ValidationError as error:
-            known = ", ".join(field.alias or name for name, field in cls.model_fields.items()) or "none"
-            problems = [_problem(one, known) for one in error.errors()]
-            raise ValidationError.from_exception_data(cls.__name__, problems) from None
+            problems = [_problem(one, ", ".join(names) or "none") for one in error.errors()]
+            raise ValidationError.from_exception_data(cls.__name__, problems + more) from None
+
+
+def _without_most_unknown(given: Any, names: Sequence[str]) -> tuple[Any, list[InitErrorDetails]]:
+    """Leaves out unknown fields beyond MOST_ERRORS, and returns one error for all of them.
+
+    The library would make an error of each, which takes seconds for a body that is full of them.
+    """
+    if not isinstance(given, dict) or len(given) <= len(names) + MOST_ERRORS:
+        return given, []
+    unknown = [name for name in given if name not in names]
+    left_out = unknown[MOST_ERRORS:]
+    if not left_out:
+        return given, []
+    shown = {name: given[name] for name in (*names, *unknown[:MOST_ERRORS]) if name in given}
+    kind = PydanticCustomError(MORE_UNKNOWN, "and {count} more fields that are unknown", {"count": len(left_out)})
+    return shown, [InitErrorDetails(type=kind, loc=(), input=None)]
 
 
 def _problem(detail: ErrorDetails, known: str) -> InitErrorDetails:
@@ -63,8 +82,8 @@ def _problem(detail: ErrorDetails, known: str) -> InitErrorDetails:
             kind: str | PydanticCustomError = PydanticCustomError(
                 UNKNOWN_FIELD, "there is no such field; there are: {known}", {"known": known}
             )
-        case _ if detail["type"] == UNKNOWN_FIELD:  # of a nested part, which has named its own
-            kind = PydanticCustomError(UNKNOWN_FIELD, "{message}", {"message": detail["msg"]})
+        case "unknown_field" | "more_unknown" as own:  # of a nested part, which has named its own
+            kind = PydanticCustomError(own, "{message}", {"message": detail["msg"]})
         case known_type:
             kind = known_type
     return InitErrorDetails(type=kind, loc=detail["loc"], input=detail["input"], ctx=detail.get("ctx", {}))
@@ -139,8 +158,12 @@ JsonObject = Annotated[
 Length = Annotated[str, StringConstraints(max_length=40), AfterValidator(_length)]  # of time, as in 1h30m
 Receiver = Annotated[str, AfterValidator(_origin), WithJsonSchema(_RECEIVER_SCHEMA)]
 Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
-# A single one needs no brackets.
-Texts = Annotated[list[Text], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+# A single one needs no brackets. Every list of a request is bounded, because each of its items may be an error.
+Texts = Annotated[
+    list[Text],
+    Field(max_length=MOST_ITEMS),
+    BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+]
 Limit = Annotated[int, Field(ge=1, le=MOST)]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 # In either spelling; ExactJobId, for the public status, only in the public one.
