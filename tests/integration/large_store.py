@@ -76,7 +76,8 @@ create function kind(n bigint) returns text immutable language sql
 create function tenant(n bigint) returns text immutable language sql return case n % 10 when 0 then '{TENANT}' end;
 
 insert into dutiful.pause (scope, name, since) values ('kind', '{STOPPED}', now());
-insert into dutiful.breaker (name, failures_allowed, open_for, probes, updated_at) values ('{MAIL}', 3, '1 min', 1, now());
+insert into dutiful.breaker (name, failures_allowed, open_for, probes, updated_at)
+values ('{MAIL}', 3, '1 min', 1, now());
 insert into dutiful.breaker_kind (kind, breaker) values ('{STOPPED}', '{MAIL}');
 insert into dutiful.job (id, created_at, priority, max_attempts, kind, queue, tenant, payload, options)
 select id(n), born(n), 100, 5, kind(n), queue(n), tenant(n), '{{}}', '{{"phases": ["first", "second"]}}'

@@ -15,6 +15,7 @@ from dutiful.app import Dutiful
 from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.redaction.redact import redact
 from dutiful.web.app import create_app
+from dutiful.web.connections import Connection
 
 log = logging.getLogger("dutiful.web")
 GRACE = 10
@@ -27,6 +28,8 @@ async def serve(app: Dutiful, host: str, port: int, **options: Any) -> None:
         create_app(app, **options),
         host=host,
         port=port,
+        http=Connection,
+        ws="none",
         log_config=None,
         proxy_headers=False,  # create_app gets the trusted proxies
         server_header=False,
