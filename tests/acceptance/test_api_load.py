@@ -1,15 +1,17 @@
 """The API under load: what one request, one client or one tenant can cost the others."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import pytest
 from annotated_types import MaxLen
-from api import AdminApi, admin_api
+from api import AdminApi, admin_api, eventually, public
 from pydantic import BaseModel
 
 from dutiful import Dutiful
 from dutiful.web import shapes
+from dutiful.web.limits import BURST, STREAMS
 from dutiful.web.shapes import Ask
 
 SQLITE = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
@@ -62,6 +64,29 @@ async def test_errors_beyond_the_first_twenty_are_counted(admin: AdminApi) -> No
     assert [one["field"] for one in answer["errors"]] == [*(f"f{n}" for n in range(20)), "body"]
     assert answer["errors"][-1]["problem"] == "and 80 more fields that are unknown"
     assert answer["detail"].endswith("body: and 80 more fields that are unknown")
+
+
+@SQLITE
+async def test_a_tenant_behind_a_shared_address_does_not_lock_out_another(admin: AdminApi) -> None:
+    """All requests of this test come from one address."""
+    for _ in range(3 * BURST):
+        assert (await admin.get("/admin/queue/", "wrong")).status_code in (401, 429)
+    assert (await admin.get("/admin/queue/", "wrong")).status_code == 429
+    theirs, ours = public(admin.waiting["acme"]), public(admin.waiting["globex"])
+    held = [asyncio.create_task(admin.follow(f"/{theirs}/events", "acme viewer", "cancelled")) for _ in range(STREAMS)]
+    watcher = admin.client.watcher
+    await eventually(lambda: _is(len(watcher.streams) == STREAMS))
+
+    assert (await admin.follow(f"/{theirs}/events", "acme viewer", "snapshot"))[0] == 429
+    assert (await admin.get("/admin/queue/", "globex manager")).status_code == 200
+    assert (await admin.follow(f"/{ours}/events", "globex viewer", "snapshot"))[0] == 200
+
+    await admin.app.cancel(admin.waiting["acme"])
+    assert {answer[0] for answer in await asyncio.gather(*held)} == {200}
+
+
+async def _is(found: bool) -> bool:
+    return found
 
 
 def test_every_list_that_a_request_may_have_is_bounded() -> None:

@@ -8,6 +8,7 @@ import pytest
 from api import AdminApi, admin_api, public
 
 from dutiful import Dutiful
+from dutiful.core.principal import Principal
 from dutiful.operator import Operator
 from dutiful.web import Role
 from dutiful.web.api import status
@@ -59,16 +60,27 @@ async def test_a_stream_ends_when_its_token_is_revoked(admin: AdminApi, monkeypa
     assert reading.result()[0] == 200, "it had begun, and it has ended by itself"
 
 
-def test_streams_are_counted_by_address() -> None:
-    streams = Streams(most=2)
-    streams.begin("a")
-    streams.begin("a")
-    streams.begin("b")
-    with pytest.raises(Problem) as refused:
-        streams.begin("a")
-    assert refused.value.status == 429
-    streams.end("a")
-    streams.begin("a")
+def test_streams_are_counted_by_principal_and_tenant_and_not_by_address() -> None:
+    streams, nat = Streams(of_one=2, of_tenant=3, in_all=7), "192.0.2.1"
+    ada, bob = (Principal(name=name, role=Role.VIEWER, tenant="acme") for name in ("ada", "bob"))
+    eve = Principal(name="ada", role=Role.VIEWER, tenant="globex")
+
+    def refused(principal: Principal | None) -> tuple[int, str]:
+        with pytest.raises(Problem) as caught:
+            streams.begin(principal, nat)
+        return caught.value.status, caught.value.detail
+
+    ends = [streams.begin(ada, nat), streams.begin(ada, nat)]
+    assert refused(ada) == (429, "2 streams are open in your name: close some, or follow several jobs in one")
+    ends.append(streams.begin(bob, nat))
+    assert refused(bob) == (429, "3 streams are open of your tenant: close some, or follow several jobs in one")
+    ends += [streams.begin(eve, nat), streams.begin(eve, nat)]
+    ends += [streams.begin(None, nat), streams.begin(None, nat)]
+    assert refused(None)[0] == 429
+    assert refused(Principal(name="root", role=Role.ADMIN))[0] == 503
+    for end in ends:
+        end()
+    assert [streams.begin(ada, nat), streams.begin(ada, nat)]
 
 
 @SQLITE

@@ -93,7 +93,7 @@ class Admission:
             asked.state.app = self._app
             if not operation.stream:
                 return await handle(asked)
-            return await self._stream(handle, asked, bucket_of(address), authenticate, caller)
+            return await self._stream(handle, asked, address, authenticate, caller)
         except BEFORE as error:
             if operation.action is not None:
                 await _record(operator, operation, request, error)
@@ -103,22 +103,22 @@ class Admission:
         self,
         handle: Handle,
         request: Request,
-        bucket: str,
+        address: str,
         authenticate: Callable[[], Awaitable[Caller | None]],
         caller: Caller | None,
     ) -> Response:
-        """Starts one of a limited number of streams from that address, which ends if the caller loses access."""
+        """Starts one of a limited number of streams of that caller, which ends if the caller loses access."""
 
         async def still_allowed() -> bool:
             return caller is None or await authenticate() == caller
 
-        self._streams.begin(bucket)
+        ended = self._streams.begin(None if caller is None else caller.principal, bucket_of(address))
         request.state.still_allowed = still_allowed
-        request.state.ended = lambda: self._streams.end(bucket)
+        request.state.ended = ended
         try:
             return await handle(request)
         except BaseException:
-            self._streams.end(bucket)
+            ended()
             raise
 
     def _anonymous(self, operation: Operation, address: str) -> Principal:

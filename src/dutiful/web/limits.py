@@ -1,4 +1,4 @@
-"""Limits per client: failed logins and open streams by address, and the size of a body."""
+"""Limits per client: failed logins by address, open streams by principal and tenant, and the size of a body."""
 
 import asyncio
 import time
@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from dutiful.core.errors import UsageError
+from dutiful.core.principal import Principal
 from dutiful.core.webhooks.endpoint import Network
 from dutiful.web.problems import Problem
 
@@ -16,7 +17,7 @@ BURST, PER_SECOND = 20, 0.5
 MOST_ADDRESSES = 10_000
 BODY = 256 * 1024  # besides a payload
 BODY_TIME = 10.0
-STREAMS = 100
+STREAMS, TENANT_STREAMS, ALL_STREAMS = 100, 250, 500
 
 
 class Failures:
@@ -58,25 +59,43 @@ class Failures:
 
 
 class Streams:
-    """Open streams by address, because each one costs memory."""
+    """Open streams, because each one costs memory and a connection.
 
-    def __init__(self, most: int = STREAMS) -> None:
-        self._most = most
-        self._open: Counter[str] = Counter()
+    Not by address, except of readers who are nothing else: many tenants may have the same one.
+    """
 
-    def begin(self, bucket: str) -> None:
-        if self._open[bucket] >= self._most:
-            raise Problem(
-                429,
-                f"{self._most} streams are open from your address: close some, or follow several jobs in one",
-                headers={"retry-after": "15"},
-            )
-        self._open[bucket] += 1
+    def __init__(self, of_one: int = STREAMS, of_tenant: int = TENANT_STREAMS, in_all: int = ALL_STREAMS) -> None:
+        self._of_one = of_one
+        self._of_tenant = of_tenant
+        self._in_all = in_all
+        self._open: Counter[tuple[str, ...]] = Counter()
 
-    def end(self, bucket: str) -> None:
-        self._open[bucket] -= 1
-        if not self._open[bucket]:
-            del self._open[bucket]
+    def begin(self, principal: Principal | None, bucket: str) -> Callable[[], None]:
+        """Counts a stream of the principal, or of the address if there is none; the result ends it."""
+        limits: dict[tuple[str, ...], tuple[int, str]] = {}
+        if principal is None:
+            limits["address", bucket] = (self._of_one, "from your address")
+        else:
+            tenant = principal.tenant or ""
+            limits["principal", tenant, principal.name] = (self._of_one, "in your name")
+            if tenant:
+                limits["tenant", tenant] = (self._of_tenant, "of your tenant")
+        for key, (most, whose) in limits.items():
+            if self._open[key] >= most:
+                detail = f"{most} streams are open {whose}: close some, or follow several jobs in one"
+                raise Problem(429, detail, headers={"retry-after": "15"})
+        limits["all",] = (self._in_all, "at this server")
+        if self._open["all",] >= self._in_all:
+            raise Problem(503, "too many streams are open at this server; try again", headers={"retry-after": "15"})
+        self._open.update(limits.keys())
+
+        def end() -> None:
+            self._open.subtract(limits.keys())
+            for key in limits:
+                if self._open[key] <= 0:
+                    del self._open[key]
+
+        return end
 
 
 def read_networks(trusted: Sequence[str]) -> tuple[Network, ...]:
