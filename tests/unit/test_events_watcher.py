@@ -87,7 +87,7 @@ class Fake:
     async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
         return [tombstone for tombstone in self.deleted if tombstone.job_id in job_ids]
 
-    async def changes_since(self, since: datetime | None, limit: int) -> JobChanges:
+    async def changes_since(self, since: datetime | None, limit: int, *, tenant: str | None = None) -> JobChanges:
         self._answer()
         changes = [JobChange(job_id, f"{v.job.finished_at} {v.job.progress}") for job_id, v in self.jobs.items()]
         return JobChanges([] if since is None else changes, [], at(self.now), self.cut and since is not None)

@@ -1,9 +1,12 @@
 """Turns job changes into events, each once: `SeenEvents` drops duplicates, `History` reads the time before a stream."""
 
+import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -81,11 +84,31 @@ class SeenEvents:
             del self._jobs[oldest]
 
 
+class HistoryTurns:
+    """Lets a few streams read a page of history at a time, and one of each tenant.
+
+    The rest of the store's connections is for others. A tenant waits behind one page of each other tenant at most,
+    because both locks are fair.
+    """
+
+    def __init__(self, readers: int) -> None:
+        self._readers = asyncio.Semaphore(readers)
+        self._tenants: WeakValueDictionary[str | None, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, tenant: str | None) -> AsyncIterator[None]:
+        lock = self._tenants.setdefault(tenant, asyncio.Lock())
+        async with lock, self._readers:
+            yield
+
+
 class History:
     """Reads events since a moment, page by page; ordered within a job and within a page."""
 
-    def __init__(self, store: EventStore, since: datetime) -> None:
+    def __init__(self, store: EventStore, since: datetime, turns: HistoryTurns, tenant: str | None = None) -> None:
         self._store = store
+        self._turns = turns
+        self._tenant = tenant  # None: of all
         self._begin = self._since = since
         self._seen = SeenEvents()
         self._over = False
@@ -94,9 +117,10 @@ class History:
         """Returns the next events, perhaps none; None once the present is reached."""
         if self._over:
             return None
-        changes = await self._store.changes_since(self._since, PAGE)
-        unseen = self._seen.unseen(changes.changes)
-        views = await load_views(self._store, unseen)
+        async with self._turns.turn(self._tenant):
+            changes = await self._store.changes_since(self._since, PAGE, tenant=self._tenant)
+            unseen = self._seen.unseen(changes.changes)
+            views = await load_views(self._store, unseen)
         events = self._seen.new_events(unseen, views, changes.tombstones, self.cutoff)
         self._since, self._over = changes.until, not changes.more
         return events

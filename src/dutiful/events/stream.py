@@ -28,6 +28,7 @@ class EventStream:
         self._limit = limit
         self._first: deque[tuple[Item, datetime | None]] = deque()
         self._history: History | None = None
+        self._reading: asyncio.Task[list[Event] | None] | None = None
         self._live_from: datetime | None = None
         self._from_history: set[tuple[UUID, str]] = set()
         self._buffer: OrderedDict[tuple[UUID, str], tuple[Item, datetime | None]] = OrderedDict()
@@ -73,7 +74,12 @@ class EventStream:
 
     async def _read_history(self, history: History) -> None:
         since = history.cutoff
-        page = await history.page()
+        if self._reading is None:
+            self._reading = asyncio.create_task(history.page(), name="dutiful history")
+        # A reader that gives up for a while, to send a ping, must not lose its turn.
+        await asyncio.wait([self._reading])
+        reading, self._reading = self._reading, None
+        page = reading.result()
         if page is None:
             self._history = None
             return
@@ -84,6 +90,11 @@ class EventStream:
                     self._from_history.add((event.job_id, event.key))  # it may be in the buffer, too
 
     # --- for the watcher
+
+    def close(self) -> None:
+        """Stops what it reads; its reader has left."""
+        if self._reading is not None:
+            self._reading.cancel()
 
     def begin(self, items: Sequence[Item]) -> None:
         """Puts these before all others; they do not count towards the limit."""

@@ -15,7 +15,7 @@ from dutiful.core.events import Event, events_of
 from dutiful.core.job import job_not_found
 from dutiful.delivery.base import Delivery
 from dutiful.events.feeds import AllJobsFeed, SingleJobsFeed
-from dutiful.events.history import History, load_views
+from dutiful.events.history import History, HistoryTurns, load_views
 from dutiful.events.items import Snapshot, Subscription, check_since
 from dutiful.events.stream import EventIndex, EventStream
 from dutiful.store.events import EventStore, Tombstone
@@ -26,13 +26,16 @@ MIN_PAUSE = 0.05
 PAUSE_FACTOR = 20  # a poll is followed by a pause of this many times its length
 TTL, RENEW = timedelta(seconds=30), 10.0
 STOP_TIMEOUT = 2.0
+READERS = 4  # half of the connections that a store has by default
 
 
 class Watcher:
     """Runs while there are subscribers, and costs nothing without them."""
 
-    def __init__(self, store: EventStore, delivery: Delivery) -> None:
+    def __init__(self, store: EventStore, delivery: Delivery, readers: int = READERS) -> None:
+        """`readers`: how many streams may read history at a time."""
         self._store = store
+        self._turns = HistoryTurns(readers)
         self._delivery = delivery
         self._singles = SingleJobsFeed()
         self._all = AllJobsFeed(store)
@@ -61,6 +64,7 @@ class Watcher:
                 await self._join_jobs(stream, subscription.jobs, snapshot, since)
             yield stream
         finally:
+            stream.close()
             await self._leave(stream)
 
     async def _join(self, stream: EventStream, since: datetime | None) -> None:
@@ -68,7 +72,8 @@ class Watcher:
         self._start()
         live_from = await joined
         if since is not None:
-            stream.read_history_first(History(self._store, since), live_from)
+            history = History(self._store, since, self._turns, stream.subscription.tenant)
+            stream.read_history_first(history, live_from)
 
     async def _join_jobs(
         self, stream: EventStream, jobs: Iterable[UUID], snapshot: bool, since: datetime | None

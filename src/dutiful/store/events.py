@@ -55,8 +55,12 @@ class EventStore(Protocol):
     async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
         """The jobs that exist, each with everything that events are derived from, in one snapshot."""
 
-    async def changes_since(self, since: datetime | None, limit: int) -> JobChanges:
-        """Jobs of which anything changed since `since` (None: now): state, progress, webhook posts, deletion."""
+    async def changes_since(self, since: datetime | None, limit: int, *, tenant: str | None = None) -> JobChanges:
+        """Jobs of which anything changed since `since` (None: now): state, progress, webhook posts, deletion.
+
+        Reads about `limit` changes, however many there are. With `tenant`, those of other tenants are read but not
+        returned, so a call may return none and still say that there are more.
+        """
 
     async def tombstones(self, job_ids: Sequence[UUID]) -> list[Tombstone]:
         """Tombstones of the jobs that were deleted lately and whose notice was sent."""

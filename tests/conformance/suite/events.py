@@ -136,6 +136,18 @@ class EventSuite:
 
         assert {change.job_id for change in found} == {job.id for batch in batches for job in batch}
 
+    async def test_changes_of_one_tenant_are_found_among_those_of_all(self, store: Store) -> None:
+        jobs = [_job_of(100 + n, tenant="acme" if n % 9 == 0 else "globex") for n in range(40)]
+        for n, job in enumerate(jobs):
+            await enqueue(store, job, now=at(100 + n))
+        for n, claimed in enumerate(await claim(store, now=at(150))):
+            await complete(store, claimed, now=at(200 + n))
+
+        for since in (at(100), at(160)):
+            found = await walk(store, since, limit=7, tenant="acme")
+            assert {change.job_id for change in found} == {job.id for job in jobs if job.tenant == "acme"}
+        assert await walk(store, at(100), limit=7, tenant="nobody") == set()
+
     async def test_a_listener_is_known_until_its_time_is_over(self, store: Store) -> None:
         assert not await store.events.has_listeners(now=T0)
 
@@ -158,11 +170,11 @@ class EventSuite:
         assert not await store.events.has_listeners(now=at(1))
 
 
-async def walk(store: Store, since: datetime, *, limit: int) -> set[JobChange]:
+async def walk(store: Store, since: datetime, *, limit: int, tenant: str | None = None) -> set[JobChange]:
     """Calls until all changes are found; a call that was cut short must be continued where it ended."""
     found: set[JobChange] = set()
     for _ in range(100):
-        found_changes = await store.events.changes_since(since, limit)
+        found_changes = await store.events.changes_since(since, limit, tenant=tenant)
         assert found_changes.until >= since
         found.update(found_changes.changes)
         if not found_changes.more:
@@ -186,10 +198,10 @@ async def check_a_late_commit_is_found(store: Store, begin: Callable[[Claim], An
     assert claimed.job_id in {change.job_id for change in set(after.changes) - seen}
 
 
-def _job_of(seconds: float) -> NewJob:
+def _job_of(seconds: float, **more: Any) -> NewJob:
     """A job whose id was made then."""
     job = new_job()
-    return new_job(id=from_parts(int(at(seconds).timestamp() * 1000), job.id.bytes[6:]))
+    return new_job(id=from_parts(int(at(seconds).timestamp() * 1000), job.id.bytes[6:]), **more)
 
 
 def _id_of_now() -> UUID:

@@ -35,17 +35,19 @@ class PostgresEvents(Subject):
             return []
         return [read_as(_view, row[0]) for row in await self._rows("job_snapshots", "job_snapshots", job_ids)]
 
-    async def changes_since(self, since: datetime | None, limit: int) -> JobChanges:
+    async def changes_since(self, since: datetime | None, limit: int, *, tenant: str | None = None) -> JobChanges:
         floor = None if since is None else ids.floor_at(max(since - CLOCKS, _EPOCH))
-        settled, *rows = await self._rows("changes_since", "job_id, at, mark, tombstone", since, floor, limit + 1)
+        settled, *rows = await self._db.fetch(self._sql["changes_since"], since, floor, limit + 1, tenant)
         until: datetime = settled["at"]
         if since is None:
             return JobChanges([], [], until)
-        until = max(until, since)
-        if more := len(rows) > limit:
+        until, more = max(until, since), settled["mark"] is not None
+        if len(rows) and rows[-1]["number"] > limit:
             # Cut between two moments, never within one, because the next call cannot begin in the middle of it.
-            last: datetime = rows[limit - 1]["at"]
-            rows, until = [row for row in rows if row["at"] <= last], last if last > since else since + _TICK
+            last: datetime = next(row["at"] for row in rows if row["number"] == limit)
+            until, more = last if last > since else since + _TICK, True
+            rows = [row for row in rows if row["at"] <= last]
+        rows = [row for row in rows if row["wanted"]]
         return JobChanges(
             [JobChange(row["job_id"], row["mark"]) for row in rows if row["tombstone"] is None],
             [read_as(_tombstone, row["tombstone"]) for row in rows if row["tombstone"] is not None],

@@ -51,7 +51,9 @@ class SqliteEvents(Subject):
         return [*_tombstones(db, (job_id.bytes for job_id in job_ids))]
 
     @browses
-    def changes_since(self, db: Connection, since: datetime | None, limit: int) -> JobChanges:
+    def changes_since(
+        self, db: Connection, since: datetime | None, limit: int, *, tenant: str | None = None
+    ) -> JobChanges:
         now = clock(None)
         if since is None:
             return JobChanges([], [], moment(now))
@@ -76,9 +78,14 @@ class SqliteEvents(Subject):
             until = moment(rows[-1][0] + _REACH)  # the next call reaches back to just this moment
         elif rows:
             until = max(since, moment(min(rows[-1][0], now)))
+        made = [(job_id, mark) for _, job_id, mark in rows if mark is not None]
+        deleted = _tombstones(db, (job_id for _, job_id, mark in rows if mark is None))
+        if tenant is not None:
+            theirs = {job_id for job_id in dict(made) if db.value(SQL["tenant_of"], (job_id,)) == tenant}
+            made = [change for change in made if change[0] in theirs]
         return JobChanges(
-            [JobChange(uuid(job_id), mark) for _, job_id, mark in rows if mark is not None],
-            [*_tombstones(db, (job_id for _, job_id, mark in rows if mark is None))],
+            [JobChange(uuid(job_id), mark) for job_id, mark in made],
+            [tombstone for tombstone in deleted if tenant in (None, tombstone.tenant)],
             until,
             more,
         )

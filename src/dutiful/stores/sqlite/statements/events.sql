@@ -62,6 +62,9 @@ UNION ALL
 SELECT sent_at, job_id, NULL FROM dutiful_tombstone WHERE sent_at > :from AND sent_at <= :bound
 ORDER BY 1;
 
+-- name: tenant_of
+SELECT tenant FROM dutiful_job WHERE id = ?;
+
 -- name: tombstone
 SELECT job, deleted_at, sent_at FROM dutiful_tombstone WHERE job_id = ? AND sent_at IS NOT NULL;
 

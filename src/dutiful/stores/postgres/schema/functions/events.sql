@@ -61,20 +61,88 @@ begin
     select {schema}.tombstone_json(f.t) from found f where (f.t).sent_at is not null;
 end $$;
 
--- Returns first a row without a job: the time from which on more rows may appear. Then the changes since p_since,
--- oldest first: p_limit rows, and all of the last one's moment. `tombstone` is null except for deleted jobs. p_floor:
--- the first id that a job created since then can have.
+-- Counts the changes between two moments, up to p_most. A job that was made is counted by the time of its id.
+create or replace function {schema}.count_changes(p_from timestamptz, p_to timestamptz, p_most bigint) returns bigint
+language plpgsql stable {walk_indexes} as $$
+begin
+    return (
+        select count(*)
+        from (
+            (select 1 from {schema}.job j
+             where j.id >= {schema}.floor_id(p_from) and j.id < {schema}.floor_id(p_to) limit p_most)
+            union all
+            (select 1 from {schema}.finished f where f.finished_at >= p_from and f.finished_at < p_to limit p_most)
+            union all
+            (select 1 from {schema}.attempt a where a.ended_at >= p_from and a.ended_at < p_to limit p_most)
+            union all
+            (select 1 from {schema}.webhook_post p
+             where p.state <> 'pending' and p.updated_at >= p_from and p.updated_at < p_to limit p_most)
+            union all
+            (select 1 from {schema}.stale s where s.sent_at >= p_from and s.sent_at < p_to limit p_most)
+            union all
+            (select 1 from {schema}.tombstone t where t.sent_at >= p_from and t.sent_at < p_to limit p_most)
+            limit p_most
+        ) change
+    );
+end $$;
+
+-- Returns a moment until which there are p_limit changes or somewhat more, to the second; null if there are fewer until
+-- now. Without it, a reader of old changes would have all newer ones read and sorted for each page, because the largest
+-- tables have no index that gives them in order of time.
+create or replace function {schema}.page_end(p_since timestamptz, p_limit int) returns timestamptz
+language plpgsql stable {walk_indexes} as $$
+declare
+    v_now    timestamptz := clock_timestamp();
+    -- Nothing happened before the oldest job was made.
+    v_from   timestamptz := greatest(p_since, least(
+        (select {schema}.id_time(j.id) from {schema}.job j order by j.id limit 1) - interval '2 s',
+        (select t.sent_at from {schema}.tombstone t where t.sent_at is not null order by t.sent_at limit 1)));
+    v_few    interval := '0 s';
+    v_enough interval := '16 s';
+    v_middle interval;
+begin
+    while {schema}.count_changes(v_from, v_from + v_enough, p_limit) < p_limit loop
+        if v_from + v_enough > v_now then
+            return null;
+        end if;
+        v_few := v_enough;
+        v_enough := v_enough * 4;
+    end loop;
+    while v_enough - v_few > interval '1 s'
+          and {schema}.count_changes(v_from, v_from + v_enough, p_limit * 8::bigint) = p_limit * 8::bigint loop
+        v_middle := v_few + (v_enough - v_few) / 2;
+        if {schema}.count_changes(v_from, v_from + v_middle, p_limit) < p_limit then
+            v_few := v_middle;
+        else
+            v_enough := v_middle;
+        end if;
+    end loop;
+    return v_from + v_enough;
+end $$;
+
+-- Returns first a row without a job: the time from which on more rows may appear, and a mark if the call ends before
+-- the present. Then the changes since p_since, oldest first: p_limit rows, and all of the last one's moment. `tombstone`
+-- is null except for deleted jobs. p_floor: the first id that a job created since then can have.
 create or replace function {schema}.changes_since(p_since timestamptz, p_floor uuid, p_limit int)
 returns table (job_id uuid, at timestamptz, mark text, tombstone json)
 language plpgsql volatile set timezone = 'UTC' {walk_indexes} as $$ #variable_conflict use_column
+declare
+    -- Those of the last seconds are few, and a poll is to be quick.
+    v_end     timestamptz := case when p_since < clock_timestamp() - interval '10 s'
+                                  then {schema}.page_end(p_since, p_limit) end;
+    v_before  timestamptz := coalesce(v_end, 'infinity');
+    -- Clocks differ: a job may have an id that was made later than the job itself.
+    v_ceiling uuid := coalesce({schema}.floor_id(v_end + interval '2 s'), 'ffffffff-ffff-ffff-ffff-ffffffffffff');
 begin
     -- Read before the rows are: what commits in between is found both now and the next time.
-    return query select null::uuid, {schema}.committed_until(), null, null::json;
+    return query select null::uuid, least({schema}.committed_until(), v_before), case when v_end is not null then 'more' end,
+                        null::json;
     return query
     select s.job_id, s.at, s.mark, s.tombstone
     from (
         select j.id as job_id, j.created_at as at, 'made' as mark, null::json as tombstone
-        from {schema}.job j where j.id >= p_floor and j.created_at >= p_since
+        from {schema}.job j
+        where j.id >= p_floor and j.id <= v_ceiling and j.created_at >= p_since and j.created_at < v_before
         union all
         select l.job_id, greatest(l.claimed_at, g.updated_at, p.ended_at),
                concat_ws(' ', 'claim', l.claim_id, extract(epoch from g.updated_at), extract(epoch from p.ended_at)),
@@ -85,22 +153,23 @@ begin
         left join lateral (
             select max(x.ended_at) as ended_at from {schema}.phase x where x.job_id = l.job_id) p on true
         where greatest(l.claimed_at, g.updated_at, p.ended_at) >= p_since
+          and greatest(l.claimed_at, g.updated_at, p.ended_at) < v_before
         union all
         select a.job_id, a.ended_at, 'attempt ' || a.id, null
-        from {schema}.attempt a where a.ended_at >= p_since
+        from {schema}.attempt a where a.ended_at >= p_since and a.ended_at < v_before
         union all
         select f.job_id, f.finished_at, 'finished', null
-        from {schema}.finished f where f.finished_at >= p_since
+        from {schema}.finished f where f.finished_at >= p_since and f.finished_at < v_before
         union all
         select p.job_id, p.updated_at, 'post ' || p.id || ' ' || extract(epoch from p.updated_at), null
         from {schema}.webhook_post p
-        where p.state <> 'pending' and p.updated_at >= p_since and p.job_id is not null
+        where p.state <> 'pending' and p.updated_at >= p_since and p.updated_at < v_before and p.job_id is not null
         union all
         select s.job_id, s.sent_at, 'stale', null
-        from {schema}.stale s where s.sent_at >= p_since
+        from {schema}.stale s where s.sent_at >= p_since and s.sent_at < v_before
         union all
         select t.job_id, t.sent_at, 'deleted', {schema}.tombstone_json(t)
-        from {schema}.tombstone t where t.sent_at >= p_since
+        from {schema}.tombstone t where t.sent_at >= p_since and t.sent_at < v_before
     ) s
     order by s.at
     fetch first (p_limit) rows with ties;

@@ -12,6 +12,19 @@ language sql volatile as $$
             52, 1), 53, 1), 'hex')::uuid
 $$;
 
+-- Returns the smallest version 7 UUID of a millisecond.
+create or replace function {schema}.floor_id(p_at timestamptz) returns uuid
+language sql immutable strict as $$
+    select (lpad(to_hex(greatest(0, floor(extract(epoch from p_at) * 1000))::bigint), 12, '0')
+            || '70008000000000000000')::uuid
+$$;
+
+-- Returns when a version 7 UUID was made.
+create or replace function {schema}.id_time(p_id uuid) returns timestamptz
+language sql immutable as $$
+    select to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0)
+$$;
+
 -- Returns an id as people see it: Crockford's Base32 with two check digits, in four groups.
 create or replace function {schema}.public_id(p_id uuid) returns text
 language sql immutable as $$
