@@ -81,7 +81,7 @@ class JobQueue:
 
     async def jobs(self) -> list[Job]:
         """The newest first."""
-        records = await self.app.jobs(kind=self.config.name, limit=LISTED)
+        records = await self.app.jobs(kind=self.config.name, limit=LISTED, details=False)
         found = [await self.app.snapshot(record.id) for record in records]
         return [Job.of(one) for one in found if one is not None]
 

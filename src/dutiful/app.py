@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import UUID
 
+import msgspec
 import uuid_utils.compat
 
 from dutiful import factory
@@ -122,8 +123,13 @@ class Dutiful(Registry):
 
     async def snapshot(self, job_id: UUID | str) -> Snapshot | None:
         """A consistent snapshot of a job, its phases and the delivery of its webhooks; None if there is none."""
-        views = await (await self.client()).store.events.views([read_id(job_id)])
-        return Snapshot.of(views[0]) if views else None
+        store, wanted = (await self.client()).store, read_id(job_id)
+        views, record = await store.events.views([wanted]), await store.queries.job(wanted)
+        if not views or record is None:
+            return None
+        # Views leave it out, because streams do not show it. It never changes, so it is of the same snapshot.
+        job = msgspec.structs.replace(views[0].job, payload=record.payload)
+        return Snapshot.of(msgspec.structs.replace(views[0], job=job))
 
     async def jobs(
         self,
@@ -141,9 +147,11 @@ class Dutiful(Registry):
         until: datetime | None = None,
         before: UUID | str | None = None,
         limit: int = 50,
+        details: bool = True,
     ) -> JobPage:
         """Jobs, newest first; `before` is the `next` of the previous page.
 
+        Without `details`, they have no payload, result and subject, which may be large.
         A page with fewer jobs than `limit`, even none, is the last one only if its `next` is None.
         """
         wanted = JobFilter(
@@ -160,6 +168,7 @@ class Dutiful(Registry):
             until=_aware(until, "until"),
             before=None if before is None else read_id(before),
             limit=whole_number(limit, "limit", 1, LARGEST_PAGE, f" to {LARGEST_PAGE:,}; for more, use `before`"),
+            details=details,
         )
         return await (await self.client()).store.queries.jobs(wanted)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from dutiful.context import CURRENT, Context
 from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
-from dutiful.core.job import NewJob
+from dutiful.core.job import SUBJECT_LIMIT, NewJob
 from dutiful.core.json import encode
 from dutiful.core.retry.policy import Retry
 from dutiful.core.rules.rules import Rules
@@ -209,7 +209,7 @@ class Kind(Generic[P, R]):
             correlation_id = correlation_id or current.correlation_id
             parent_id = parent_id or current.job_id
             tenant = tenant or current.tenant
-        subject = None if options.subject is None else encode(dict(options.subject), what="subject", limit=limit)
+        subject = None if options.subject is None else _subject(options.subject)
         # Made once and copied, because that takes half the time of making each by itself.
         template = NewJob(
             _NO_ID, self.name, options.queue or self.queue, "",
@@ -331,6 +331,13 @@ class SyncRequest(_Request[P, R]):
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[SyncHandle[R]]:
         return self._kind._enqueuer.submit_many_sync(self._prepare_many(payloads), self._options.within)
+
+
+def _subject(subject: Mapping[str, Any]) -> str:
+    try:
+        return encode(dict(subject), what="subject", limit=SUBJECT_LIMIT)
+    except PayloadInvalid as error:
+        raise PayloadInvalid(str(error), "subject") from None
 
 
 __all__ = ["Enqueuer", "Handle", "Kind", "Mode", "Phase", "Request", "SyncHandle", "SyncRequest"]

@@ -40,6 +40,9 @@ class Unique(msgspec.Struct, frozen=True):
     across_kinds: bool = False
 
 
+SUBJECT_LIMIT = 8 * 1024  # bytes of JSON: references to what a job is about; data belongs into its payload
+
+
 class NewJob(msgspec.Struct, frozen=True):
     """A checked and encoded job, ready to be stored. JSON fields hold text."""
 

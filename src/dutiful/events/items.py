@@ -23,7 +23,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it was when the stream began; every event of the stream came later."""
 
     type: ClassVar[str] = "snapshot"
-    job: JobRecord  # with its progress
+    job: JobRecord  # with its progress; in a stream, without its payload
     phases: list[PhaseRecord]
     webhook_sent: bool
 

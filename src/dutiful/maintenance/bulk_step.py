@@ -67,7 +67,7 @@ async def _step(
     limit: int,
     refused: str | None,
 ) -> tuple[BulkRun | None, QueueLevels]:
-    page = await store.search(run.filter, after=run.cursor, limit=limit)
+    page = await store.search(run.filter, after=run.cursor, limit=limit, details=run.act is ReviewAct.REPROCESS)
     now = datetime.now(UTC)
     reviews: list[Review] = []
     skipped: dict[UUID, str] = {}

@@ -40,7 +40,7 @@ class Bulk(OperatorPart):
         return Preview(
             act=act,
             count=await self._store.dead_letters.count(wanted),
-            sample=await self._store.dead_letters.search(wanted, limit=SAMPLE),
+            sample=await self._store.dead_letters.search(wanted, limit=SAMPLE, details=False),
             groups=await self._store.dead_letters.groups(wanted, SAMPLE),
         )
 
@@ -60,7 +60,7 @@ class Bulk(OperatorPart):
             wanted = self._for_act(act, filter)
             # Nothing that dies from now on, including jobs that this run makes. Taken from the newest dead letter,
             # because the clock of the database may differ from ours.
-            newest = await self._store.dead_letters.search(wanted, limit=1)
+            newest = await self._store.dead_letters.search(wanted, limit=1, details=False)
             until = newest[0].died_at + INSTANT if newest else now if wanted.until is None else min(wanted.until, now)
             wanted = msgspec.structs.replace(wanted, until=until)
             run = BulkRun(

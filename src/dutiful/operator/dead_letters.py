@@ -45,10 +45,10 @@ class DeadLetters(OperatorPart):
         return _there(await self.by_job(job_id), job_id)
 
     async def search(
-        self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50
+        self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50, details: bool = True
     ) -> list[DeadLetter]:
-        """Dead letters after the cursor `after`, the newest first."""
-        return await self._store.dead_letters.search(self.within(filter), after=after, limit=limit)
+        """Dead letters after the cursor `after`, the newest first; without `details`, as a list shows them."""
+        return await self._store.dead_letters.search(self.within(filter), after=after, limit=limit, details=details)
 
     async def count(self, filter: DeadLetterFilter) -> int:
         return await self._store.dead_letters.count(self.within(filter))

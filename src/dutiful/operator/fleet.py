@@ -122,7 +122,7 @@ class Fleet(OperatorPart):
         targets = list(dict.fromkeys(targets))
         # Running jobs come last: they include what workers had claimed when their heartbeats confirmed the pause.
         workers = await self._store.workers.all()
-        running = await all_of(self._store, JobFilter(state=State.RUNNING, limit=PAGE))
+        running = await all_of(self._store, JobFilter(state=State.RUNNING, limit=PAGE, details=False))
         snapshot = DrainSnapshot(targets, pauses, running, workers, await self._store.queries.clock(), gone)
         unclaimed, unsure = await self._unclaimed(snapshot, ended)
         unconfirmed, silent = snapshot.by_silence(snapshot.unconfirmed_ids() | unsure)

@@ -132,7 +132,7 @@ class Jobs(OperatorPart):
         ready = next((q.ready for q in await self._queues.all() if q.queue == record.queue), 0)
         if ready > COUNTED:
             return ready - 1, False
-        waiting = await self.search(JobFilter(state=State.READY, queue=record.queue, limit=COUNTED))
+        waiting = await self.search(JobFilter(state=State.READY, queue=record.queue, limit=COUNTED, details=False))
         return sum((job.priority, job.id) < (record.priority, record.id) for job in waiting), True
 
     # --- actions

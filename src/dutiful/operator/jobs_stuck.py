@@ -21,7 +21,7 @@ PAGE = 1_000
 
 async def stuck_jobs(store: Store, tenant: str | None, older_than: timedelta, kind: str | None) -> list[JobRecord]:
     begun = await store.queries.clock() - older_than
-    running = await all_of(store, JobFilter(state=State.RUNNING, kind=kind, tenant=tenant, limit=PAGE))
+    running = await all_of(store, JobFilter(state=State.RUNNING, kind=kind, tenant=tenant, limit=PAGE, details=False))
     found = [job for job in running if _runs_since(job, begun)]
     return sorted(found, key=lambda job: (job.started_at or begun, job.id))
 

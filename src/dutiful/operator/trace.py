@@ -43,7 +43,9 @@ class Trace(OperatorPart):
         before: UUID | None = None
         for _ in range(PAGES):
             size = min(PAGE, MOST - len(found))
-            page = await self._jobs.search(JobFilter(correlation_id=correlation_id, before=before, limit=size))
+            page = await self._jobs.search(
+                JobFilter(correlation_id=correlation_id, before=before, limit=size, details=False)
+            )
             found |= {job.id: Member.of(job) for job in page}
             before = page.next
             if before is None or len(found) >= MOST:

@@ -161,9 +161,12 @@ class DeadLetterStore(Protocol):
     async def find(self, job_id: UUID) -> DeadLetter | None: ...
 
     async def search(
-        self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50
+        self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50, details: bool = True
     ) -> list[DeadLetter]:
-        """Dead letters after the cursor `after`, newest first."""
+        """Dead letters after the cursor `after`, newest first.
+
+        Without `details` they have no payload, job, errors and history, and cost the same however large those are.
+        """
 
     async def count(self, filter: DeadLetterFilter) -> int: ...
 

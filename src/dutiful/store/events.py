@@ -53,7 +53,7 @@ class EventStore(Protocol):
         """Whether any listener is registered now."""
 
     async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
-        """The jobs that exist, each with everything that events are derived from, in one snapshot."""
+        """The jobs that exist, each with everything that events are derived from, in one snapshot; without payloads."""
 
     async def changes_since(self, since: datetime | None, limit: int, *, tenant: str | None = None) -> JobChanges:
         """Jobs of which anything changed since `since` (None: now): state, progress, webhook posts, deletion.

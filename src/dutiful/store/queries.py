@@ -60,6 +60,10 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     before: UUID | None = None
     limit: int = 50
+    details: bool = True  # without, jobs have no payload, result and subject, and cost the same however large those are
+
+
+DETAILS = ("payload", "result", "subject")  # of a JobRecord
 
 
 class JobPage(msgspec.Struct, frozen=True):

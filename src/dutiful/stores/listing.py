@@ -81,9 +81,10 @@ class FilterIds(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Asks for the jobs with these ids, newest first; deleted ones are left out."""
+    """Asks for the jobs with these ids, newest first, with or without details; deleted ones are left out."""
 
     ids: Sequence[UUID]
+    details: bool
 
 
 Lookup: TypeAlias = KindQueues | Walk | FilterIds | Fetch
@@ -123,7 +124,7 @@ def listing(wanted: JobFilter) -> Listing:
                 break
             each = max(each, min(each * _GROWTH, left // len(source.branches)))
             stretch = yield from _walk(source, low, stretch.edge, each)
-    jobs: list[JobRecord] = (yield Fetch(found[: wanted.limit])) if found else []
+    jobs: list[JobRecord] = (yield Fetch(found[: wanted.limit], wanted.details)) if found else []
     following = found[wanted.limit - 1] if len(found) > wanted.limit else stretch.edge
     return JobPage(
         # A job that has changed its state since it was found is left out.

@@ -4,13 +4,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from dutiful.core.outcome import Cancelled, Failed, Partial
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
-from dutiful.store.queries import JobFilter, QueueRecord
+from dutiful.store.queries import DETAILS, JobFilter, QueueRecord
 from suite.builders import (
     OOPS,
     T0,
@@ -44,6 +45,19 @@ async def one_of_each(store: Store) -> dict[State, UUID]:
 
 
 class QuerySuite:
+    async def test_a_list_without_details_has_all_but_payload_result_and_subject(self, store: Store) -> None:
+        await finish_one(store, Partial('{"n": 1}', (OOPS,)), payload='{"n": 2}', subject='{"order": 7}')
+        await start_one(store)
+        needed = await enqueue_one(store, payload='{"n": 2}', subject='{"order": 7}', options='{"unique": "a"}')
+        waiting = await enqueue_one(store, depends_on=(needed,))
+        whole = (await store.queries.jobs(JobFilter())).jobs
+
+        found = (await store.queries.jobs(JobFilter(details=False))).jobs
+
+        assert len(found) == 4
+        assert found == [msgspec.structs.replace(job, **dict.fromkeys(DETAILS)) for job in whole]
+        assert await store.queries.dependencies(waiting) == [job for job in found if job.id == needed]
+
     async def test_an_unknown_job_is_not_found(self, store: Store) -> None:
         assert await store.queries.job(new_id()) is None
         assert await store.queries.attempts(new_id()) == []

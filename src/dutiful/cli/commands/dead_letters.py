@@ -66,7 +66,7 @@ def list_letters(
 
     async def find(operator: Operator) -> list[DeadLetter]:
         cursor = None if last is None else (await operator.dead_letters.get(last)).cursor
-        return await operator.dead_letters.search(wanted, after=cursor, limit=limit)
+        return await operator.dead_letters.search(wanted, after=cursor, limit=limit, details=as_json)
 
     found = operate(ctx, find, tenant)
     more = ids.public(found[-1].id) if len(found) == limit else None

@@ -88,6 +88,7 @@ def list_jobs(
         until=read_moment(until, "--until"),
         before=None if before is None else ids.parse_any(before),
         limit=limit,
+        details=as_json,
     )
     found = operate(ctx, lambda operator: operator.jobs.search(wanted))
     if as_json:

@@ -48,7 +48,8 @@ def stuck(
 
     found, names = operate(ctx, work, tenant)
     if as_json:
-        print_json({"jobs": [{**job_json(job), "worker": worker_name(job.worker_id, names)} for job in found]})
+        listed = [{**job_json(job, details=False), "worker": worker_name(job.worker_id, names)} for job in found]
+        print_json({"jobs": listed})
         return
     print_table(
         ("id", "kind", "state", "tries#", "made", "started", "worker"),

@@ -14,6 +14,7 @@ from dutiful.core import ids
 from dutiful.core.duration import brief
 from dutiful.core.job import JobRecord
 from dutiful.core.redaction.invisible import FILLERS, UNSEEN
+from dutiful.store.queries import DETAILS
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -70,8 +71,9 @@ def _escaped(document: str) -> str:
     return "".join(c if c == "\n" or (c.isprintable() and c not in UNSEEN) else json.dumps(c)[1:-1] for c in document)
 
 
-def job_json(job: JobRecord) -> dict[str, Any]:
-    return record_json(job, "id", "parent_id", "retry_of")
+def job_json(job: JobRecord, *, details: bool = True) -> dict[str, Any]:
+    fields = record_json(job, "id", "parent_id", "retry_of")
+    return fields if details else {name: value for name, value in fields.items() if name not in DETAILS}
 
 
 def record_json(record: msgspec.Struct, *id_names: str) -> dict[str, Any]:

@@ -42,14 +42,14 @@ class PostgresDeadLetters(Subject):
         return _dead_letter(rows[0]) if rows else None
 
     async def search(
-        self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50
+        self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50, details: bool = True
     ) -> list[DeadLetter]:
         where, args = _where(filter, limit)
         if after is not None:
             args += [after.died_at, after.id]
             where += f" and (died_at, job_id) < (${len(args) - 1}, ${len(args)})"
-        rows = await self._db.fetch(self._sql["dead_letters"].replace("{where}", where), *args)
-        return [_dead_letter(row) for row in rows]
+        statement = self._sql["dead_letters" if details else "dead_letter_summaries"]
+        return [_dead_letter(row) for row in await self._db.fetch(statement.replace("{where}", where), *args)]
 
     async def count(self, filter: DeadLetterFilter) -> int:
         where, args = _where(filter)

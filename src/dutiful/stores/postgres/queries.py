@@ -51,8 +51,9 @@ class PostgresQueries(Subject):
                                    None if wanted.subject is None else text(wanted.subject), wanted.error_class,
                                    None if wanted.text is None else needle(wanted.text))  # fmt: skip
                 return [row[0] for row in rows]
-            case Fetch(ids):
-                return [record(row) for row in await self._rows("job_records", "{record}", ids)]
+            case Fetch(ids, details):
+                columns = "{record}" if details else "{summary}"
+                return [record(row) for row in await self._rows("job_records", columns, ids)]
             case _:
                 assert_never(lookup)
 

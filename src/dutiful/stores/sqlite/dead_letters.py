@@ -54,14 +54,21 @@ class SqliteDeadLetters(Subject):
 
     @browses
     def search(
-        self, db: Connection, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50
+        self,
+        db: Connection,
+        filter: DeadLetterFilter,
+        *,
+        after: LetterCursor | None = None,
+        limit: int = 50,
+        details: bool = True,
     ) -> list[DeadLetter]:
         wanted = _conditions(filter)
         wanted.bindings["limit"] = limit
         if after is not None:
             at, id_ = _cursor(after)
             wanted.add("(d.died_at, d.job_id) < (:after_at, :after_id)", after_at=at, after_id=id_)
-        statement = f"{SQL['select_dead_letters']} {wanted.where} ORDER BY d.died_at DESC, d.job_id DESC LIMIT :limit"
+        select = SQL["select_dead_letters" if details else "select_dead_letter_summaries"]
+        statement = f"{select} {wanted.where} ORDER BY d.died_at DESC, d.job_id DESC LIMIT :limit"
         return [_letter(row) for row in db.rows(statement, wanted.bindings)]
 
     @browses

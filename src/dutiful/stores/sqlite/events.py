@@ -4,12 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import msgspec
-
 from dutiful.core.events import JobView, PostView
 from dutiful.core.ids import floor_at
-from dutiful.core.job import JobRecord
-from dutiful.core.json import read_as
 from dutiful.store.events import JobChange, JobChanges, Tombstone
 from dutiful.stores.sqlite import progress, queries
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, reads, writes
@@ -26,7 +22,6 @@ _LAST_ID = b"\xff" * 16
 _POST = Columns(
     PostView, id=ID, url=PLAIN, state=PLAIN, attempts=PLAIN, ended_at=TIME, status=PLAIN, error=PLAIN
 )  # fmt: skip
-_record = msgspec.json.Decoder(JobRecord)
 
 
 class SqliteEvents(Subject):
@@ -92,7 +87,7 @@ class SqliteEvents(Subject):
 
 
 def _view(db: Connection, job_id: UUID) -> JobView | None:
-    row = queries.job_row(db, job_id)
+    row = queries.job_row(db, job_id, queries.PAYLOAD)
     if row is None:
         return None
     sent_at, claim_id = row[-2:]
@@ -109,15 +104,14 @@ def _view(db: Connection, job_id: UUID) -> JobView | None:
 def _tombstones(db: Connection, job_ids: Iterable[bytes]) -> Iterator[Tombstone]:
     for job_id in job_ids:
         if (row := db.row(SQL["tombstone"], (job_id,))) is not None:
-            text, deleted_at, sent_at = row
-            job = read_as(_record, text)
+            kind, queue, tenant, correlation_id, stale_at, deleted_at, sent_at = row
             yield Tombstone(
-                job_id=job.id,
-                kind=job.kind,
-                queue=job.queue,
-                tenant=job.tenant,
-                correlation_id=job.correlation_id,
-                stale_at=job.stale_at,
+                job_id=uuid(job_id),
+                kind=kind,
+                queue=queue,
+                tenant=tenant,
+                correlation_id=correlation_id,
+                stale_at=None if stale_at is None else datetime.fromisoformat(stale_at),
                 deleted_at=moment(deleted_at),
                 sent_at=moment(sent_at),
             )

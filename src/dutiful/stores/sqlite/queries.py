@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,10 @@ _PROGRESS = Columns(
 )  # fmt: skip
 
 
+# Columns of select_jobs that may be large, and those that lists do not show.
+PAYLOAD, SUMMARY = ("j.payload",), ("j.payload", "j.subject", "f.result")
+
+
 class SqliteQueries(Subject):
     async def job(self, job_id: UUID) -> JobRecord | None:
         return await self._engine.read(lambda db: find(db, job_id))
@@ -43,14 +48,15 @@ class SqliteQueries(Subject):
         return [record(row) for row in found if row is not None]
 
     async def jobs(self, filter: JobFilter) -> JobPage:
-        return await self._engine.browse(lambda db: queries_listing.page(db, filter, find_all))
+        return await self._engine.browse(lambda db: queries_listing.page(db, filter, _fetch))
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         return await self._engine.read(lambda db: attempts(db, job_id))
 
     @reads
     def dependencies(self, db: Connection, job_id: UUID) -> list[JobRecord]:
-        return find_all(db, [uuid(needed) for (needed,) in db.rows(SQL["needs_of"], (job_id.bytes,))])
+        needs = [uuid(needed) for (needed,) in db.rows(SQL["needs_of"], (job_id.bytes,))]
+        return find_all(db, needs, SUMMARY)
 
     @browses
     def queues(self, db: Connection, *, tenant: str | None = None) -> list[QueueRecord]:
@@ -85,19 +91,33 @@ class SqliteQueries(Subject):
         return await self._engine.browse(lambda db: queries_health.health(db, self._engine.path, self._engine.driver))
 
 
+def _fetch(db: Connection, job_ids: Sequence[UUID], details: bool) -> list[JobRecord]:
+    return find_all(db, job_ids, () if details else SUMMARY)
+
+
 def find(db: Connection, job_id: UUID) -> JobRecord | None:
     row = job_row(db, job_id)
     return None if row is None else record(row)
 
 
-def find_all(db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
+def find_all(db: Connection, job_ids: Sequence[UUID], left_out: Sequence[str] = ()) -> list[JobRecord]:
     """The jobs of `job_ids` that exist."""
-    return [job for job_id in job_ids if (job := find(db, job_id)) is not None]
+    rows = (job_row(db, job_id, left_out) for job_id in job_ids)
+    return [record(row) for row in rows if row is not None]
 
 
-def job_row(db: Connection, job_id: UUID) -> Row | None:
+def job_row(db: Connection, job_id: UUID, left_out: Sequence[str] = ()) -> Row | None:
     """All that is known of a job, for `record`; the last two columns are stale.sent_at and the claim's number."""
-    return db.row(f"{_from('dutiful_job j')} WHERE j.id = ?", (job_id.bytes,))
+    return db.row(_one_job(tuple(left_out)), (job_id.bytes,))
+
+
+@cache
+def _one_job(left_out: Sequence[str]) -> str:
+    """The statement, with NULL in place of some columns: SQLite does not read what comes after those that it needs."""
+    statement = f"{_from('dutiful_job j')} WHERE j.id = ?"
+    for column in left_out:
+        statement = statement.replace(column, "NULL", 1)
+    return statement
 
 
 def attempts(db: Connection, job_id: UUID) -> list[AttemptRecord]:

@@ -11,7 +11,7 @@ from dutiful.stores.listing import Branch, Fetch, FilterIds, Index, KindQueues, 
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import to_json, uuid
 
-Records = Callable[[Connection, Sequence[UUID]], list[JobRecord]]
+Records = Callable[[Connection, Sequence[UUID], bool], list[JobRecord]]
 
 
 def page(db: Connection, wanted: JobFilter, records: Records) -> JobPage:
@@ -32,8 +32,8 @@ def _answer(db: Connection, lookup: Lookup, records: Records) -> Any:
             return [_walk(db, branch, low, high, each) for branch in branches]
         case FilterIds(ids, wanted):
             return _filter_ids(db, ids, wanted)
-        case Fetch(ids):
-            return records(db, ids)
+        case Fetch(ids, details):
+            return records(db, ids, details)
         case _:
             assert_never(lookup)
 
@@ -66,6 +66,7 @@ def _filter_ids(db: Connection, ids: Sequence[UUID], wanted: JobFilter) -> list[
         "tenant": wanted.tenant,
         "state": None if wanted.state is None else wanted.state.value,
         "error_class": wanted.error_class,
+        "subjects": wanted.subject is not None or wanted.text is not None,
         "texts": wanted.text is not None,
     }
     has_subject, has_text = _subject_test(wanted.subject), _text_test(wanted.text)

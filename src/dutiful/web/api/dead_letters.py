@@ -27,7 +27,7 @@ async def list_dead_letters(
     except listing.BadCursor as error:
         raise field_problem("cursor", str(error)) from None
     wanted = query.read(app)
-    found = await operator.dead_letters.search(wanted, after=after, limit=query.limit + 1)
+    found = await operator.dead_letters.search(wanted, after=after, limit=query.limit + 1, details=False)
     page = found[: query.limit]
     return shapes.DeadLetterPage(
         dlq_items=[shapes.item(letter, app) for letter in page],

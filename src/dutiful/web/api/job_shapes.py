@@ -53,6 +53,7 @@ class QueueQuery(Ask):
             until=self.until,
             before=before,
             limit=self.limit,
+            details=False,
         )
 
 

@@ -115,12 +115,20 @@ _NEW = {"attempt": "0", "crashes": "0"}
 _CARRIED_NEW = re.compile(r"\{carried_new of ([a-z]+)\}")
 ROUTE: dict[str, Column] = {c.name: c for c in JOB if c.name in CARRIED}
 
+
+def _without(left_out: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """The names, with nothing in place of some: a value that is not named is neither decompressed nor sent."""
+    return tuple(f"null::jsonb as {name}" if name in left_out else name for name in names)
+
+
 # Plain lists of names. SQL writes `{post}` for the names, and `{post of p}` for them as columns of `p`.
 LISTS: dict[str, Sequence[str]] = {
     "carried": CARRIED,
     "route": tuple(ROUTE),
     "record": JobRecord.__struct_fields__,
     "attempts": AttemptRecord.__struct_fields__,
+    "summary": _without(("payload", "result", "subject"), JobRecord.__struct_fields__),
+    "viewed": _without(("payload",), JobRecord.__struct_fields__),
     "stats": AttemptStats.__struct_fields__,
     "alert": Alert.__struct_fields__,
     "audit": AuditEvent.__struct_fields__,

@@ -5,6 +5,13 @@ select job_id as id, status, died_at, kind, queue, tenant, correlation_id, uniqu
        reviewed_by, reviewed_at, acknowledged_by, acknowledged_at, notes, new_job_id, resolution
 from {schema}.dead_letter where {where} order by died_at desc, job_id desc limit $1;
 
+-- name: dead_letter_summaries
+-- The same without what may be large.
+select job_id as id, status, died_at, kind, queue, tenant, correlation_id, unique_key, created_at, attempt,
+       max_attempts, error_class, error_type, message, fingerprint, null as job, null as errors, null as history,
+       reviewed_by, reviewed_at, acknowledged_by, acknowledged_at, notes, new_job_id, resolution
+from {schema}.dead_letter where {where} order by died_at desc, job_id desc limit $1;
+
 -- name: count_dead_letters
 select count(*) from {schema}.dead_letter where {where};
 

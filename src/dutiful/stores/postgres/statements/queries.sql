@@ -2,7 +2,7 @@
 select {record} from {schema}.job_records({schema}.finished_among($1));
 
 -- name: dependencies
-select {record} from {schema}.job_records({schema}.dependency_ids($1)) order by id;
+select {summary} from {schema}.job_records({schema}.dependency_ids($1)) order by id;
 
 -- name: walk_ids
 select ids from {schema}.walk_ids($1, $2, $3, $4, $5, $6) order by branch;

@@ -4,13 +4,14 @@
 
 CREATE TABLE dutiful_job (
     id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 16),
-    kind TEXT NOT NULL, queue TEXT NOT NULL, payload TEXT NOT NULL,
+    kind TEXT NOT NULL, queue TEXT NOT NULL,
     priority INTEGER NOT NULL CHECK (priority >= 0),
     max_attempts INTEGER NOT NULL CHECK (max_attempts >= 1),
     run_at INTEGER CHECK (run_at BETWEEN -62135596800000000 AND 253402300799999999),  -- as Python's clock
     tenant TEXT CHECK (tenant NOT IN ('', '*')),  -- which stand for none, and for any
-    correlation_id TEXT, parent_id BLOB, retry_of BLOB, subject TEXT, created_by TEXT, options TEXT,
-    created_at INTEGER NOT NULL
+    created_at INTEGER NOT NULL, correlation_id TEXT, parent_id BLOB, retry_of BLOB, created_by TEXT, options TEXT,
+    subject TEXT CONSTRAINT job_subject_size CHECK (length(CAST(subject AS BLOB)) <= 65536),
+    payload TEXT NOT NULL  -- last, because SQLite reads through it to what comes after, however long it is
 ) STRICT, WITHOUT ROWID;
 
 -- For lists by kind, by queue and by both: a list by one of them is merged from its pairs with the other.
@@ -81,8 +82,8 @@ CREATE TABLE dutiful_finished (
     claim_id INTEGER,
     state TEXT NOT NULL CHECK (state IN ('completed', 'completed_with_errors', 'failed', 'cancelled')),
     attempt INTEGER NOT NULL, crashes INTEGER NOT NULL, worker_id BLOB, claimed_at INTEGER,
-    finished_at INTEGER NOT NULL, result TEXT,
-    errors TEXT
+    finished_at INTEGER NOT NULL, errors TEXT,
+    result TEXT  -- last, as a job's payload
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX dutiful_finished_time ON dutiful_finished (finished_at, state);

@@ -16,6 +16,9 @@ ON CONFLICT (job_id) DO NOTHING;
 SELECT {dead_letter_columns}, d.job_id, b.job, b.errors, b.history FROM dutiful_dead_letter d
 CROSS JOIN dutiful_dead_letter_body b ON b.job_id = d.job_id;
 
+-- name: select_dead_letter_summaries
+SELECT {dead_letter_columns}, d.job_id, NULL, NULL, NULL FROM dutiful_dead_letter d;
+
 -- name: count_dead_letters
 SELECT count(*) FROM dutiful_dead_letter d;
 

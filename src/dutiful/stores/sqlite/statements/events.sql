@@ -66,7 +66,8 @@ ORDER BY 1;
 SELECT tenant FROM dutiful_job WHERE id = ?;
 
 -- name: tombstone
-SELECT job, deleted_at, sent_at FROM dutiful_tombstone WHERE job_id = ? AND sent_at IS NOT NULL;
+SELECT job ->> 'kind', job ->> 'queue', job ->> 'tenant', job ->> 'correlation_id', job ->> 'stale_at', deleted_at, sent_at
+FROM dutiful_tombstone WHERE job_id = ? AND sent_at IS NOT NULL;
 
 -- name: post_views
 SELECT id, url, state, attempts, ended_at, status, error FROM dutiful_webhook_post WHERE job_id = ? ORDER BY id;

@@ -63,7 +63,7 @@ SELECT job_id FROM step WHERE job_id <> :high;
 -- name: matching_job
 -- The row of a job that matches, as far as SQL can decide; a null parameter matches all. `texts`: with its texts.
 -- An error's class is that of the end, or of the last attempt as long as the job has not ended.
-SELECT j.subject, CASE WHEN :texts THEN j.payload END, CASE WHEN :texts THEN f.errors END,
+SELECT CASE WHEN :subjects THEN j.subject END, CASE WHEN :texts THEN j.payload END, CASE WHEN :texts THEN f.errors END,
        CASE WHEN :texts AND f.job_id IS NULL THEN
            (SELECT a.error FROM dutiful_attempt a
             WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)

@@ -1,6 +1,7 @@
 -- Reads what events are derived from. No row is written for an event.
 
 -- Returns those of these jobs that exist, with all that events are derived from, as JSON, of one database snapshot.
+-- Their payloads are not among that.
 create or replace function {schema}.job_snapshots(p_jobs uuid[]) returns setof json
 language plpgsql stable set timezone = 'UTC' {look_up_ids} as $$
 begin
@@ -20,7 +21,7 @@ begin
                        'status', p.status, 'error', p.error) order by p.id::text)
             from {schema}.webhook_post p where p.job_id = v.id), '[]'),
         'stale_sent_at', (select s.sent_at from {schema}.stale s where s.job_id = v.id))
-    from {schema}.job_records(p_jobs) v;
+    from (select {viewed} from {schema}.job_records(p_jobs)) v;
 end $$;
 
 -- Returns the time before which no more rows can appear. A transaction that has written has a transaction id, and its

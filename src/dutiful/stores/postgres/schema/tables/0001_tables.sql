@@ -23,7 +23,9 @@ create table {schema}.job (
     subject jsonb check (jsonb_typeof(subject) = 'object'),
     options jsonb,
     -- Independent of a kind's rules, because one job must not fill a page of everyone's lists.
-    constraint job_payload_size check (pg_column_size(payload) <= 16 * 1024 * 1024)
+    constraint job_payload_size check (pg_column_size(payload) <= 16 * 1024 * 1024),
+    -- As stored, 8 KB of JSON from Python take six times as much at most.
+    constraint job_subject_size check (pg_column_size(subject) <= 64 * 1024)
 );
 -- For lists; the collation makes comparing cheap. Kinds and queues are few, so a list by one of them is merged from its
 -- pairs with the other, and jobs without a tenant or correlation id pay for one index only. Every job has a kind: the
