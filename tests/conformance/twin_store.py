@@ -186,11 +186,11 @@ class TwinStore:
             ("alerts", "all", ()),
             ("tokens", "all", ()),
             ("metrics", "depths", ()),
-            ("metrics", "totals", ()),
+            ("metrics", "counted", (timedelta(0),)),
             ("leadership", "survey", (UUID(int=1), timedelta(seconds=1))),
         ):
             if subject in touched:
-                timed = (subject, method) in {("queries", "stats"), ("breakers", "all"), ("leadership", "survey")}
+                timed = method in {"stats", "counted", "survey"} or (subject, method) == ("breakers", "all")
                 await self.call(subject, method, args, {"now": now} if timed else {})
 
     def _method(self, which: int, subject: str, method: str) -> Callable[..., Any]:

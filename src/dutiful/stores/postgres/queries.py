@@ -52,8 +52,8 @@ class PostgresQueries(Subject):
                                    None if wanted.text is None else needle(wanted.text))  # fmt: skip
                 return [row[0] for row in rows]
             case Fetch(ids, details):
-                columns = "{record}" if details else "{summary}"
-                return [record(row) for row in await self._rows("job_records", columns, ids)]
+                shown = "{record}" if details else "{summary}"
+                return [record(row) for row in await self._rows("job_records", shown, ids)]
             case _:
                 assert_never(lookup)
 
