@@ -1,0 +1,297 @@
+"""Where a lane claims from, and how many suspects it may have."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from worker_parts import AWAY, WORKER, MovingClock, ScriptedClaims, after, clock, config_of, held, new_claim
+
+from dutiful.core.errors import StoreUnavailable
+from dutiful.settings import LaneSettings
+from dutiful.store.claims import QueueLevel
+from dutiful.store.control import Pause, PauseScope
+from dutiful.worker.fetcher import FORGET_AFTER, MARGIN, FetchCursors, Fetcher, Suspects
+from dutiful.worker.leases import Leases
+
+__all__ = ["clock"]
+ANY = ("*",)
+
+
+@pytest.fixture
+def cursors(clock: MovingClock) -> FetchCursors:
+    return FetchCursors()
+
+
+def floors(cursors: FetchCursors, queues: tuple[str, ...] = ANY) -> dict[tuple[str, int], int]:
+    return {(level.queue, level.priority): level.seq for level in cursors.levels(queues)}
+
+
+def order(cursors: FetchCursors, queues: tuple[str, ...] = ANY) -> list[str]:
+    return [f"{level.queue}{level.priority}" for level in cursors.levels(queues)]
+
+
+# --- cursors
+
+
+def test_queues_of_one_priority_take_turns_to_be_first(cursors: FetchCursors) -> None:
+    cursors.add([("b", 1), ("a", 1), ("c", 1)])
+    assert [order(cursors) for _ in range(4)] == [
+        ["b1", "c1", "a1"],
+        ["c1", "a1", "b1"],
+        ["a1", "b1", "c1"],
+        ["b1", "c1", "a1"],
+    ]
+
+
+def test_a_better_priority_comes_first_whoevers_turn_it_is(cursors: FetchCursors) -> None:
+    cursors.add([("a", 2), ("b", 1), ("b", 2), ("a", 0)])
+    assert [order(cursors) for _ in range(2)] == [["a0", "b1", "b2", "a2"], ["a0", "b1", "a2", "b2"]]
+
+
+def test_a_lane_sees_its_own_queues_only(cursors: FetchCursors) -> None:
+    assert order(cursors) == []
+    cursors.add([("a", 1), ("b", 1)])
+    assert order(cursors, ("b", "c")) == ["b1"]
+    assert order(cursors, ("c",)) == []
+    assert sorted(order(cursors, ("c", "*"))) == ["a1", "b1"]
+
+
+def test_a_floor_follows_what_was_claimed_and_leaves_a_margin(cursors: FetchCursors) -> None:
+    cursors.add([("a", 1)])
+    assert floors(cursors) == {("a", 1): 0}
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=5), new_claim(2, queue="a", priority=1, seq=5_000)])
+    assert floors(cursors) == {("a", 1): 5_000 - MARGIN}
+    cursors.advance([new_claim(3, queue="a", priority=1, seq=4_000)])
+    assert floors(cursors) == {("a", 1): 5_000 - MARGIN}, "a late one does not lower it"
+    cursors.add([("a", 1)])
+    assert floors(cursors) == {("a", 1): 5_000 - MARGIN}, "neither does a hint"
+    cursors.advance([new_claim(4, queue="b", priority=2, seq=MARGIN - 1)])
+    assert floors(cursors)["b", 2] == 0
+
+
+def test_a_peek_lowers_a_floor_to_just_below_what_it_found_and_never_raises_it(cursors: FetchCursors) -> None:
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=5_000)])
+    cursors.lower([QueueLevel("a", 1, 900)])
+    assert floors(cursors) == {("a", 1): 899}
+    cursors.lower([QueueLevel("a", 1, 901), QueueLevel("b", 3, 7)])
+    assert floors(cursors) == {("a", 1): 899, ("b", 3): 6}
+
+
+def test_only_an_idle_level_is_forgotten(cursors: FetchCursors, clock: MovingClock) -> None:
+    cursors.add([("added", 1), ("idle", 1)])
+    cursors.lower([QueueLevel("peeked", 1, 1)])
+    cursors.advance([new_claim(1, queue="claimed", priority=1)])
+    clock.now += FORGET_AFTER
+    cursors.forget_idle()
+    assert len(floors(cursors)) == 4
+    cursors.add([("added", 1)])
+    cursors.lower([QueueLevel("peeked", 1, 1)])
+    cursors.advance([new_claim(1, queue="claimed", priority=1)])
+    clock.now += 1
+    cursors.forget_idle()
+    assert set(floors(cursors)) == {("added", 1), ("peeked", 1), ("claimed", 1)}
+
+
+# --- suspects
+
+
+def test_one_suspect_is_admitted_and_who_was_denied_is_called_once_it_is_over() -> None:
+    suspects, woken = Suspects(), list[str]()
+    assert suspects.reserve(lambda: woken.append("first"))
+    assert not suspects.reserve(lambda: woken.append("second"))
+    suspects.assign([new_claim(1), new_claim(2, crashes=1)])
+    suspects.release(new_claim(1))
+    assert not suspects.reserve(lambda: woken.append("third")) and woken == []
+    suspects.release(new_claim(2, crashes=1))
+    assert sorted(woken) == ["second", "third"]
+    assert suspects.reserve(lambda: None)
+    suspects.assign([])
+    assert sorted(woken) == ["second", "third"], "each is called once"
+
+
+def test_a_reservation_for_which_no_suspect_was_found_ends_at_once() -> None:
+    suspects, woken = Suspects(), list[str]()
+    suspects.reserve(lambda: None)
+    suspects.reserve(lambda: woken.append("denied"))
+    suspects.assign([new_claim(1)])
+    assert woken == ["denied"] and suspects.reserve(lambda: None)
+
+
+# --- fetching
+
+
+class Fetching:
+    def __init__(self, lane: LaneSettings | None = None, **settings: Any) -> None:
+        self.claims = ScriptedClaims()
+        self.cursors = FetchCursors()
+        self.leases = Leases()
+        self.suspects = Suspects()
+        self.woken = 0
+        lane = lane or LaneSettings("general", 5)
+        config = config_of(self.claims, **settings)
+        self.fetcher = Fetcher(config, lane, self.cursors, self.leases, self.suspects, self._wake)
+        self.cursors.add([("default", 100)])
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    @property
+    def suspects_asked(self) -> list[int]:
+        return [request.suspects for request in self.claims.asked("claim")]
+
+
+async def test_a_claim_asks_for_what_the_lane_wants_and_its_leases_are_kept() -> None:
+    fetching = Fetching(lease=timedelta(seconds=9), claim_tenants=("acme",))
+    claims = [new_claim(1, seq=3_000), new_claim(2, seq=3_001)]
+    fetching.claims.script("claim", claims)
+
+    assert await fetching.fetcher.fetch(7, 1) == claims
+
+    (request,) = fetching.claims.asked("claim")
+    assert (request.worker_id, request.lane, request.limit, request.suspects) == (WORKER, "general", 7, 1)
+    assert (request.lease, request.tenants, request.kinds) == (timedelta(seconds=9), ("acme",), ["greet"])
+    assert request.levels == [QueueLevel("default", 100, 0)]
+    assert fetching.leases.claim(2) == claims[1]
+    assert floors(fetching.cursors) == {("default", 100): 3_001 - MARGIN}
+
+
+async def test_without_a_level_nothing_is_asked() -> None:
+    fetching = Fetching(LaneSettings("fast", 1, ("fast",)))
+    assert await fetching.fetcher.fetch(7, 1) == []
+    assert fetching.claims.calls == []
+    assert fetching.suspects.reserve(lambda: None), "and nothing is reserved"
+
+
+async def test_a_suspect_is_wanted_only_with_a_free_slot() -> None:
+    fetching = Fetching()
+    await fetching.fetcher.fetch(7, 0)
+    await fetching.fetcher.fetch(7, 1)
+    assert fetching.suspects_asked == [0, 1]
+
+
+async def test_while_a_suspect_is_here_no_other_is_asked_for() -> None:
+    fetching = Fetching()
+    suspect = new_claim(1, crashes=1)
+    fetching.claims.script("claim", [suspect])
+    await fetching.fetcher.fetch(7, 1)
+    await fetching.fetcher.fetch(7, 1)
+    await fetching.fetcher.fetch(7, 0)
+    assert fetching.suspects_asked == [1, 0, 0] and fetching.woken == 0
+    fetching.suspects.release(suspect)
+    assert fetching.woken == 1
+    await fetching.fetcher.fetch(7, 1)
+    assert fetching.suspects_asked[3:] == [1]
+
+
+async def test_a_claim_that_fails_gives_its_reservation_of_a_suspect_back() -> None:
+    fetching = Fetching()
+    fetching.claims.script("claim", AWAY)
+    with pytest.raises(StoreUnavailable):
+        await fetching.fetcher.fetch(7, 1)
+    await fetching.fetcher.fetch(7, 1)
+    assert fetching.suspects_asked == [1, 1], "otherwise no suspect would ever run here again"
+
+
+async def test_a_claim_that_is_cancelled_gives_its_reservation_of_a_suspect_back() -> None:
+    fetching, gate = Fetching(), asyncio.Event()
+    fetching.claims.script("claim", after(gate, []))
+    fetch = asyncio.create_task(fetching.fetcher.fetch(7, 1))
+    await asyncio.sleep(0)
+    fetch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetch
+    assert fetching.suspects.reserve(lambda: None)
+
+
+async def test_a_claim_without_a_reservation_does_not_end_that_of_another_lane() -> None:
+    fetching = Fetching()
+    fetching.suspects.reserve(lambda: None)  # of another lane, whose claim is under way
+    await fetching.fetcher.fetch(7, 1)
+    assert fetching.suspects_asked == [0]
+    assert not fetching.suspects.reserve(lambda: None)
+
+
+async def test_claims_whose_answer_was_lost_are_found_and_those_under_way_are_not_among_them() -> None:
+    fetching, gate = Fetching(), asyncio.Event()
+    known, coming, lost = (new_claim(number) for number in (1, 2, 3))
+    fetching.leases.add([known])
+    fetching.claims.script("claim", after(gate, [coming]))
+    fetching.claims.script("held_by", [held(known), held(coming), held(lost)])
+    fetch = asyncio.create_task(fetching.fetcher.fetch(7, 1))
+    await asyncio.sleep(0)
+    unknown = asyncio.create_task(fetching.fetcher.unknown_claims())
+    await asyncio.sleep(0)
+    gate.set()
+    assert [one.claim_id for one in await unknown] == [3]
+    assert await fetch == [coming] and fetching.claims.asked("held_by") == [WORKER]
+
+
+# --- pauses
+
+
+def pauses(*names: str) -> Sequence[Pause]:
+    return [Pause(PauseScope.KIND, name, datetime(2026, 1, 1, tzinfo=UTC)) for name in names]
+
+
+@pytest.fixture
+async def under_way() -> AsyncIterator[tuple[Fetching, asyncio.Event, "asyncio.Task[Any]"]]:
+    """A fetch that has begun, and ends when the event is set."""
+    fetching, gate = Fetching(), asyncio.Event()
+    fetching.claims.script("claim", after(gate, []), after(gate, []))
+    fetch = asyncio.create_task(fetching.fetcher.fetch(1, 0))
+    await asyncio.sleep(0)
+    yield fetching, gate, fetch
+    gate.set()
+    await fetch
+
+
+async def test_a_pause_is_confirmed_at_once_if_no_fetch_is_under_way() -> None:
+    fetching, (pause,) = Fetching(), pauses("email")
+    assert fetching.fetcher.pauses_seen([pause]) == (pause.mark,)
+    assert fetching.fetcher.pauses_seen([]) == ()
+
+
+async def test_a_pause_is_not_confirmed_while_a_fetch_that_may_have_missed_it_is_under_way(under_way: Any) -> None:
+    fetching, gate, fetch = under_way
+    (pause,) = pauses("email")
+    assert fetching.fetcher.pauses_seen([pause]) == ()
+    assert fetching.fetcher.pauses_seen([pause]) == (), "looking again does not help"
+    gate.set()
+    await fetch
+    assert fetching.fetcher.pauses_seen([pause]) == (pause.mark,)
+
+
+async def test_a_later_fetch_knows_the_pause_that_an_earlier_one_may_have_missed(under_way: Any) -> None:
+    fetching, gate, fetch = under_way
+    old, new = pauses("email", "import")
+    assert fetching.fetcher.pauses_seen([old]) == ()
+    gate.set()
+    await fetch
+    gate.clear()
+    later = asyncio.create_task(fetching.fetcher.fetch(1, 0))
+    await asyncio.sleep(0)
+    assert fetching.fetcher.pauses_seen([old, new]) == (old.mark,)
+    gate.set()
+    await later
+    assert fetching.fetcher.pauses_seen([old, new]) == (old.mark, new.mark)
+
+
+async def test_a_fetch_that_failed_is_not_under_way() -> None:
+    fetching, (pause,) = Fetching(), pauses("email")
+    fetching.claims.script("claim", AWAY)
+    with pytest.raises(StoreUnavailable):
+        await fetching.fetcher.fetch(1, 0)
+    assert fetching.fetcher.pauses_seen([pause]) == (pause.mark,)
+
+
+def test_a_suspect_is_known_by_its_job_because_its_claim_may_be_another() -> None:
+    suspects = Suspects()
+    suspects.reserve(lambda: None)
+    suspects.assign([new_claim(1, job_id=UUID(int=7), crashes=2)])
+    suspects.release(new_claim(2, job_id=UUID(int=8), crashes=1))
+    assert not suspects.reserve(lambda: None)
+    suspects.release(new_claim(2, job_id=UUID(int=7), crashes=2))
+    assert suspects.reserve(lambda: None)
