@@ -1,6 +1,7 @@
 """Everything that an app declares: kinds, pipelines, categories, schedules, breakers, webhooks, alerts, hooks."""
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +12,7 @@ from dutiful.context import Context
 from dutiful.core.breaker.state import BreakerPolicy
 from dutiful.core.cron import CatchUp
 from dutiful.core.duration import Duration
-from dutiful.core.errors import FieldError, UnknownKind, UsageError
+from dutiful.core.errors import DutifulError, FieldError, UnknownKind, UsageError
 from dutiful.core.job import JobRecord, Unique
 from dutiful.core.json import check_name
 from dutiful.core.metrics.alert import AlertRule
@@ -33,6 +34,7 @@ from dutiful.settings import DEFAULT_QUEUE
 from dutiful.store.schedules import ScheduleRecord
 from dutiful.store.webhooks import WebhookRecord
 
+log = logging.getLogger("dutiful.app")
 P = ParamSpec("P")
 R = TypeVar("R")
 Resource = Callable[[], Any]
@@ -296,9 +298,18 @@ class Registry(Enqueuer):
         return rules_of(self.alerts, settings.alerts_off, runbook_url=settings.runbook_url, counting=settings.metrics)
 
     def schedule_records(self, now: datetime) -> list[ScheduleRecord]:
-        """The schedules to store when the app starts now, without those of kinds that its workers do not run."""
-        kinds = self.settings.kinds
-        return [spec.record(now) for spec in self.schedules.values() if not kinds or spec.kind.name in kinds]
+        """The schedules to store when the app starts now, without those of kinds that its workers do not run.
+
+        One that cannot be stored is logged and left out: it must not keep the others, or any service, from running.
+        """
+        kinds, records = self.settings.kinds, []
+        for spec in self.schedules.values():
+            if not kinds or spec.kind.name in kinds:
+                try:
+                    records.append(spec.record(now))
+                except DutifulError as error:
+                    log.error("schedule %s is not stored: %s", spec.name, error)
+        return records
 
     def breaker_policies(self) -> dict[str, BreakerPolicy]:
         """The policy of every breaker that is declared, or that a kind names."""

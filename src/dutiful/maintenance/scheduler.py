@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.cron import CatchUp, due
-from dutiful.core.errors import DataRefused, UsageError
+from dutiful.core.errors import DataRefused, DutifulError, UsageError
 from dutiful.core.job import NewJob, Unique
 from dutiful.declare.schedule import when_of
 from dutiful.delivery.base import QueueLevels
@@ -27,6 +27,7 @@ class Scheduler:
         self._store = store
         self._new_id = new_id
         self._producer = producer
+        self._logged: dict[str, str] = {}  # by schedule: why it cannot fire
 
     async def tick(self, survey: Survey) -> QueueLevels | None:
         if survey.next_fire_at is None or survey.next_fire_at > survey.now:
@@ -36,9 +37,19 @@ class Scheduler:
             if record.enabled and record.next_at <= survey.now:
                 try:
                     levels |= await self._fire(record, survey.now)
-                except (UsageError, DataRefused) as error:
-                    log.error("schedule %s cannot fire: %s", record.name, error)
+                    self._logged.pop(record.name, None)
+                except Exception as error:
+                    if isinstance(error, DutifulError) and not isinstance(error, (UsageError, DataRefused)):
+                        raise  # the store's: it concerns all schedules
+                    # A row may be of another release, or written by SQL; the others must fire all the same.
+                    self._log_failure(record.name, f"{type(error).__name__}: {error}")
         return frozenset(levels) or None
+
+    def _log_failure(self, name: str, reason: str) -> None:
+        """Logs once why a schedule cannot fire, because it is due at every tick until it is mended."""
+        if self._logged.get(name) != reason:
+            self._logged[name] = reason
+            log.error("schedule %s cannot fire: %s", name, reason)
 
     async def _fire(self, record: ScheduleRecord, now: datetime) -> QueueLevels:
         firing = due(when_of(record), record.next_at, now, CatchUp(record.catch_up))
