@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.duration import LONGEST, duration
+from dutiful.core.duration import LONGEST, brief, duration
 from dutiful.core.errors import UsageError
 
 
@@ -87,3 +87,30 @@ def test_the_error_for_a_text_shows_texts_and_that_for_others_all_forms() -> Non
         duration(-1.0, "delay")
     assert str(text.value).startswith("'soon' is not a length of time") and str(text.value).endswith('or "7d".')
     assert str(number.value).endswith("as a number of seconds, or as a timedelta.")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0ms"),
+        (0.35, "350ms"),
+        (0.999, "999ms"),
+        (1, "1s"),
+        (2.5, "2.5s"),
+        (9.94, "9.9s"),
+        (9.95, "10s"),
+        (59.4, "59s"),
+        (59.6, "1m"),
+        (61, "1m1s"),
+        (3_599, "59m59s"),
+        (3_600, "1h"),
+        (5_400, "1h30m"),
+        (86_399, "23h59m"),
+        (86_400, "1d"),
+        (90_000, "1d1h"),
+        (7 * 86_400 + 59, "7d"),
+        (-90, "1m30s"),
+    ],
+)
+def test_a_length_of_time_is_shown_in_its_two_largest_units(seconds: float, text: str) -> None:
+    assert brief(timedelta(seconds=seconds)) == text

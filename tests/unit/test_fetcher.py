@@ -1,7 +1,7 @@
 """Where a lane claims from, and how many suspects it may have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -78,21 +78,31 @@ def test_a_peek_lowers_a_floor_to_just_below_what_it_found_and_never_raises_it(c
     assert floors(cursors) == {("a", 1): 899}
     cursors.lower([QueueLevel("a", 1, 901), QueueLevel("b", 3, 7)])
     assert floors(cursors) == {("a", 1): 899, ("b", 3): 6}
+    cursors.lower([QueueLevel("b", 3, 7)])
+    assert floors(cursors)["b", 3] == 6, "the job itself is above the floor"
 
 
 def test_only_an_idle_level_is_forgotten(cursors: FetchCursors, clock: MovingClock) -> None:
-    cursors.add([("added", 1), ("idle", 1)])
-    cursors.lower([QueueLevel("peeked", 1, 1)])
-    cursors.advance([new_claim(1, queue="claimed", priority=1)])
-    clock.now += FORGET_AFTER
+    uses: dict[str, Callable[[], None]] = {
+        "added": lambda: cursors.add([("added", 1)]),
+        "peeked": lambda: cursors.lower([QueueLevel("peeked", 1, 1)]),
+        "claimed": lambda: cursors.advance([new_claim(1, queue="claimed", priority=1)]),
+    }
+    for use in uses.values():
+        use()
+    cursors.add([("peeked", 1), ("claimed", 1), ("idle", 1)])
+    clock.now += 60.0
     cursors.forget_idle()
     assert len(floors(cursors)) == 4
-    cursors.add([("added", 1)])
-    cursors.lower([QueueLevel("peeked", 1, 1)])
-    cursors.advance([new_claim(1, queue="claimed", priority=1)])
-    clock.now += 1
+    for use in uses.values():
+        use()
+    clock.now += 0.001
     cursors.forget_idle()
     assert set(floors(cursors)) == {("added", 1), ("peeked", 1), ("claimed", 1)}
+
+
+def test_the_margin_and_the_time_are_those_that_are_documented() -> None:
+    assert (MARGIN, FORGET_AFTER) == (1_000, 60.0)
 
 
 # --- suspects

@@ -23,7 +23,7 @@ from dutiful.core.outcome import (
 from dutiful.core.retry.backoff import Fixed, Linear
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.policy import Retry
-from dutiful.core.settle import Change, Policy, decide, is_repeat, refused_error
+from dutiful.core.settle import Change, Policy, decide, decide_or_fail, is_repeat, refused_error
 from dutiful.core.states import TABLE, State
 
 JOB, WORKER = UUID(int=1), UUID(int=2)
@@ -240,3 +240,31 @@ def test_an_outcome_without_its_claim_is_a_repeat_if_it_was_stored_before(
 
 def test_a_late_outcome_is_recorded_with_its_name() -> None:
     assert refused_error("done") == {"type": "ClaimLost", "message": "its outcome came after the claim was lost: done"}
+
+
+class Raising(Fixed):
+    """A backoff of a user's that has a bug."""
+
+    def after(self, attempt: int, uniform: Any) -> timedelta:
+        raise ZeroDivisionError("a bug in the policy")
+
+
+def test_a_policy_that_raises_fails_its_job_for_good() -> None:
+    policy = Policy(retry=Retry(backoff=Raising(1), max_attempts=5))
+    change = decide_or_fail(held(), Failed(OOPS, ValueError), policy, 5, lambda low, high: low)
+    assert (change.to, change.delay, change.errors[0]["type"]) == (State.FAILED, None, "ZeroDivisionError")
+    assert (change.job_id, change.claim_id, change.attempt) == (JOB, 7, 1)
+
+
+def test_a_policy_that_does_not_raise_decides() -> None:
+    assert decide_or_fail(held(), Done("1"), Policy(), 5, lambda low, high: low) == decided(Done("1"))
+
+
+def test_a_job_is_rejected_by_a_breaker_only_if_it_snoozes_because_of_it() -> None:
+    because = {"type": "BreakerOpen", "message": "open", "breaker": "mail"}
+    other = {**OOPS, "breaker": "other"}
+    assert decided(Snoozed(timedelta(0), because)).rejected_by == "mail"
+    assert decided(Snoozed(HOUR)).rejected_by is None
+    assert decided(Failed(because, final=True)).rejected_by is None
+    assert decided(Failed(because, final=True, more=(other,))).rejected_by is None
+    assert not decided(Done(None)).keep_seq

@@ -1,0 +1,200 @@
+"""What a lane does with the claims that it has in hand."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from worker_parts import AWAY, MovingClock, ScriptedClaims, clock, config_of, held, new_claim
+
+from dutiful.core.job import Claim
+from dutiful.core.outcome import Done, Failed, Released
+from dutiful.settings import LaneSettings
+from dutiful.worker import lane as module
+from dutiful.worker.fetcher import FetchCursors, Suspects
+from dutiful.worker.lane import STALE_AFTER, Lane
+from dutiful.worker.leases import Leases
+from dutiful.worker.slots import Slots, StopReason
+
+__all__ = ["clock"]
+LEASE = 30.0
+
+
+class NotedSettler:
+    def __init__(self) -> None:
+        self.settled: list[tuple[int, Any]] = []
+        self.released: list[int] = []
+        self.pending = 0
+
+    def settle(self, claim: Claim, outcome: Any, timing: Any = None) -> None:
+        self.settled.append((claim.claim_id, outcome))
+
+    def release_unknown(self, held: Any) -> None:
+        self.released.append(held.claim_id)
+
+
+class NotedExecutor:
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.error: Exception | None = None
+
+    async def run(self, claim: Claim, kind: Any, slot: Any) -> Done:
+        self.ran.append(claim.claim_id)
+        if self.error is not None:
+            raise self.error
+        return Done(None)
+
+
+class Parts:
+    def __init__(self) -> None:
+        self.claims = ScriptedClaims()
+        self.leases = Leases()
+        self.suspects = Suspects()
+        self.cursors = FetchCursors()
+        self.executor = NotedExecutor()
+        self.settler = NotedSettler()
+        self.slots = Slots()
+        parts: Any = (self.cursors, self.leases, self.suspects, self.executor, self.settler, self.slots)
+        self.lane = Lane(config_of(self.claims), LaneSettings("general", 1), *parts)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def receive(self, *claims: Claim) -> None:
+        self.leases.add(claims)
+        self.lane._receive(list(claims))
+
+    def run_slot(self) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self.lane.run_slot(self.lane.slots[0]))
+        self.tasks.append(task)
+        return task
+
+    async def end(self) -> None:
+        self.lane.close()
+        for task in self.tasks:
+            await asyncio.wait_for(asyncio.wait([task]), 5)
+
+
+@pytest.fixture
+async def parts(clock: MovingClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parts]:
+    monkeypatch.setattr(module, "time", clock)
+    made = Parts()
+    yield made
+    await made.end()
+
+
+async def turns(number: int = 10) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_a_buffered_claim_whose_lease_has_ended_is_never_started(parts: Parts, clock: MovingClock) -> None:
+    parts.receive(new_claim(1))
+    clock.now += 1
+    parts.receive(new_claim(2))
+    clock.now += LEASE - 1  # a stall of the whole process: the first may run elsewhere by now
+    parts.run_slot()
+    await turns()
+    assert parts.executor.ran == [2]
+    assert parts.settler.settled == [(1, Released()), (2, Done(None))]
+
+
+async def test_a_buffered_claim_that_is_known_to_be_lost_is_never_started(parts: Parts) -> None:
+    parts.receive(new_claim(1))
+    parts.leases.drop([1])
+    parts.run_slot()
+    await turns()
+    assert parts.executor.ran == [] and parts.settler.settled == [(1, Released())]
+
+
+async def test_claims_that_no_slot_takes_up_are_released_after_a_while(parts: Parts, clock: MovingClock) -> None:
+    parts.receive(new_claim(1), new_claim(2, crashes=1))
+    parts.suspects.reserve(lambda: None)
+    parts.suspects.assign([new_claim(2, crashes=1)])
+    clock.now += STALE_AFTER
+    parts.lane.release_stale()
+    assert parts.lane.buffered == 2
+    clock.now += 0.001
+    parts.lane.rate = 100.0
+    parts.lane.release_stale()
+    assert parts.lane.buffered == 0 and parts.lane.rate == 0.0
+    assert sorted(number for number, outcome in parts.settler.settled if outcome == Released()) == [1, 2]
+    assert parts.suspects.reserve(lambda: None), "another lane may take the suspect"
+
+
+async def test_a_suspect_is_run_first_and_stops_its_first_handler(parts: Parts) -> None:
+    first = parts.slots.add("other", 1)[0]
+    first.claim = new_claim(9, job_id=new_claim(2).job_id)
+    first.task = asyncio.create_task(forever())
+    parts.receive(new_claim(1), new_claim(2, crashes=1))
+    assert first.stop is StopReason.LOST
+    parts.run_slot()
+    await turns()
+    assert parts.executor.ran == [2, 1]
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_lane_that_is_closed_releases_what_it_has_and_what_still_comes(parts: Parts) -> None:
+    slot = parts.run_slot()
+    await turns()
+    parts.lane._receive([])
+    parts.lane._buffer.append(new_claim(1))
+    parts.lane.close()
+    await asyncio.wait_for(slot, 5)
+    parts.receive(new_claim(2))
+    assert parts.settler.settled == [(1, Released()), (2, Released())] and parts.executor.ran == []
+
+
+async def test_a_bug_in_the_executor_counts_the_attempt_and_ends_the_slot(parts: Parts) -> None:
+    parts.executor.error = ValueError("a bug of ours")
+    parts.receive(new_claim(1))
+    with pytest.raises(ValueError, match="a bug of ours"):
+        await parts.run_slot()
+    ((number, outcome),) = parts.settler.settled
+    assert number == 1 and isinstance(outcome, Failed) and not outcome.final
+
+
+async def test_after_a_failed_claim_what_the_store_made_of_it_is_released(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    parts.cursors.add([("default", 100)])
+    parts.claims.script("claim", AWAY, AWAY, [new_claim(2)])
+    parts.claims.script("held_by", AWAY, [held(new_claim(1))])
+    parts.tasks.append(asyncio.create_task(parts.lane.run_fetcher()))
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    slot = parts.run_slot()
+    for _ in range(50):
+        await sleep(0)
+    assert parts.settler.released == [1], "its answer was lost"
+    assert parts.executor.ran == [2] and not slot.done()
+    assert len(parts.claims.asked("held_by")) == 3, "each failure is followed by a look, a failed look by another"
+    assert [seconds for seconds in pauses if seconds] == [0.1, 0.2, 0.4]
+
+
+async def test_nothing_is_claimed_while_too_many_outcomes_wait(parts: Parts) -> None:
+    parts.run_slot()
+    await turns()
+    parts.settler.pending = 1_000
+    assert parts.lane._demand() == (1, 1)
+    parts.settler.pending = 1_001
+    assert parts.lane._demand() == (0, 1)
+
+
+async def test_a_lane_claims_ahead_for_as_long_as_a_round_trip_takes(parts: Parts) -> None:
+    parts.lane.rate, parts.lane.round_trip = 1_000.0, 0.05
+    assert parts.lane._demand() == (100, 0)
+    parts.lane._buffer.extend(new_claim(number) for number in range(50))
+    assert parts.lane._demand() == (50, 0), "half of it is done"
+    parts.lane._buffer.append(new_claim(51))
+    assert parts.lane._demand() == (0, 0)
+    parts.lane.rate = 1_000_000.0
+    parts.lane._buffer.clear()
+    assert parts.lane._demand() == (500, 0), "never more than a batch"
