@@ -268,3 +268,18 @@ def test_years_of_missed_firings_are_caught_up_without_counting_them(
 
     assert firing == Firing((latest,), following)
     assert calls < 100
+
+
+def test_a_firing_that_is_due_at_this_very_moment_is_made() -> None:
+    first = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    now = first + timedelta(minutes=2)
+    firing = due(Every("1m"), first, now, CatchUp.ALL)
+    assert firing.times == (first, first + timedelta(minutes=1), now)
+    assert firing.next_at == now + timedelta(minutes=1)
+
+
+def test_a_limit_of_one_makes_one_and_by_default_a_hundred_are_made() -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    now = first + timedelta(days=1)
+    assert due(Every("1m"), first, now, CatchUp.ALL, 1) == Firing((first,), first + timedelta(minutes=1))
+    assert len(due(Every("1m"), first, now, CatchUp.ALL).times) == 100

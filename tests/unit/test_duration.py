@@ -108,9 +108,21 @@ def test_the_error_for_a_text_shows_texts_and_that_for_others_all_forms() -> Non
         (86_399, "23h59m"),
         (86_400, "1d"),
         (90_000, "1d1h"),
+        (86_400 + 3_599, "1d"),
         (7 * 86_400 + 59, "7d"),
         (-90, "1m30s"),
     ],
 )
 def test_a_length_of_time_is_shown_in_its_two_largest_units(seconds: float, text: str) -> None:
     assert brief(timedelta(seconds=seconds)) == text
+
+
+def test_a_century_is_the_longest_and_still_a_length_of_time() -> None:
+    assert duration("36525d") == LONGEST == timedelta(days=36_525)
+
+
+def test_what_is_shown_of_a_wrong_value_has_a_limit() -> None:
+    for length, shown in ((58, repr("x" * 58)), (59, repr("x" * 59)[:60] + "…")):
+        with pytest.raises(UsageError) as refusal:
+            duration("x" * length)
+        assert str(refusal.value).startswith(f"duration {shown} is not")

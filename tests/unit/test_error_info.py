@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from dutiful import ErrorClass
-from dutiful.core.retry.error_info import FINGERPRINTED, class_of, describe, fingerprint, gist, make_error
+from dutiful.core.retry.error_info import (
+    FINGERPRINTED,
+    class_of,
+    describe,
+    fingerprint,
+    gist,
+    make_error,
+    storable,
+    type_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +159,29 @@ def test_no_secret_is_stored_wherever_the_message_is_cut(before: int) -> None:
     assert (
         described["fingerprint"] == raised(ValueError(f"{'x' * before} key {KEY[:-4]}AAAA was refused"))["fingerprint"]
     )
+
+
+def deep(depth: int) -> None:
+    if depth == 0:
+        raise ValueError("at the bottom")
+    deep(depth - 1)
+
+
+def outermost() -> None:
+    deep(60)
+
+
+def test_of_a_deep_traceback_the_place_that_failed_is_kept() -> None:
+    with pytest.raises(ValueError) as failure:
+        outermost()
+    text = describe(failure.value)["traceback"]
+    assert 'raise ValueError("at the bottom")' in text
+    assert "in outermost" not in text, "the thirty calls next to the failure"
+
+
+def test_what_is_stored_of_an_error_is_bounded() -> None:
+    long = type("E" * 300, (Exception,), {})
+    assert len(type_of(long())) == 200
+    note = "… (300 characters in all)"
+    assert storable("x" * 300, len(note) + 1) == "x" + note
+    assert storable("x" * 300, len(note)) == "x" * len(note), "there is no room for the note"

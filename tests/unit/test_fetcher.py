@@ -74,18 +74,18 @@ def test_a_floor_follows_what_was_claimed_and_leaves_a_margin(cursors: FetchCurs
 
 def test_a_peek_lowers_a_floor_to_just_below_what_it_found_and_never_raises_it(cursors: FetchCursors) -> None:
     cursors.advance([new_claim(1, queue="a", priority=1, seq=5_000)])
-    cursors.lower([QueueLevel("a", 1, 900)])
+    cursors.lower([QueueLevel("a", 1, 900)], 0.0)
     assert floors(cursors) == {("a", 1): 899}
-    cursors.lower([QueueLevel("a", 1, 901), QueueLevel("b", 3, 7)])
+    cursors.lower([QueueLevel("a", 1, 901), QueueLevel("b", 3, 7)], 0.0)
     assert floors(cursors) == {("a", 1): 899, ("b", 3): 6}
-    cursors.lower([QueueLevel("b", 3, 7)])
+    cursors.lower([QueueLevel("b", 3, 7)], 0.0)
     assert floors(cursors)["b", 3] == 6, "the job itself is above the floor"
 
 
 def test_only_an_idle_level_is_forgotten(cursors: FetchCursors, clock: MovingClock) -> None:
     uses: dict[str, Callable[[], None]] = {
         "added": lambda: cursors.add([("added", 1)]),
-        "peeked": lambda: cursors.lower([QueueLevel("peeked", 1, 1)]),
+        "peeked": lambda: cursors.lower([QueueLevel("peeked", 1, 1)], 0.0),
         "claimed": lambda: cursors.advance([new_claim(1, queue="claimed", priority=1)]),
     }
     for use in uses.values():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutiful import UsageError
-from dutiful.core.items import ItemCounts, item_errors
+from dutiful.core.items import LARGEST, NAME_LIMIT, REASON_LIMIT, ItemCounts, item_errors, plain
 
 
 class Rude(Exception):
@@ -108,3 +108,23 @@ def test_whatever_is_marked_every_item_is_in_exactly_one_list(marks: list[tuple[
         shape = ledger.as_dict()
         listed = [*shape["in_progress"], *shape["completed"], *(i["item"] for i in shape["skipped"] + shape["failed"])]
         assert len(listed) == len(set(listed)) == shape["total"]
+
+
+@pytest.mark.parametrize("name", [-LARGEST, LARGEST - 1, "x", "x" * NAME_LIMIT])
+def test_the_longest_and_largest_names_are_allowed(name: Any) -> None:
+    assert list(ItemCounts([name]).in_progress) == [name]
+
+
+@pytest.mark.parametrize("name", [-LARGEST - 1, LARGEST, "", "x" * (NAME_LIMIT + 1)])
+def test_what_a_column_cannot_hold_is_no_name(name: Any) -> None:
+    with pytest.raises(UsageError):
+        ItemCounts([name])
+
+
+def test_what_is_stored_of_an_item_has_the_limits_of_its_columns() -> None:
+    assert (LARGEST, REASON_LIMIT) == (9_223_372_036_854_775_808, 500)
+
+
+def test_a_name_that_is_neither_text_nor_number_stays_what_it_is() -> None:
+    odd: Any = 1.5
+    assert plain(True) is True and plain(odd) is odd

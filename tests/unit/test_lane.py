@@ -12,7 +12,7 @@ from dutiful.core.outcome import Done, Failed, Released
 from dutiful.settings import LaneSettings
 from dutiful.worker import lane as module
 from dutiful.worker.fetcher import FetchCursors, Suspects
-from dutiful.worker.lane import STALE_AFTER, Lane
+from dutiful.worker.lane import UNSTARTED_FOR, Lane
 from dutiful.worker.leases import Leases
 from dutiful.worker.slots import Slots, StopReason
 
@@ -109,12 +109,12 @@ async def test_claims_that_no_slot_takes_up_are_released_after_a_while(parts: Pa
     parts.receive(new_claim(1), new_claim(2, crashes=1))
     parts.suspects.reserve(lambda: None)
     parts.suspects.assign([new_claim(2, crashes=1)])
-    clock.now += STALE_AFTER
-    parts.lane.release_stale()
+    clock.now += UNSTARTED_FOR
+    parts.lane.release_unstarted()
     assert parts.lane.buffered == 2
     clock.now += 0.001
     parts.lane.rate = 100.0
-    parts.lane.release_stale()
+    parts.lane.release_unstarted()
     assert parts.lane.buffered == 0 and parts.lane.rate == 0.0
     assert sorted(number for number, outcome in parts.settler.settled if outcome == Released()) == [1, 2]
     assert parts.suspects.reserve(lambda: None), "another lane may take the suspect"

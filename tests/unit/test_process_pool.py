@@ -1,6 +1,7 @@
 """A child process that still has an answer to give is not given another job."""
 
 import asyncio
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,8 @@ class ScriptedChild:
 
     made: list["ScriptedChild"] = []  # noqa: RUF012
 
-    def __init__(self) -> None:
+    def __init__(self, with_secrets: bool) -> None:
+        self.with_secrets = with_secrets
         self.sent: list[bytes] = []
         self.answers: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.alive = True
@@ -59,12 +61,12 @@ def pool(children: list[ScriptedChild]) -> ProcessPool:
     return ProcessPool(1, (1000, 1000), None)
 
 
-KIND: Any = SimpleNamespace(__module__="jobs", __qualname__="crunch", timeout=None)
+KIND: Any = SimpleNamespace(__module__="jobs", __qualname__="crunch", timeout=None, inherit_secrets=False)
 
 
 def begin(pool: ProcessPool, number: int, enter: Any = None) -> tuple["asyncio.Task[Any]", Slot]:
     slot = Slot("general", claim=new_claim(number))
-    return asyncio.create_task(pool.run(KIND, new_claim(number), slot, enter)), slot
+    return asyncio.create_task(pool.run(KIND, new_claim(number), "{}", slot, enter)), slot
 
 
 async def waiting(children: list[ScriptedChild], number: int) -> ScriptedChild:
@@ -130,7 +132,7 @@ async def test_an_error_before_the_handler_begins_does_not_keep_its_child(
 async def test_a_job_that_is_not_to_begin_leaves_its_child_for_the_next(
     pool: ProcessPool, children: list[ScriptedChild]
 ) -> None:
-    rejected = Snoozed(processes.timedelta(0))
+    rejected = Snoozed(timedelta(0))
 
     async def reject() -> Snoozed:
         return rejected

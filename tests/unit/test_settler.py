@@ -20,7 +20,7 @@ from dutiful.store.claims import Refusal, RefusalReason
 from dutiful.worker import settler as module
 from dutiful.worker.counters import AttemptCounters, Timing
 from dutiful.worker.leases import Leases
-from dutiful.worker.settler import FIRST_RETRY, LONGEST_RETRY, RETRY_LOCKED, SettleBatch, Settler
+from dutiful.worker.settler import FIRST_RETRY, RETRY_LOCKED, SettleBatch, Settler
 
 __all__ = ["clock"]
 TIMING = Timing(0.5, 2.0)
@@ -129,7 +129,8 @@ async def test_outcomes_that_come_together_are_stored_together(settling: Settlin
     assert (settling.stored(), settling.stored("settle")) == ([[1, 2]], [[3]])
     assert [one.result for one in settling.claims.asked("complete")[0]] == ["1", "2"]
     assert settling.leased() == set() and settling.settler.settled_count == 3
-    assert settling.counted() == {"completed": 2, "failed": 1}
+    times = {one.outcome: (one.count, one.run_microseconds) for one in settling.counters._take()}
+    assert times == {"completed": (2, 4_000_000), "failed": (1, 2_000_000)}
     assert settling.pauses == [] and settling.claims.skipped == [False, False]
 
 
@@ -170,7 +171,7 @@ async def test_the_pause_grows_to_a_limit_and_starts_again_after_a_success(settl
     settling.settle(1, Done(None))
     async with running(settling.settler):
         await settling.settler.flush()
-        assert settling.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, LONGEST_RETRY, LONGEST_RETRY]
+        assert settling.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
         settling.claims.script("complete", AWAY)
         settling.settle(2, Done(None))
         await settling.settler.flush()
@@ -221,7 +222,8 @@ async def test_a_settler_that_is_closed_stores_the_rest_first(settling: Settling
 async def test_a_state_that_the_handler_stored_itself_is_only_counted(settling: Settling) -> None:
     settling.settle(1, State.COMPLETED)
     assert settling.settler.pending == 0 and settling.leased() == set()
-    assert settling.counted() == {"completed": 1} and settling.claims.calls == []
+    (counted,) = settling.counters._take()
+    assert (counted.outcome, counted.run_microseconds) == ("completed", 2_000_000) and settling.claims.calls == []
 
 
 # --- data that the database refuses
@@ -317,7 +319,12 @@ async def test_a_locked_lease_is_logged_once(settling: Settling, clock: MovingCl
             clock.now += RETRY_LOCKED
             settling.settler._wake.set()
         await asyncio.wait_for(settling.settler.flush(), 5)
-    assert caplog.text.count("1 outcomes wait for transactions") == 1
+        assert caplog.text.count("1 outcomes wait for transactions") == 1
+        settling.claims.script("complete", locked(settling.settle(2, Done(None))))
+        await turns(10)
+        clock.now += RETRY_LOCKED
+        await asyncio.wait_for(settling.settler.flush(), 5)
+    assert caplog.text.count("1 outcomes wait for transactions") == 2, "another one is news"
 
 
 async def test_without_a_signal_locked_leases_are_tried_again_after_a_while(
@@ -342,20 +349,22 @@ async def until(look: Callable[[], bool]) -> None:
 
 
 async def test_a_lost_completion_is_not_counted_and_is_logged(settling: Settling, caplog: Any) -> None:
-    lost, repeated = settling.settle(1, Done(None)), settling.settle(2, Done(None))
-    settling.claims.script("complete", [*refused(RefusalReason.LOST, lost), *refused(RefusalReason.REPEATED, repeated)])
+    lost, *repeated = (settling.settle(number, Done(None)) for number in (1, 2, 3))
+    refusals = [*refused(RefusalReason.LOST, lost), *refused(RefusalReason.REPEATED, *repeated)]
+    settling.claims.script("complete", refusals)
     async with running(settling.settler):
         await settling.settler.flush()
-    assert settling.counted() == {"completed": 1} and settling.leased() == set()
-    assert caplog.text.count("its claim was lost, so this outcome is discarded") == 1
+    assert settling.counted() == {"completed": 2} and settling.leased() == set()
+    (logged,) = (record for record in caplog.records if "its claim was lost" in record.getMessage())
+    assert logged.kind == "greet" and "0000195" in logged.getMessage(), "with what is known of the job"
 
 
 async def test_a_lost_failure_is_not_counted_and_a_repeated_one_is(settling: Settling, caplog: Any) -> None:
-    lost, repeated = (settling.settle(number, Failed(OOPS, final=True)) for number in (1, 2))
-    settling.claims.script("settle", [*refused(RefusalReason.LOST, lost), *refused(RefusalReason.REPEATED, repeated)])
+    lost, *repeated = (settling.settle(number, Failed(OOPS, final=True)) for number in (1, 2, 3))
+    settling.claims.script("settle", [*refused(RefusalReason.LOST, lost), *refused(RefusalReason.REPEATED, *repeated)])
     async with running(settling.settler):
         await settling.settler.flush()
-    assert settling.counted() == {"failed": 1}
+    assert settling.counted() == {"failed": 2} and not settling.counters._ended
     assert caplog.text.count("its claim was lost, so this outcome is discarded") == 1
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import Claim, HeldClaim
+from dutiful.observe.outage import OutageLog
 from dutiful.settings import Settings
 from dutiful.store.claims import Renewal
 
@@ -140,7 +141,9 @@ class ScriptedRenewer:
 def config_of(claims: Any, **settings: Any) -> Any:
     """What a part reads of a WorkerConfig."""
     store = SimpleNamespace(claims=claims)
-    return SimpleNamespace(store=store, worker_id=WORKER, kinds={"greet": None}, settings=Settings(**settings))
+    return SimpleNamespace(
+        store=store, worker_id=WORKER, kinds={"greet": None}, settings=Settings(**settings), outages=OutageLog()
+    )
 
 
 def after(gate: asyncio.Event, answer: Any) -> Callable[[Any], Awaitable[Any]]:

@@ -87,7 +87,6 @@ async def applied(store: Store, *reviews: Review, now: datetime = T0) -> None:
 
 
 class DeadLetterSuite:
-    @pytest.mark.req("W34", "W35", "W36", "W37", "W38", "W39")
     async def test_a_list_without_details_has_all_but_what_may_be_large(self, store: Store) -> None:
         claimed = await start_one(store, payload='{"n": 1}', tenant="acme")
         await settle(store, claimed, Failed(NO_SUCH, final=True))
@@ -98,6 +97,7 @@ class DeadLetterSuite:
         left_out: dict[str, Any] = {"payload": None, "job": {}, "errors": [], "history": []}
         assert found == [msgspec.structs.replace(letter, **left_out) for letter in whole]
 
+    @pytest.mark.req("W34", "W35", "W36", "W37", "W38", "W39")
     async def test_a_job_that_fails_for_good_is_kept_whole(self, store: Store) -> None:
         first = await start_one(
             store, payload='{"n": [1, 2]}', queue="slow", priority=7, max_attempts=2, tenant="acme", created_by="web",

@@ -1,0 +1,119 @@
+"""When maintenance looks again, and what one service can do to the others."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dutiful.maintenance import runner as module
+from dutiful.maintenance.runner import FOLLOWER_POLL, LEADER_POLL, MIN_PAUSE, MaintenanceRunner
+from dutiful.store.leadership import Patience, Survey
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WORKER = UUID(int=0xADA)
+LEVELS = frozenset({("default", 100)})
+
+
+class Ticked:
+    """A service that answers, fails or hangs as the test says."""
+
+    def __init__(self, name: str, answer: Any = None) -> None:
+        self.name = name
+        self.answer = answer
+        self.ticks = 0
+        self.hang: asyncio.Event | None = None
+
+    async def tick(self, survey: Survey) -> Any:
+        self.ticks += 1
+        if self.hang is not None:
+            await self.hang.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Maintaining:
+    def __init__(self, *services: Ticked, slow: tuple[Ticked, ...] = (), **survey: Any) -> None:
+        self.survey = Survey(**{"leading": True, "now": NOON, **survey})
+        self.promoted = 0
+        self.hints: list[Any] = []
+        self.webhooks = Ticked("webhooks")
+        self.webhooks.wants_jobs = False  # type: ignore[attr-defined]
+        store: Any = SimpleNamespace(leadership=self, promotion=self)
+        ours = SimpleNamespace(hint=self.hints.append)
+        parts: Any = (store, services, slow, ours, lambda now: [], None, self.webhooks, {})
+        self.runner = MaintenanceRunner(*parts)
+        self.runner._store.leadership = SimpleNamespace(survey=self._survey)  # type: ignore[misc]
+        self.ready: list[Any] = []
+
+    async def _survey(self, worker_id: UUID, term: timedelta, patience: Patience) -> Survey:
+        return self.survey
+
+    async def promote(self, limit: int) -> Any:
+        self.promoted += 1
+        return SimpleNamespace(levels=LEVELS)
+
+    async def once(self) -> float:
+        return await self.runner.run_once(WORKER, self.ready.append)
+
+
+async def test_a_service_that_fails_or_hangs_does_not_keep_the_others_from_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TICK_TIMEOUT", 0.001)
+    failing, hanging, last = Ticked("failing", ValueError("bug")), Ticked("hanging"), Ticked("last", LEVELS)
+    hanging.hang = asyncio.Event()
+    maintaining = Maintaining(failing, hanging, last)
+    assert await maintaining.once() == MIN_PAUSE, "what was due is done; there may be more"
+    assert [one.ticks for one in (failing, hanging, last)] == [1, 1, 1]
+    assert maintaining.ready == [LEVELS] == maintaining.hints
+
+
+async def test_a_slow_service_is_not_started_again_while_it_runs() -> None:
+    slow = Ticked("slow")
+    slow.hang = asyncio.Event()
+    maintaining = Maintaining(slow=(slow,))
+    for _ in range(2):
+        assert await maintaining.once() == LEADER_POLL
+        await asyncio.sleep(0)
+    assert slow.ticks == 1
+    slow.hang.set()
+    await asyncio.gather(*maintaining.runner._tasks.values())
+    await maintaining.once()
+    await asyncio.sleep(0)
+    assert slow.ticks == 2
+
+
+@pytest.mark.parametrize(
+    ("due", "pause"),
+    [({}, LEADER_POLL), ({"next_run_at": 0.25}, 0.25), ({"next_run_at": 0.5, "next_fire_at": 0.25}, 0.25),
+     ({"next_post_at": 0.25}, 0.25), ({"next_run_at": 60}, LEADER_POLL), ({"next_run_at": 0.000_1}, MIN_PAUSE),
+     ({"next_run_at": -5}, LEADER_POLL), ({"next_run_at": 0}, LEADER_POLL)],
+)  # fmt: skip
+async def test_the_leader_looks_again_when_the_next_thing_is_due(due: dict[str, float], pause: float) -> None:
+    times: dict[str, Any] = {name: NOON + timedelta(seconds=seconds) for name, seconds in due.items()}
+    assert await Maintaining(Ticked("idle"), **times).once() == pytest.approx(pause)
+
+
+async def test_a_follower_runs_no_service_but_promotes_what_it_knows_to_be_due() -> None:
+    service = Ticked("service")
+    maintaining = Maintaining(service, leading=False)
+    assert await maintaining.once() == FOLLOWER_POLL
+    assert (service.ticks, maintaining.promoted, maintaining.webhooks.ticks) == (0, 0, 1)
+    maintaining.runner.job_scheduled(timedelta(0))
+    await maintaining.once()
+    await maintaining.once()
+    assert maintaining.promoted == 1 and maintaining.ready == [LEVELS]
+
+
+async def test_a_sleep_ends_when_a_job_of_this_worker_is_due_and_the_earliest_counts() -> None:
+    maintaining = Maintaining()
+    sleeping = asyncio.create_task(maintaining.runner._sleep(3600))
+    await asyncio.sleep(0)
+    maintaining.runner.job_scheduled(timedelta(seconds=1800))
+    maintaining.runner.job_scheduled(timedelta(0))
+    maintaining.runner.job_scheduled(timedelta(seconds=1800))
+    await asyncio.wait_for(sleeping, 10)
