@@ -15,8 +15,8 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/retry/classify.py": ["classify", "error_info"],
     "core/retry/error_info.py": ["error_info", "classify"],
     "core/retry/policy.py": ["retry", "settle"],
-    "core/breaker/state.py": ["breaker", "breaker_probes"],
-    "core/breaker/probes.py": ["breaker_probes", "breaker"],
+    "core/breaker/state.py": ["breaker", "breaker_turns", "breaker_probes"],
+    "core/breaker/probes.py": ["breaker_probes", "breaker_turns", "breaker"],
     "worker/leases.py": ["leases"],
     "worker/settler.py": ["settler"],
     "worker/fetcher.py": ["fetcher"],
@@ -25,6 +25,7 @@ SUITES: Mapping[str, Sequence[str]] = {
 # By module and the name of the mutant: why it behaves as the original does.
 _SAME_CLAIM = "a completion and a change carry the claim_id of their claim"
 _ONE = "the list has one element here"
+_READ_LESS = "a fingerprint reads 2,000 of these 10,000 characters"
 _SET_FIRST = "read only after _set_aside has set it"
 EQUIVALENT: Mapping[str, Mapping[str, str]] = {
     "worker/settler.py": {
@@ -58,6 +59,13 @@ EQUIVALENT: Mapping[str, Mapping[str, str]] = {
         "Fetcher.__init__: self._fetches = 0 → self._fetches = 1": "only compared with itself",
         "Fetcher.__init__: self._fetches = 0 → self._fetches = -1": "only compared with itself",
         "Fetcher.fetch: self._fetches += 1 → self._fetches += 2": "only compared with itself",
+    },
+    "core/outcome.py": {
+        "Skip.__init__: super().__init__(reason) → (nothing)": "BaseException.__new__ has kept the argument",
+    },
+    "core/retry/error_info.py": {
+        "describe: _redacted(message, 0) → _redacted(message, 1)": _READ_LESS,
+        "describe: _redacted(message, 0) → _redacted(message, -1)": _READ_LESS,
     },
     "core/cron.py": {
         "_latest: candidate <= now → candidate < now": "the bisection finds the same firing in other steps",

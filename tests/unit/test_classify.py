@@ -34,7 +34,7 @@ from dutiful import (
     UsageError,
 )
 from dutiful.core.retry.backoff import LONGEST_WAIT, wait_from
-from dutiful.core.retry.classify import Classification, classify
+from dutiful.core.retry.classify import LEAVES, Classification, classify, leaves
 
 TRANSIENT, RETRYABLE = ErrorClass.TRANSIENT, ErrorClass.RETRYABLE
 NON_RETRYABLE, RATE_LIMITED = ErrorClass.NON_RETRYABLE, ErrorClass.RATE_LIMITED
@@ -349,3 +349,53 @@ def test_rate_limited_takes_a_header_as_it_came(given: Any, wait: timedelta | No
 def test_no_wait_from_outside_breaks_the_error_that_carries_it(given: Any) -> None:
     wait = RateLimited(retry_after=given).retry_after
     assert wait is None or isinstance(wait, datetime) or timedelta(0) < wait <= LONGEST_WAIT
+
+
+class Answered(Exception):
+    """An error with the status of an HTTP response."""
+
+    def __init__(self, status: int) -> None:
+        self.status_code = status
+
+
+class Mailed(smtplib.SMTPException):
+    def __init__(self, code: int) -> None:
+        self.smtp_code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class"),
+    [
+        (Answered(399), RETRYABLE),
+        (Answered(400), NON_RETRYABLE),
+        (Answered(499), NON_RETRYABLE),
+        (Answered(500), TRANSIENT),
+        (Answered(599), TRANSIENT),
+        (Answered(600), RETRYABLE),
+        (Mailed(399), RETRYABLE),
+        (Mailed(400), TRANSIENT),
+        (Mailed(499), TRANSIENT),
+        (Mailed(500), NON_RETRYABLE),
+        (Mailed(599), NON_RETRYABLE),
+        (Mailed(600), RETRYABLE),
+    ],
+)
+def test_a_code_counts_within_its_range_alone(error: Exception, error_class: ErrorClass) -> None:
+    assert classify(error).error_class is error_class
+
+
+def test_the_errors_of_a_group_are_listed_once_in_their_order_and_not_without_end() -> None:
+    one, two, three = ValueError(1), ValueError(2), ValueError(3)
+    group = ExceptionGroup("outer", [one, ExceptionGroup("inner", [two, one]), three])
+    assert list(leaves(group)) == [one, two, three]
+    assert len(list(leaves(ExceptionGroup("many", [ValueError(n) for n in range(LEAVES + 5)])))) == LEAVES
+
+
+def test_a_group_names_the_class_that_decided_only_if_it_is_one() -> None:
+    def judge(error: BaseException) -> Classification | None:
+        return None if isinstance(error, BaseExceptionGroup) else Classification(TRANSIENT, decided_by=type(error))
+
+    alike = ExceptionGroup("alike", [ValueError("a"), ValueError("b")])
+    mixed = ExceptionGroup("mixed", [ValueError("a"), KeyError("b")])
+    assert classify(alike, judge) == Classification(TRANSIENT, decided_by=ValueError)
+    assert classify(mixed, judge) == Classification(TRANSIENT)

@@ -185,3 +185,12 @@ def test_what_is_stored_of_an_error_is_bounded() -> None:
     note = "… (300 characters in all)"
     assert storable("x" * 300, len(note) + 1) == "x" + note
     assert storable("x" * 300, len(note)) == "x" * len(note), "there is no room for the note"
+
+
+def test_of_a_message_two_thousand_characters_take_part_in_the_fingerprint() -> None:
+    start = "ab " * 666  # 1,998 characters
+    assert gist(start + "xy") != gist(start + "xz") and gist(start + "xyz") == gist(start + "xyw")
+
+
+def test_a_word_of_more_than_forty_letters_is_no_word() -> None:
+    assert gist("x" * 40) == "x" * 40 and gist("x" * 41) == "#"

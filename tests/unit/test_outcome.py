@@ -18,6 +18,7 @@ def test_a_control_keeps_what_it_was_given_and_says_so() -> None:
     assert (Skip("empty").reason, str(Skip("empty"))) == ("empty", "empty")
     later = RetryAfter("1h", "busy")
     assert (later.delay, later.retry_after, str(later)) == (HOUR, HOUR, "busy")
+    assert str(RateLimited()) == "asked to slow down" and str(RetryAfter(1)) == "asked to retry later"
     with pytest.raises(UsageError):
         Snooze("soon")
 
