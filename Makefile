@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo example practice sports test check bench soak release clean
+.PHONY: demo example practice sports test check bench soak mutants release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
@@ -33,6 +33,10 @@ bench: $(VENV)/.bench
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak
+
+# Small changes of the source that the tests should notice; many minutes, so it is no part of `make test`.
+mutants: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 # Published only after everything has passed: the recipe is not reached otherwise.
 release: test

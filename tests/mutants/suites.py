@@ -63,6 +63,9 @@ EQUIVALENT: Mapping[str, Mapping[str, str]] = {
     "core/outcome.py": {
         "Skip.__init__: super().__init__(reason) → (nothing)": "BaseException.__new__ has kept the argument",
     },
+    "core/retry/classify.py": {
+        "_agreed: inner[0] → inner[-1]": "all have the same class here",
+    },
     "core/retry/error_info.py": {
         "describe: _redacted(message, 0) → _redacted(message, 1)": _READ_LESS,
         "describe: _redacted(message, 0) → _redacted(message, -1)": _READ_LESS,

@@ -9,6 +9,7 @@ from dutiful.core.breaker.state import (
     PROBE_WAIT,
     Breaker,
     BreakerPolicy,
+    BreakerState,
     CallResult,
     Entry,
     Rejected,
@@ -93,3 +94,17 @@ def test_a_job_that_is_chosen_to_probe_has_its_turn_for_as_long_as_the_breaker_i
     assert probe_turn(POLICY) == MINUTE
     assert probe_turn(BreakerPolicy(open_for=timedelta(seconds=1))) == PROBE_WAIT
     assert half_opened(Breaker(name="mail"), NOW).half_opened_at == NOW
+
+
+def test_a_half_open_breaker_closes_with_the_last_good_probe_it_wants_and_not_before() -> None:
+    policy = BreakerPolicy(probes=3, open_for=MINUTE)
+    breaker = half_opened(opened(Breaker(name="mail", policy=policy), NOW, MINUTE), NOW + MINUTE)
+    states = []
+    for _ in range(3):
+        breaker = exited(breaker, policy, Entry(breaker.round, probe=True), CallResult.GOOD, NOW + MINUTE)
+        states.append(breaker.state)
+    assert states == [BreakerState.HALF_OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
+
+
+def test_only_a_good_or_bad_call_is_clear() -> None:
+    assert [result for result in CallResult if result.clear] == [CallResult.GOOD, CallResult.BAD]

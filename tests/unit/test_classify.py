@@ -399,3 +399,25 @@ def test_a_group_names_the_class_that_decided_only_if_it_is_one() -> None:
     mixed = ExceptionGroup("mixed", [ValueError("a"), KeyError("b")])
     assert classify(alike, judge) == Classification(TRANSIENT, decided_by=ValueError)
     assert classify(mixed, judge) == Classification(TRANSIENT)
+
+
+def chained(depth: int) -> Exception:
+    """An unknown error with so many unknown causes before one that is known."""
+    error: Exception = Transient("at the bottom")
+    for _ in range(depth):
+        outer = RuntimeError("unknown")
+        outer.__cause__ = error
+        error = outer
+    return error
+
+
+def test_ten_errors_of_a_chain_of_causes_are_looked_at() -> None:
+    assert classify(chained(9)).error_class is TRANSIENT
+    assert classify(chained(10)).error_class is RETRYABLE
+
+
+def test_a_busy_or_locked_file_passes_by_itself_and_a_full_disk_does_not() -> None:
+    for code, error_class in ((5, TRANSIENT), (6, TRANSIENT), (0x105, TRANSIENT), (13, RETRYABLE)):
+        error = sqlite3.Error("of SQLite")
+        error.sqlite_errorcode = code
+        assert classify(error).error_class is error_class, code

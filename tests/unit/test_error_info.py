@@ -194,3 +194,18 @@ def test_of_a_message_two_thousand_characters_take_part_in_the_fingerprint() -> 
 
 def test_a_word_of_more_than_forty_letters_is_no_word() -> None:
     assert gist("x" * 40) == "x" * 40 and gist("x" * 41) == "#"
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_that_cannot_be_read_is_described_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert describe(Unreadable())["message"] == "(its message could not be read: RuntimeError)"
+
+    def fail(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("traceback.TracebackException.from_exception", fail)
+    assert describe(ValueError("x"))["traceback"] == "(its traceback could not be read: RecursionError)"
