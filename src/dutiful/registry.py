@@ -34,7 +34,7 @@ from dutiful.settings import DEFAULT_QUEUE
 from dutiful.store.schedules import ScheduleRecord
 from dutiful.store.webhooks import WebhookRecord
 
-log = logging.getLogger("dutiful.app")
+log = logging.getLogger("dutiful.maintenance")
 P = ParamSpec("P")
 R = TypeVar("R")
 Resource = Callable[[], Any]

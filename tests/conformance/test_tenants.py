@@ -90,7 +90,7 @@ class TestAudit(AuditSuite):
         self._roles = isolated.roles
 
     async def keep(self, store: Store, span: timedelta | None) -> None:
-        with pytest.raises(UsageError, match="as the owner of the schema"):
+        with pytest.raises(UsageError, match="of the owner of the schema"):
             await store.audit.set_retention(span)
         self._roles.run("UPDATE {}.audit_policy SET keep = {}", self._roles.schema, sql.Literal(span))
 

@@ -5,15 +5,19 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from running_workers import final, working
+from suite.builders import new_job
 
 from dutiful import Dutiful, State
 from dutiful.client.client import Client
+from dutiful.core.job import Scope, Unique
 from dutiful.delivery.base import EVERYWHERE, MOST_LEVELS, Hints
 from dutiful.delivery.postgres import read_hint
 from dutiful.store.claims import ClaimRequest
 from dutiful.worker.fetcher import MOST_HINTED
+from servers import PostgresServer
 
 HOSTILE = {
     "a priority beyond int": json.dumps([["default", 99_999_999_999]]),
@@ -119,3 +123,31 @@ async def test_invented_queues_do_not_lengthen_claims(app: Dutiful, stranger: as
                     assert (await final(app, await work.enqueue())).state is State.COMPLETED
             assert (await final(app, await work.enqueue())).state is State.COMPLETED
     assert 0 < store.most <= MOST_HINTED + 1
+
+
+async def test_a_full_queue_of_notifications_refuses_no_job() -> None:
+    """One role listens and never reads, another fills the queue: a job counts more than its hint."""
+    with PostgresServer(18, settings={"max_notify_queue_pages": "64"}) as server:
+        app = Dutiful(server.dsn())
+        await app.make_store().migrate()
+        server.run_sql("create role stranger login")
+
+        @app.job
+        async def work() -> None: ...
+
+        reader = await asyncpg.connect(server.dsn(), user="stranger")
+        await reader.execute("listen junk")
+        await reader.execute("begin")
+        await reader.fetch("select 1")
+        writer = await asyncpg.connect(server.dsn(), user="stranger")
+        with pytest.raises(asyncpg.ProgramLimitExceededError):
+            for _ in range(1_000):
+                await writer.execute("select pg_notify('junk', repeat('x', 7900) || g) from generate_series(1, 20) g")
+        async with app.opened() as client:
+            jobs = [new_job(kind="work"), new_job(kind="work")]
+            assert len(await client.store.jobs.insert(jobs[:1], hint=True)) == 1
+            keyed = msgspec.structs.replace(jobs[1], unique=Unique("key", Scope.ACTIVE))
+            assert len(await client.store.jobs.insert([keyed], hint=True)) == 1
+            assert [job.id for job in jobs if await client.store.queries.job(job.id) is None] == []
+        await reader.close()
+        await writer.close()

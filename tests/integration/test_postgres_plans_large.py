@@ -281,7 +281,7 @@ def _reads(jobs: Jobs) -> Iterator[Named]:
     yield "outcomes", _named("outcomes", 7_000, some)
     yield "job_snapshots", _named("job_snapshots", 25_000, some)
     lately = TOTAL - ROWS
-    yield "changes_since", _named("changes_since", 80_000, born(lately), job_id(lately), ROWS)  # reads all leases
+    yield "changes_since", _named("changes_since", 80_000, born(lately), job_id(lately), ROWS, None)  # reads all leases
     yield "queue_level_heads", _named("queue_level_heads", 300, None)
     yield "queue_level_heads of a tenant", _named("queue_level_heads", 100, TENANT)
     yield "depths of a tenant", _named("depths", 60_000, TENANT)

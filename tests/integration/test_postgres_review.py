@@ -294,3 +294,20 @@ async def test_pages_are_read_along_an_index(store: PostgresStore, owner: Any) -
         lines = [row[0] for row in await owner.fetch(f"EXPLAIN {statement}", *args)]
         plan = "\n".join(line for line in lines if "Filter: (kind <> ''::text)" not in line)  # true of all
         assert "Index Scan Backward" in plan and "Sort" not in plan and "Filter" not in plan, plan
+
+
+async def test_a_worker_seals_only_events_that_wait_and_leaves_no_gap(store: PostgresStore, owner: Any) -> None:
+    events = await append(store, 2)
+    call = "SELECT dutiful.seal_audit($1, $2, $3)"
+    first, second = events[0].id, events[1].id
+    for seqs, ids in (
+        ([1, 2**63 - 1], [first, second]),
+        ([1, 3], [first, second]),
+        ([1, 2], [first, uuid4()]),
+        ([1, 2], [first, first]),
+        ([1], [uuid4()]),
+    ):
+        assert await owner.fetchval(call, seqs, ids, ["made up"] * len(ids)) is False, (seqs, ids)
+
+    assert len(await seal_all(store)) == 2
+    assert await check_chain(store) == 2

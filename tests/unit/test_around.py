@@ -81,3 +81,19 @@ def test_an_interrupt_right_after_the_hook_has_begun_still_ends_it() -> None:
     with pytest.raises(TimeoutError):
         call_around([type(declared)(interrupted, "interrupted", False)], CONTEXT, lambda: None)
     assert seen == ["cleaned up"]
+
+
+def test_a_hook_replaces_the_handlers_error_by_one_of_any_class() -> None:
+    class Permanent(RuntimeError): ...
+
+    def translate(ctx: Any) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise Permanent("no use") from error
+
+    def fail() -> None:
+        raise ValueError("oops")
+
+    with pytest.raises(Permanent):
+        call_around([read_hook(translate)], CONTEXT, fail)

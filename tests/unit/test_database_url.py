@@ -23,6 +23,7 @@ MALFORMED = [
     "postgresql://ada:1?hunter2zz@db/shop",
     "postgresql://ada:1/hunter2zz@db/shop",
     "postgresql://ada:hunter2zz@db:port/shop",
+    "postgresql://ada@acme:hunter2zz@db:5432/shop",  # as some clouds name users
     "postgresql://ada:hunter2zz@db /shop",
     "postgresql://ada:hunter2zz@[::1/shop",
     "postgresql://ada:hunter2zz@[nowhere]/shop",
@@ -82,7 +83,7 @@ def test_a_malformed_address_is_refused_and_its_password_shown_nowhere(
         ("postgresql://ada:hunter2zz@db:5432/shop", "postgresql://ada@db:5432/shop"),
         ("postgres://ada:hun%5Bter2zz@db/shop?sslmode=require", "postgres://ada@db/shop"),
         ("  postgresql://ada:hunter2zz@db/shop\n", "postgresql://ada@db/shop"),
-        ("postgresql://ada:hunt@er2zz@db/shop", "postgresql://ada@db/shop"),
+        ("postgresql://ada:hunt%40er2zz@db/shop", "postgresql://ada@db/shop"),
         ("postgresql://db:5432/shop?user=ada@server&password=hunter2zz", "postgresql://db:5432/shop"),
         ("postgresql:///shop?host=/run/postgresql", "postgresql://localhost/shop"),
         ("postgresql://db1:5432,[::1]:5433,db3/shop", "postgresql://db1:5432,[::1]:5433,db3/shop"),

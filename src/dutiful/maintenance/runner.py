@@ -74,6 +74,7 @@ class MaintenanceRunner:
         self._outages = outages or OutageLog()
         self._tasks: dict[str, asyncio.Task[QueueLevels | None]] = {}
         self._wake = asyncio.Event()
+        self._wakes_at = 0.0
         self._next_due: float | None = None  # when a job of this worker is due, on the monotonic clock
         self.leading = False
         self.wants_jobs = webhooks.wants_jobs  # a declared webhook waits for the end of jobs
@@ -100,10 +101,14 @@ class MaintenanceRunner:
     async def run(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
         try:
-            with self._outages.watching(PART):
-                await self._store.schedules.put(self._schedules(datetime.now(UTC)))
+            if schedules := self._schedules(datetime.now(UTC)):  # without any, nothing is asked of the store
+                with self._outages.watching(PART):
+                    await self._store.schedules.put(schedules)
             while True:
                 await self._sleep(await self.run_once(worker_id, on_ready))
+                if self.leading and self._stalled():
+                    # A handler blocks the event loop. Each gap between surveys defers rescues, so another should lead.
+                    await self._resign(worker_id)
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -182,11 +187,15 @@ class MaintenanceRunner:
             self._delivery.hint(levels)
 
     async def _sleep(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
+        end = self._wakes_at = time.monotonic() + seconds
         while (left := min(end, self._next_due or end) - time.monotonic()) > 0:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), left)
+
+    def _stalled(self) -> bool:
+        """Whether this process woke so late that its pause looks like an outage of the store."""
+        return time.monotonic() - self._wakes_at > self._patience.gap.total_seconds() / 2
 
     def job_scheduled(self, delay: timedelta) -> None:
         """Called when a job of this worker is scheduled to be due after `delay`."""

@@ -71,6 +71,8 @@ def redacted_url(url: str, setting: str = "database_url") -> str:
     if misplaced or any(c.isspace() for c in parts.netloc):
         raise UsageError(f"{setting} is malformed: write {_POSTGRES}; {_ESCAPED}")
     whose, _, hosts = parts.netloc.rpartition("@")
+    if "@" in whose:
+        raise UsageError(f"{setting} is malformed: write {_POSTGRES}; in a name or a password, write @ as %40")
     for host in hosts.split(","):  # there may be several, with a standby to take over
         port = _PORT.search(host)
         if port is not None and not (port[1].isdecimal() and 0 < int(port[1]) < 2**16):

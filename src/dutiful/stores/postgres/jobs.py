@@ -29,6 +29,15 @@ class PostgresJobs(Subject):
         if not jobs:
             return []
         payload = columns.hint(jobs) if hint else None
+        try:
+            return await self._insert(jobs, payload, now)
+        except DataRefused as error:
+            if payload is None or not isinstance(error.__cause__, asyncpg.ProgramLimitExceededError):
+                raise
+            # Any role that may connect can fill the queue of notifications. A job counts more than its hint.
+            return await self._insert(jobs, None, now)
+
+    async def _insert(self, jobs: Sequence[NewJob], payload: str | None, now: datetime | None) -> list[Inserted]:
         if len(jobs) <= CHUNK and all(job.plain for job in jobs):
             # One call is one transaction: no begin and commit to wait for.
             rows = await self._db.fetch(self._sql["insert_plain"], now, payload, *job_arrays(jobs))

@@ -113,7 +113,8 @@ class _AsyncBlock:
 
 def _passed_on(error: BaseException | None, raised: BaseException) -> bool:
     """Whether the hook raised the handler's own error; a generator replaces a StopIteration that passes through it."""
-    return error is not None and (raised is error or (isinstance(raised, RuntimeError) and raised.__cause__ is error))
+    replaced = isinstance(error, StopIteration | StopAsyncIteration) and type(raised) is RuntimeError
+    return error is not None and (raised is error or (replaced and raised.__cause__ is error))
 
 
 def _never_yielded(hook: AttemptHook) -> UsageError:

@@ -184,6 +184,8 @@ class _Child:
             )
         prepared = spawn.get_preparation_data("dutiful job")
         del prepared["authkey"]
+        if not with_secrets:
+            prepared["sys_argv"] = prepared["sys_argv"][:1]  # an option may have the address of the database
         self.send(json.dumps(prepared).encode())
         self.send(msgspec.json.encode((os.getpid(), logs.current_config())))
 

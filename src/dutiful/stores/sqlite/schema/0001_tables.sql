@@ -302,7 +302,7 @@ CREATE TABLE dutiful_audit_anchor (
 -- One row at most: how long events are kept, in microseconds. Without it, or NULL: for good.
 CREATE TABLE dutiful_audit_policy (
     one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
-    keep INTEGER CHECK (keep > 0)
+    keep INTEGER CHECK (keep BETWEEN 1 AND 3162240000000000)
 ) STRICT;
 
 -- Ignored, so that an append can be repeated; and REPLACE, which fires no trigger for what it deletes, finds nothing to

@@ -114,7 +114,11 @@ begin
     if p_seqs[1] is distinct from 1 + coalesce(
            (select s.seq from {schema}.audit_seal s order by s.seq desc limit 1),
            (select a.seq from {schema}.audit_anchor a), 0)
-       or exists (select 1 from {schema}.audit_seal s where s.event_id = any (p_events)) then
+       or exists (select 1 from {schema}.audit_seal s where s.event_id = any (p_events))
+       -- Only events that wait, each once, without a gap: a worker may call this, and a wrong seal would stop the chain.
+       or exists (select 1 from unnest(p_seqs) with ordinality n (seq, ord)
+                  where n.seq is distinct from p_seqs[1] + n.ord - 1)
+       or cardinality(p_seqs) <> (select count(*) from {schema}.audit_unsealed u where u.event_id = any (p_events)) then
         return false;
     end if;
     insert into {schema}.audit_seal (seq, event_id, hash)

@@ -328,7 +328,7 @@ create table {schema}.audit_anchor (
 -- How long events are kept; null: for good. Only the owner writes it, so that a role that may trim cannot trim younger
 -- ones. Its one row is locked by every change of the chain.
 create table {schema}.audit_policy (
-    one boolean primary key default true check (one), keep interval check (keep > '0')
+    one boolean primary key default true check (one), keep interval check (keep > '0' and keep <= '36600 days')
 );
 
 insert into {schema}.audit_policy (keep) values (null);
