@@ -226,7 +226,7 @@ class Registry(Enqueuer):
         return function
 
     def around_attempt(self, function: HookT) -> HookT:
-        """Run a generator function, which gets the context and yields once, around every attempt of every kind.
+        """Runs a generator function, which gets the context and yields once, around every attempt of every kind.
 
         It runs in the thread or process of the handler, or with an async handler on the event loop; an async generator
         surrounds async handlers only. In a pipeline, each phase is surrounded. The first one declared is the outermost.

@@ -88,7 +88,7 @@ class StoreUnavailable(DutifulError):
 
 
 class StoreAway(StoreUnavailable):
-    """The database does not answer, or is full: what waits for it can go on when it is back."""
+    """The database does not answer, or is full: what waits for it continues when it is back."""
 
 
 class SchemaMismatch(DutifulError):

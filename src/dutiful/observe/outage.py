@@ -12,7 +12,7 @@ from dutiful.core.duration import brief
 from dutiful.core.errors import DutifulError, StoreAway
 
 log = logging.getLogger("dutiful.worker")
-REPEAT = 60.0  # seconds before an outage that goes on, or the same error of a part, is logged again
+REPEAT = 60.0  # seconds before an outage that lasts, or the same error of a part, is logged again
 
 
 class OutageLog:
@@ -74,7 +74,7 @@ class OutageLog:
         if isinstance(error, DutifulError):
             logger.warning("%s: %s", part, error)
         else:
-            logger.error("%s failed and goes on", part, exc_info=error)
+            logger.error("%s failed; it is retried", part, exc_info=error)
 
 
 def level_of(error: Exception) -> int:

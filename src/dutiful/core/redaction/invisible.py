@@ -1,4 +1,4 @@
-"""Characters that nobody sees: they would hide a secret from patterns, and deceive the reader of a list."""
+"""Invisible characters, which would hide a secret from patterns and deceive the reader of a list."""
 
 import re
 import sys

@@ -96,9 +96,9 @@ def sensitive_fields(rules: Rules, value: Mapping[str, Any], root: str) -> Itera
 def _find_sensitive(rules: Rules, payload: Mapping[str, Any], location: Location | None = None) -> Iterator[FieldError]:
     """Names that mean a secret or content, and values with the shape of a secret, at any depth."""
     # Not recursive, so that a deeply nested payload cannot exhaust the stack.
-    told = _told(rules, payload)
-    yield from (FieldError(path_of((location, step)), problem) for step, problem in told.items())
-    rest = [_inner(location, NAMELESS, payload, told)]
+    named = _named_errors(rules, payload)
+    yield from (FieldError(path_of((location, step)), problem) for step, problem in named.items())
+    rest = [_inner(location, NAMELESS, payload, named)]
     while rest:
         entry = next(rest[-1], None)
         if entry is None:
@@ -110,9 +110,9 @@ def _find_sensitive(rules: Rules, payload: Mapping[str, Any], location: Location
             case _ if problem is not None:
                 yield FieldError(path_of(inner), problem)
             case dict() | list():
-                told = _told(rules, item)
-                yield from (FieldError(path_of((inner, step)), problem) for step, problem in told.items())
-                rest.append(_inner(inner, name, item, told))
+                named = _named_errors(rules, item)
+                yield from (FieldError(path_of((inner, step)), problem) for step, problem in named.items())
+                rest.append(_inner(inner, name, item, named))
             case str() | int() | float() if name.words not in rules.allowed:
                 found = _secret(name, item)
                 if found is not None:
@@ -120,12 +120,12 @@ def _find_sensitive(rules: Rules, payload: Mapping[str, Any], location: Location
 
 
 def _inner(
-    location: Location | None, name: FieldName, value: Any, told: Collection[str | int]
+    location: Location | None, name: FieldName, value: Any, named: Collection[str | int]
 ) -> Iterator[tuple[Location, FieldName, Any]]:
     """The items of a container, without those reported already; those of a list have the list's name."""
     if isinstance(value, dict):
-        return (((location, key), field_name(key), item) for key, item in value.items() if key not in told)
-    return (((location, index), name, item) for index, item in enumerate(value) if index not in told)
+        return (((location, key), field_name(key), item) for key, item in value.items() if key not in named)
+    return (((location, index), name, item) for index, item in enumerate(value) if index not in named)
 
 
 def _name_problem(rules: Rules, written: str, name: FieldName, value: Any) -> str | None:
@@ -157,7 +157,7 @@ def _is_flag(text: str) -> bool:
 # --- a name and its value side by side
 
 
-def _told(rules: Rules, container: Any) -> dict[str | int, str]:
+def _named_errors(rules: Rules, container: Any) -> dict[str | int, str]:
     """Where a container has the secret that another item of it names, with the problem."""
     if isinstance(container, dict):
         return {} if CONTENTS.isdisjoint(container) else dict(_paired(rules, container))

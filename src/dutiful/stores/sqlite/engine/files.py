@@ -9,7 +9,7 @@ PRIVATE = 0o600
 
 
 def make_database(path: str) -> None:
-    """Make an empty file, which SQLite takes for an empty database, unless there is one.
+    """Makes an empty file, which SQLite takes for an empty database, unless there is one.
 
     SQLite gives the files that it makes beside a database the mode of the database itself.
     """
@@ -18,7 +18,7 @@ def make_database(path: str) -> None:
 
 
 def open_beside(path: str, database: str) -> int:
-    """Open a file for writing; a new one gets the mode of the database, so that whoever uses that can use it, too."""
+    """Opens a file for writing; a new one gets the mode of the database, so that both have the same users."""
     while True:
         try:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -30,7 +30,7 @@ def open_beside(path: str, database: str) -> int:
             like = None
         with suppress(FileExistsError):  # another process was faster
             fd = _make(path, PRIVATE if like is None else stat.S_IMODE(like.st_mode) & 0o666)
-            if like is not None and os.geteuid() == 0:  # as SQLite does, so that root locks out nobody
+            if like is not None and os.geteuid() == 0:  # as SQLite does, so that root locks no other user out
                 os.fchown(fd, like.st_uid, like.st_gid)
             return fd
 
