@@ -1,6 +1,7 @@
 """An app that needs its secrets when it is imported, with handlers that tell what their process knows of them."""
 
 import os
+import sys
 from pathlib import Path
 
 from dutiful import Dutiful, Retry
@@ -16,12 +17,12 @@ async def child() -> None: ...
 
 @app.job(process=True, retry=ONCE)
 def environment() -> list[str]:
-    return [repr(dict(os.environ)), Path("/proc/self/environ").read_text().replace("\0", "\n")]
+    return [repr((dict(os.environ), sys.argv)), Path("/proc/self/environ").read_text().replace("\0", "\n")]
 
 
 @app.job(process=True, retry=ONCE, inherit_secrets=True)
 def whole_environment() -> list[str]:
-    return [repr(dict(os.environ)), Path("/proc/self/environ").read_text().replace("\0", "\n")]
+    return [repr((dict(os.environ), sys.argv)), Path("/proc/self/environ").read_text().replace("\0", "\n")]
 
 
 @app.job(process=True, retry=ONCE)

@@ -12,6 +12,7 @@ from faults import Fleet
 
 KEY = base64.b64encode(b"the key of all our webhooks").decode()
 DIRECT = "postgresql://shop:direct-password@db/shop"
+LANE = "one=3:*"
 KINDS = ("environment", "whole_environment", "enqueues", "enqueues_with_secrets", "in_thread")
 
 
@@ -29,7 +30,7 @@ async def app(migrated_path: Path, tmp_path: Path) -> AsyncIterator[Dutiful]:
     async with Dutiful(url) as app, Fleet("secret_jobs:app", url, folder=tmp_path, environment=environment) as fleet:
         for name in (*KINDS, "child"):
             _declare(app, name)
-        fleet.start("--lane", "one=3:*")
+        fleet.start("--lane", LANE)
         yield app
 
 
@@ -47,11 +48,13 @@ async def test_a_process_has_no_secret_of_dutiful_in_its_environment(app: Dutifu
     assert record.result is not None, record.errors
     for seen in record.result:
         assert str(migrated_path) not in seen and KEY not in seen and "direct-password" not in seen
+        assert LANE not in seen  # an option of the command line, as --database-url is one
         assert "the shop's own" in seen and "DUTIFUL_CPU_PROCESSES" in seen  # the rest is there
     # A kind that asks for them has them, in a process that the other one does not share.
     for kind in ("whole_environment", "environment", "whole_environment"):
         record = await ran(app, kind)
         assert [KEY in seen for seen in record.result] == [kind == "whole_environment"] * 2
+        assert (LANE in record.result[0]) == (kind == "whole_environment")
         assert [str(migrated_path) in seen for seen in record.result] == [kind == "whole_environment"] * 2
     assert (await ran(app, "in_thread")).result == f"sqlite:///{migrated_path}"
 

@@ -56,9 +56,9 @@ EQUIVALENT: Mapping[str, Mapping[str, str]] = {
         "FetchCursors.levels: self._turn % len(names) if names else 0 → self._turn % len(names) if names else -1": (
             "without names nothing is ranked"
         ),
-        "Fetcher.__init__: self.fetches = 0 → self.fetches = 1": "only compared with itself",
-        "Fetcher.__init__: self.fetches = 0 → self.fetches = -1": "only compared with itself",
-        "Fetcher.fetch: self.fetches += 1 → self.fetches += 2": "only compared with itself",
+        "Fetcher.__init__: self._fetches = 0 → self._fetches = 1": "only compared with itself",
+        "Fetcher.__init__: self._fetches = 0 → self._fetches = -1": "only compared with itself",
+        "Fetcher.fetch: self._fetches += 1 → self._fetches += 2": "only compared with itself",
     },
     "core/outcome.py": {
         "Skip.__init__: super().__init__(reason) → (nothing)": "BaseException.__new__ has kept the argument",

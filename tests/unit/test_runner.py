@@ -1,6 +1,7 @@
 """When maintenance looks again, and what one service can do to the others."""
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from dutiful.core.errors import StoreAway
 from dutiful.maintenance import runner as module
 from dutiful.maintenance.runner import FOLLOWER_POLL, LEADER_POLL, MIN_PAUSE, MaintenanceRunner
 from dutiful.store.leadership import Patience, Survey
@@ -46,11 +48,16 @@ class Maintaining:
         ours = SimpleNamespace(hint=self.hints.append)
         parts: Any = (store, services, slow, ours, lambda now: [], None, self.webhooks, {})
         self.runner = MaintenanceRunner(*parts)
-        self.runner._store.leadership = SimpleNamespace(survey=self._survey)  # type: ignore[misc]
+        leadership = SimpleNamespace(survey=self._survey, resign=self._resign)
+        self.runner._store.leadership = leadership  # type: ignore[misc]
+        self.resigned = 0
         self.ready: list[Any] = []
 
     async def _survey(self, worker_id: UUID, term: timedelta, patience: Patience) -> Survey:
         return self.survey
+
+    async def _resign(self, worker_id: UUID) -> None:
+        self.resigned += 1
 
     async def promote(self, limit: int) -> Any:
         self.promoted += 1
@@ -117,3 +124,41 @@ async def test_a_sleep_ends_when_a_job_of_this_worker_is_due_and_the_earliest_co
     maintaining.runner.job_scheduled(timedelta(0))
     maintaining.runner.job_scheduled(timedelta(seconds=1800))
     await asyncio.wait_for(sleeping, 10)
+
+
+@pytest.mark.parametrize(("late", "resigned"), [(0.0, 0), (60.0, 1)])
+async def test_a_leader_that_wakes_too_late_lets_another_lead(
+    monkeypatch: pytest.MonkeyPatch, late: float, resigned: int
+) -> None:
+    maintaining = Maintaining()
+    turns, second = 0, asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal turns
+        turns += 1
+        maintaining.runner._wakes_at = time.monotonic() - late
+        if turns == 2:
+            second.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(maintaining.runner, "_sleep", sleep)
+    running = asyncio.create_task(maintaining.runner.run(WORKER, maintaining.ready.append))
+    await asyncio.wait_for(second.wait(), 5)
+    assert maintaining.resigned == resigned
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_without_schedules_a_start_does_not_say_that_the_database_is_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maintaining = Maintaining()
+
+    async def away(*_: Any) -> Survey:
+        raise StoreAway("away")
+
+    monkeypatch.setattr(maintaining.runner, "_survey", away)
+    for _ in range(3):  # as a worker starts it again and again
+        with pytest.raises(StoreAway):
+            await maintaining.runner.run(WORKER, maintaining.ready.append)
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["the database is away"]

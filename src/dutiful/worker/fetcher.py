@@ -150,7 +150,7 @@ class Fetcher:
         self._suspects = suspects
         self._wake = wake
         self._fetching = False
-        self.fetches = 0  # including the one under way
+        self._fetches = 0  # including the one under way
         self._noticed: dict[str, int] = {}  # by a pause's mark: the fetches that may have begun before it was known
 
     async def fetch(self, want: int, free: int) -> list[Claim]:
@@ -166,7 +166,7 @@ class Fetcher:
         claims: list[Claim] = []
         try:
             self._fetching = True
-            self.fetches += 1
+            self._fetches += 1
             with self._leases.claiming():
                 claims = await self._store.claims.claim(request)
                 self._leases.add(claims)
@@ -186,5 +186,5 @@ class Fetcher:
 
     def pauses_seen(self, pauses: Sequence[Pause]) -> tuple[str, ...]:
         """Notes what is paused; returns the marks of those that no fetch still under way can have missed."""
-        self._noticed = {pause.mark: self._noticed.get(pause.mark, self.fetches) for pause in pauses}
-        return tuple(mark for mark, fetches in self._noticed.items() if fetches < self.fetches or not self._fetching)
+        self._noticed = {pause.mark: self._noticed.get(pause.mark, self._fetches) for pause in pauses}
+        return tuple(mark for mark, fetches in self._noticed.items() if fetches < self._fetches or not self._fetching)

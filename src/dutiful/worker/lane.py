@@ -123,11 +123,9 @@ class Lane:
                     for held in await self.fetcher.unknown_claims():
                         self._settler.release_unknown(held)
                     self._reconcile = False
-                asked = self.fetcher.fetches
                 claims = await self.fetcher.fetch(want, free)
                 pause = FIRST_RETRY
-                if self.fetcher.fetches > asked:  # otherwise no queue level is known, and the store was not asked
-                    self._outages.works(self._part)
+                self._outages.works(self._part)
             except DutifulError as error:
                 self._outages.failed(self._part, error)
                 self._may_find = self._reconcile = True
