@@ -17,6 +17,7 @@ import uvloop
 from rich.console import Console
 
 from benchmarks import peers as registry
+from benchmarks.costs import server_meter
 from benchmarks.harness import SERVER_SETTINGS, Bench, Sizes
 from benchmarks.peer import Peer
 from benchmarks.report import RESULTS, Sample, machine_facts, save, show
@@ -31,6 +32,8 @@ def main() -> int:
     options = _options()
     console = Console()
     sizes = Sizes.quick() if options.quick else Sizes()
+    if options.scale:
+        sizes = dataclasses.replace(sizes, drain_scale=options.scale)
     if options.pin_seconds:
         sizes = dataclasses.replace(sizes, pin_s=options.pin_seconds)
     repeats = 1 if options.quick else options.repeats
@@ -45,9 +48,10 @@ def main() -> int:
         console.print(f"The machine is busy (load {load:.1f}): figures will be low and noisy", style="yellow")
     with (
         PostgresServer(options.postgres, settings=SERVER_SETTINGS) as server,
+        server_meter(server.dsn()) as meter,
         tempfile.TemporaryDirectory(prefix="dutiful-bench-") as directory,
     ):
-        bench = Bench(server, Path(directory), sizes)
+        bench = Bench(server, meter, Path(directory), sizes)
         # Before all else, because an early end also ends the server.
         facts = machine_facts(server, peers, sizes, load)
         try:
@@ -109,7 +113,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=_scenarios, default=default, metavar="A,B", help=f"of {names}")
     parser.add_argument("--peers", type=_names, default=registry.NAMES, metavar="A,B", help=", ".join(registry.NAMES))
     parser.add_argument("--postgres", type=int, default=18, help="server version, 18 or 16")
-    parser.add_argument("--pin-seconds", type=float, help="how long the snapshot is held, 300 by default")
+    parser.add_argument("--scale", type=float, help="how many jobs a drain has, of the default")
+    parser.add_argument("--pin-seconds", type=float, help="how long the snapshot is held, 120 by default")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the JSON files")
     return parser.parse_args()
 

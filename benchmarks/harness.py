@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.costs import ServerMeter, read
 from benchmarks.peer import DEFAULT_LANE, Lane, Pausing, Peer, payload
+from benchmarks.round_trips import RoundTrips, counted
 from benchmarks.run_counter import RunCounter
 from servers import PostgresServer
 
@@ -40,18 +42,22 @@ class Sizes:
     latency_jobs: int = 300
     backlog_jobs: int = 500_000
     head_jobs: int = 100_000
-    pin_s: float = 300.0
+    pin_s: float = 120.0
     phased_jobs: int = 1_000
     listeners: int = 200
     listed_jobs: int = 1_000_000
     counted_hours: float = 24.0
+    trip_jobs: int = 20_000
+    supervised_sends: int = 3_000
+    door_rounds: int = 15
     pairs: int = 24  # a short drain is noisy, the median of many pairs is not
 
     @classmethod
     def quick(cls) -> Sizes:
         return cls(
-            drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=10.0,
-            phased_jobs=50, listeners=20, listed_jobs=5_000, counted_hours=0.2, pairs=2,
+            drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=4.0,
+            phased_jobs=50, listeners=20, listed_jobs=5_000, counted_hours=0.2, trip_jobs=6_000, pairs=2,
+            supervised_sends=50, door_rounds=2,
         )  # fmt: skip
 
 
@@ -61,6 +67,11 @@ class Workers:
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]], counters: Sequence[RunCounter]) -> None:
         self._processes = processes
         self._tallies = counters
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that were started; they may have children."""
+        return [process.pid for process in self._processes]
 
     @property
     def count(self) -> int:
@@ -117,11 +128,15 @@ class Workers:
 
 @dataclass(slots=True)
 class Bench:
-    """One sitting: a Postgres server, a directory for SQLite files, and the sizes."""
+    """One sitting: a Postgres server, what measures it, a directory for SQLite files, and the sizes."""
 
     server: PostgresServer
+    meter: ServerMeter
     directory: Path
     sizes: Sizes
+    # What each system reached in the long run without an old snapshot, to compare with.
+    unpinned: dict[str, float] = field(default_factory=dict)
+    _trips: dict[str, float] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @asynccontextmanager
@@ -195,27 +210,78 @@ class Bench:
     ) -> Metrics:
         """Run the first `jobs` waiting jobs, with others behind them, or some of another kind ahead of them."""
         async with self.database(peer) as url:
-            wal = self.wal_position(peer)
+            meter = self.meter_of(peer)
+            wal = meter.wal_bytes() if meter else 0
             if head:
                 await self.preload(peer, url, head, Lane(kind=head_kind))
             if head_kind == "paused" and isinstance(peer, Pausing):
                 await peer.pause(url, head_kind)
             await self.preload(peer, url, jobs + behind)
-            with self.workers(peer, url, workers) as crew:
-                await crew.reach(jobs)
-                metrics = {"jobs_per_s": crew.rate(), "memory_mb": crew.memory_mb()}
-                if behind or head:
-                    return metrics
-                metrics["settle_lag_ms"] = (await self._settled(peer, url) - crew.last) * 1000
-            if peer.store == "postgres":
-                metrics["wal_bytes_per_job"] = (self.wal_position(peer) - wal) / jobs
-            return metrics
+            if behind or head:
+                with self.workers(peer, url, workers) as crew:
+                    await crew.reach(jobs)
+                    return {"jobs_per_s": crew.rate(), "memory_mb": crew.memory_mb()}
+            metrics = await self._measured(peer, url, jobs, workers)
+            if meter:
+                metrics["life_wal_bytes_per_job"] = (meter.wal_bytes() - wal) / jobs
+        if meter:
+            metrics["round_trips_per_1000"] = await self._drain_trips(peer, workers)
+        return metrics
 
-    def wal_position(self, peer: Peer) -> int:
-        """How many bytes of write-ahead log the server has written, all databases together."""
-        if peer.store == "sqlite":
-            return 0
-        return int(self.server.run_sql("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint"))
+    async def _measured(self, peer: Peer, url: str, jobs: int, workers: int) -> Metrics:
+        """Run all jobs; what they cost is counted from the first job on, because starting is no part of a job."""
+        meter, name = self.meter_of(peer), url.rpartition("/")[2]
+        commits = meter.commits(name) if meter else 0
+        with self.workers(peer, url, workers) as crew:
+            await crew.reach(1)
+            since, count = read(meter, crew.pids), crew.count
+            await crew.reach(jobs)
+            # Not asked of the peer: the server would have to answer, and its CPU is being counted.
+            settled = await (meter.still() if meter else self._settled(peer, url))
+            metrics = {
+                "jobs_per_s": crew.rate(),
+                "memory_mb": crew.memory_mb(),
+                "settle_lag_ms": max(settled - crew.last, 0.0) * 1000,
+            }
+            # A batch that is as large as the drain has been fetched before its first job has run.
+            if jobs - count > jobs / 2:
+                metrics |= read(meter, crew.pids).per_job(since, jobs - count)
+        if meter:
+            metrics["commits_per_1000"] = (meter.commits(name) - commits) * 1000 / jobs
+            await self._settled(peer, url)
+        return metrics
+
+    async def _drain_trips(self, peer: Peer, workers: int) -> float:
+        # Enough for several of the largest batches that any system fetches.
+        jobs = min(peer.drain_jobs, self.sizes.trip_jobs)
+
+        async def count() -> float:
+            async with self.database(peer) as url:
+                await self.preload(peer, url, jobs)
+                with self.round_trips() as trips, self.workers(peer, trips.through(url), workers) as crew:
+                    await crew.reach(1)
+                    since, ran = trips.count, crew.count
+                    await crew.reach(jobs)
+                    await self.meter.still()
+                    return (trips.count - since) * 1000 / max(jobs - ran, 1)
+
+        return await self.once(f"drain {peer.name} {workers}", count)
+
+    def meter_of(self, peer: Peer) -> ServerMeter | None:
+        """What measures its server, if it has one."""
+        return self.meter if peer.store == "postgres" else None
+
+    @contextmanager
+    def round_trips(self) -> Iterator[RoundTrips]:
+        """Counts those of a run that is not timed, because it is slower."""
+        with counted(self.server.port, self.directory / f"trips_{next(self._numbers)}") as trips:
+            yield trips
+
+    async def once(self, key: str, count: Callable[[], Awaitable[float]]) -> float:
+        """A figure that does not vary, so that the first run of a sitting is enough."""
+        if key not in self._trips:
+            self._trips[key] = await count()
+        return self._trips[key]
 
     async def _settled(self, peer: Peer, url: str) -> float:
         deadline = time.monotonic() + _STALL_S

@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict, runtime_checkable
 
+from benchmarks.run_counter import RunCounter
+
 Store = Literal["postgres", "sqlite"]
 
 
@@ -29,6 +31,11 @@ class Lane:
 
 
 DEFAULT_LANE = Lane()
+
+# The scenarios that any system on Postgres can take part in.
+COMMON = frozenset(
+    {"drain1", "drain2", "enqueue-single", "enqueue-few", "enqueue-concurrent", "enqueue-bulk", "latency"}
+)
 
 
 class Producer(Protocol):
@@ -76,6 +83,35 @@ class Peer(Protocol):
 
     async def unfinished(self, url: str) -> int:
         """How many jobs the database does not yet count as finished."""
+
+
+@runtime_checkable
+class Filling(Protocol):
+    """A producer in a process of its own, which has to measure itself: talking to it takes longer than an enqueue."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+
+    async def fill(self, tasks: int, batch: int, seconds: float) -> tuple[int, float]:
+        """Enqueue from so many tasks for so long; returns how many jobs, and the seconds that it really took."""
+
+
+@runtime_checkable
+class Embedding(Protocol):
+    """A system whose worker can run in the process that enqueues."""
+
+    def embedded(self, url: str, counter: RunCounter) -> AbstractAsyncContextManager[Producer]:
+        """Run a worker in this process, and open a producer beside it."""
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A system that is no Python distribution, and so has to say its version itself."""
+
+    @property
+    def version(self) -> str:
+        """As its own registry has it."""
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -9,9 +10,10 @@ import statistics
 import subprocess
 import textwrap
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from benchmarks.harness import SERVER_SETTINGS, Metrics, Sizes
-from benchmarks.peer import Peer
+from benchmarks.peer import Peer, Versioned
 from benchmarks.scenario import Metric, Scenario
 from servers import PostgresServer
 
@@ -31,6 +33,8 @@ _WRAP = 10  # characters of a column head, if its words fit
 
 # The system that the others are compared with, by store.
 _SUBJECTS = {"postgres": "dutiful", "sqlite": "dutiful-sqlite"}
+# The bare SQL is no queue, and what Huey does without syncs can be lost: neither is the best peer.
+_UNEQUAL = {"raw", "huey"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +85,45 @@ def ratios(samples: Sequence[Sample]) -> dict[str, dict[str, dict[str, dict[str,
 
 
 def show(console: Console, scenarios: Sequence[Scenario], samples: Sequence[Sample]) -> None:
-    """Print a table for each scenario and store."""
+    """Print tables for each scenario and store, and one of how Dutiful compares in each row."""
     figures = medians(samples)
     stores = {sample.peer: sample.store for sample in samples}
     wide = console.options.update(width=1_000)
-    for scenario in scenarios:
-        for store in _SUBJECTS:
+
+    def fits(table: Table) -> bool:
+        return Measurement.get(console, wide, table).maximum <= _WIDTH
+
+    for store in _SUBJECTS:
+        compared = Table(title=f"Dutiful beside the best peer ({store})", title_justify="left")
+        for head in ("scenario", "figure", "dutiful", "best peer", "", "ratio"):
+            compared.add_column(head, justify="right" if head in ("dutiful", "best peer", "ratio") else "left")
+        for scenario in scenarios:
             rows = {peer: row for peer, row in figures.get(scenario.name, {}).items() if stores[peer] == store}
             if rows:
-                shapes = (_table(scenario, store, rows), _table(scenario, store, rows, wrapped=True))
-                fitting = (table for table in shapes if Measurement.get(console, wide, table).maximum <= _WIDTH)
-                # A table that is squeezed into too little space cannot be read.
-                console.print(next(fitting, None) or _turned(scenario, store, rows))
+                for table in _tables(scenario, store, rows, fits):
+                    console.print(table)
+                for cells in _compared(scenario, store, rows):
+                    compared.add_row(*cells)
+        if compared.row_count:
+            console.print(compared)
+
+
+def best_peer(metric: Metric, store: str, rows: Mapping[str, Mapping[str, float]]) -> str | None:
+    """The system with the best figure, among those that promise what Dutiful does."""
+    peers = [peer for peer in rows if peer != _SUBJECTS[store] and peer not in _UNEQUAL and metric.key in rows[peer]]
+    best = max if metric.higher_is_better else min
+    return best(peers, key=lambda peer: rows[peer][metric.key], default=None)
+
+
+def _compared(scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]]) -> Iterator[list[str]]:
+    ours = rows.get(_SUBJECTS[store], {})
+    for metric in _metrics(scenario, rows):
+        peer = best_peer(metric, store, rows)
+        if peer is None or metric.key not in ours:
+            continue
+        figure, theirs = ours[metric.key], rows[peer][metric.key]
+        ratio = f"{figure / theirs:.2f}" if theirs else ""
+        yield [scenario.name, metric.title, _number(figure), _number(theirs), peer, ratio]
 
 
 def save(
@@ -123,9 +154,13 @@ def machine_facts(server: PostgresServer, peers: Sequence[Peer], sizes: Sizes, l
         "python": platform.python_version(),
         "postgres": server.run_sql("SHOW server_version"),
         "settings": {"fsync": "on", "synchronous_commit": "on", **SERVER_SETTINGS},
-        "packages": {peer.name: metadata.version(peer.package) for peer in peers},
+        "packages": {peer.name: _version(peer) for peer in peers},
         "sizes": asdict(sizes),
     }
+
+
+def _version(peer: Peer) -> str:
+    return peer.version if isinstance(peer, Versioned) else metadata.version(peer.package)
 
 
 def _commit() -> str:
@@ -142,6 +177,23 @@ def _commit() -> str:
 def _cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _tables(
+    scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]], fits: Callable[[Table], bool]
+) -> list[Table]:
+    """The first shape that fits; a table that is squeezed into too little space cannot be read."""
+    shapes = (partial(_table, wrapped=False), partial(_table, wrapped=True), _turned)
+    for shape in shapes:
+        if fits(table := shape(scenario, store, rows)):
+            return [table]
+    metrics = _metrics(scenario, rows)
+    if len(metrics) == 1 or len(rows) <= 2:
+        return [_turned(scenario, store, rows)]
+    # Too many systems beside each other: below each other, and half of the figures at a time.
+    half = (len(metrics) + 1) // 2
+    parts = (dataclasses.replace(scenario, metrics=tuple(part)) for part in (metrics[:half], metrics[half:]))
+    return [table for part in parts for table in _tables(part, store, rows, fits)]
 
 
 def _table(scenario: Scenario, store: str, rows: Mapping[str, Mapping[str, float]], *, wrapped: bool = False) -> Table:

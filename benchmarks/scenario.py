@@ -38,3 +38,12 @@ class Scenario:
 RATE = Metric("jobs_per_s", "jobs/s")
 ALONE = Metric("alone_jobs_per_s", "jobs/s without")
 RATIO = Metric("ratio", "ratio")
+COSTS = (
+    Metric("client_us_per_job", "client CPU µs", higher_is_better=False),
+    Metric("server_us_per_job", "server CPU µs", higher_is_better=False),
+    Metric("background_us_per_job", "server's background CPU µs", higher_is_better=False),
+    Metric("wal_bytes_per_job", "WAL bytes", higher_is_better=False),
+    Metric("commits_per_1000", "commits a 1,000", higher_is_better=False),
+    Metric("round_trips_per_1000", "round trips a 1,000", higher_is_better=False),
+    Metric("written_bytes_per_job", "bytes written", higher_is_better=False),
+)

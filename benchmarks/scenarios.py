@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from itertools import count, cycle, product
+from itertools import cycle, product
 
 import asyncpg
 
 from benchmarks.counting import COUNTING_SCENARIOS
+from benchmarks.enqueueing import ENQUEUE_SCENARIOS
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.lanes import LANE_SCENARIOS
+from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.listeners import LISTENER_SCENARIOS
 from benchmarks.listing import LISTING_SCENARIOS
 from benchmarks.metering import METERING_SCENARIOS
 from benchmarks.peer import Lane, Peer, payload
 from benchmarks.phases import PHASE_SCENARIOS
-from benchmarks.scenario import ALONE, RATE, RATIO, Metric, Scenario
+from benchmarks.scenario import ALONE, COSTS, RATE, RATIO, Metric, Scenario
+from benchmarks.sql_door import SQL_DOOR_SCENARIOS
+from benchmarks.supervised import SUPERVISED_SCENARIOS
 
-_TASKS = 100
 _BULK = 1_000
-_PAUSE_S = 0.03
-_WARM_UP = 20
 _PIN_QUEUES = ("bench_a", "bench_b", "bench_c", "bench_d")
 _PIN_PRIORITIES = (0, 1, 2)
 _PIN_WAITING = 20_000
@@ -34,39 +34,6 @@ async def drain_one(bench: Bench, peer: Peer) -> Metrics:
 
 async def drain_two(bench: Bench, peer: Peer) -> Metrics:
     return await bench.drain(peer, bench.drain_jobs(peer) * 3 // 2, workers=2)
-
-
-async def enqueue_single(bench: Bench, peer: Peer) -> Metrics:
-    return await _enqueue(bench, peer, tasks=1)
-
-
-async def enqueue_concurrent(bench: Bench, peer: Peer) -> Metrics:
-    return await _enqueue(bench, peer, tasks=_TASKS)
-
-
-async def enqueue_bulk(bench: Bench, peer: Peer) -> Metrics:
-    batch = [payload(i) for i in range(_BULK)]
-    async with bench.database(peer) as url, peer.producer(url, 1) as producer:
-        await producer.enqueue_many(batch)
-        start, done = time.perf_counter(), 0
-        while time.perf_counter() - start < bench.sizes.enqueue_s:
-            await producer.enqueue_many(batch)
-            done += _BULK
-        return {"jobs_per_s": done / (time.perf_counter() - start)}
-
-
-async def latency(bench: Bench, peer: Peer) -> Metrics:
-    async with bench.database(peer) as url, peer.producer(url, 1) as producer:
-        with bench.workers(peer, url) as crew:
-            for number in range(_WARM_UP):
-                await producer.enqueue(payload(number))
-            await crew.reach(_WARM_UP)
-            for number in range(bench.sizes.latency_jobs):
-                await asyncio.sleep(_PAUSE_S)
-                await producer.enqueue(payload(number, sent=time.time()))
-            await crew.reach(_WARM_UP + bench.sizes.latency_jobs)
-            cuts = statistics.quantiles(crew.latencies(), n=100, method="inclusive")
-            return {"p50_ms": cuts[49] * 1000, "p99_ms": cuts[98] * 1000}
 
 
 async def backlog(bench: Bench, peer: Peer) -> Metrics:
@@ -90,38 +57,21 @@ async def paused_head(bench: Bench, peer: Peer) -> Metrics:
     return _against(headed["jobs_per_s"], alone["jobs_per_s"])
 
 
-async def pinned(bench: Bench, peer: Peer) -> Metrics:
-    return await _sustained(bench, peer, pin=True)
-
-
 async def unpinned(bench: Bench, peer: Peer) -> Metrics:
-    return await _sustained(bench, peer, pin=False)
+    metrics = await _sustained(bench, peer, pin=False)
+    bench.unpinned[peer.name] = metrics["last_jobs_per_s"]
+    return metrics
+
+
+async def pinned(bench: Bench, peer: Peer) -> Metrics:
+    metrics = await _sustained(bench, peer, pin=True)
+    if alone := bench.unpinned.get(peer.name):
+        metrics["against_unpinned"] = metrics["last_jobs_per_s"] / alone
+    return metrics
 
 
 def _against(rate: float, alone: float) -> Metrics:
     return {"jobs_per_s": rate, "alone_jobs_per_s": alone, "ratio": rate / alone}
-
-
-async def _enqueue(bench: Bench, peer: Peer, tasks: int) -> Metrics:
-    async with bench.database(peer) as url, peer.producer(url, tasks) as producer:
-        numbers = count()
-
-        async def produce(until: float) -> int:
-            done = 0
-            while time.perf_counter() < until:
-                await producer.enqueue(payload(next(numbers)))
-                done += 1
-            return done
-
-        async def round_of(seconds: float) -> int:
-            until = time.perf_counter() + seconds
-            return sum(await asyncio.gather(*(produce(until) for _ in range(tasks))))
-
-        # Opens the connections and prepares the statements.
-        await round_of(0.2)
-        start = time.perf_counter()
-        done = await round_of(bench.sizes.enqueue_s)
-        return {"jobs_per_s": done / (time.perf_counter() - start)}
 
 
 async def _sustained(bench: Bench, peer: Peer, pin: bool) -> Metrics:
@@ -150,10 +100,14 @@ async def _sustained(bench: Bench, peer: Peer, pin: bool) -> Metrics:
                     await asyncio.sleep(0.002)
             samples.append((elapsed, crew.count))
         await snapshot.close()
-    window = min(60.0, bench.sizes.pin_s / 5)
-    first = _rate([sample for sample in samples if sample[0] <= window])
-    last = _rate([sample for sample in samples if sample[0] >= elapsed - window])
-    return {"first_jobs_per_s": first, "last_jobs_per_s": last, "ratio": last / first}
+    window = bench.sizes.pin_s / 5
+    # At least two samples each: a system that enqueues slowly may have no more.
+    early = sum(moment <= window for moment, _ in samples)
+    late = sum(moment >= elapsed - window for moment, _ in samples)
+    first, last = _rate(samples[: max(early, 2)]), _rate(samples[-max(late, 2) :])
+    metrics = {"first_jobs_per_s": first, "last_jobs_per_s": last}
+    # In a short run, a system with large batches may end none of them in the first seconds.
+    return metrics | {"ratio": last / first} if first else metrics
 
 
 def _rate(samples: list[tuple[float, int]]) -> float:
@@ -162,21 +116,15 @@ def _rate(samples: list[tuple[float, int]]) -> float:
 
 
 _MEMORY = Metric("memory_mb", "worker MB", higher_is_better=False)
-_WAL = Metric("wal_bytes_per_job", "WAL bytes a job", higher_is_better=False)
+_WAL = Metric("life_wal_bytes_per_job", "WAL bytes with enqueue", higher_is_better=False)
 _LAG = Metric("settle_lag_ms", "last commit after ms", higher_is_better=False)
-_SPAN = (Metric("first_jobs_per_s", "jobs/s, first minute"), Metric("last_jobs_per_s", "jobs/s, last minute"), RATIO)
+_DRAIN = (RATE, _MEMORY, _LAG, *COSTS, _WAL)
+_AGAINST = Metric("against_unpinned", "last fifth against that without")
+_SPAN = (Metric("first_jobs_per_s", "jobs/s, first fifth"), Metric("last_jobs_per_s", "jobs/s, last fifth"), RATIO)
 
 
 def _drain_s(sizes: Sizes) -> float:
-    return 3 + 10 * sizes.drain_scale
-
-
-def _enqueue_s(sizes: Sizes) -> float:
-    return 1.5 + sizes.enqueue_s
-
-
-def _latency_s(sizes: Sizes) -> float:
-    return 3 + 1.2 * _PAUSE_S * sizes.latency_jobs
+    return 6 + 10 * sizes.drain_scale
 
 
 def _backlog_s(sizes: Sizes) -> float:
@@ -192,27 +140,21 @@ def _pinned_s(sizes: Sizes) -> float:
 
 
 SCENARIOS = (
-    Scenario("drain1", "Drain, one worker process", drain_one, (RATE, _MEMORY, _WAL, _LAG), _drain_s),
-    Scenario("drain2", "Drain, two worker processes", drain_two, (RATE, _MEMORY, _WAL, _LAG), _drain_s),
-    Scenario("enqueue-single", "Enqueue, one at a time", enqueue_single, (RATE,), _enqueue_s),
-    Scenario("enqueue-concurrent", f"Enqueue, {_TASKS} tasks at once", enqueue_concurrent, (RATE,), _enqueue_s),
-    Scenario("enqueue-bulk", f"Enqueue, batches of {_BULK:,}", enqueue_bulk, (RATE,), _enqueue_s),
-    Scenario(
-        "latency",
-        "From enqueue to handler, idle worker",
-        latency,
-        (Metric("p50_ms", "p50 ms", higher_is_better=False), Metric("p99_ms", "p99 ms", higher_is_better=False)),
-        _latency_s,
-    ),
+    Scenario("drain1", "Drain, one worker process", drain_one, _DRAIN, _drain_s),
+    Scenario("drain2", "Drain, two worker processes", drain_two, _DRAIN, _drain_s),
+    *ENQUEUE_SCENARIOS,
+    *LATENCY_SCENARIOS,
     Scenario("backlog", "Drain with a long backlog behind", backlog, (RATE, ALONE, RATIO), _backlog_s),
     Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, (RATE, ALONE, RATIO), _head_s),
     Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (RATE, ALONE, RATIO), _head_s),
-    Scenario("pinned", "Produce and drain under an old snapshot", pinned, _SPAN, _pinned_s, repeats=1),
-    Scenario("unpinned", "The same without the snapshot", unpinned, _SPAN, _pinned_s, repeats=1, by_default=False),
+    Scenario("unpinned", "Produce and drain for long", unpinned, _SPAN, _pinned_s, repeats=1),
+    Scenario("pinned", "The same under an old snapshot", pinned, (*_SPAN, _AGAINST), _pinned_s, repeats=1),
     *PHASE_SCENARIOS,
     *LISTENER_SCENARIOS,
     *LANE_SCENARIOS,
     *LISTING_SCENARIOS,
     *COUNTING_SCENARIOS,
     *METERING_SCENARIOS,
+    *SUPERVISED_SCENARIOS,
+    *SQL_DOOR_SCENARIOS,
 )

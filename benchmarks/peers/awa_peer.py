@@ -10,7 +10,7 @@ from typing import Any
 
 import awa
 
-from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
+from benchmarks.peer import COMMON, DEFAULT_LANE, Lane, Payload, Store
 from benchmarks.run_counter import RunCounter
 
 _MAX_WORKERS = 1024
@@ -46,9 +46,7 @@ class AwaPeer:
     store: Store = "postgres"
     worker: Sequence[str] = ("benchmarks.peers.awa_peer",)
     drain_jobs: int = 20_000
-    scenarios: frozenset[str] = frozenset(
-        {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
-    )
+    scenarios: frozenset[str] = COMMON
 
     async def install(self, url: str) -> None:
         client = awa.AsyncClient(url, max_connections=2)

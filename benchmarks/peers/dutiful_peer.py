@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from benchmarks.harness import Bench
-from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Peer, Store, payload
+from benchmarks.peer import COMMON, DEFAULT_LANE, Lane, Payload, Peer, Store, payload
 from benchmarks.run_counter import RunCounter
 from dutiful import Dutiful
 from dutiful.kind import Kind
@@ -18,9 +18,9 @@ from dutiful.store.control import Pause, PauseScope
 
 _BULK = 1_000
 _ALL = frozenset(
-    {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
-    | {"backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
-    | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics"}
+    COMMON
+    | {"latency-inside", "backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
+    | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics", "supervised", "sql-door"}
 )
 
 
@@ -52,6 +52,12 @@ class DutifulPeer:
     @asynccontextmanager
     async def producer(self, url: str, tasks: int) -> AsyncIterator[DutifulProducer]:
         async with make_app(url, kinds=(DEFAULT_LANE.kind, "unknown", "paused")) as app:
+            yield DutifulProducer(app)
+
+    @asynccontextmanager
+    async def embedded(self, url: str, counter: RunCounter) -> AsyncIterator[DutifulProducer]:
+        app = make_app(url, counter, kinds=(DEFAULT_LANE.kind,))
+        async with app.embedded():
             yield DutifulProducer(app)
 
     async def pause(self, url: str, kind: str) -> None:
@@ -99,7 +105,7 @@ SQLITE = DutifulPeer(
     "sqlite",
     100_000,
     frozenset(
-        {"drain1", "enqueue-single", "enqueue-bulk", "latency"}
+        {"drain1", "enqueue-single", "enqueue-bulk", "latency", "latency-inside"}
         | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics"}
     ),
 )

@@ -14,7 +14,7 @@ from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
+from benchmarks.peer import COMMON, DEFAULT_LANE, Lane, Payload, Store
 from benchmarks.run_counter import RunCounter
 
 _BATCH = 500
@@ -39,9 +39,7 @@ class PgQueuerPeer:
     store: Store = "postgres"
     worker: Sequence[str] = ("benchmarks.peers.pgqueuer_peer",)
     drain_jobs: int = 50_000
-    scenarios: frozenset[str] = frozenset(
-        {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
-    )
+    scenarios: frozenset[str] = COMMON
 
     async def install(self, url: str) -> None:
         connection = await asyncpg.connect(url)

@@ -11,7 +11,7 @@ import asyncpg
 from procrastinate import App, PsycopgConnector
 from procrastinate.types import JSONDict
 
-from benchmarks.peer import DEFAULT_LANE, Lane, Payload, Store
+from benchmarks.peer import COMMON, DEFAULT_LANE, Lane, Payload, Store
 from benchmarks.run_counter import RunCounter
 
 # From 3 to 50 the rate is the same within noise: the fetch of one job at a time is what counts.
@@ -37,9 +37,7 @@ class ProcrastinatePeer:
     store: Store = "postgres"
     worker: Sequence[str] = ("benchmarks.peers.procrastinate_peer",)
     drain_jobs: int = 3_000
-    scenarios: frozenset[str] = frozenset(
-        {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency"}
-    )
+    scenarios: frozenset[str] = COMMON
 
     async def install(self, url: str) -> None:
         async with _app(url, 1).open_async() as app:

@@ -123,7 +123,17 @@ class RawPeer:
     worker: Sequence[str] = ("benchmarks.peers.raw_peer",)
     drain_jobs: int = 150_000
     scenarios: frozenset[str] = frozenset(
-        {"drain1", "drain2", "enqueue-single", "enqueue-concurrent", "enqueue-bulk", "latency", "backlog", "unpinned"}
+        {
+            "drain1",
+            "drain2",
+            "enqueue-single",
+            "enqueue-few",
+            "enqueue-concurrent",
+            "enqueue-bulk",
+            "latency",
+            "backlog",
+            "unpinned",
+        }
     )
 
     async def install(self, url: str) -> None:
