@@ -14,6 +14,14 @@ from pathlib import Path
 
 import pytest
 import uuid_utils.compat
+
+from dutiful.core.job import NewJob
+from dutiful.store.claims import Completion
+from dutiful.store.locks import LockName
+from dutiful.store.workers import WorkerRecord
+from dutiful.stores import liveness
+from dutiful.stores.sqlite import SqliteStore, events
+from dutiful.stores.sqlite.engine.driver import Driver
 from suite.builders import (
     ADA,
     BOB,
@@ -31,14 +39,6 @@ from suite.builders import (
     start_one,
     token,
 )
-
-from dutiful.core.job import NewJob
-from dutiful.store.claims import Completion
-from dutiful.store.locks import LockName
-from dutiful.store.workers import WorkerRecord
-from dutiful.stores import liveness
-from dutiful.stores.sqlite import SqliteStore, events
-from dutiful.stores.sqlite.engine.driver import Driver
 
 NAME = LockName("edition", 7)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import uuid_utils.compat
+from running_workers import eventually
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import NewJob
@@ -152,7 +153,12 @@ async def test_the_child_of_a_dead_leader_does_not_hold_its_place(sqlite_path: P
     process.join()
     try:
         os.kill(orphan, 0)  # It runs, and holds its inherited file descriptors.
-        assert (await store.leadership.survey(BOB, TTL)).leading
+
+        async def leads() -> bool:
+            return (await store.leadership.survey(BOB, TTL)).leading
+
+        await eventually(leads)
+        os.kill(orphan, 0)  # It still runs.
     finally:
         os.kill(orphan, signal.SIGKILL)
     await store.close()

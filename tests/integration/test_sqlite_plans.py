@@ -5,15 +5,15 @@ from typing import Any
 
 import apsw
 import pytest
-from suite.breakers import MAIL, trip
-from suite.builders import KIND, T0, at, new_job
-from suite.workers import serve
 
 from dutiful.core.breaker.probes import Turns
 from dutiful.store.workers import LaneRecord
 from dutiful.stores.sqlite import SqliteStore, breakers_probes
 from dutiful.stores.sqlite.engine.codec import micros
 from dutiful.stores.sqlite.engine.driver import connect
+from suite.breakers import MAIL, trip
+from suite.builders import KIND, T0, at, new_job
+from suite.workers import serve
 
 JOBS = 10_000
 

@@ -6,6 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dutiful.core.outcome import Cancelled
+from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.core.states import State
+from dutiful.store.control import PauseScope
+from dutiful.stores.sqlite import SqliteStore
 from suite.builders import (
     KIND,
     T0,
@@ -23,12 +29,6 @@ from suite.builders import (
 )
 from suite.dead_letters import act_on, applied, fail_one, the_letter
 from suite.dead_letters_review import AGAIN
-
-from dutiful.core.outcome import Cancelled
-from dutiful.core.review.state import ReviewAct, ReviewState
-from dutiful.core.states import State
-from dutiful.store.control import PauseScope
-from dutiful.stores.sqlite import SqliteStore
 
 DAY = timedelta(days=1)
 LATER = T0 + 2 * DAY

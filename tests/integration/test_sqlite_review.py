@@ -7,10 +7,6 @@ from typing import Any
 
 import apsw
 import pytest
-from suite.audit import HOUR, append, event, full_event, seal_all
-from suite.audit import T0 as BEGAN
-from suite.builders import T0, at, claim, claim_one, complete, settle, start_one
-from suite.dead_letters import TIMED_OUT, act_on, applied, fail_one, found, the_letter
 
 from dutiful.core.outcome import Failed
 from dutiful.core.review.audit import AuditEvent, Seal, seal
@@ -19,6 +15,10 @@ from dutiful.store.audit import AuditFilter
 from dutiful.store.claims import QueueLevel
 from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.stores.sqlite import SqliteStore, dead_letters
+from old_events import any_date
+from suite.audit import DAY, OLD, append, event, full_event, seal_all
+from suite.builders import T0, at, claim, claim_one, complete, settle, start_one
+from suite.dead_letters import TIMED_OUT, act_on, applied, fail_one, found, the_letter
 
 
 @asynccontextmanager
@@ -38,6 +38,11 @@ def by_hand(path: Path, *statements: str) -> None:
             db.execute(statement)
     finally:
         db.close()
+
+
+async def append_old(store: SqliteStore, count: int) -> list[AuditEvent]:
+    with any_date(store.url):
+        return await append(store, count, at=OLD)
 
 
 async def broken_links(store: SqliteStore) -> list[int]:
@@ -71,10 +76,10 @@ async def broken_links(store: SqliteStore) -> list[int]:
 )
 async def test_the_audit_trail_is_not_changed_by_mistake(sqlite_path: Path, statement: str) -> None:
     async with opened(sqlite_path) as store:
-        await append(store, 5)
+        await append_old(store, 5)
         await seal_all(store)
-        await store.audit.set_retention(HOUR)
-        await store.audit.trim(2, now=BEGAN + 2 * HOUR)
+        await store.audit.set_retention(DAY)
+        assert await store.audit.trim(2, now=OLD + 2 * DAY) == 2
         trail = await store.audit.search(AuditFilter()), await store.audit.sealed(0, 10), await store.audit.anchor()
 
         with pytest.raises(apsw.ConstraintError, match=r"audit trail|audit event|seal"):
@@ -120,7 +125,7 @@ async def test_a_change_after_dropping_the_triggers_is_still_detected(sqlite_pat
 
 async def test_retention_does_not_hide_that_an_event_was_deleted(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
-        first, second, _ = await append(store, 3)
+        first, second, _ = await append_old(store, 3)
         await seal_all(store)
         by_hand(
             sqlite_path,
@@ -128,8 +133,8 @@ async def test_retention_does_not_hide_that_an_event_was_deleted(sqlite_path: Pa
             f"DELETE FROM dutiful_audit_event WHERE id = x'{second.id.hex}'",
         )
 
-        await store.audit.set_retention(HOUR)
-        assert await store.audit.trim(10, now=BEGAN + 2 * HOUR) == 1
+        await store.audit.set_retention(DAY)
+        assert await store.audit.trim(10, now=OLD + 2 * DAY) == 1
 
         assert [link.seal.seq for link in await store.audit.sealed(0, 10)] == [2, 3]
         assert first not in await store.audit.search(AuditFilter())

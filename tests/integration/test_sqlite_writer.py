@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,15 @@ from dutiful.core.job import Claim, ClaimToken, NewJob
 from dutiful.core.states import State
 from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
 from dutiful.stores.sqlite import SqliteStore
+from dutiful.stores.sqlite.engine.codec import micros
 from dutiful.stores.sqlite.engine.driver import Connection
 from dutiful.stores.sqlite.engine.threads import Command
 
 LEASE = timedelta(seconds=60)
 ADA = UUID(int=0xADA)
+
+
+T0 = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def new_job(**fields: Any) -> NewJob:
@@ -110,7 +114,7 @@ async def test_a_caller_that_gives_up_does_not_undo_the_others(store: SqliteStor
 
 
 async def test_a_claim_whose_caller_gave_up_is_released_to_its_place(store: SqliteStore) -> None:
-    await store.jobs.insert([first := new_job(), new_job()])
+    await store.jobs.insert([first := new_job(), new_job()], now=T0)
     held = BusyWriter(store)
     await held.began()
     calls = asyncio.ensure_future(claim_one(store))
@@ -125,7 +129,7 @@ async def test_a_claim_whose_caller_gave_up_is_released_to_its_place(store: Sqli
 
     claim = await claim_one(store)
 
-    assert (claim.job_id, claim.attempt, claim.seq) == (first.id, 1, 1)
+    assert (claim.job_id, claim.attempt, claim.seq) == (first.id, 1, micros(T0))
     assert await store.queries.attempts(first.id) == []
 
 

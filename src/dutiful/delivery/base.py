@@ -15,8 +15,12 @@ MOST_LEVELS = 100  # hints that name more mean any
 
 
 class Delivery(Protocol):
-    def hint_in_commit(self) -> bool:
-        """Whether the next commit should carry its hint, which saves a round trip if none was sent lately."""
+    def hint_in_commit(self, levels: QueueLevels, *, soon: bool = True) -> bool:
+        """Whether the commit that is about to store jobs of these levels should carry their hint.
+
+        That saves a round trip. If the commit comes `soon`, it may also carry the hint of earlier ones that is still to
+        be sent; so if it fails, the caller sends the hint by itself.
+        """
 
     def hint(self, levels: QueueLevels, *, sent: bool = False) -> None:
         """Sends a hint to workers, soon; called after the commit, never blocks, never raises.

@@ -1,50 +1,53 @@
-"""Hints within one process; for changes by other processes, a counter of the store is polled."""
+"""Hints within one process, and to and from those that use the same file."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextvars import Context
 
-from dutiful.core.errors import DutifulError
 from dutiful.delivery.base import EVERYWHERE, Hints, LocalSubscribers, QueueLevels
-
-log = logging.getLogger("dutiful.delivery")
+from dutiful.delivery.file_changes import FileChanges
 
 
 class InProcessDelivery:
-    """Hints reach listeners of this process at once; `version`, if given, changes with the writes of others."""
+    """Hints reach listeners of this process at once, and other processes through `changes`, if they are given."""
 
     healthy = True
 
-    def __init__(self, version: Callable[[], Awaitable[int]] | None = None, every: float = 0.03) -> None:
-        self._version = version
-        self._every = every
+    def __init__(self, changes: FileChanges | None = None) -> None:
+        self._changes = changes
+        self._following: asyncio.Task[None] | None = None
         self._local = LocalSubscribers()
 
-    def hint_in_commit(self) -> bool:
+    def hint_in_commit(self, levels: QueueLevels, *, soon: bool = True) -> bool:
         return False
 
     def hint(self, levels: QueueLevels, *, sent: bool = False) -> None:
         self._local.hint(levels)
+        if self._changes is not None:
+            self._changes.signal()
 
     async def listen(self) -> AsyncIterator[QueueLevels]:
         hints = Hints()
+        if self._following is not None:
+            hints.put(EVERYWHERE)  # earlier hints did not reach this listener
         self._local.listeners.add(hints)
-        polling = self._poll_version(lambda: hints.put(EVERYWHERE))
+        self._follow()
         try:
             while True:
                 yield await hints.next()
         finally:
             self._local.listeners.discard(hints)
-            if polling:
-                polling.cancel()
+            self._stop_following()
 
     def notify_watchers(self) -> None:
         self._local.wake_watchers()
 
     async def watch(self) -> AsyncIterator[None]:
         changed = asyncio.Event()
+        if self._following is not None:
+            changed.set()
         self._local.watchers.add(changed)
-        polling = self._poll_version(changed.set)
+        self._follow()
         try:
             while True:
                 await changed.wait()
@@ -52,27 +55,28 @@ class InProcessDelivery:
                 yield
         finally:
             self._local.watchers.discard(changed)
-            if polling:
-                polling.cancel()
+            self._stop_following()
 
     def set_remote_watchers(self, present: bool) -> None:
-        """Does nothing: watchers of other processes see the counter change."""
+        """Does nothing: watchers of other processes see the file change."""
 
-    def _poll_version(self, notify: Callable[[], None]) -> "asyncio.Task[None] | None":
-        return asyncio.create_task(self._poll(self._version, notify)) if self._version else None
+    def _follow(self) -> None:
+        if self._changes is not None and self._following is None:
+            following = self._changes.follow(self._on_change)
+            self._following = asyncio.create_task(following, name="dutiful file changes", context=Context())
 
-    async def _poll(self, version: Callable[[], Awaitable[int]], notify: Callable[[], None]) -> None:
-        seen: int | None = None  # so that the first poll notifies, too: there was no listener before it
-        while True:
-            try:
-                now = await version()
-                if now != seen:
-                    seen = now
-                    notify()
-            except DutifulError as error:  # a hint may be late: the change is seen when the counter can be read again
-                log.debug("counter not read: %s", error)
-            await asyncio.sleep(self._every)
+    def _stop_following(self) -> None:
+        if self._following is not None and not self._local.listeners and not self._local.watchers:
+            self._following.cancel()
+            self._following = None
+
+    def _on_change(self) -> None:
+        self._local.hint(EVERYWHERE)
+        self._local.wake_watchers()
 
     async def close(self) -> None:
         self._local.listeners.clear()
         self._local.watchers.clear()
+        self._stop_following()
+        if self._changes is not None:
+            self._changes.close()

@@ -18,7 +18,10 @@ from dutiful.options import MAX_INT
 log = logging.getLogger("dutiful.delivery")
 # NOTIFY takes a database-wide lock at commit, so it is sent at most this often; the rest goes with the next.
 HINT_INTERVAL = 0.01
+# A commit may carry the hint a little earlier, because that costs less than to send it afterwards by itself.
+CARRY_INTERVAL = 0.008
 EVENT_INTERVAL = 0.1
+_NEVER = float("-inf")  # before any clock: a monotonic one begins near zero when the machine does
 PAYLOAD_LIMIT = 7_900
 # A new watcher sends this to workers, so that they notify it from now on and not only after their next heartbeat.
 WATCHING = "watching"
@@ -57,7 +60,8 @@ class PostgresDelivery:
         self._remote_watchers = False
         self._pending: set[tuple[str, int]] = set()
         self._pending_everywhere = False
-        self._sent_at = 0.0
+        self._sent_at = _NEVER
+        self._due: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._sending_event: asyncio.Task[None] | None = None
         both = (self._channel, self._event_channel)
@@ -68,11 +72,14 @@ class PostgresDelivery:
     def healthy(self) -> bool:
         return self._hints is not None and self._hints.healthy
 
-    def hint_in_commit(self) -> bool:
-        """True at most once in HINT_INTERVAL."""
+    def hint_in_commit(self, levels: QueueLevels, *, soon: bool = True) -> bool:
         now = time.monotonic()
-        if self._sending is not None or now - self._sent_at < HINT_INTERVAL:
+        if self._sending is not None or now - self._sent_at < CARRY_INTERVAL:
             return False
+        if self._pending_everywhere or not self._pending <= (levels if soon else frozenset()):
+            return False
+        # Now, not when it has been committed: what is added meanwhile may be of a later commit.
+        self._pending.clear()
         self._sent_at = now
         return True
 
@@ -82,7 +89,21 @@ class PostgresDelivery:
             return
         self._pending |= levels
         self._pending_everywhere = self._pending_everywhere or not levels
-        if self._sending is None:
+        if self._sending is None and self._due is None:
+            self._wait_until_due()
+
+    def _wait_until_due(self) -> None:
+        wait = max(0.0, self._sent_at + HINT_INTERVAL - time.monotonic())
+        self._due = asyncio.get_running_loop().call_later(wait, self._on_due, context=Context())
+
+    def _on_due(self) -> None:
+        """Sends what is pending, unless a commit has carried it or will soon."""
+        self._due = None
+        if not (self._pending or self._pending_everywhere):
+            return
+        if time.monotonic() - self._sent_at < CARRY_INTERVAL:
+            self._wait_until_due()
+        else:
             self._sending = asyncio.create_task(self._send_pending(), name="dutiful notify", context=Context())
 
     async def _send_pending(self) -> None:
@@ -165,6 +186,10 @@ class PostgresDelivery:
         stopped = [listener.stop() for listener in (self._hints, self._events) if listener is not None]
         if self._sending_event is not None:
             self._sending_event.cancel()
+        if self._due is not None:
+            self._due.cancel()
+            self._sent_at = _NEVER
+            self._on_due()
         tasks = [task for task in (self._sending, self._sending_event, *stopped) if task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=1)

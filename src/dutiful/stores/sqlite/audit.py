@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from dutiful.core.review.audit import Anchor, AuditEvent, Seal
+from dutiful.core.review.audit import SHORTEST_KEEP, Anchor, AuditEvent, Seal
 from dutiful.store.audit import AuditFilter, Sealed, Stray
 from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, browses, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_bytes, maybe_micros, moment, uuid
 from dutiful.stores.sqlite.engine.codec import span as micros_of
 from dutiful.stores.sqlite.engine.columns import AUDIT_EVENT
+from dutiful.stores.sqlite.engine.driver import ReplacedRow
 from dutiful.stores.sqlite.engine.sql import Conditions
 
 
@@ -64,7 +65,7 @@ class SqliteAudit(Subject):
     @browses
     def sealed(self, db: Connection, after: int, limit: int) -> list[Sealed]:
         rows = db.rows(SQL["sealed_events"], (after, limit))
-        return [Sealed(_seal(row[:3]), None if row[3] is None else AUDIT_EVENT.decode(row[3:])) for row in rows]
+        return [_sealed(row) for row in rows]
 
     @browses
     def strays(self, db: Connection, limit: int) -> list[Stray]:
@@ -79,9 +80,10 @@ class SqliteAudit(Subject):
     async def retention(self) -> timedelta | None:
         return await self._engine.read(_retention)
 
-    async def set_retention(self, span: timedelta | None) -> None:
-        length = None if span is None else micros_of(span)
-        await self._engine.write(lambda db: db.run(SQL["set_audit_retention"], (length,)))
+    @writes
+    def set_retention(self, db: Connection, span: timedelta | None, event: AuditEvent | None = None) -> None:
+        db.run(SQL["set_audit_retention"], (None if span is None else micros_of(span),))
+        append(db, [] if event is None else [event])
 
 
 def append(db: Connection, events: Sequence[AuditEvent]) -> None:
@@ -111,7 +113,7 @@ def _retention(db: Connection) -> timedelta | None:
 def _trim(db: Connection, limit: int, now: int) -> int:
     """Moves the anchor, then deletes what it covers, because only that may be deleted."""
     length = _retention(db)
-    if length is None:
+    if length is None or length < SHORTEST_KEEP:
         return 0
     now = min(now, clock(None))  # a clock of a test may be late, but makes no event older than it is
     keep = micros_of(length)
@@ -125,6 +127,11 @@ def _trim(db: Connection, limit: int, now: int) -> int:
     db.many(SQL["delete_audit_event"], [(event_id,) for _, event_id, _, _ in old])
     db.run(SQL["delete_seals"], (seq,))
     return len(old)
+
+
+def _sealed(row: Row) -> Sealed:
+    event = None if row[3] is None else AUDIT_EVENT.decode(row[3:])
+    return Sealed(_seal(row[:3]), event, not isinstance(row, ReplacedRow))
 
 
 def _seal(row: Row) -> Seal:

@@ -23,6 +23,7 @@ from dutiful.stores.sqlite import breakers, placement
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import moment, span
 from dutiful.stores.sqlite.engine.columns import Carried
+from dutiful.stores.sqlite.engine.driver import stored
 from dutiful.stores.sqlite.workers import workers
 
 
@@ -135,10 +136,11 @@ def _candidates(
 
 def _waiting_queues(db: Connection, kind: str) -> Iterator[tuple[KindInQueue, QueuePosition]]:
     """The queues in which due jobs of the kind wait, each with the position of its first job."""
-    beyond = ""
+    beyond: str | bytes = ""
     while (found := db.row(SQL["first_waiting_queue"], {"kind": kind, "beyond": beyond})) is not None:
-        beyond, priority, seq = found
-        yield KindInQueue(kind, beyond), (priority, seq)
+        queue, priority, seq = found
+        yield KindInQueue(kind, queue), (priority, seq)
+        beyond = stored(found)[0]
 
 
 def _first_jobs(db: Connection, who: KindInQueue, tenants: frozenset[str] | None, limit: int) -> list[bytes]:

@@ -24,10 +24,12 @@ from dutiful.store.claims import (
 )
 from dutiful.store.control import EVERY_LANE, PauseScope
 from dutiful.stores import liveness
+from dutiful.stores.order import LATE_COMMIT
 from dutiful.stores.sqlite.claims_settle import complete, complete_one, release, settle
 from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, reads
 from dutiful.stores.sqlite.engine.codec import clock, span, to_json
 from dutiful.stores.sqlite.engine.columns import HELD_CLAIM, claim_decoder
+from dutiful.stores.sqlite.engine.driver import ReplacedRow, stored
 from dutiful.stores.sqlite.engine.engine import Threads
 from dutiful.stores.sqlite.engine.transactions import BufferedTransaction, borrowed
 from dutiful.stores.sqlite.leadership import may_rescue
@@ -35,8 +37,9 @@ from dutiful.stores.sqlite.leadership import may_rescue
 _STOPPING = (PauseScope.KIND.value, PAUSE_SCOPES[BreakerState.OPEN])
 
 _FIELDS = Claim.__struct_fields__  # a picked row has these columns, in this order
-_SEQ = _FIELDS.index("seq")
-_level_and_seq = itemgetter(*map(_FIELDS.index, ("queue", "priority", "seq")))
+_PAYLOAD = _FIELDS.index("payload")
+_order = itemgetter(*map(_FIELDS.index, ("seq", "job_id")))
+_ready_key = itemgetter(*map(_FIELDS.index, ("queue", "priority", "seq", "job_id")))
 _lease_values = itemgetter(*map(_FIELDS.index, ("job_id", "attempt", "crashes", "seq")))
 _claim = claim_decoder()
 
@@ -171,12 +174,17 @@ def _renewal(found: Iterable[tuple[ClaimToken, Row | None]]) -> Renewal:
 
 
 def queue_levels(db: Connection) -> list[tuple[str, int]]:
-    """Every (queue, priority) with a ready job, found by stepping from one to the next by the primary key."""
+    """Every (queue, priority) with a ready job, found by stepping from one to the next by the primary key.
+
+    Not those of a name that is not UTF-8, which no worker can have, and which cannot be asked for.
+    """
     found: list[tuple[str, int]] = []
     level = db.row(SQL["first_level"])
     while level is not None:
-        found.append((level[0], level[1]))
-        level = db.row(SQL["next_level_of_queue"], level) or db.row(SQL["next_level_beyond_queue"], level[:1])
+        if not isinstance(level, ReplacedRow):
+            found.append((level[0], level[1]))
+        at = stored(level)
+        level = db.row(SQL["next_level_of_queue"], at) or db.row(SQL["next_level_beyond_queue"], at[:1])
     return found
 
 
@@ -197,11 +205,16 @@ def claim(db: Connection, ask: ClaimRequest, now: int) -> list[Claim]:
         (job_id, claim_id, worker, attempt, crashes, seq, now, expires)
         for claim_id, (job_id, attempt, crashes, seq) in enumerate(map(_lease_values, picked), first)
     ]
-    db.many(SQL["take_ready"], map(_level_and_seq, picked))
+    db.many(SQL["take_ready"], map(_ready_key, picked))
     db.many(SQL["insert_lease"], leases)
     if db.value(SQL["any_queued_key"]):
         db.many(SQL["free_queued_key"], [lease[:1] for lease in leases])
-    return [*map(_claim, picked, count(first))]
+    return [*map(_claim, map(_without_replaced_payload, picked), count(first))]
+
+
+def _without_replaced_payload(row: Row) -> Row:
+    """A picked row; if a text was replaced, without JSON, so that no handler is called with what was not stored."""
+    return (*row[:_PAYLOAD], "", *row[_PAYLOAD + 1 :]) if isinstance(row, ReplacedRow) else row
 
 
 def _pick(db: Connection, levels: Sequence[QueueLevel], kinds: str, ask: ClaimRequest, now: int) -> list[Row]:
@@ -210,19 +223,20 @@ def _pick(db: Connection, levels: Sequence[QueueLevel], kinds: str, ask: ClaimRe
     if suspects > 0 and not db.value(SQL["any_suspect"]):
         suspects = 0
     picked: list[Row] = []
+    recent = now - LATE_COMMIT
     for level in levels:
         if limit <= 0 and suspects <= 0:
             break
         found = []
         wanted = {"queue": level.queue, "priority": level.priority, "kinds": kinds, "now": now}
         if limit > 0:
-            found = _unsuspected(db, {**wanted, "seq": level.seq, "limit": limit}, ask.tenants, limit)
+            found = _unsuspected(db, {**wanted, "seq": min(level.seq, recent), "limit": limit}, ask.tenants, limit)
             limit -= len(found)
         if suspects > 0:
             whose = to_json(list(ask.tenants)) if ask.tenants else None
             strange = db.rows(SQL["pick_suspects"], {**wanted, "tenants": whose, "limit": suspects})
             suspects -= len(strange)
-            found = sorted(found + strange, key=itemgetter(_SEQ)) if strange else found
+            found = sorted(found + strange, key=_order) if strange else found
         picked += found
     return picked
 
@@ -231,7 +245,7 @@ def _unsuspected(db: Connection, wanted: dict[str, Any], tenants: Sequence[str],
     if not tenants:
         return db.rows(SQL["pick_level"], wanted)
     found = [row for tenant in {*tenants} for row in db.rows(SQL["pick_level_of_tenant"], {**wanted, "tenant": tenant})]
-    return sorted(found, key=itemgetter(_SEQ))[:limit]
+    return sorted(found, key=_order)[:limit]
 
 
 def _held(db: Connection, statement: str, bindings: Row) -> list[HeldClaim]:

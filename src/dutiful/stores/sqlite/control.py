@@ -34,9 +34,11 @@ class SqliteControl(Subject):
     @writes
     def run_now(self, db: Connection, job_id: UUID, *, now: datetime | None = None) -> State | None:
         raw, at = job_id.bytes, clock(now)
-        taken = db.row(SQL["take_scheduled_job"], (raw,)) or db.row(SQL["take_rejected_job"], (raw,))
+        taken = db.row(SQL["scheduled_job"], (raw,)) or db.row(SQL["rejected_job"], (raw,))
         if taken is None:
             return placement.state_of(db, raw)
+        for place in ("scheduled", "blocked"):
+            db.run(SQL[f"take_{place}_job"], (raw,))
         placing = placement.Placing(db, placement.blocked_kinds(db), at)
         state = placing.add(raw, Carried(*taken), at)
         placing.write()

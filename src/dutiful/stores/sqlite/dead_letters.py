@@ -222,7 +222,7 @@ def _conditions(filter: DeadLetterFilter) -> Conditions:
             # The plus makes SQLite read in order of time, instead of by each value and then sorting.
             wanted.add(f"+d.{column} IN ({', '.join(f':{name}' for name in names)})", **names)
     wanted.equal(filter, "queue", "tenant", "correlation_id", "error_class", "error_type", "fingerprint", table="d.")
-    wanted.add("instr(dutiful_case_folded(d.message), :text) > 0", text=case_folded(filter.text))
+    wanted.add("instr(dutiful_case_folded(CAST(d.message AS BLOB)), :text) > 0", text=case_folded(filter.text))
     wanted.add("d.died_at >= :since", since=maybe_micros(filter.since))
     wanted.add("d.died_at < :until", until=maybe_micros(filter.until))
     return wanted

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,8 @@ from dutiful.core.ids import public
 from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, Scope, Unique
 from dutiful.core.states import State
 from dutiful.payload.sql_rules import PayloadRule
-from dutiful.store.jobs import unknown_dependency
+from dutiful.store.jobs import Levels, unknown_dependency
+from dutiful.stores.order import SEQ_STEP
 from dutiful.stores.sqlite import placement
 from dutiful.stores.sqlite.engine import SQL, Connection, Engine
 from dutiful.stores.sqlite.engine.codec import clock, micros, span, uuid
@@ -29,7 +31,7 @@ class SqliteJobs:
         self._engine = engine
 
     async def insert(
-        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, hint: Levels | None = None, now: datetime | None = None
     ) -> list[Inserted]:
         return await self._engine.write(lambda db: insert(db, jobs, clock(now)))
 
@@ -48,17 +50,22 @@ def insert(db: Connection, jobs: Sequence[NewJob], now: int) -> list[Inserted]:
     """Stores all of `jobs` in the open transaction."""
     paused = placement.blocked_kinds(db)
     if all(job.plain for job in jobs):
-        return _insert_plain(db, jobs, paused, now)
+        return _insert_plain(db, jobs, paused, now, now)
     made: set[UUID] = set()
     results = []
-    for job in jobs:
-        done = _insert_plain(db, [job], paused, now)[0] if job.plain else _insert_gated(db, job, paused, made, now)
+    for job, seq in zip(jobs, count(now, SEQ_STEP), strict=False):
+        if job.plain:
+            results += _insert_plain(db, [job], paused, now, seq)
+        else:
+            results.append(_insert_gated(db, job, paused, made, now, seq))
         made.add(job.id)
-        results.append(done)
     return results
 
 
-def _insert_plain(db: Connection, jobs: Sequence[NewJob], paused: frozenset[str], now: int) -> list[Inserted]:
+def _insert_plain(
+    db: Connection, jobs: Sequence[NewJob], paused: frozenset[str], now: int, first: int
+) -> list[Inserted]:
+    """`first` is the seq of the first of those that are due now."""
     rows = [_row(job, now) for job in jobs]
     made = db.many(SQL["insert_job"], rows)
     if made == len(jobs):
@@ -69,11 +76,11 @@ def _insert_plain(db: Connection, jobs: Sequence[NewJob], paused: frozenset[str]
         jobs, rows = [job for job, _, _ in pairs], [row for _, row, _ in pairs]
     if not paused and all(row[_RUN_AT] is None for row in rows):
         # The common case: all are due now. This saves a large batch as much time as the index for lists costs it.
-        placement.append_ready(db, jobs, [row[_ID] for row in rows])
+        placement.append_ready(db, jobs, [row[_ID] for row in rows], first)
         return results
     placing = placement.Placing(db, paused, now)
-    for job, row in zip(jobs, rows, strict=True):
-        placing.add(row[_ID], _carried(job), row[_RUN_AT])
+    for job, row, seq in zip(jobs, rows, count(first, SEQ_STEP), strict=False):
+        placing.add(row[_ID], _carried(job), row[_RUN_AT], seq if row[_RUN_AT] is None else None)
     placing.write()
     return results
 
@@ -89,7 +96,7 @@ def _which_are_new(db: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     return results
 
 
-def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set[UUID], now: int) -> Inserted:
+def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set[UUID], now: int, seq: int) -> Inserted:
     """Stores one job that has a unique key or dependencies."""
     raw = job.id.bytes
     if db.value(SQL["job_exists"], (raw,)):
@@ -108,7 +115,7 @@ def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set
         placement.block_dependent(db, raw, _carried(job), row[_RUN_AT], now)
     else:
         placing = placement.Placing(db, paused, now)
-        placing.add(raw, _carried(job), row[_RUN_AT])
+        placing.add(raw, _carried(job), row[_RUN_AT], seq if row[_RUN_AT] is None else None)
         placing.write()
     return Inserted(job.id, insertion)
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import Enum, auto
 
 from dutiful.core.job import ClaimToken
-from dutiful.store.locks import LockMode, LockName, lock_refused
+from dutiful.store.locks import LockHolder, LockMode, LockName, lock_refused
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
 from dutiful.stores.sqlite.engine.codec import clock, to_json
 from dutiful.stores.sqlite.leadership import may_rescue
@@ -29,6 +29,9 @@ class SqliteLocks(Subject):
 
     async def session(self, lost: Callable[[], None]) -> None:
         """None: locks are rows, because SQLite frees no locks when a connection ends."""
+
+    async def holder(self, name: LockName) -> LockHolder | None:
+        return None
 
     async def try_acquire(self, token: ClaimToken, name: LockName, *, now: datetime | None = None) -> bool:
         # A waiting claim calls this often, and then it only reads.

@@ -23,6 +23,7 @@ from dutiful.stores.counting import EXACT, RUNNING, Sort, counted, depths_of
 from dutiful.stores.sqlite.claims import queue_levels
 from dutiful.stores.sqlite.engine import SQL, Connection, Row
 from dutiful.stores.sqlite.engine.codec import moment, span, to_json
+from dutiful.stores.sqlite.engine.driver import ReplacedRow, stored
 
 FIRST, LAST = -(2**63), 2**63 - 1
 _NARROW, _WIDER = 4, 16
@@ -109,8 +110,9 @@ def _levels(db: Connection, tenant: str | None) -> list[_Level]:
     found: list[_Level] = []
     level = db.row(SQL["first_level_of_tenant"], (tenant,))
     while level is not None:
-        found.append({"tenant": tenant, "queue": level[0], "priority": level[1]})
-        level = db.row(SQL["next_level_of_tenant"], (tenant, *level))
+        if not isinstance(level, ReplacedRow):
+            found.append({"tenant": tenant, "queue": level[0], "priority": level[1]})
+        level = db.row(SQL["next_level_of_tenant"], (tenant, *stored(level)))
     return found
 
 

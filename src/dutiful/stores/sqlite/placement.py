@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 
 from dutiful.core.job import NewJob
 from dutiful.core.states import WAITING, State
+from dutiful.stores.order import FIRST_SEQ, SEQ_STEP
 from dutiful.stores.sqlite import dead_letters_writer, progress, webhooks
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import errors_json
@@ -22,7 +23,6 @@ from dutiful.stores.sqlite.engine.columns import (
 )
 
 PAUSED, DEPENDENCY, BREAKER = "paused", "dependency", "breaker"
-NEW = 0  # no job has this seq; it means that the next one is to be assigned
 _new_ready = new_ready_encoder()
 _ready_row, _scheduled_row, _blocked_row = row_maker(ReadyRow), row_maker(ScheduledRow), row_maker(BlockedRow)
 
@@ -36,10 +36,9 @@ def state_of(db: Connection, job_id: bytes) -> State | None:
     return None if found is None else State(found[0])
 
 
-def append_ready(db: Connection, jobs: Sequence[NewJob], ids: Sequence[bytes]) -> None:
-    """Makes new jobs ready, after all others."""
-    first = db.value(SQL["next_seq"], (len(jobs),)) - len(jobs) + 1
-    db.many(SQL["insert_ready"], list(map(_new_ready, jobs, ids, count(first))))
+def append_ready(db: Connection, jobs: Sequence[NewJob], ids: Sequence[bytes], first: int) -> None:
+    """Makes new jobs ready that are due now; `first` is the seq of the first one."""
+    db.many(SQL["insert_ready"], list(map(_new_ready, jobs, ids, count(first, SEQ_STEP))))
 
 
 def block_dependent(db: Connection, job_id: bytes, carried: Carried, run_at: int | None, now: int) -> None:
@@ -74,16 +73,20 @@ class Placing:
         """
         due = run_at is None or run_at <= self._now
         if carried.kind in self._paused:
-            self._block(job_id, carried, PAUSED, carried.kind, run_at, (seq or NEW) if due else None)
+            self._block(job_id, carried, PAUSED, carried.kind, run_at, (seq or self._seq(run_at)) if due else None)
             return State.BLOCKED
         if rejected_by is not None:
-            self._block(job_id, carried, BREAKER, rejected_by, None, NEW)
+            self._block(job_id, carried, BREAKER, rejected_by, None, self._seq(None))
             return State.BLOCKED
         if not due:
             self._scheduled.append(_scheduled_row(carried, job_id=job_id, run_at=run_at))
             return State.SCHEDULED
-        self._ready.append(_ready_row(carried, job_id=job_id, seq=seq or NEW))
+        self._ready.append(_ready_row(carried, job_id=job_id, seq=seq or self._seq(run_at)))
         return State.READY
+
+    def _seq(self, run_at: int | None) -> int:
+        """The seq of a job that became due at `run_at`, or now."""
+        return self._now if run_at is None else max(run_at, FIRST_SEQ)
 
     def _block(self, job_id: bytes, carried: Carried, gate: str, key: str, run_at: int | None, seq: int | None) -> None:
         self._blocked.append(
@@ -93,11 +96,6 @@ class Placing:
     def write(self) -> None:
         """Writes all jobs, those of one state in the order in which they were added."""
         db = self._db
-        given: list[ReadyRow | BlockedRow] = [*self._ready, *self._blocked]
-        new = [row for row in given if row.seq == NEW]
-        if new:
-            for seq, row in enumerate(new, db.value(SQL["next_seq"], (len(new),)) - len(new) + 1):
-                row.seq = seq
         if self._ready:
             db.many(SQL["insert_ready"], map(astuple, self._ready))
             self.levels.update((row.queue, row.priority) for row in self._ready)

@@ -1,7 +1,7 @@
 """Promotion in SQLite: makes jobs ready that are due, or whose gate (a pause, a breaker, a dependency) has opened."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -10,7 +10,7 @@ from dutiful.core.ids import public
 from dutiful.core.states import State
 from dutiful.store.promotion import Promotion
 from dutiful.stores.sqlite import breakers_probes, jobs, placement
-from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Subject, writes
+from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Subject, reads, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, uuid
 from dutiful.stores.sqlite.engine.columns import Carried
 
@@ -47,12 +47,17 @@ class SqlitePromotion(Subject):
         at = clock(now)
         due = db.rows(SQL["due"], (at, limit))
         placing = placement.Placing(db, placement.blocked_kinds(db), at)
-        for _, job_id, *carried in due:
-            placing.add(job_id, Carried(*carried), None)
+        for run_at, job_id, *carried in due:
+            placing.add(job_id, Carried(*carried), run_at)
         if due:
             db.many(SQL["take_scheduled"], [row[:2] for row in due])
             placing.write()
         return Promotion(len(due), frozenset(placing.levels), maybe_moment(db.value(SQL["next_run_at"])))
+
+    @reads
+    def next_due(self, db: Connection) -> timedelta | None:
+        run_at = db.value(SQL["next_run_at"])
+        return None if run_at is None else timedelta(microseconds=run_at - clock(None))
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         return await self._move(_search_all, limit, now)
@@ -107,19 +112,14 @@ def _move(db: Connection, found: Found, now: int) -> Promotion:
     """Moves the jobs found, if their state is unchanged."""
     paused = placement.blocked_kinds(db)
     placing = placement.Placing(db, paused, now)
-    moved = _assign_due_seqs(db, found.due) + sum(_admit(db, job_id, placing, paused, now) for job_id in found.admit)
+    moved = db.many(SQL["assign_due_seq"], [(job_id,) for job_id in found.due])
+    moved += sum(_admit(db, job_id, placing, paused, now) for job_id in found.admit)
     moved += sum(breakers_probes.block(db, job_id, placing, paused) for job_id in found.block)
     probes = placement.Placing(db, frozenset(), now)
     moved += breakers_probes.admit(db, found.turns, probes, placing, now)
     placing.write()
     probes.write()
     return Promotion(moved, frozenset(placing.levels | probes.levels), maybe_moment(db.value(SQL["next_run_at"])))
-
-
-def _assign_due_seqs(db: Connection, job_ids: list[bytes]) -> int:
-    """Gives blocked jobs that have become due their positions; returns how many."""
-    first = db.value(SQL["next_seq"], (len(job_ids),)) - len(job_ids) + 1 if job_ids else 0
-    return db.many(SQL["assign_due_seq"], list(enumerate(job_ids, first)))
 
 
 def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: frozenset[str], now: int) -> bool:
@@ -139,6 +139,8 @@ def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: fr
         if any(state not in jobs.MET for _, state in needs):
             return False
         db.run(SQL["delete_dependency"], (job_id,))
+        if run_at is not None and run_at <= now:
+            run_at = None  # it became due only now
     db.run(SQL["delete_blocked"], (job_id,))
     placing.add(job_id, Carried(*carried), run_at, seq)
     return True

@@ -10,6 +10,7 @@ from dutiful.store.queries import JobFilter, JobPage
 from dutiful.stores.listing import Branch, Fetch, FilterIds, Index, KindQueues, Lookup, Walk, listing, needle
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import to_json, uuid
+from dutiful.stores.sqlite.engine.driver import stored
 
 Records = Callable[[Connection, Sequence[UUID], bool], list[JobRecord]]
 
@@ -46,9 +47,10 @@ def _kind_queue_pairs(db: Connection, kinds: Sequence[str] | None, queue: str | 
 
 def _from_last(db: Connection, statement: str, *within: str) -> Iterator[str]:
     """Steps from each pair to the one before it, so that the number of their jobs does not matter."""
-    found: str | bytes | None = b""  # a blob comes after all texts
-    while (found := db.value(SQL[statement], (*within, found))) is not None:
-        yield found
+    before: str | bytes | None = None
+    while (found := db.row(SQL[statement], (*within, before))) is not None:
+        yield found[0]
+        before = stored(found)[0]
 
 
 def _walk(db: Connection, branch: Branch, low: UUID, high: UUID, each: int) -> list[UUID]:

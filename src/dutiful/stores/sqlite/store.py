@@ -44,6 +44,7 @@ class SqliteStore:
     """
 
     isolates_tenants = False
+    finishes_inserts = True  # the writer does
 
     def __init__(
         self,
@@ -80,10 +81,21 @@ class SqliteStore:
         self.alerts = SqliteAlerts(engine)
         self.tokens = SqliteTokens(engine)
         self.tenants = None
+        self.supervisors = None
 
     @property
     def url(self) -> str:
         return f"sqlite:///{self.engine.path}"
+
+    @property
+    def wal_path(self) -> str:
+        """The file that every commit is written to; SQLite makes it beside the file itself, not beside a link to it."""
+        return f"{os.path.realpath(self.engine.path)}-wal"
+
+    @property
+    def turn_path(self) -> str:
+        """A file that every process with the database may open, and that holds nothing."""
+        return f"{self.engine.path}-turn"
 
     async def open(self) -> None:
         if self.engine.is_open:
@@ -95,6 +107,13 @@ class SqliteStore:
         except BaseException:
             await self.close()
             raise
+
+    def limit_waits(self, lock: timedelta, statement: timedelta) -> None:
+        """Does nothing: readers wait for no lock, and the wait for the file is limited already."""
+
+    async def blockers(self) -> tuple[str, str]:
+        """A file does not say who has locked it."""
+        return "another process", "look for a program that holds the file open for writing"
 
     async def close(self) -> None:
         self._leader.close()

@@ -34,7 +34,9 @@ class SqliteWebhooks(Subject):
             *db.rows(SQL["due_posts"], {**which, "again": 0, "limit": limit}),
             *db.rows(SQL["due_posts"], {**which, "again": 1, "limit": again}),
         ]
-        taken = (db.row(SQL["take_post"], (id_, at + span(hold))) for _, id_ in sorted(due)[:limit])
+        ids = [id_ for _, id_ in sorted(due)[:limit]]
+        db.many(SQL["take_post"], [(id_, at + span(hold)) for id_ in ids])
+        taken = (db.row(SQL["taken_post"], (id_,)) for id_ in ids)
         return [POST.decode(row) for row in taken if row is not None]
 
     @writes

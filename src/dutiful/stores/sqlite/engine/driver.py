@@ -4,6 +4,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import apsw
 
 from dutiful.core.errors import DataRefused, StoreAway, StoreUnavailable, UsageError
+from dutiful.core.json import decoded
 from dutiful.stores.sqlite.engine.files import make_database
 
 Driver = Literal["apsw", "sqlite3"]
@@ -58,21 +60,47 @@ class Connection:
         return self.total_changes - before
 
     def rows(self, sql: str, bindings: Bindings = ()) -> list[Row]:
-        return cast(list[Row], self._execute(sql, bindings).fetchall())
+        cursor = self._execute(sql, bindings)
+        try:
+            return cast(list[Row], cursor.fetchall())
+        except (UnicodeDecodeError, sqlite3.OperationalError) as error:
+            return list(self._with_replacements(cursor, sql, bindings, error))
 
     def each(self, sql: str, bindings: Bindings = ()) -> Iterator[Row]:
         """Rows one by one, without loading all of them; the caller must read to the end, as `row` does."""
-        return cast(Iterator[Row], self._execute(sql, bindings))
+        cursor = self._execute(sql, bindings)
+        passed = 0
+        try:
+            for row in cursor:
+                passed += 1
+                yield row
+        except (UnicodeDecodeError, sqlite3.OperationalError) as error:
+            yield from islice(self._with_replacements(cursor, sql, bindings, error), passed, None)
 
     def row(self, sql: str, bindings: Bindings = ()) -> Row | None:
         # Read to the end: an open cursor would keep its read transaction, and RETURNING writes only when it is drained.
-        rows = self._execute(sql, bindings).fetchall()
+        rows = self.rows(sql, bindings)
         return rows[0] if rows else None
 
     def value(self, sql: str, bindings: Bindings = ()) -> Any:
         """The first column of the first row, or None."""
-        rows = self._execute(sql, bindings).fetchall()
+        rows = self.rows(sql, bindings)
         return rows[0][0] if rows else None
+
+    def _with_replacements(self, cursor: Any, sql: str, bindings: Bindings, error: Exception) -> Iterator[Row]:
+        """Reads rows again with texts as bytes, because a driver refuses a whole row for a text that is not UTF-8.
+
+        Nothing is written twice, because SQLite refuses RETURNING inside WITH.
+        """
+        if not _is_undecodable(error):
+            raise error
+        names = [f"c{at}" for at in range(len(cursor.description))]
+        values = ", ".join(
+            f"typeof({name}) = 'text', iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in names
+        )
+        again = f"WITH read ({', '.join(names)}) AS (\n{sql}\n) SELECT {values} FROM read"
+        for row in self._execute(again, bindings).fetchall():
+            yield _replaced(row[::2], row[1::2])
 
     def change(self, sql: str, bindings: Bindings = ()) -> int:
         """Runs one statement; returns how many rows it changed."""
@@ -120,6 +148,35 @@ class Connection:
         self.raw.close()
 
 
+def _is_undecodable(error: Exception) -> bool:
+    return isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in str(error)
+
+
+class ReplacedRow(Row):
+    """A row of which a text is not UTF-8, and was replaced; `raw` has texts as bytes, as they are stored."""
+
+    raw: Row
+
+    @classmethod
+    def of(cls, raw: Row, values: Iterable[Any]) -> "ReplacedRow":
+        made = cls(values)
+        made.raw = raw
+        return made
+
+
+def _replaced(texts: Row, raw: Row) -> Row:
+    """A row of which `texts` says where `raw` has the bytes of a text."""
+    values = [decoded(value) if is_text else value for is_text, value in zip(texts, raw, strict=True)]
+    if all(value.encode() == was for is_text, value, was in zip(texts, values, raw, strict=True) if is_text):
+        return tuple(values)
+    return ReplacedRow.of(raw, values)
+
+
+def stored(row: Row) -> Row:
+    """A row that was read, to be bound where `CAST(? AS TEXT)` compares texts with those that are stored."""
+    return row.raw if isinstance(row, ReplacedRow) else row
+
+
 def _in_tuples(raw: sqlite3.Connection) -> Any:
     def execute(sql: str, bindings: Any = ()) -> sqlite3.Cursor:
         cursor = raw.cursor()
@@ -165,15 +222,17 @@ def connect_to_look(path: str, driver: Driver, busy_timeout_ms: int) -> Connecti
     return Connection(raw)
 
 
-def case_folded(text: str | None) -> str | None:
-    """Folds case as Python does; SQLite itself only does so for ASCII letters."""
+def case_folded(text: str | bytes | None) -> str | None:
+    """Folds case as Python does; SQLite itself only does so for ASCII letters. Takes bytes, which need not be UTF-8."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
     return None if text is None else text.casefold()
 
 
-def file_id(path: str) -> tuple[int, int] | None:
+def file_id(path: Path) -> tuple[int, int] | None:
     """The identity (device and inode) of the file with this name; None if there is none."""
     try:
-        found = Path(path).stat()
+        found = path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino

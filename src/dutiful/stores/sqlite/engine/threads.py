@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -233,6 +234,7 @@ class Writer(_ConnectionThread):
     def __init__(self, path: str, lock: WriteLock, opener: Callable[[], Connection]) -> None:
         super().__init__(path, "writer", opener)
         self._lock = lock
+        self._file_path = Path(path)  # made once: that takes longer than to look at the file, as every transaction does
         self._file: tuple[int, int] | None = None
 
     def _serve(self, command: Command[Any]) -> None:
@@ -300,12 +302,12 @@ class Writer(_ConnectionThread):
     def _connected(self) -> Connection:
         if self._db is None:
             self._db = self._opener()
-            self._file = file_id(self._path)
+            self._file = file_id(self._file_path)
         return self._db
 
     def _check_file(self) -> None:
         # SQLite would continue to write to a deleted file.
-        if file_id(self._path) != self._file:
+        if file_id(self._file_path) != self._file:
             raise StoreUnavailable(
                 f"{self._path} was deleted or replaced while it was open: put it back, or restart what uses it"
             )

@@ -4,12 +4,12 @@
 
 CREATE TABLE dutiful_job (
     id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 16),
-    kind TEXT NOT NULL, queue TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (length(kind) <= 200), queue TEXT NOT NULL CHECK (length(queue) <= 200),
     priority INTEGER NOT NULL CHECK (priority >= 0),
     max_attempts INTEGER NOT NULL CHECK (max_attempts >= 1),
     run_at INTEGER CHECK (run_at BETWEEN -62135596800000000 AND 253402300799999999),  -- as Python's clock
-    tenant TEXT CHECK (tenant NOT IN ('', '*')),  -- which stand for none, and for any
-    created_at INTEGER NOT NULL, correlation_id TEXT, parent_id BLOB, retry_of BLOB, created_by TEXT, options TEXT,
+    tenant TEXT CHECK (tenant NOT IN ('', '*') AND length(tenant) <= 200),  -- which stand for none, and for any
+    created_at INTEGER NOT NULL, correlation_id TEXT CHECK (length(correlation_id) <= 200), parent_id BLOB, retry_of BLOB, created_by TEXT, options TEXT,
     subject TEXT CONSTRAINT job_subject_size CHECK (length(CAST(subject AS BLOB)) <= 65536),
     payload TEXT NOT NULL  -- last, because SQLite reads through it to what comes after, however long it is
 ) STRICT, WITHOUT ROWID;
@@ -24,7 +24,7 @@ CREATE INDEX dutiful_job_parent ON dutiful_job (parent_id) WHERE parent_id IS NO
 CREATE TABLE dutiful_ready (
     queue TEXT NOT NULL, priority INTEGER NOT NULL, seq INTEGER NOT NULL, job_id BLOB NOT NULL,
     attempt INTEGER NOT NULL DEFAULT 0, crashes INTEGER NOT NULL DEFAULT 0, kind TEXT NOT NULL, tenant TEXT,
-    PRIMARY KEY (queue, priority, seq)
+    PRIMARY KEY (queue, priority, seq, job_id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX dutiful_ready_job ON dutiful_ready (job_id);
@@ -167,7 +167,11 @@ CREATE INDEX dutiful_dead_letter_closed ON dutiful_dead_letter (closed_at) WHERE
 
 CREATE TABLE dutiful_bulk_run (
     id BLOB NOT NULL PRIMARY KEY,
-    act TEXT NOT NULL, filter TEXT NOT NULL, by TEXT NOT NULL, role TEXT, origin TEXT NOT NULL, reason TEXT,
+    -- As the audit trail takes them: each step of the run writes them there.
+    act TEXT NOT NULL, filter TEXT NOT NULL CHECK (length(CAST(filter AS BLOB)) <= 65536),
+    by TEXT NOT NULL CHECK (length(by) <= 200), role TEXT CHECK (role IN ('viewer', 'staff', 'manager', 'admin')),
+    origin TEXT NOT NULL CHECK (origin IN ('cli', 'api', 'python', 'service', 'sql')),
+    reason TEXT CHECK (length(reason) <= 2000),
     created_at INTEGER NOT NULL, total INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0,
     skipped INTEGER NOT NULL DEFAULT 0,
     state TEXT NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'done', 'stopped')),
@@ -223,7 +227,7 @@ CREATE TABLE dutiful_schedule (
 
 CREATE TABLE dutiful_sequence (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
-INSERT INTO dutiful_sequence (name, value) VALUES ('seq', 0), ('claim', 0), ('lock_wait', 0);
+INSERT INTO dutiful_sequence (name, value) VALUES ('claim', 0), ('lock_wait', 0);
 
 -- Locks: a row counts for as long as its claim's lease ----------------------------------------------------------------
 -- A key is JSON, so that 7 and "7" are two names.
@@ -267,13 +271,16 @@ CREATE TABLE dutiful_audit_event (
     id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 16),
     act BLOB NOT NULL CHECK (length(act) = 16),
     at INTEGER NOT NULL CHECK (at BETWEEN 946684800000000 AND 221845392000000000),  -- the years 2000 to 9000
-    principal TEXT NOT NULL,
+    -- Limits, because each is kept for good, and read by all who list or verify the trail.
+    principal TEXT NOT NULL CHECK (length(principal) <= 200),
     role TEXT CHECK (role IN ('viewer', 'staff', 'manager', 'admin')),
     origin TEXT NOT NULL CHECK (origin IN ('cli', 'api', 'python', 'service', 'sql')),
-    action TEXT NOT NULL,
+    action TEXT NOT NULL CHECK (length(action) <= 200),
     outcome TEXT NOT NULL CHECK (outcome IN ('requested', 'succeeded', 'failed', 'refused')),
-    target TEXT, tenant TEXT, reason TEXT, before TEXT, after TEXT,
-    address TEXT
+    target TEXT CHECK (length(target) <= 500), tenant TEXT CHECK (length(tenant) <= 200),
+    reason TEXT CHECK (length(reason) <= 2000),
+    before TEXT CHECK (length(CAST(before AS BLOB)) <= 65536), after TEXT CHECK (length(CAST(after AS BLOB)) <= 65536),
+    address TEXT CHECK (length(address) <= 200)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX dutiful_audit_event_act ON dutiful_audit_event (act, id);
@@ -299,10 +306,10 @@ CREATE TABLE dutiful_audit_anchor (
     keep INTEGER NOT NULL, trimmed_at INTEGER NOT NULL  -- the policy, and the time, by which `at` was old enough
 ) STRICT;
 
--- One row at most: how long events are kept, in microseconds. Without it, or NULL: for good.
+-- One row at most: how long events are kept, in microseconds, a day at least. Without it, or NULL: for good.
 CREATE TABLE dutiful_audit_policy (
     one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
-    keep INTEGER CHECK (keep BETWEEN 1 AND 3162240000000000)
+    keep INTEGER CHECK (keep BETWEEN 86400000000 AND 3162240000000000)
 ) STRICT;
 
 -- Ignored, so that an append can be repeated; and REPLACE, which fires no trigger for what it deletes, finds nothing to
@@ -356,7 +363,7 @@ BEGIN SELECT RAISE(ABORT, 'the anchor of the audit trail moves forward only'); E
 CREATE VIEW dutiful_audit_anchor_wrong AS
 SELECT 1 FROM dutiful_audit_anchor a
 WHERE a.trimmed_at > 86400000000.0 * (julianday('now') - 2440587.5) + 1000000
-   OR NOT EXISTS (SELECT 1 FROM dutiful_audit_policy p WHERE p.keep = a.keep)
+   OR NOT EXISTS (SELECT 1 FROM dutiful_audit_policy p WHERE p.keep = a.keep AND p.keep >= 86400000000)
    OR NOT EXISTS (SELECT 1 FROM dutiful_audit_seal s CROSS JOIN dutiful_audit_event e ON e.id = s.event_id
                   WHERE s.seq = a.seq AND s.hash = a.hash AND e.at = a.at)
    OR EXISTS (SELECT 1 FROM dutiful_audit_seal s LEFT JOIN dutiful_audit_event e ON e.id = s.event_id

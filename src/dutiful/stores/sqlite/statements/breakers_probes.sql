@@ -22,7 +22,7 @@ WHERE p.breaker = :breaker;
 -- name: first_waiting_queue
 -- The next queue after :beyond in which due jobs of the kind wait, and the position of its first job.
 SELECT queue, priority, seq FROM dutiful_blocked INDEXED BY dutiful_blocked_level
-WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue > :beyond
+WHERE gate = 'paused' AND seq IS NOT NULL AND key = :kind AND queue > CAST(:beyond AS TEXT)
 ORDER BY queue, priority, seq LIMIT 1;
 
 -- name: probe_candidates

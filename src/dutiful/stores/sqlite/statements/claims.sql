@@ -2,10 +2,11 @@
 SELECT queue, priority FROM dutiful_ready ORDER BY queue, priority LIMIT 1;
 
 -- name: next_level_of_queue
-SELECT queue, priority FROM dutiful_ready WHERE queue = ? AND priority > ? ORDER BY priority LIMIT 1;
+SELECT queue, priority FROM dutiful_ready WHERE queue = CAST(? AS TEXT) AND priority > ?
+ORDER BY priority LIMIT 1;
 
 -- name: next_level_beyond_queue
-SELECT queue, priority FROM dutiful_ready WHERE queue > ? ORDER BY queue, priority LIMIT 1;
+SELECT queue, priority FROM dutiful_ready WHERE queue > CAST(? AS TEXT) ORDER BY queue, priority LIMIT 1;
 
 -- name: first_of_level
 SELECT seq FROM dutiful_ready
@@ -21,7 +22,7 @@ SELECT {claim_columns} FROM dutiful_ready r
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.queue = :queue AND r.priority = :priority AND r.seq > :seq AND r.crashes = 0
   AND r.kind IN (SELECT value FROM json_each(:kinds))
-ORDER BY r.seq LIMIT :limit;
+ORDER BY r.seq, r.job_id LIMIT :limit;
 
 -- name: pick_level_of_tenant
 -- By the tenant's index, so that jobs of other tenants are not read.
@@ -29,7 +30,7 @@ SELECT {claim_columns} FROM dutiful_ready r INDEXED BY dutiful_ready_tenant
 CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.tenant = :tenant AND r.queue = :queue AND r.priority = :priority AND r.seq > :seq AND r.crashes = 0
   AND r.kind IN (SELECT value FROM json_each(:kinds))
-ORDER BY r.seq LIMIT :limit;
+ORDER BY r.seq, r.job_id LIMIT :limit;
 
 -- name: any_suspect
 SELECT 1 FROM dutiful_ready INDEXED BY dutiful_ready_suspect WHERE crashes > 0 LIMIT 1;
@@ -41,10 +42,10 @@ CROSS JOIN dutiful_job j ON j.id = r.job_id
 WHERE r.queue = :queue AND r.priority = :priority AND r.crashes > 0
   AND r.kind IN (SELECT value FROM json_each(:kinds))
   AND (:tenants IS NULL OR r.tenant IN (SELECT value FROM json_each(:tenants)))
-ORDER BY r.seq LIMIT :limit;
+ORDER BY r.seq, r.job_id LIMIT :limit;
 
 -- name: take_ready
-DELETE FROM dutiful_ready WHERE queue = ? AND priority = ? AND seq = ?;
+DELETE FROM dutiful_ready WHERE queue = ? AND priority = ? AND seq = ? AND job_id = ?;
 
 -- name: insert_lease
 INSERT INTO dutiful_lease (job_id, claim_id, worker_id, attempt, crashes, seq, claimed_at, expires_at)

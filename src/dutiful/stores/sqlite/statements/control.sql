@@ -2,11 +2,15 @@
 UPDATE dutiful_lease SET cancel_requested_at = ?2, cancel_reason = ?3
 WHERE job_id = ?1 AND cancel_requested_at IS NULL;
 
--- name: take_scheduled_job
-DELETE FROM dutiful_scheduled WHERE job_id = ? RETURNING {carried_columns};
+-- name: scheduled_job
+SELECT {carried_columns} FROM dutiful_scheduled WHERE job_id = ?;
 
--- name: take_rejected_job
-DELETE FROM dutiful_blocked WHERE job_id = ? AND gate = 'breaker' RETURNING {carried_columns};
+-- name: rejected_job
+SELECT {carried_columns} FROM dutiful_blocked WHERE job_id = ? AND gate = 'breaker';
+
+-- name: take_each_job
+-- each: scheduled blocked
+DELETE FROM dutiful_{each} WHERE job_id = ?;
 
 -- name: pause
 INSERT INTO dutiful_pause (scope, name, by, reason, since) VALUES (?, ?, ?, ?, ?)

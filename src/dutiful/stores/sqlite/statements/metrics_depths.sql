@@ -56,7 +56,7 @@ WHERE tenant = ? ORDER BY queue, priority LIMIT 1;
 
 -- name: next_level_of_tenant
 SELECT queue, priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
-WHERE tenant = ? AND (queue, priority) > (?, ?) ORDER BY queue, priority LIMIT 1;
+WHERE tenant = ? AND (queue, priority) > (CAST(? AS TEXT), ?) ORDER BY queue, priority LIMIT 1;
 
 -- name: due_since
 -- Since when the first job of a queue level has been due: a retry since its last attempt, or the time that this set.

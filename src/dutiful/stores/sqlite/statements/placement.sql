@@ -2,7 +2,7 @@
 SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing');
 
 -- name: next_each
--- each: seq claim lock_wait
+-- each: claim lock_wait
 -- The last of the numbers taken; a number is never assigned twice.
 UPDATE dutiful_sequence SET value = value + ? WHERE name = '{each}' RETURNING value;
 

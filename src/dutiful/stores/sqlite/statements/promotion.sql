@@ -36,7 +36,7 @@ WHERE gate = 'paused' AND seq IS NULL AND run_at <= ?
 ORDER BY run_at, job_id LIMIT ?;
 
 -- name: assign_due_seq
-UPDATE dutiful_blocked SET seq = ? WHERE job_id = ? AND gate = 'paused' AND seq IS NULL;
+UPDATE dutiful_blocked SET seq = max(run_at, 1) WHERE job_id = ? AND gate = 'paused' AND seq IS NULL;
 
 -- name: dependency_decided
 -- Jobs whose dependencies have all ended, or of which one has failed or was cancelled.

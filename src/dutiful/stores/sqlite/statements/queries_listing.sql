@@ -1,11 +1,13 @@
 -- Each walk names its index: without statistics SQLite might choose one with the right order but the wrong condition.
 
 -- name: kind_before
-SELECT kind FROM dutiful_job INDEXED BY dutiful_job_kind_queue WHERE kind < ? ORDER BY kind DESC LIMIT 1;
+-- Or the last one, before a null: a blob comes after all texts.
+SELECT kind FROM dutiful_job INDEXED BY dutiful_job_kind_queue
+WHERE kind < coalesce(CAST(? AS TEXT), x'') ORDER BY kind DESC LIMIT 1;
 
 -- name: queue_before
 SELECT queue FROM dutiful_job INDEXED BY dutiful_job_kind_queue
-WHERE kind = ? AND queue < ? ORDER BY queue DESC LIMIT 1;
+WHERE kind = ? AND queue < coalesce(CAST(? AS TEXT), x'') ORDER BY queue DESC LIMIT 1;
 
 -- name: page
 id < :high AND id >= :low ORDER BY id DESC LIMIT :each;

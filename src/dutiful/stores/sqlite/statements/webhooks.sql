@@ -58,8 +58,11 @@ ORDER BY p.next_at, p.id LIMIT :limit;
 
 -- name: take_post
 UPDATE dutiful_webhook_post SET attempts = attempts + 1, next_at = ?2
-WHERE id = ?1
-RETURNING {post_columns};
+WHERE id = ?1;
+
+-- name: taken_post
+-- By itself, because what RETURNING returns cannot be read again if a driver refuses it.
+SELECT {post_columns} FROM dutiful_webhook_post WHERE id = ?;
 
 -- name: settle_post
 UPDATE dutiful_webhook_post SET state = ?3, next_at = ?4, ended_at = ?5, updated_at = ?6, status = ?7, error = ?8

@@ -1,0 +1,106 @@
+"""Within a queue level, the job that became due first is claimed first, however and whenever it became ready."""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from dutiful.core.outcome import Failed, Released, Snoozed
+from dutiful.store import Store
+from dutiful.store.claims import QueueLevel
+from suite.builders import KIND, OOPS, at, claim, claim_one, complete, enqueue, enqueue_one, new_job, settle, start_one
+
+
+async def claimed_order(store: Store, now: datetime, *levels: tuple[str, int]) -> list[UUID]:
+    """All jobs, one claim after the other, each beyond the last: as a worker does that drains a backlog."""
+    order: list[UUID] = []
+    floors = dict.fromkeys(levels or [("default", 100)], 0)
+    while claims := await claim(
+        store, levels=[QueueLevel(*level, floor) for level, floor in floors.items()], kinds=[KIND, "other"], limit=2,
+        suspects=0, now=now,
+    ):  # fmt: skip
+        order += [claimed.job_id for claimed in claims]
+        floors |= {(claimed.queue, claimed.priority): claimed.seq - 1 for claimed in claims}
+    return order
+
+
+class ClaimOrderSuite:
+    @pytest.mark.req("W21", "W69")
+    async def test_jobs_are_claimed_in_the_order_in_which_they_became_due(self, store: Store) -> None:
+        """Scheduled ones are promoted late and beside new ones; one has a time that was over when it was enqueued."""
+        third = await enqueue_one(store, run_at=at(30))
+        first = await enqueue_one(store, run_at=at(10))
+        fifth = await enqueue_one(store, run_at=at(50), tenant="acme")
+        second = await enqueue_one(store, now=at(20))
+        fourth = await enqueue_one(store, now=at(40), tenant="acme")
+        sixth = await enqueue_one(store, now=at(60))
+        before = await enqueue_one(store, run_at=at(5), now=at(61))
+
+        for _ in range(3):
+            await store.promotion.promote(1, now=at(70))
+
+        assert await claimed_order(store, at(80)) == [before, first, second, third, fourth, fifth, sixth]
+
+    @pytest.mark.req("W21", "W69")
+    async def test_a_better_priority_comes_first_however_late_it_became_due(self, store: Store) -> None:
+        due = {
+            (priority, seconds): await enqueue_one(store, priority=priority, run_at=at(seconds))
+            for seconds in (30, 10, 20)
+            for priority in (2, 1)
+        }
+        await store.promotion.promote(4, now=at(31))
+        await store.promotion.promote(4, now=at(32))
+
+        order = await claimed_order(store, at(33), ("default", 1), ("default", 2))
+
+        assert order == [due[priority, seconds] for priority in (1, 2) for seconds in (10, 20, 30)]
+
+    @pytest.mark.req("W69")
+    async def test_jobs_that_became_due_together_are_claimed_in_the_order_of_their_arrival(self, store: Store) -> None:
+        jobs = [new_job(run_at=at(10)) for _ in range(7)]
+        for job in jobs:
+            await enqueue(store, job)
+        for _ in range(4):
+            await store.promotion.promote(2, now=at(11))
+
+        assert await claimed_order(store, at(12)) == [job.id for job in jobs]
+
+    async def test_jobs_of_one_insert_keep_its_order_and_a_later_one_comes_behind_them(self, store: Store) -> None:
+        batch = [new_job() for _ in range(100)]
+        await enqueue(store, *batch)
+        last = await enqueue_one(store, now=at(0.001))
+
+        assert await claimed_order(store, at(1)) == [*(job.id for job in batch), last]
+
+    async def test_a_retried_job_has_its_place_by_the_time_at_which_it_was_due_again(self, store: Store) -> None:
+        failed = await start_one(store)
+        earlier = await enqueue_one(store, now=at(8))
+        later = await enqueue_one(store, now=at(30))
+        await settle(store, failed, Snoozed(timedelta(seconds=10)), now=at(10))
+        await store.promotion.promote(10, now=at(40))
+
+        assert await claimed_order(store, at(41)) == [earlier, failed.job_id, later]
+
+    async def test_a_released_job_has_its_old_place_and_a_failed_one_a_new_one(self, store: Store) -> None:
+        jobs = [await enqueue_one(store, now=at(n)) for n in range(4)]
+        released, failed = await claim_one(store, now=at(5)), await claim_one(store, now=at(5))
+        await settle(store, failed, Failed(OOPS), now=at(6))
+        await settle(store, released, Released(), now=at(7))
+        await store.promotion.promote(10, now=at(60))
+
+        assert await claimed_order(store, at(60)) == [jobs[0], jobs[2], jobs[3], jobs[1]]
+
+    async def test_a_dependent_job_became_due_when_its_dependency_ended(self, store: Store) -> None:
+        need = await start_one(store, queue="slow")
+        dependent = await enqueue_one(store, depends_on=(need.job_id,), run_at=at(-100))
+        earlier, later = [await enqueue_one(store, now=at(seconds)) for seconds in (10, 30)]
+        await complete(store, need, now=at(20))
+        await store.promotion.sweep(10, now=at(20))
+
+        assert await claimed_order(store, at(41)) == [earlier, dependent, later]
+
+    async def test_a_time_long_before_1970_is_due_first(self, store: Store) -> None:
+        now = await enqueue_one(store)
+        old = await enqueue_one(store, run_at=datetime(1, 2, 3, tzinfo=at(0).tzinfo))
+
+        assert await claimed_order(store, at(1)) == [old, now]

@@ -1,0 +1,114 @@
+"""Jobs start in the order in which they became due, and at the time at which they are due."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from running_workers import EVERYWHERE, eventually, running
+
+from dutiful import Dutiful
+from dutiful.maintenance import runner
+from dutiful.settings import LaneSettings
+from dutiful.worker.lane import Poller
+
+
+@pytest.fixture
+def started(app: Dutiful) -> list[str]:
+    """The names of the jobs that started, in their order, one after the other."""
+    names: list[str] = []
+    app.configure(lanes=(LaneSettings("all", 1),), batch=1)
+
+    @app.job(name="note")
+    async def note(name: str) -> None:
+        names.append(name)
+
+    return names
+
+
+@pytest.fixture
+def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look for jobs after hints only."""
+
+    async def never(_: Poller) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Poller, "poll", never)
+
+
+async def all_started(started: list[str], count: int) -> None:
+    async def look() -> bool:
+        return len(started) >= count
+
+    await eventually(look)
+
+
+@pytest.mark.req("W21", "W69")
+@pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
+async def test_jobs_that_became_due_while_no_worker_ran_start_in_that_order(app: Dutiful, started: list[str]) -> None:
+    note, now = app.kind("note"), datetime.now(UTC)
+    soon = now + timedelta(seconds=1)
+    await note.options(run_at=soon).enqueue(name="scheduled")
+    await note.enqueue(name="new")
+    await note.options(run_at=now - timedelta(hours=1)).enqueue(name="past")
+    await note.options(priority=1, run_at=soon).enqueue(name="urgent")
+    await note.options(tenant="acme", run_at=now - timedelta(minutes=1)).enqueue(name="tenant's")
+    await asyncio.sleep((soon - datetime.now(UTC)).total_seconds() + 0.1)
+    await note.enqueue(name="last")
+    await (await app.client()).store.promotion.promote(10)
+
+    async with running(app):
+        await all_started(started, 6)
+
+    assert started == ["urgent", "past", "tenant's", "new", "scheduled", "last"]
+
+
+@pytest.mark.req("W20", "J24")
+@pytest.mark.parametrize("own", [True, False], ids=["in the worker's process", "by another client"])
+async def test_a_job_that_is_due_before_the_leaders_next_look_starts_without_waiting_for_it(
+    app: Dutiful, started: list[str], own: bool, no_poll: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LEADER_POLL", 3_600.0)  # it looks once, and would then sleep for an hour
+    other = Dutiful(app.settings.database_url)
+
+    @other.job(name="note")
+    async def note(name: str) -> None: ...
+
+    async with running(app), other:
+        store = (await app.client()).store
+
+        async def leads() -> bool:
+            return not (await store.leadership.survey(uuid4(), timedelta(seconds=1))).leading
+
+        await eventually(leads)
+        kind = (app if own else other).kind("note")
+        await kind.options(delay="200ms").enqueue(name="delayed")
+        await kind.options(run_at=datetime.now(UTC) + timedelta(milliseconds=300)).enqueue(name="timed")
+
+        await all_started(started, 2)
+
+    assert started == ["delayed", "timed"]
+
+
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+async def test_a_job_whose_transaction_was_long_starts_once_it_is_committed(
+    app: Dutiful, started: list[str], app_url: str, no_poll: None
+) -> None:
+    """Its place is below what the worker has claimed meanwhile; no poll helps to find it, only the hint."""
+    note = app.kind("note")
+    connection = await asyncpg.connect(app_url)
+    try:
+        async with running(app):
+            transaction = connection.transaction()
+            await transaction.start()
+            await note.options(within=connection).enqueue(name="late")
+            await asyncio.sleep(0.7)  # longer than claims search below their floors
+            await note.enqueue(name="young")
+            await all_started(started, 1)
+            await transaction.commit()
+            await all_started(started, 2)
+    finally:
+        await connection.close()
+
+    assert started == ["young", "late"]

@@ -1,0 +1,114 @@
+"""When hints are sent: with a commit, or by themselves; none is forgotten, and none is sent twice."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dutiful.client.batch_inserter import FEW, insert_and_hint
+from dutiful.core.job import Inserted, NewJob
+from dutiful.delivery import postgres
+from dutiful.delivery.base import EVERYWHERE, QueueLevels
+from dutiful.delivery.postgres import PostgresDelivery
+from suite.builders import made, new_job
+
+MAIL: QueueLevels = frozenset({("mail", 1)})
+BOTH: QueueLevels = frozenset({("mail", 1), ("sms", 2)})
+
+
+class Sent(list[str]):
+    """The payloads that were sent by themselves."""
+
+    async def send(self, _channel: str, payload: str) -> None:
+        self.append(payload)
+
+
+@pytest.fixture
+def sent() -> Sent:
+    return Sent()
+
+
+@pytest.fixture
+def delivery(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> PostgresDelivery:
+    """It waits for long, so that nothing is sent by itself before it is closed, and every commit may carry a hint."""
+    monkeypatch.setattr(postgres, "HINT_INTERVAL", 3_600)
+    monkeypatch.setattr(postgres, "CARRY_INTERVAL", 0)
+    delivery = PostgresDelivery("dutiful", sent.send, None)
+    assert delivery.hint_in_commit(MAIL)
+    return delivery
+
+
+class Jobs:
+    """A store of jobs that keeps nothing; `fault` is raised instead."""
+
+    def __init__(self, fault: BaseException | None = None) -> None:
+        self.jobs = self
+        self.hinted: list[bool] = []
+        self._fault = fault
+
+    async def insert(self, jobs: Sequence[NewJob], *, hint: QueueLevels | None = None) -> list[Inserted]:
+        self.hinted.append(hint is not None)
+        if self._fault is not None:
+            raise self._fault
+        return made(*jobs)
+
+
+async def test_what_is_pending_is_sent_when_the_delivery_is_closed(delivery: PostgresDelivery, sent: Sent) -> None:
+    delivery.hint(MAIL)
+    delivery.hint(BOTH)
+    await delivery.close()
+    assert sent == ['[["mail",1],["sms",2]]']
+
+
+async def test_a_commit_carries_the_hint_of_an_earlier_one(delivery: PostgresDelivery, sent: Sent) -> None:
+    delivery.hint(MAIL)
+    assert delivery.hint_in_commit(BOTH)
+    delivery.hint(BOTH, sent=True)
+    await delivery.close()
+    assert sent == []
+
+
+async def test_a_hint_that_comes_while_a_commit_carries_another_is_sent(delivery: PostgresDelivery, sent: Sent) -> None:
+    """The other commit may be the later one, so nothing has told workers of it."""
+    assert delivery.hint_in_commit(MAIL)
+    delivery.hint(MAIL)
+    delivery.hint(MAIL, sent=True)
+    await delivery.close()
+    assert sent == ['[["mail",1]]']
+
+
+@pytest.mark.parametrize(("pending", "payload"), [(BOTH, '[["mail",1],["sms",2]]'), (EVERYWHERE, "[]")])
+async def test_a_commit_does_not_carry_hints_of_queues_that_it_does_not_name(
+    delivery: PostgresDelivery, sent: Sent, pending: QueueLevels, payload: str
+) -> None:
+    delivery.hint(pending)
+    assert not delivery.hint_in_commit(MAIL)
+    await delivery.close()
+    assert sent == [payload]
+
+
+async def test_a_commit_that_takes_long_carries_no_hint_but_its_own(delivery: PostgresDelivery, sent: Sent) -> None:
+    store: Any = Jobs()
+    await insert_and_hint(store, delivery, [new_job() for _ in range(FEW + 1)])
+    delivery.hint(MAIL)
+    await insert_and_hint(store, delivery, [new_job(queue="mail", priority=1) for _ in range(FEW + 1)])
+    await delivery.close()
+    assert store.hinted == [True, False] and sent == ['[["mail",1]]']
+
+
+@pytest.mark.parametrize("fault", [OSError("gone"), KeyboardInterrupt()], ids=["error", "interrupt"])
+async def test_the_hint_of_an_insert_that_failed_is_sent_by_itself(
+    delivery: PostgresDelivery, sent: Sent, fault: BaseException
+) -> None:
+    store: Any = Jobs(fault)
+    delivery.hint(MAIL)
+    with pytest.raises(type(fault)):
+        await insert_and_hint(store, delivery, [new_job(queue="mail", priority=1)])
+    await delivery.close()
+    assert store.hinted == [True] and sent == ['[["mail",1]]']
+
+
+async def test_a_commit_soon_after_a_hint_carries_none(sent: Sent) -> None:
+    delivery = PostgresDelivery("dutiful", sent.send, None)
+    assert delivery.hint_in_commit(MAIL)
+    assert not delivery.hint_in_commit(MAIL)
