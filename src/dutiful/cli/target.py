@@ -39,7 +39,7 @@ class Target:
                 "this needs your app: give --app module:name (as in --app jobs:app), set DUTIFUL_APP, or write "
                 'app = "jobs:app" in dutiful.toml'
             )
-        app = _imported(chosen)
+        app = import_object(chosen, "app", Dutiful)
         app.configure(database_url=self.database_url)
         return app
 
@@ -100,11 +100,11 @@ def sqlite_file(store: Store) -> Path | None:
     return Path(store.url.removeprefix(SQLITE)) if store.url.startswith(SQLITE) else None
 
 
-def _imported(name: str) -> Dutiful:
-    """The app `module:name`; the module may be in the current directory."""
+def import_object(name: str, what: str, wanted: type[T]) -> T:
+    """The object `module:name`, an app or channels; the module may be in the current directory."""
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
-        raise UsageError(f"app {name!r}: name the module, not its file, as in myproject.jobs:app")
+        raise UsageError(f"{what} {name!r}: name the module, not its file, as in myproject.jobs:{what}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -112,22 +112,23 @@ def _imported(name: str) -> Dutiful:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise UsageError(f"app {name!r}: there is no module {error.name!r} in {here} or on the path") from error
-        raise _broken(name, error) from error
+            raise UsageError(f"{what} {name!r}: there is no module {error.name!r} in {here} or on the path") from error
+        raise _broken(what, name, error) from error
     except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
+        raise _broken(what, name, error) from error
     found: Any = module
-    for part in (attribute or "app").split("."):
+    for part in (attribute or what).split("."):
         found = getattr(found, part, None)
-    if not isinstance(found, Dutiful):
-        apps = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Dutiful)]
-        hint = f"; it has {', '.join(apps)}" if apps else "; make one with `app = Dutiful()`"
-        raise UsageError(f"app {name!r}: {attribute or 'app'} in module {module_name} is not a Dutiful app{hint}")
+    if not isinstance(found, wanted):
+        there = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, wanted)]
+        hint = f"; it has {', '.join(there)}" if there else f"; make one with `{what} = {wanted.__name__}()`"
+        shown = "a Dutiful app" if wanted is Dutiful else f"an object of the class {wanted.__name__}"
+        raise UsageError(f"{what} {name!r}: {attribute or what} in module {module_name} is not {shown}{hint}")
     return found
 
 
-def _broken(name: str, error: BaseException) -> UsageError:
+def _broken(what: str, name: str, error: BaseException) -> UsageError:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     last = frames[-1] if len(frames) > 1 else None
     where = f" ({os.path.relpath(last.filename)}, line {last.lineno})" if last else ""
-    return UsageError(f"app {name!r} cannot be imported: {type(error).__name__}: {error}{where}")
+    return UsageError(f"{what} {name!r} cannot be imported: {type(error).__name__}: {error}{where}")

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
-from dutiful.client.client import REASON_LIMIT, Client
+from dutiful.client.client import Client
 from dutiful.core.breaker.state import BreakerPolicy
 from dutiful.core.errors import (
     BulkRunNotFound,
@@ -27,16 +27,24 @@ from dutiful.core.errors import (
     UniqueConflict,
     UsageError,
 )
-from dutiful.core.json import check_name, clean
+from dutiful.core.json import check_name
 from dutiful.core.metrics.alert import AlertRule
-from dutiful.core.principal import Principal, Role
-from dutiful.core.redaction.redact import redact, redact_value
-from dutiful.core.review.audit import AuditEvent, AuditOutcome
+from dutiful.core.principal import Principal, Role, check_tenant_length
+from dutiful.core.redaction.redact import redact_value
+from dutiful.core.retry.error_info import storable
+from dutiful.core.review.audit import (
+    ADDRESS_LIMIT,
+    PRINCIPAL_LIMIT,
+    REASON_LIMIT,
+    TARGET_LIMIT,
+    VALUE_LIMIT,
+    AuditEvent,
+    AuditOutcome,
+)
 from dutiful.declare.alert import BUILT_IN
 from dutiful.kind import Kind
 
 log = logging.getLogger("dutiful.operator")
-TARGET_LIMIT = 500
 # The caller's fault, and nothing was changed; any other error is a failure.
 REFUSED = (
     UsageError,
@@ -68,7 +76,7 @@ class AuditedAction:
             id=uuid_utils.compat.uuid7(),
             at=datetime.now(UTC),
             outcome=outcome,
-            after=redact_value(after),
+            after=recordable_value(after),
         )
 
 
@@ -86,7 +94,7 @@ class Actor:
         given = os_user() if principal is None else principal
         who = given if isinstance(given, Principal) else Principal(name=check_name(given, "principal"))
         # The name is stored with every act, so it is kept as the audit trail keeps texts.
-        self.principal = msgspec.structs.replace(who, name=recordable(who.name))
+        self.principal = msgspec.structs.replace(who, name=recordable(who.name, PRINCIPAL_LIMIT))
         self.client = client
         self.kinds = kinds or {}
         self.alert_rules = BUILT_IN if alert_rules is None else alert_rules
@@ -179,10 +187,10 @@ class Actor:
             action=action,
             outcome=AuditOutcome.REQUESTED,
             target=None if target is None else recordable(target, TARGET_LIMIT),
-            tenant=tenant if who.tenant is None else who.tenant,
+            tenant=check_tenant_length(tenant if who.tenant is None else who.tenant),
             reason=None if reason is None else recordable(reason, REASON_LIMIT),
-            before=redact_value(before),
-            address=who.address,
+            before=recordable_value(before),
+            address=None if who.address is None else recordable(who.address, ADDRESS_LIMIT),
         )
 
     def check_role(self, what: str, role: Role) -> None:
@@ -219,7 +227,16 @@ class OperatorPart:
 
 def recordable(text: str, limit: int = REASON_LIMIT) -> str:
     """Text as the audit trail keeps it: without secrets that were pasted into it, because the trail is permanent."""
-    return clean(redact(text), limit)
+    return storable(text, limit)
+
+
+def recordable_value(value: Any) -> Any:
+    """The same for `before` and `after`, which are small unless something has very many parts."""
+    safe = redact_value(value)
+    data = msgspec.json.encode(safe)
+    if len(data) <= VALUE_LIMIT:
+        return safe
+    return {"cut": storable(data.decode(), REASON_LIMIT), "bytes": len(data)}
 
 
 def one_line(text: str) -> str:

@@ -8,13 +8,12 @@ import msgspec
 from dutiful.core.duration import LONGEST, brief
 from dutiful.core.errors import UsageError
 from dutiful.core.principal import Role
-from dutiful.core.review.audit import Anchor, AuditEvent, AuditOutcome, Seal, seal
+from dutiful.core.review.audit import SHORTEST_KEEP, Anchor, AuditEvent, AuditOutcome, Seal, seal
 from dutiful.operator.actor import OperatorPart
 from dutiful.store.audit import AuditFilter, Sealed
 
 PAGE = 500
 MOST_UNSEALED = 1_000
-SHORTEST = timedelta(days=1)
 SKEW = timedelta(hours=1)  # between the clocks of a client and of the database
 KEEP = "audit.keep"
 
@@ -66,7 +65,7 @@ class Audit(OperatorPart):
         if broken is None and expected is not None and not met:
             broken, gone = await self._missed(expected)
         if broken is None:
-            broken = await self._stray()
+            broken = await self._stray() or _too_short(keep) or await self._unrecorded(anchor, keep)
         waiting = await self._store.audit.unsealed(MOST_UNSEALED)
         return Verified(
             checked=checked,
@@ -83,26 +82,28 @@ class Audit(OperatorPart):
         """Sets how long events are kept, None: forever; a worker's services delete older ones."""
 
         def possible() -> None:
-            if span is not None and not SHORTEST <= span <= LONGEST:
-                raise UsageError(f"keep {brief(span)} is not from {brief(SHORTEST)} to {brief(LONGEST)}, nor forever")
+            if span is not None and not SHORTEST_KEEP <= span <= LONGEST:
+                raise UsageError(
+                    f"keep {brief(span)} is not from {brief(SHORTEST_KEEP)} to {brief(LONGEST)}, nor forever"
+                )
 
         before = _keep(await self._store.audit.retention())
         async with self._actor.audited(
             KEEP, None, reason, role=Role.ADMIN, before=before, fleetwide=True, check=possible
         ) as action:
-            await self._store.audit.set_retention(span)
-            action.after = _keep(span)
+            await self._store.audit.set_retention(span, action.ended(AuditOutcome.SUCCEEDED, _keep(span)))
+            action.recorded = True
 
     async def _unproven(self, anchor: Anchor | None, keep: timedelta | None) -> Break | None:
         """Why the anchor does not prove that retention deleted what was before it: no policy, or too young."""
         if anchor is None:
             return None
         problem = None
-        if anchor.keep < SHORTEST:
+        if anchor.keep < SHORTEST_KEEP:
             problem = (
-                f"it says that events were kept for {brief(anchor.keep)}, and no policy is below {brief(SHORTEST)}"
+                f"it says that events were kept for {brief(anchor.keep)}, and no policy is below {brief(SHORTEST_KEEP)}"
             )
-        elif anchor.at >= anchor.trimmed_at - anchor.keep:
+        elif anchor.trimmed_at - anchor.at <= anchor.keep:  # no sum, which may be beyond the range of dates
             problem = f"the events before it were deleted although they were younger than {brief(anchor.keep)}"
         elif anchor.trimmed_at > await self._store.queries.clock() + SKEW:
             problem = "it says that events were deleted in the future"
@@ -115,6 +116,17 @@ class Audit(OperatorPart):
             if problem is None
             else Break(seq=anchor.seq, event_id=None, problem=f"the beginning was cut off: {problem}")
         )
+
+    async def _unrecorded(self, anchor: Anchor | None, keep: timedelta | None) -> Break | None:
+        """Whether the policy in force is not the last one on record; retention may have deleted that record."""
+        wanted = AuditFilter(action=KEEP, outcome=AuditOutcome.SUCCEEDED, limit=1)
+        changes = await self._store.audit.search(wanted)
+        if await self._store.audit.retention() != keep:
+            return None  # changed just now, perhaps after the events were read
+        for change in changes:
+            recorded = change.after.get("keep") if isinstance(change.after, dict) else None
+            return None if recorded == _keep(keep)["keep"] else _changed(keep, change, recorded)
+        return _changed(keep, None, None) if keep is not None and anchor is None else None
 
     async def _missed(self, expected: Seal) -> tuple[Break | None, bool]:
         """The break that a missing expected seal means, or whether it is too old to be checked."""
@@ -139,6 +151,30 @@ def _keep(keep: timedelta | None) -> dict[str, str | None]:
     return {"keep": None if keep is None else brief(keep)}
 
 
+def _told(keep: str | None) -> str:
+    return "forever" if keep is None else f"for {keep}"
+
+
+def _too_short(keep: timedelta | None) -> Break | None:
+    if keep is None or keep >= SHORTEST_KEEP:
+        return None
+    problem = (
+        f"events are to be kept for {brief(keep)}, and no policy is below {brief(SHORTEST_KEEP)}: it was set beside "
+        "`dutiful audit keep`, and deletes nothing"
+    )
+    return Break(seq=None, event_id=None, problem=problem)
+
+
+def _changed(keep: timedelta | None, change: AuditEvent | None, recorded: str | None) -> Break:
+    by = "" if change is None else f", by {change.principal} ({change.origin})"
+    beside = "the policy was changed" if change is None else "the policy was changed, or the record of it written,"
+    problem = (
+        f"events are kept {_told(_keep(keep)['keep'])}, but {_told(recorded)} by the last change on record{by}: "
+        f"{beside} beside `dutiful audit keep`"
+    )
+    return Break(seq=None, event_id=None if change is None else change.id, problem=problem)
+
+
 def _next(last: Seal | Anchor | None) -> int:
     return 1 if last is None else last.seq + 1
 
@@ -149,6 +185,8 @@ def _broken(link: Sealed, last: Seal | Anchor | None) -> Break | None:
         return Break(seq=_next(last), event_id=None, problem=f"the seals from here to {seq - 1} are missing")
     if link.event is None:
         return Break(seq=seq, event_id=event_id, problem="its event was deleted")
+    if not link.readable:
+        return Break(seq=seq, event_id=event_id, problem="its event was changed: it has text that is not UTF-8")
     if seal(link.event, last) != link.seal:
         return Break(seq=seq, event_id=event_id, problem="its event or its seal was changed")
     return None

@@ -18,6 +18,7 @@ from dutiful.operator.dead_letters import DeadLetters
 from dutiful.store.dead_letters import BulkRun, BulkState, DeadLetter, DeadLetterFilter, DeadLetterGroup
 
 SAMPLE = 10
+FILTER_LIMIT = 32_768  # bytes as JSON; it is stored with the run and in the audit trail
 INSTANT = timedelta(microseconds=1)  # the resolution of databases
 
 
@@ -130,7 +131,10 @@ class Bulk(OperatorPart):
             )
         # Stored errors are redacted, so that a redacted text finds as many of them, and the run keeps no secret.
         text = None if filter.text is None else recordable(filter.text)
-        return self._dead_letters.within(msgspec.structs.replace(filter, status=sorted(asked & allowed), text=text))
+        wanted = msgspec.structs.replace(filter, status=sorted(asked & allowed), text=text)
+        if (size := len(msgspec.json.encode(wanted))) > FILTER_LIMIT:
+            raise UsageError(f"the filter has {size:,} bytes, more than {FILTER_LIMIT:,}: name fewer kinds")
+        return self._dead_letters.within(wanted)
 
 
 def _begun(run: BulkRun) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
-from dutiful.client.batch_inserter import queue_levels
 from dutiful.core import ids
 from dutiful.core.errors import DeadLetterNotFound, IllegalTransition, PayloadInvalid, UniqueConflict
 from dutiful.core.job import NewJob
@@ -81,7 +80,7 @@ class DeadLetters(OperatorPart):
         letter = await self.by_job(job_id)
         async with self._reviewing(ReviewAct.REPROCESS, job_id, letter, notes, payload) as action:
             job = await self._reprocess(_there(letter, job_id), notes, payload, action)
-        self._client.delivery.hint(queue_levels([job]))
+        self._client.delivery.hint(frozenset({(job.queue, job.priority)}))
         self._client.delivery.notify_watchers()
         return Reprocessed(
             dead_letter_id=job_id, new_job_id=job.id, new_unique_key=job.unique.key if job.unique else None

@@ -20,7 +20,7 @@ from dutiful.store.workers import LaneRecord, WorkerRecord
 
 CLOSED = BreakerState.CLOSED
 ZERO = timedelta(0)
-START = "start one with `dutiful worker`"
+START = "start one with `dutiful worker`; workers in SQL, as `dutiful sql-worker`, are not known here"
 
 
 class Why(StrEnum):

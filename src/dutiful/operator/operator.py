@@ -19,6 +19,7 @@ from dutiful.operator.jobs import Jobs
 from dutiful.operator.metrics import Metrics
 from dutiful.operator.queues import Queues
 from dutiful.operator.schedules import Schedules
+from dutiful.operator.supervisors import Supervisors
 from dutiful.operator.tenants import Tenants
 from dutiful.operator.tokens import Tokens
 from dutiful.operator.trace import Trace
@@ -54,6 +55,7 @@ class Operator:
         self.alerts = Alerts(actor)
         self.tokens = Tokens(actor)
         self.tenants = Tenants(actor)
+        self.supervisors = Supervisors(actor)
         self.audit = Audit(actor)
 
     @property

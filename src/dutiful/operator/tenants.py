@@ -20,6 +20,11 @@ class Tenants(OperatorPart):
         async with self._actor.audited("tenants.off", None, reason, role=Role.ADMIN, fleetwide=True):
             await tenant_store(self._store).disable()
 
+    async def make_roles(self, reason: str | None = None) -> str | None:
+        """Makes the groups of database roles, with the rights of each; returns the schema's owner if it can log in."""
+        async with self._actor.audited("roles.on", None, reason, role=Role.ADMIN, fleetwide=True):
+            return await tenant_store(self._store).make_roles()
+
     async def bind(self, role: str, tenant: str, reason: str | None = None) -> bool:
         """Lets a login role see a tenant; False if it could before."""
         check_tenant(tenant)

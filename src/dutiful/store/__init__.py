@@ -30,6 +30,7 @@ from dutiful.store.promotion import PromotionStore
 from dutiful.store.queries import QueryStore
 from dutiful.store.retention import RetentionStore
 from dutiful.store.schedules import ScheduleStore
+from dutiful.store.supervisors import SupervisorStore
 from dutiful.store.tenants import TenantStore
 from dutiful.store.tokens import TokenStore
 from dutiful.store.webhooks import WebhookStore
@@ -101,6 +102,10 @@ class Store(Protocol):
         """None where the database itself cannot isolate tenants."""
 
     @property
+    def supervisors(self) -> SupervisorStore | None:
+        """None where the database has no functions."""
+
+    @property
     def url(self) -> str:
         """The database's address, without secrets."""
 
@@ -108,6 +113,13 @@ class Store(Protocol):
         """Connects and checks the schema; SchemaMismatch says which command to run."""
 
     async def close(self) -> None: ...
+
+    def limit_waits(self, lock: timedelta, statement: timedelta) -> None:
+        """From now on calls wait no longer for a lock, or for a statement, where the database can limit that; for who
+        only reads. Called before `open`."""
+
+    async def blockers(self) -> tuple[str, str]:
+        """Who holds locks that reads wait for, and what to do about it; also of a store that could not be opened."""
 
     async def migrate(self, wait: timedelta = ...) -> list[str]:
         """Brings the schema up to date; returns the names of the migrations that were applied. Can be repeated.
@@ -117,6 +129,10 @@ class Store(Protocol):
 
     def migration_sql(self) -> str:
         """All migrations as a script, for a DBA."""
+
+    @property
+    def finishes_inserts(self) -> bool:
+        """Whether an insert that has begun is finished even if its caller is cancelled; if not, it is repeated."""
 
     @property
     def isolates_tenants(self) -> bool:

@@ -30,6 +30,7 @@ class Sealed(msgspec.Struct, frozen=True):
 
     seal: Seal
     event: AuditEvent | None
+    readable: bool = True  # False: it has text that is not UTF-8, so other bytes might be read as the same event
 
 
 class Stray(msgspec.Struct, frozen=True):
@@ -65,11 +66,15 @@ class AuditStore(Protocol):
     async def trim(self, limit: int, *, now: datetime | None = None) -> int:
         """Deletes up to `limit` sealed events from the start of the chain and leaves an anchor; returns how many.
 
-        Only events past their retention; where roles other than the owner may trim, the store's own clock decides.
+        Only events past their retention; where roles other than the owner may trim, the store's own clock decides. A
+        policy below SHORTEST_KEEP, which only SQL can have set, deletes nothing.
         """
 
     async def retention(self) -> timedelta | None:
         """How long events are kept; None: forever."""
 
-    async def set_retention(self, span: timedelta | None) -> None:
-        """Sets how long events are kept, for the whole store; UsageError if the role may not."""
+    async def set_retention(self, span: timedelta | None, event: AuditEvent | None = None) -> None:
+        """Sets how long events are kept, for the whole store, and appends `event`, both or neither.
+
+        UsageError if the role may not.
+        """

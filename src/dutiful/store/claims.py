@@ -26,7 +26,10 @@ class QueueLevel(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """What a lane wants to claim: from these queue levels, in their order, after the seq of each."""
+    """What a lane wants to claim: from these queue levels, in their order, after the seq of each.
+
+    What became due lately is searched in any case: it may have been committed after a later job was claimed.
+    """
 
     worker_id: UUID
     lane: str

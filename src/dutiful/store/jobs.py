@@ -1,14 +1,36 @@
 """The contract of enqueueing."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from dutiful.core.errors import UsageError
 from dutiful.core.ids import public
 from dutiful.core.job import Inserted, NewJob
 from dutiful.payload.sql_rules import PayloadRule
+
+SOON = timedelta(seconds=2)
+MANY = 5_000  # jobs whose insert may take longer than claims search below their floors
+Levels: TypeAlias = frozenset[tuple[str, int]]
+
+
+def hinted_levels(jobs: Sequence[NewJob]) -> Levels | None:
+    """The queue levels that a hint of new jobs names; empty: any; None: no hint is worth while.
+
+    Any, if a job may be below the floors of workers, or due before the leader's next look at what is scheduled.
+    """
+    if len(jobs) > MANY:
+        return frozenset()
+    timed = [job for job in jobs if job.run_at is not None or job.delay is not None]
+    if not timed:
+        return frozenset((job.queue, job.priority) for job in jobs)
+    soon = datetime.now(UTC) + SOON
+    if any(
+        job.run_at < soon if job.run_at is not None else job.delay is not None and job.delay < SOON for job in timed
+    ):
+        return frozenset()
+    return frozenset((job.queue, job.priority) for job in jobs if job.run_at is None and job.delay is None) or None
 
 
 def unknown_dependency(job_id: UUID) -> UsageError:
@@ -18,11 +40,11 @@ def unknown_dependency(job_id: UUID) -> UsageError:
 
 class JobStore(Protocol):
     async def insert(
-        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, hint: Levels | None = None, now: datetime | None = None
     ) -> list[Inserted]:
         """Stores all of `jobs` in one transaction, or none; a job whose id exists is not changed.
 
-        `hint`: the commit notifies other processes, where the database can.
+        `hint`: the queue levels that the commit names to other processes, where the database can; None: it names none.
         """
 
     async def insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:

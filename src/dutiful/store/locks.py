@@ -38,6 +38,18 @@ class LockSession(Protocol):
         """Ends the session, which frees its locks; never raises."""
 
 
+class LockHolder(msgspec.Struct, frozen=True):
+    """The session of the database that holds a lock; foreign: its role cannot be that of a worker."""
+
+    pid: int
+    role: str
+    foreign: bool
+
+    def __str__(self) -> str:
+        session = f"process {self.pid} of the database, role {self.role}"
+        return f"{session}, which is no worker: see `dutiful doctor`" if self.foreign else f"another worker ({session})"
+
+
 class LockMode(StrEnum):
     """How a worker keeps locks; a fleet must use one mode, because locks of two modes do not exclude each other."""
 
@@ -58,6 +70,9 @@ class LockStore(Protocol):
 
     async def session(self, lost: Callable[[], None]) -> LockSession | None:
         """A new session; `lost` is called on the event loop if it ends by itself. None in mode ROWS."""
+
+    async def holder(self, name: LockName) -> LockHolder | None:
+        """Who holds the lock now; None if it is free, or kept as a row."""
 
     async def try_acquire(self, token: ClaimToken, name: LockName, *, now: datetime | None = None) -> bool:
         """Takes the lock if it is free and it is this claim's turn, else joins the queue. Call it again until True.

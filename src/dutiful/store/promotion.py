@@ -1,6 +1,6 @@
 """The contract of promotion: scheduled jobs that are due and blocked jobs whose gate has opened become ready."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
@@ -16,6 +16,9 @@ class PromotionStore(Protocol):
     """Each call is correct when two processes make it at once."""
 
     async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion: ...
+
+    async def next_due(self) -> timedelta | None:
+        """How long it takes until the next scheduled job is due; negative if it is."""
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         """Checks all gates again: unblocks jobs that may run, and blocks ready jobs that may not.

@@ -7,7 +7,10 @@ import msgspec
 
 
 class TenantMember(msgspec.Struct, frozen=True):
-    """A database role in one of the groups application, worker and member; only members are bound to tenants."""
+    """A database role in one of the groups operator, client, worker, sql_worker, reader and member.
+
+    Only members are bound to tenants.
+    """
 
     role: str
     group: str
@@ -31,6 +34,15 @@ class TenantStore(Protocol):
 
     async def disable(self) -> None:
         """Ends the isolation, and removes all rights of members."""
+
+    def roles_sql(self) -> str:
+        """What `make_roles` does, as a script for a DBA."""
+
+    async def make_roles(self) -> str | None:
+        """Makes all groups of roles and gives them their rights, with or without isolation; can be repeated.
+
+        Gives the schema to an owner that cannot log in. Returns the owner that it still has, if that can.
+        """
 
     async def refresh(self) -> None:
         """Reads again whether tenants are on, because that may have changed since the store was opened."""

@@ -28,6 +28,7 @@ from dutiful.web.api.metrics import metrics
 from dutiful.web.api.queues import queues, statistics
 from dutiful.web.api.schedules import schedules
 from dutiful.web.api.status import EventsResponse, status
+from dutiful.web.api.supervisors import supervisors
 from dutiful.web.api.tokens import tokens
 from dutiful.web.api.webhooks import webhooks
 from dutiful.web.auth import Authenticate, Authentication
@@ -53,6 +54,7 @@ OPERATIONS = flatten(
         breakers,
         schedules,
         webhooks,
+        supervisors,
         chain,
         audit,
         tokens,

@@ -1,7 +1,7 @@
 """`doctor`: checks the database, workers and jobs, and names remedies."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,14 +15,14 @@ from dutiful.cli import FAILURE
 from dutiful.cli.options import AsJson
 from dutiful.cli.output.printing import console, now, plain, print_json, show
 from dutiful.cli.target import sqlite_file, target
-from dutiful.client.client import Client
 from dutiful.core import ids
 from dutiful.core.duration import brief
-from dutiful.core.errors import SchemaMismatch, StoreUnavailable
+from dutiful.core.errors import SchemaMismatch, StoreAway, StoreBusy, StoreUnavailable
 from dutiful.core.metrics.alert import Alert, AlertRule, AlertState
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.states import State
 from dutiful.operator.explain import START, FleetState, paused_text, resume_command
+from dutiful.store import Store
 from dutiful.store.dead_letters import BulkRun
 from dutiful.store.queries import JobFilter, QueueRecord
 from dutiful.store.schedules import ScheduleRecord
@@ -33,6 +33,9 @@ MANY_DEAD_ROWS = 200_000
 LONG_WAIT = timedelta(minutes=5)
 LATE = timedelta(minutes=1)
 SAMPLE = 200
+LOCK_WAIT = timedelta(seconds=3)
+LONGEST_STATEMENT = timedelta(seconds=30)
+FLEET = "fleet"
 
 
 class Level(StrEnum):
@@ -96,12 +99,18 @@ def _print(report: Report) -> None:
 async def _examine(app: Dutiful) -> Report:
     store = app.make_store()
     report = Report(store.url)
+    store.limit_waits(LOCK_WAIT, LONGEST_STATEMENT)
     try:
         await store.check_made()
-        async with app.opened() as client:
-            await _check(client, report, app.alert_rules())
+        await store.open()
+        try:
+            await _check(store, report, app.alert_rules())
+        finally:
+            await store.close()
     except SchemaMismatch as error:
         report.findings.append(Finding(Level.PROBLEM, error.problem, error.remedy))
+    except StoreBusy:
+        report.findings.append(await _blocked(store, ["anything"]))
     except StoreUnavailable as error:
         remedy = (
             "check the address, that the server runs, and the role"
@@ -112,43 +121,88 @@ async def _examine(app: Dutiful) -> Report:
     return report
 
 
-async def _check(client: Client, report: Report, rules: Mapping[str, AlertRule]) -> None:
-    store = client.store
-    health = await store.queries.health()
-    workers = await store.workers.all()
-    fleet = FleetState.of(workers, await store.control.pauses())
-    queues, moment = await store.queries.queues(), now()
-    report.facts = {name: _fact(value) for name, value in health.items() if name not in ("worries", "problems")}
-    report.facts["workers_alive"] = len(fleet.workers)
-    report.facts["audit_events_kept"] = _fact(await store.audit.retention()) or "forever"
-    report.findings += [
-        *_database(health),
-        *(
-            Finding(Level.PROBLEM, violation, "report it with this line; it is a bug")
-            for violation in await store.queries.check_places()
+async def _check(store: Store, report: Report, rules: Mapping[str, AlertRule]) -> None:
+    moment = now()
+    read: dict[str, Awaitable[Any]] = {
+        "the database": store.queries.health(),
+        "the places of jobs": store.queries.check_places(),
+        "queues": store.queries.queues(),
+        "ready jobs": store.queries.jobs(JobFilter(state=State.READY, limit=SAMPLE)),
+        "lost jobs": store.claims.expired(SAMPLE, now=moment - LATE),
+        "workers": store.workers.all(),
+        "pauses": store.control.pauses(),
+        "schedules": store.schedules.all(),
+        "the audit trail": store.audit.unsealed(1),
+        "how long audit events are kept": store.audit.retention(),
+        "bulk runs": store.dead_letters.bulk_runs(running=True),
+        "alerts": store.alerts.all(),
+        "the evaluation of alerts": store.alerts.last_check(),
+    }
+    # All at once: a lock on one table keeps nothing else from being checked, and each waits for it at the same time.
+    answers = dict(zip(read, await asyncio.gather(*read.values(), return_exceptions=True), strict=True))
+    failed = {what: answer for what, answer in answers.items() if isinstance(answer, BaseException)}
+    for what, error in failed.items():
+        if isinstance(error, StoreAway):
+            raise StoreAway(f"not checked: {what}: {error}") from error
+        if not isinstance(error, StoreBusy):
+            raise error
+    if failed:
+        report.findings.append(await _blocked(store, failed))
+    found: dict[str, Any] = {what: answer for what, answer in answers.items() if what not in failed}
+    if {"workers", "pauses"} <= found.keys():
+        found[FLEET] = FleetState.of(found["workers"], found["pauses"])
+    report.facts = _facts(found)
+    checks: list[tuple[set[str], Callable[[], Iterable[Finding]]]] = [
+        ({"the database"}, lambda: _database(found["the database"])),
+        ({"the places of jobs"}, lambda: _places(found["the places of jobs"])),
+        ({"queues", FLEET}, lambda: _queues(found["queues"], found[FLEET], moment)),
+        ({"ready jobs", FLEET}, lambda: _kinds(found["ready jobs"], found[FLEET])),
+        ({FLEET}, lambda: _locks(found[FLEET])),
+        ({"workers"}, lambda: _stopped(found["workers"])),
+        ({"lost jobs"}, lambda: _expired(len(found["lost jobs"]))),
+        ({"schedules"}, lambda: _schedules(found["schedules"], moment)),
+        ({"the audit trail", FLEET}, lambda: _trail(found["the audit trail"], found[FLEET], moment)),
+        ({"bulk runs", FLEET}, lambda: _bulk(found["bulk runs"], found[FLEET])),
+        (
+            {"alerts", "the evaluation of alerts"},
+            lambda: _alerts(found["alerts"], rules, found["the evaluation of alerts"], moment),
         ),
-        *_queues(queues, fleet, moment),
-        *_kinds(await store.queries.jobs(JobFilter(state=State.READY, limit=SAMPLE)), fleet),
-        *_locks(fleet),
-        *_stopped(workers),
-        *_expired(len(await store.claims.expired(SAMPLE, now=moment - LATE))),
-        *_schedules(await store.schedules.all(), moment),
-        *_trail(await store.audit.unsealed(1), fleet, moment),
-        *_bulk(await store.dead_letters.bulk_runs(running=True), fleet),
-        *_alerts(await store.alerts.all(), rules, await store.alerts.last_check(), moment),
-        *(
-            Finding(
-                Level.WARNING,
-                f"{p.scope} {p.name} was {paused_text(p, moment)}",
-                f"`{resume_command(p)}`",
-            )
-            for p in fleet.pauses
-        ),
+        ({FLEET}, lambda: _pauses(found[FLEET], moment)),
     ]
+    for needed, check in checks:
+        if needed <= found.keys():
+            report.findings += check()
+
+
+def _facts(found: Mapping[str, Any]) -> dict[str, Any]:
+    health = found.get("the database", {})
+    facts = {name: _fact(value) for name, value in health.items() if name not in ("worries", "problems")}
+    if FLEET in found:
+        facts["workers_alive"] = len(found[FLEET].workers)
+    if (kept := "how long audit events are kept") in found:
+        facts["audit_events_kept"] = _fact(found[kept]) or "forever"
+    return facts
+
+
+async def _blocked(store: Store, unchecked: Iterable[str]) -> Finding:
+    held, remedy = await store.blockers()
+    what = f"not checked: {', '.join(unchecked)}: for {brief(LOCK_WAIT)}, a table was locked by {held}"
+    return Finding(Level.PROBLEM, what, remedy)
 
 
 def _fact(value: Any) -> Any:
     return brief(value) if isinstance(value, timedelta) else value
+
+
+def _places(violations: Iterable[str]) -> Iterator[Finding]:
+    for violation in violations:
+        yield Finding(Level.PROBLEM, violation, "report it with this line; it is a bug")
+
+
+def _pauses(fleet: FleetState, moment: datetime) -> Iterator[Finding]:
+    for pause in fleet.pauses:
+        what = f"{pause.scope} {pause.name} was {paused_text(pause, moment)}"
+        yield Finding(Level.WARNING, what, f"`{resume_command(pause)}`")
 
 
 def _database(health: dict[str, Any]) -> Iterator[Finding]:

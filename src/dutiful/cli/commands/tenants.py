@@ -30,7 +30,7 @@ def on(
 ) -> None:
     """Protect every table by row-level security.
 
-    It creates three groups, here for the schema dutiful: dutiful_application for processes that enqueue and read,
+    It creates three groups, here for the schema dutiful: dutiful_operator for processes that enqueue and read,
     dutiful_worker for workers, dutiful_member for people and services that log in themselves and see only their own
     tenants. Grant them to your login roles; then restart servers and workers. It can be repeated.
 

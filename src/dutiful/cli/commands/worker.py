@@ -208,6 +208,8 @@ def _single(arguments: list[str]) -> list[str]:
 def _lanes(
     app: Dutiful, fast: int | None, general: int | None, own: list[str] | None
 ) -> tuple[LaneSettings, ...] | str | None:
+    if own and (fast is not None or general is not None):
+        raise UsageError("--lane replaces all lanes: give those of --fast and --general by --lane as well")
     if own:
         return ";".join(own)
     if fast is None and general is None:

@@ -63,9 +63,9 @@ class PostgresAudit(Subject):
         keep: timedelta | None = (await self._db.fetch(self._sql["audit_retention"]))[0][0]
         return keep
 
-    async def set_retention(self, span: timedelta | None) -> None:
+    async def set_retention(self, span: timedelta | None, event: AuditEvent | None = None) -> None:
         try:
-            await self._db.fetch(self._sql["set_audit_retention"], span)
+            await self._db.fetch(self._sql["set_audit_retention"], span, text([] if event is None else [event]))
         except DutifulError as error:
             if not isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError):
                 raise

@@ -110,7 +110,7 @@ class PostgresClaims(Subject):
             repeat=False,  # on failure the lane releases what the call may have claimed
         )  # fmt: skip
         claims = [Claim(*row) for row in rows]
-        claims.sort(key=attrgetter("seq"))
+        claims.sort(key=attrgetter("seq", "job_id"))
         if len(levels) > 1:
             order = {(level.queue, level.priority): n for n, level in enumerate(levels)}
             claims.sort(key=lambda c: order[c.queue, c.priority])  # a stable sort keeps each level's own order
@@ -119,9 +119,10 @@ class PostgresClaims(Subject):
     async def complete(
         self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None
     ) -> list[Refusal]:
-        *columns, webhooks = arrays(done, "job_id", "claim_id", "result", "webhook")
+        *tokens, results, webhooks = arrays(done, "job_id", "claim_id", "result", "webhook")
+        given = None if results.count(None) == len(results) else results  # an array costs the driver time for each item
         own = webhooks if True in webhooks else None
-        rows = await self._rows("complete", _ANSWER, *columns, own, skip_locked, now)
+        rows = await self._rows("complete", _ANSWER, *tokens, given, own, skip_locked, now)
         if not rows:
             return []
         outcomes = {(r[0], r[1]): "done" for r in rows if not r[2]}

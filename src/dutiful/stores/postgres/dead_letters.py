@@ -1,5 +1,6 @@
 """Dead letters in Postgres, and their review."""
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -24,8 +25,9 @@ from dutiful.store.dead_letters import (
 )
 from dutiful.stores.counting import dead_letter_counts
 from dutiful.stores.postgres.engine import columns
-from dutiful.stores.postgres.engine.subject import Subject, as_struct, conditions, decoded, text
+from dutiful.stores.postgres.engine.subject import Session, Subject, as_struct, conditions, decoded, text
 
+log = logging.getLogger("dutiful.maintenance")
 NIL = UUID(int=0)
 LOOK = 5_000  # reprocessing ones that one call reads
 _EQUAL = ("queue", "tenant", "correlation_id", "error_class", "error_type", "fingerprint")
@@ -35,6 +37,10 @@ _MOVES = text({act: {state: to for (state, allowed), to in TABLE.items() if allo
 
 class PostgresDeadLetters(Subject):
     _reprocessed_after = NIL
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._unreadable: set[UUID] = set()  # bulk runs that were logged already
 
     async def find(self, job_id: UUID) -> DeadLetter | None:
         statement = self._sql["dead_letters"].replace("{where}", "job_id = $2")
@@ -96,7 +102,24 @@ class PostgresDeadLetters(Subject):
 
     async def _bulk_runs(self, where: str, direction: str, *args: Any) -> list[BulkRun]:
         statement = self._sql["bulk_runs"].replace("{where}", where).replace("{direction}", direction)
-        return [_bulk_run(**dict(row)) for row in await self._db.fetch(statement, *args)]
+        return [
+            run for row in await self._db.fetch(statement, *args) if (run := self._bulk_run(**dict(row))) is not None
+        ]
+
+    def _bulk_run(
+        self, filter: str, cursor_died_at: datetime | None, cursor_id: UUID | None, **fields: Any
+    ) -> BulkRun | None:
+        """None, if SQL has written it in another way: other runs go on."""
+        try:
+            wanted = msgspec.json.decode(filter, type=DeadLetterFilter)
+        except msgspec.ValidationError as error:
+            if fields["id"] not in self._unreadable:
+                self._unreadable.add(fields["id"])
+                log.warning("the filter of bulk run %s cannot be read (%s): delete its row", fields["id"], error)
+            return None
+        fields["act"], fields["state"] = ReviewAct(fields["act"]), BulkState(fields["state"])
+        cursor = None if cursor_died_at is None or cursor_id is None else LetterCursor(cursor_died_at, cursor_id)
+        return BulkRun(**fields, filter=wanted, cursor=cursor)
 
     async def stop_bulk(self, run_id: UUID, *, now: datetime | None = None) -> bool:
         return bool(await self._db.fetch(self._sql["stop_bulk_run"], run_id, now, repeat=False))
@@ -154,12 +177,3 @@ def _dead_letter(row: Any) -> DeadLetter:
 
 def _asked(review: Review) -> dict[str, Any]:
     return msgspec.structs.asdict(review) | {"job": None if review.job is None else columns.as_object(review.job)}
-
-
-def _bulk_run(filter: str, cursor_died_at: datetime | None, cursor_id: UUID | None, **fields: Any) -> BulkRun:
-    fields["act"], fields["state"] = ReviewAct(fields["act"]), BulkState(fields["state"])
-    return BulkRun(
-        **fields,
-        filter=msgspec.json.decode(filter, type=DeadLetterFilter),
-        cursor=None if cursor_died_at is None or cursor_id is None else LetterCursor(cursor_died_at, cursor_id),
-    )

@@ -10,9 +10,9 @@ import asyncpg
 from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
 from dutiful.core.job import Inserted, Insertion, NewJob
 from dutiful.payload.sql_rules import PayloadRule
-from dutiful.store.jobs import unknown_dependency
+from dutiful.store.jobs import Levels, unknown_dependency
 from dutiful.stores.postgres.engine import columns, within
-from dutiful.stores.postgres.engine.columns import job_arrays
+from dutiful.stores.postgres.engine.columns import job_arrays, job_values
 from dutiful.stores.postgres.engine.subject import Session, Subject, text
 
 CHUNK = 5_000
@@ -24,11 +24,11 @@ class PostgresJobs(Subject):
         self._notify_within = str(notify_within).lower()
 
     async def insert(
-        self, jobs: Sequence[NewJob], *, hint: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, hint: Levels | None = None, now: datetime | None = None
     ) -> list[Inserted]:
         if not jobs:
             return []
-        payload = columns.hint(jobs) if hint else None
+        payload = None if hint is None else columns.hint(hint)
         try:
             return await self._insert(jobs, payload, now)
         except DataRefused as error:
@@ -38,6 +38,9 @@ class PostgresJobs(Subject):
             return await self._insert(jobs, None, now)
 
     async def _insert(self, jobs: Sequence[NewJob], payload: str | None, now: datetime | None) -> list[Inserted]:
+        if len(jobs) == 1 and jobs[0].plain:
+            row = (await self._db.fetch(self._sql["insert_one"], now, payload, *job_values(jobs[0])))[0]
+            return [Inserted(jobs[0].id, Insertion.MADE if row[0] else Insertion.EXISTING)]
         if len(jobs) <= CHUNK and all(job.plain for job in jobs):
             # One call is one transaction: no begin and commit to wait for.
             rows = await self._db.fetch(self._sql["insert_plain"], now, payload, *job_arrays(jobs))

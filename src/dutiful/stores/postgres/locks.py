@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from dutiful.core.job import ClaimToken
-from dutiful.store.locks import LockMode, LockName, lock_refused
+from dutiful.store.locks import LockHolder, LockMode, LockName, lock_refused
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, behind_pooler, connect, translate
 from dutiful.stores.postgres.engine.subject import Subject
 from dutiful.stores.statements import Statements
@@ -113,6 +113,25 @@ class PostgresLocks(Subject):
         except DRIVER_ERRORS as error:
             raise translate(error, self._db.url) from error
         return PostgresLockSession(connection, self._sql, secret, self._db.url, lost)
+
+    async def holder(self, name: LockName) -> LockHolder | None:
+        if await self.mode() is LockMode.ROWS:
+            return None
+        ((secret,),) = await self._db.fetch(self._sql["lock_secret"])
+        found = await self._db.fetch(self._sql["lock_holder"], *_numbers(secret, name))
+        return LockHolder(*found[0]) if found else None
+
+    async def intruders(self) -> list[tuple[str, str]]:
+        """Problems, each with its remedy: sessions that hold a worker's lock, or wait for one, and are no worker's."""
+        return [
+            (
+                f"process {pid} of the database, role {role}, {'holds' if holds else 'waits for'} a lock that workers "
+                "use for jobs, and it is no worker: its role has no rights here, but any role may take such locks",
+                f"end it with `select pg_terminate_backend({pid})`; then keep the role out, with `revoke connect` or "
+                "pg_hba.conf",
+            )
+            for pid, role, holds in await self._db.fetch(self._sql["lock_intruders"])
+        ]
 
     async def try_acquire(self, token: ClaimToken, name: LockName, *, now: datetime | None = None) -> bool:
         ours = await self._call("try_lock", *_row(token, name), now)

@@ -80,4 +80,12 @@ def _summed(rows: Iterable[Any]) -> CountedAttempts:
 
 def _attempt_stats(*columns: Any) -> AttemptStats:
     values = dict(zip(AttemptStats.__struct_fields__, columns, strict=True))
-    return AttemptStats(**values | {"run": _sketch.decode(values["run"]), "wait": _sketch.decode(values["wait"])})
+    return AttemptStats(**values | {"run": _sketch_in(values["run"]), "wait": _sketch_in(values["wait"])})
+
+
+def _sketch_in(text: str) -> Sketch:
+    """An empty one, if SQL has written something else."""
+    try:
+        return _sketch.decode(text)
+    except msgspec.ValidationError:
+        return {}

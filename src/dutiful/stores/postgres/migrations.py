@@ -32,7 +32,7 @@ _MADE = re.compile(
 
 def script(schema: str) -> str:
     """The whole migration as a script for a DBA to run with psql; on an older schema it applies what is missing."""
-    parts = [_prelude(schema), _refuse_newer(schema)]
+    parts = [_become_owner(schema), _prelude(schema), _refuse_newer(schema)]
     parts += [_once(file, schema) for file in migrations()]
     parts += [f"-- {file.name}\n{render(file.sql, schema)}\n{_record(file, schema)}" for file in functions()]
     # It gives up instead of keeping all statements waiting behind it; it can be run again.
@@ -85,6 +85,7 @@ async def _migrate(connection: Any, schema: str) -> list[str]:
         await connection.execute(f"set local lock_timeout = '{_PATIENCE}'")
         # Taken for the transaction, so that it also works behind a transaction pooler.
         await connection.execute("select pg_advisory_xact_lock(hashtext($1))", _lock_name(schema))
+        await connection.execute(_become_owner(schema))
         await connection.execute(_prelude(schema))
         known = await _recorded(connection, schema)
         for file in migrations():
@@ -142,11 +143,27 @@ async def _apply(connection: Any, file: SchemaFile, schema: str) -> None:
     await connection.execute(_record(file, schema))
 
 
+def _become_owner(schema: str) -> str:
+    """Makes what is created belong to the owner of the schema, if this role is a member of it."""
+    return (
+        "do $owner$\n"
+        f"declare v_owner name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = '{schema}');\n"
+        "begin\n"
+        "    if v_owner <> current_user and pg_has_role(v_owner, 'set') then\n"
+        "        execute format('set local role %I', v_owner);\n"
+        "    end if;\n"
+        "end $owner$;"
+    )
+
+
 def _prelude(schema: str) -> str:
     return (
         # Because row-level security may apply even to the owner.
         "set local dutiful.tenant = '*';\n"
-        f"create schema if not exists {schema};\n"
+        # An owner that exists need not have the right to create schemas, which `if not exists` asks for all the same.
+        "do $schema$ begin\n"
+        f"    if to_regnamespace('{schema}') is null then create schema {schema}; end if;\n"
+        "end $schema$;\n"
         f"create table if not exists {schema}.migration (\n"
         "    name text primary key, checksum text not null, applied_at timestamptz not null default now()\n);"
     )
@@ -181,11 +198,9 @@ def _refuse_newer(schema: str) -> str:
 
 
 def _renew_isolation(schema: str) -> str:
-    """Gives new tables and functions the same rights and policies as the others, if tenants are on."""
-    return (
-        f"select {schema}.check_alone('{own_names()}') where {schema}.tenants_enabled();\n"
-        f"select {schema}.tenants_on() where {schema}.tenants_enabled();"
-    )
+    """Gives new tables and functions the same rights and policies as the others, if roles or tenants are on."""
+    on = f"{schema}.tenants_enabled() or {schema}.roles_enabled()"
+    return f"select {schema}.check_alone('{own_names()}') where {on};\nselect {schema}.roles_on() where {on};"
 
 
 def _versions(schema: str) -> str:

@@ -45,6 +45,10 @@ class PostgresPromotion(Subject):
         probes = await self._probes.admit(limit, now)
         return placed, [*opened, *probes, *await self._probes.unblock_rejected(limit, now)]
 
+    async def next_due(self) -> timedelta | None:
+        wait: timedelta | None = (await self._db.fetch(self._sql["next_due"], self.run_floor))[0][0]
+        return wait
+
     async def promote(self, limit: int, *, now: datetime | None = None) -> Promotion:
         rows = await self._rows("promote", "queue, priority, moved, last_run_at, ready", limit, self.run_floor, now)
         levels, last = rows[:-1], rows[-1]

@@ -11,15 +11,19 @@ from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats
 from dutiful.stores.counting import EXACT, LOOKED_UP, by_queue, by_state, of_many
 from dutiful.stores.listing import Fetch, FilterIds, KindQueues, Lookup, Walk, listing, needle
 from dutiful.stores.postgres.engine.subject import Session, Subject, as_struct, record, text
+from dutiful.stores.postgres.locks import PostgresLocks
 from dutiful.stores.postgres.metrics import PostgresMetrics
 from dutiful.stores.postgres.tenants import PostgresTenants
 
 
 class PostgresQueries(Subject):
-    def __init__(self, session: Session, metrics: PostgresMetrics, tenants: PostgresTenants) -> None:
+    def __init__(
+        self, session: Session, metrics: PostgresMetrics, tenants: PostgresTenants, locks: PostgresLocks
+    ) -> None:
         super().__init__(session)
         self._metrics = metrics
         self._tenants = tenants
+        self._locks = locks
 
     async def job(self, job_id: UUID) -> JobRecord | None:
         rows = await self._rows("job_records", "{record}", [job_id])
@@ -107,4 +111,6 @@ class PostgresQueries(Subject):
 
     async def health(self) -> dict[str, Any]:
         rows = await self._db.fetch(self._sql["health"], self._schema)
-        return {**dict(rows[0]), "store": "postgres", "pooled": self._db.pooled, **await self._tenants.health()}
+        health = {**dict(rows[0]), "store": "postgres", "pooled": self._db.pooled, **await self._tenants.health()}
+        health["problems"] += await self._locks.intruders()
+        return health

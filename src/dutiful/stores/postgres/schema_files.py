@@ -11,6 +11,8 @@ from importlib import resources
 
 import msgspec
 
+from dutiful.core.settle import Policy, lost_error
+from dutiful.stores.order import LATE_COMMIT, SEQ_STEP
 from dutiful.stores.postgres.engine.columns import FRAGMENTS, spell_lists
 from dutiful.stores.postgres.secret_rules import SECRETS
 
@@ -20,6 +22,11 @@ from dutiful.stores.postgres.secret_rules import SECRETS
 _SETTINGS = {
     # For statements on one table, or whose joins have few rows on both sides.
     "use_indexes": "set enable_seqscan = off set plan_cache_mode = force_generic_plan",
+    # For walks along one index of one table that keep its order, where every microsecond counts.
+    "walk_one": (
+        "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off "
+        "set plan_cache_mode = force_generic_plan"
+    ),
     # For walks along an index, each row of which looks up its rows of the next table.
     "walk_indexes": (
         "set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off "
@@ -46,6 +53,11 @@ _SHARED = {
     # Kinds whose jobs are blocked: paused by a person, or by a breaker that is open or probing.
     "blocked_kinds": "array(select name from {schema}.pause where scope in {blocking_scopes})",
     "blocking_scopes": "('kind', 'breaker', 'probing')",
+    "seq_step": str(SEQ_STEP),
+    "late_commit": str(LATE_COMMIT),
+    # The default policy of crashes, and what groups the errors that it records.
+    "max_crashes": str(Policy().max_crashes),
+    "lost_fingerprint": str(lost_error(Policy().max_crashes)["fingerprint"]),
     # Adds rows of counters, `t`, to those of a longer time, `m`.
     "counters_summed": (
         "t.kind, t.outcome, sum(t.count)::bigint, {schema}.sum_sketches(array_agg(t.run)), "

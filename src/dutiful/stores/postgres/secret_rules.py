@@ -20,8 +20,8 @@ _JUDGED = {
         r"[A-Za-z0-9]{24}(?![\w.-]))"
     ),
     "a signed URL": (
-        r"(?i)(?<![\w-])(?:x-amz-signature|x-goog-signature|x-amz-security-token|signature|sig)="
-        r"(?=[\w%+/=~.-]*[0-9])[\w%+/=~.-]{20,}"
+        r"(?i)(?<![\w-])(?:(?:signature|sig)=(?=[\w%+/=~.-]*[0-9])[\w%+/=~.-]{20,}"
+        r"|x-(?:amz-signature|goog-signature|amz-security-token)=(?=[\w%+/=~.-]*[0-9])[\w%+/=~.-]{6,})"
     ),
     "a URL with a password": (
         r"(?i)://[^\s/@:\"'<>]*:(?!(?:[x.]*|none|null|nil|true|false|yes|no|undefined|str|int|bytes|bool|any|string)@)"

@@ -13,6 +13,7 @@ from dutiful.stores.postgres.claims import PostgresClaims
 from dutiful.stores.postgres.control import PostgresControl
 from dutiful.stores.postgres.dead_letters import PostgresDeadLetters
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections, connect, translate
+from dutiful.stores.postgres.engine.holders import read_blockers, remedy
 from dutiful.stores.postgres.engine.sql import check_schema
 from dutiful.stores.postgres.engine.subject import Session
 from dutiful.stores.postgres.events import PostgresEvents
@@ -25,13 +26,18 @@ from dutiful.stores.postgres.promotion import PostgresPromotion
 from dutiful.stores.postgres.queries import PostgresQueries
 from dutiful.stores.postgres.retention import PostgresRetention
 from dutiful.stores.postgres.schedules import PostgresSchedules
+from dutiful.stores.postgres.supervisors import PostgresSupervisors
 from dutiful.stores.postgres.tenants import PostgresTenants
 from dutiful.stores.postgres.tokens import PostgresTokens
 from dutiful.stores.postgres.webhooks import PostgresWebhooks
 from dutiful.stores.postgres.workers import PostgresWorkers
 
+MILLISECOND = timedelta(milliseconds=1)
+
 
 class PostgresStore:
+    finishes_inserts = False  # a statement is interrupted with its caller
+
     def __init__(
         self, dsn: str, *, schema: str = "dutiful", direct_dsn: str | None = None, pool_size: int = 8,
         notify_within: bool = True,
@@ -62,7 +68,8 @@ class PostgresStore:
         self.alerts = PostgresAlerts(session)
         self.tokens = PostgresTokens(session)
         self.tenants = PostgresTenants(session)
-        self.queries = PostgresQueries(session, self.metrics, self.tenants)
+        self.supervisors = PostgresSupervisors(session)
+        self.queries = PostgresQueries(session, self.metrics, self.tenants, self.locks)
 
     @property
     def url(self) -> str:
@@ -94,6 +101,24 @@ class PostgresStore:
 
     async def close(self) -> None:
         await self._session.db.close()
+
+    def limit_waits(self, lock: timedelta, statement: timedelta) -> None:
+        # For each transaction, because a pooler refuses them for a session.
+        self._session.db.limits = (
+            f"set local lock_timeout = {lock // MILLISECOND}; set local statement_timeout = {statement // MILLISECOND}"
+        )
+
+    async def blockers(self) -> tuple[str, str]:
+        try:
+            # A connection of its own, because the pool is closed if `open` has failed.
+            connection = await connect(self._session.db.dsn, pooled=True, command_timeout=10)
+            try:
+                held = await read_blockers(connection, self._session.schema)
+            finally:
+                await connection.close(timeout=5)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.url) from error
+        return held, remedy(held)
 
     async def migrate(self, wait: timedelta = migrations.WAIT) -> list[str]:
         try:

@@ -1,5 +1,6 @@
 """Tenants in Postgres: on whose behalf statements run, and their isolation by row-level security."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -12,6 +13,9 @@ from dutiful.stores.postgres import migrations
 from dutiful.stores.postgres.engine.holders import lock_holders, remedy
 from dutiful.stores.postgres.engine.sql import check_tenants_schema
 from dutiful.stores.postgres.engine.subject import Subject
+
+TENANT_GROUPS = ("operator", "worker", "member")
+ALL_GROUPS = (*TENANT_GROUPS, "owner", "client", "sql_worker", "reader")
 
 
 class PostgresTenants(Subject):
@@ -34,14 +38,21 @@ class PostgresTenants(Subject):
             )
 
     def sql(self) -> str:
+        return self._script(TENANT_GROUPS, "grant_owner_binding", "tenants_on", "record_tenants_on")
+
+    def roles_sql(self) -> str:
+        return self._script(ALL_GROUPS, "hand_over", "roles_on", "grant_owner_binding", "record_roles_on")
+
+    async def make_roles(self) -> str | None:
         check_tenants_schema(self._schema)
-        steps = ("tenant_groups", "grant_owner_binding", "tenants_on", "record_tenants_on")
-        lines = ("begin", self._check_alone(), *(self._sql[step] for step in steps), "commit")
-        return "".join(f"{line};\n" for line in lines)
+        steps = (self._sql["hand_over"], self._sql["roles_on"])
+        await self._alter(self._check_alone(), self._make_groups(ALL_GROUPS), *steps)
+        owners = await self._db.fetch(self._sql["login_owner"])
+        return str(owners[0][0]) if owners else None
 
     async def enable(self) -> None:
         check_tenants_schema(self._schema)
-        await self._alter(self._check_alone(), self._sql["tenant_groups"], self._sql["tenants_on"])
+        await self._alter(self._check_alone(), self._make_groups(TENANT_GROUPS), self._sql["tenants_on"])
 
     async def disable(self) -> None:
         await self._alter(self._sql["tenants_off"])
@@ -76,8 +87,18 @@ class PostgresTenants(Subject):
             problems += [_GAPS[gap].problem(what, self._schema) for gap, what in gaps]
         return {"tenants": "off" if self._session.tenant is None else "on", "problems": problems}
 
+    def _script(self, groups: Sequence[str], *steps: str) -> str:
+        check_tenants_schema(self._schema)
+        statements = (self._check_alone(), self._make_groups(groups), *(self._sql[step] for step in steps))
+        lines = ("begin", *statements, "commit")
+        return "".join(f"{line};\n" for line in lines)
+
     def _check_alone(self) -> str:
         return self._sql["check_alone"].replace("{ours}", migrations.own_names())
+
+    def _make_groups(self, groups: Sequence[str]) -> str:
+        names = ", ".join(f"'{self._schema}_{group}'" for group in groups)
+        return self._sql["make_groups"].replace("{groups}", names)
 
     async def _alter(self, *statements: str) -> None:
         """Runs the statements in one transaction, and reads the new state."""
@@ -112,13 +133,13 @@ _AGAIN = "run `dutiful tenants on` again"
 _GAPS = {
     "superuser": _Gap(
         "tenants are on, but this process connects as {name}, to whom row-level security does not apply",
-        "connect as a login role in the group {schema}_application, or {schema}_worker for a worker",
+        "connect as a login role in the group {schema}_operator, or {schema}_worker for a worker",
     ),
     "table": _Gap("tenants are on, but the table {name} is not isolated", _AGAIN),
     "view": _Gap("tenants are on, but the view {name} shows all tenants to every role that may read it", _AGAIN),
     "member": _Gap(
         "role {name} is bound to tenants, but it can see all of them: it is a superuser, or in another group",
-        "take it out of {schema}_application and {schema}_worker, or `dutiful tenants unbind {name}`",
+        "take it out of the other groups of {schema}, or `dutiful tenants unbind {name}`",
     ),
 }
 
@@ -131,6 +152,6 @@ def _explain(error: DutifulError, cause: Any) -> DutifulError:
         case asyncpg.exceptions.InsufficientPrivilegeError():
             return UsageError(
                 f"this role may not do that ({cause.args[0]}): do it as the owner of the schema, who may create roles, "
-                "or let a DBA run what `dutiful tenants on --sql` prints"
+                "or let a DBA run what `dutiful tenants on --sql` or `dutiful roles --sql` prints"
             )
     return error

@@ -6,8 +6,9 @@ because a later release may add columns to a view or table while this one still 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from dutiful.core.metrics.alert import Alert
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.settle import Change
 from dutiful.payload.sql_rules import PayloadRule
+from dutiful.store.jobs import Levels
 from dutiful.store.metrics import AttemptStats
 from dutiful.store.schedules import ScheduleRecord
 from dutiful.store.tokens import ApiToken
@@ -41,6 +43,11 @@ class Column(msgspec.Struct, frozen=True):
     @property
     def parameter(self) -> str:
         return f"p_{self.name} {self.sent}[]"
+
+    @property
+    def parameter_of_one(self) -> str:
+        """The parameter of a function that takes one row."""
+        return f"p_{self.name} {self.type}"
 
     @property
     def value(self) -> str:
@@ -157,6 +164,11 @@ def _names(columns: Columns, table: str = "") -> str:
     return ", ".join(f"{table}.{c.name}" if table else c.name for c in columns)
 
 
+def _plain(columns: Columns, table: str) -> str:
+    """The columns of table job as a function returns them: without their domains."""
+    return ", ".join(f"{table}.{c.name}::{c.type}" for c in columns)
+
+
 def _types(columns: Columns) -> str:
     return ", ".join(f"{c.name} {c.type}" for c in columns)
 
@@ -169,11 +181,14 @@ FRAGMENTS = {
     "jobs_given": _unnested(JOB),
     "routes_given": _unnested((JOB[0], *ROUTE.values())),
     "carried_values": ", ".join(_NEW.get(name) or ROUTE[name].value for name in CARRIED),
+    "one_job_parameters": ", ".join(c.parameter_of_one for c in (*JOB, *TIMES)),
+    "one_job_values": ", ".join(f"p_{c.name}" for c in JOB),
+    "one_carried": ", ".join(_NEW.get(name, f"p_{name}") for name in CARRIED),
     "jobs_given_with_times": _unnested((*JOB, *TIMES)),
     "job_numbers_from_3": ", ".join(f"${n}" for n, _ in enumerate((*JOB, *TIMES), start=3)),
     "claim_columns": f"{_names((*LEASE, *CLAIMED_JOB))}, waited",
     "claim_types": f"{_types((*LEASE, *CLAIMED_JOB))}, waited double precision",
-    "claim_values": f"{_names(LEASE, 'l')}, {_names(CLAIMED_JOB, 'j')}",
+    "claim_values": f"{_names(LEASE, 'l')}, {_plain(CLAIMED_JOB, 'j')}",
     "held_columns": _names(HELD),
     "held_types": _types(HELD),
     "change_parameters": _parameters(CHANGE),
@@ -185,6 +200,10 @@ def spell_lists(sql: str) -> str:
     """`sql` with the names of LISTS in place of each `{list}` and `{list of alias}`."""
     sql = _CARRIED_NEW.sub(lambda m: ", ".join(_NEW.get(name, f"{m[1]}.{name}") for name in CARRIED), sql)
     return _LIST.sub(lambda m: ", ".join(f"{m[2]}.{name}" if m[2] else name for name in LISTS[m[1]]), sql)
+
+
+job_values: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*(c.name for c in (*JOB, *TIMES)))
+"""The values of `{one_job_parameters}`."""
 
 
 def job_arrays(jobs: Sequence[NewJob]) -> list[tuple[Any, ...] | None]:
@@ -216,9 +235,8 @@ def _by_field(rows: Sequence[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
 NOTIFY_LIMIT = 7_900
 
 
-def hint(jobs: Sequence[NewJob]) -> str:
-    """The payload of NOTIFY: the queue levels that got jobs, or an empty list for many."""
-    levels = {(job.queue, job.priority) for job in jobs}
+def hint(levels: Levels) -> str:
+    """The payload of NOTIFY: the queue levels to look at, or an empty list for any."""
     text = msgspec.json.encode(sorted(levels)).decode()
     return text if len(text) < NOTIFY_LIMIT else "[]"
 

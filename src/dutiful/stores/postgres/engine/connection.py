@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreAway, StoreUnavailable
+from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreAway, StoreBusy, StoreUnavailable
 from dutiful.core.redaction.redact import redact
 from dutiful.stores.database_url import redacted_url
 from dutiful.stores.postgres.engine.pool import Pool
@@ -76,9 +76,7 @@ def translate(error: BaseException, url: str) -> DutifulError:
             "acts: `dutiful tenants status`"
         )
     if isinstance(error, _CONTENDED):
-        return StoreUnavailable(
-            f"the database {url} made this wait too long for another transaction ({what}); try again"
-        )
+        return StoreBusy(f"the database {url} made this wait too long for another transaction ({what}); try again")
     # An argument that asyncpg cannot encode also raises InterfaceError, which is then a ValueError, too.
     if isinstance(error, _PASSING) and not isinstance(error, ValueError):
         return StoreAway(f"the database {url} cannot serve this now ({what}); check that it runs, then try again")
@@ -104,13 +102,16 @@ async def behind_pooler(connection: Any) -> bool:
 class Connections:
     """A pool that opens lazily, shrinks when idle, and is not used after a fork."""
 
-    def __init__(self, dsn: str, *, size: int = 8, idle: float = 20.0) -> None:
+    def __init__(self, dsn: str, *, size: int = 8, idle: float = 20.0, command_timeout: float = 60) -> None:
+        """`command_timeout`: seconds after which a statement is given up, if the server has not answered."""
         self.dsn = dsn
         self.url = redacted_url(dsn)
         self.pooled = False
         self.first: str | None = None  # a statement that begins every transaction, if any
+        self.limits: str | None = None  # statements before it, which limit how long the transaction waits
         self._size = size
         self._idle = idle
+        self._command_timeout = command_timeout
         self._pool: Pool | None = None
         self._lent: Pool | None = None
         self._pid = os.getpid()
@@ -129,7 +130,7 @@ class Connections:
             raise translate(error, self.url) from error
 
     async def _connect(self) -> Any:
-        return await connect(self.dsn, pooled=self.pooled, command_timeout=60)
+        return await connect(self.dsn, pooled=self.pooled, command_timeout=self._command_timeout)
 
     async def close(self) -> None:
         pools = [pool for pool in (self._lent, self._pool) if pool is not None]
@@ -149,9 +150,9 @@ class Connections:
             try:
                 async with self._ready().acquire() as connection:
                     asked = True
-                    if self.first is None:
+                    if (beginning := self._beginning()) is None:
                         return list(await connection.fetch(statement, *args))
-                    return await fetch_after(connection, self.first, statement, args)
+                    return await fetch_after(connection, beginning, statement, args)
             except asyncpg.DeadlockDetectedError as error:
                 if last:
                     raise translate(error, self.url) from error
@@ -173,8 +174,8 @@ class Connections:
         """A connection with an open transaction; driver errors of its begin and commit are translated."""
         try:
             async with self._ready().acquire() as connection, connection.transaction():
-                if self.first is not None:
-                    await connection.execute(self.first)
+                if (beginning := self._beginning()) is not None:
+                    await connection.execute(beginning)
                 yield connection
         except DutifulError:
             raise
@@ -201,6 +202,11 @@ class Connections:
                 await transaction.commit()
             except DRIVER_ERRORS as error:
                 raise translate(error, self.url) from error
+
+    def _beginning(self) -> str | None:
+        if self.limits is None:
+            return self.first
+        return self.limits if self.first is None else f"{self.limits}; {self.first}"
 
     def beginning_with(self, first: str) -> "Connections":
         """The same connections, but transactions begin with another statement."""
@@ -231,6 +237,7 @@ class _Sharing(Connections):
         self.url = whole.url
         self.pooled = whole.pooled
         self.first = first
+        self.limits = whole.limits
         self._whole = whole
 
     async def open(self) -> None:

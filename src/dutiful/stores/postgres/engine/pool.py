@@ -5,15 +5,17 @@ import contextlib
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any
+
+Connect = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Pool:
     """Up to `size` connections; lends the one used last, and closes idle ones after a while, all but `keep`."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Any]], *, size: int, idle: float, keep: int = 1) -> None:
+    def __init__(self, connect: Connect, *, size: int, idle: float, keep: int = 1) -> None:
         self._connect = connect
         self._size = size
         self._idle_limit = idle
@@ -26,18 +28,9 @@ class Pool:
         self._closed = False
         self._shrinking: asyncio.TimerHandle | None = None
 
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[Any]:
-        connection = await self._take()
-        try:
-            yield connection
-        except BaseException as error:
-            # After a cancelled or timed-out statement its reply may still be on the way.
-            if isinstance(error, (asyncio.CancelledError, TimeoutError)):
-                connection.terminate()
-            raise
-        finally:
-            self._give_back(connection)
+    def acquire(self) -> "_Loan":
+        """Lends a connection, as in `async with pool.acquire() as connection:`."""
+        return _Loan(self)
 
     async def _take(self) -> Any:
         while True:
@@ -55,7 +48,8 @@ class Pool:
     async def _open(self) -> Any:
         self._opening += 1
         try:
-            connection = await self._connect()
+            # In an empty context, because the connection is also used by others, and keeps the one it was made in.
+            connection = await asyncio.create_task(self._connect(), context=Context())
         except BaseException:
             self._opening -= 1
             self._wake(None)  # another connection may be opened
@@ -125,6 +119,25 @@ class Pool:
             with contextlib.suppress(Exception):  # it is not used again in any case
                 await asyncio.wait_for(connection.close(), 1)
         self._idle.clear()
+
+
+class _Loan:
+    """A class, because a generator's context manager takes three times as long, for each statement."""
+
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> Any:
+        self._connection = await self._pool._take()
+        return self._connection
+
+    async def __aexit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        # After a cancelled or timed-out statement its reply may still be on the way.
+        if isinstance(error, (asyncio.CancelledError, TimeoutError)):
+            self._connection.terminate()
+        self._pool._give_back(self._connection)
 
 
 def _hang_up(connection: Any) -> None:

@@ -3,6 +3,7 @@
 import re
 
 from dutiful.core.errors import UsageError
+from dutiful.stores.postgres.engine.identifiers import RESERVED
 from dutiful.stores.postgres.schema_files import expand
 from dutiful.stores.statements import Statements, load
 
@@ -19,24 +20,13 @@ def statements(schema: str) -> Statements:
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OF_THE_SERVER = re.compile(r"pg_.*|information_schema")
-# What Postgres reads as something else than a name (pg_get_keywords(), catcode R and T).
-_KEYWORDS = """
-    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
-    column concurrently constraint create cross current_catalog current_date current_role current_schema
-    current_time current_timestamp current_user default deferrable desc distinct do else end except false fetch for
-    foreign freeze from full grant group having ilike in initially inner intersect into is isnull join lateral
-    leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps
-    placing primary references returning right select session_user similar some symmetric system_user table
-    tablesample then to trailing true union unique user using variadic verbose when where window with
-"""
-_RESERVED = frozenset(_KEYWORDS.split())
-_LONGEST_WITH_TENANTS = 63 - len("_application")
+_LONGEST_WITH_TENANTS = 63 - len("_sql_worker")
 
 
 def check_schema(name: str) -> None:
     if not _PLAIN.fullmatch(name):
         raise UsageError(f"schema {name!r} must be a plain lower-case name, such as dutiful")
-    if name in _RESERVED or _OF_THE_SERVER.fullmatch(name):
+    if name in RESERVED or _OF_THE_SERVER.fullmatch(name):
         raise UsageError(f"schema {name!r} is a name that Postgres keeps for itself: choose another, such as dutiful")
 
 
@@ -48,6 +38,6 @@ def check_tenants_schema(name: str) -> None:
         )
     if len(name) > _LONGEST_WITH_TENANTS:
         raise UsageError(
-            f"schema {name!r} is too long for its groups, as {name}_application: tenants need a name of at most "
+            f"schema {name!r} is too long for its groups, as {name}_sql_worker: tenants need a name of at most "
             f"{_LONGEST_WITH_TENANTS} characters"
         )

@@ -35,4 +35,5 @@ limit $1;
 select keep from {schema}.audit_policy;
 
 -- name: set_audit_retention
-update {schema}.audit_policy set keep = $1;
+-- With its record, so that the last one is always that of the policy in force.
+update {schema}.audit_policy set keep = $1 returning {schema}.append_audit($2);

@@ -1,6 +1,9 @@
 -- name: insert_plain
 select insert_plain from {schema}.insert_plain($1, $2, {job_numbers_from_3});
 
+-- name: insert_one
+select {schema}.insert_one($1, $2, {job_numbers_from_3});
+
 -- name: insert_jobs
 select job_id, insertion from {schema}.insert_jobs($1, $2, false, true) order by ord;
 

@@ -7,13 +7,13 @@ select {schema}.tenants_enabled() as enabled,
        has_function_privilege('{schema}.seal_audit(bigint[], uuid[], text[])', 'execute') as works,
        current_user::text as role;
 
--- name: tenant_groups
--- Groups belong to the server: another database of it may have created them, or do so now.
+-- name: make_groups
+-- {groups}: a list of literals. Groups belong to the server: another database of it may have created them, or do so now.
 do $$
 declare
     v_group text;
 begin
-    foreach v_group in array array['{schema}_application', '{schema}_worker', '{schema}_member'] loop
+    foreach v_group in array array[{groups}] loop
         begin
             if not exists (select 1 from pg_roles where rolname = v_group) then
                 execute format('create role %I nologin', v_group);
@@ -42,6 +42,24 @@ select {schema}.check_alone('{ours}');
 
 -- name: tenants_on
 select {schema}.tenants_on();
+
+-- name: hand_over
+select {schema}.hand_over();
+
+-- name: login_owner
+-- The owner of the schema, if it can log in.
+select r.rolname::text from pg_namespace n join pg_roles r on r.oid = n.nspowner
+where n.nspname = '{schema}' and (r.rolcanlogin or r.rolsuper);
+
+-- name: roles_on
+select {schema}.roles_on();
+
+-- name: record_roles_on
+select set_config('dutiful.tenant', '*', true),
+       {schema}.append_audit(json_build_array(json_build_object(
+           'id', i.id, 'act', i.id, 'at', clock_timestamp(), 'principal', session_user, 'origin', 'sql',
+           'action', 'roles.on', 'outcome', 'succeeded')))
+from {schema}.new_id() i (id);
 
 -- name: record_tenants_on
 -- The script records the act itself, because no operator runs it.
@@ -74,7 +92,9 @@ select m.rolname::text as role, substr(g.rolname, length('{schema}_') + 1) as gr
 from pg_roles g
 join pg_roles m on m.oid <> g.oid and not m.rolsuper
      and (pg_has_role(m.oid, g.oid, 'usage') or pg_has_role(m.oid, g.oid, 'set'))
-where g.rolname in ('{schema}_application', '{schema}_worker', '{schema}_member') and m.rolname not like 'pg\_%'
+where g.rolname in ('{schema}_operator', '{schema}_client', '{schema}_worker', '{schema}_member',
+                    '{schema}_sql_worker', '{schema}_reader')
+  and m.rolname not like 'pg\_%'
 order by 1, 2;
 
 -- name: definers
@@ -97,7 +117,7 @@ where t.rule <> 'fleet'
   and (not c.relrowsecurity or not c.relforcerowsecurity
        or (select count(*) from pg_policy p where p.polrelid = c.oid)
           <> case when t.name = any ({schema}.member_tables()) then 3 else 2 end
-       or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'application')
+       or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'operator')
        or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'worker'))
 union all
 select 'view', c.relname::text
@@ -110,5 +130,7 @@ from pg_roles r
 where exists (select 1 from {schema}.tenant_role t where t.role = r.oid)
   and (r.rolsuper or r.rolbypassrls or exists (
       select 1 from pg_roles g
-      where g.rolname in ('{schema}_application', '{schema}_worker') and pg_has_role(r.oid, g.oid, 'member')))
+      where g.rolname in ('{schema}_operator', '{schema}_client', '{schema}_worker', '{schema}_sql_worker',
+                          '{schema}_reader')
+        and pg_has_role(r.oid, g.oid, 'member')))
 order by 1, 2;

@@ -55,10 +55,13 @@ create or replace trigger covered before delete on {schema}.audit_seal
 
 -- Checks that the anchor is the copy of a seal, moves forward only, and covers only what the policy no longer keeps.
 create or replace function {schema}.check_anchor() returns trigger
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {walk_indexes} as $$
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set timezone = 'UTC' {walk_indexes}  -- elsewhere, a day may have 23 hours
+as $$
 begin
     if tg_op = 'UPDATE' and new.seq <= old.seq
        or new.trimmed_at > clock_timestamp()
+       or new.trimmed_at - new.keep > new.trimmed_at - interval '1 day'
        or not exists (select 1 from {schema}.audit_policy p where p.keep = new.keep)
        or not exists (
            select 1 from {schema}.audit_seal s join {schema}.audit_event e on e.id = s.event_id
@@ -94,6 +97,22 @@ end $$;
 create or replace trigger dated before insert on {schema}.audit_event
     for each row execute function {schema}.check_audit_time();
 
+-- Refuses the record of a change of the policy by a role that may not change it: `audit verify` takes the last one for the
+-- policy that should be in force.
+create or replace function {schema}.check_audit_keep() returns trigger
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    if not has_table_privilege('{schema}.audit_policy', 'update') then
+        raise exception 'role % may not change how long audit events are kept, so it cannot record that it did', current_user
+            using errcode = 'insufficient_privilege', hint = 'run `dutiful audit keep` as the owner of the schema';
+    end if;
+    return new;
+end $$;
+
+create or replace trigger kept before insert on {schema}.audit_event
+    for each row when (new.action = 'audit.keep' and new.outcome = 'succeeded')
+    execute function {schema}.check_audit_keep();
+
 -- Appends events, given as a JSON array of objects with the names of table audit_event; known ids are skipped.
 create or replace function {schema}.append_audit(p_events json) returns void
 language sql volatile as $$
@@ -128,10 +147,10 @@ begin
 end $$;
 
 -- Deletes up to p_limit sealed events from the beginning of the chain that are older than the policy keeps them, and
--- leaves an anchor. p_now is for tests, and never later than the clock.
+-- leaves an anchor. A policy below a day deletes nothing. p_now is for tests, and never later than the clock.
 create or replace function {schema}.trim_audit(p_limit int, p_now timestamptz default null) returns bigint
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' {walk_indexes}
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set timezone = 'UTC' {walk_indexes}
 as $$
 declare
     v_before text := coalesce(current_setting('dutiful.tenant', true), '');
@@ -144,6 +163,7 @@ declare
 begin
     if not exists (select 1 from {schema}.audit_policy p where p.keep is not null) then return 0; end if;
     select p.keep, v_now - p.keep into v_keep, v_cutoff from {schema}.audit_policy p for update;
+    if v_cutoff > v_now - interval '1 day' then return 0; end if;
     -- All tenants' events. Not by a clause of the function, because only a superuser could create it then.
     perform set_config('dutiful.tenant', '*', true);
     -- Up to the last old event before a younger or missing one: an anchor beyond a missing event would hide its loss.
@@ -177,4 +197,5 @@ begin
 end $$;
 
 revoke all on function {schema}.seal_audit(bigint[], uuid[], text[]), {schema}.trim_audit(int, timestamptz),
-    {schema}.note_unsealed(), {schema}.refuse_audit_loss(), {schema}.check_anchor(), {schema}.check_audit_time() from public;
+    {schema}.note_unsealed(), {schema}.refuse_audit_loss(), {schema}.check_anchor(), {schema}.check_audit_time(),
+    {schema}.check_audit_keep() from public;

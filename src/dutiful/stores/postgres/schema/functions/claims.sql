@@ -6,19 +6,21 @@ language plpgsql stable {walk_in_order} as $$ #variable_conflict use_column
 begin
     return query
     with recursive head as (
-        (select r.queue, r.priority, r.seq from {schema}.ready r order by r.queue, r.priority, r.seq limit 1)
+        (select r.queue, r.priority, r.seq from {schema}.ready r where r.kind <> ''
+         order by r.queue, r.priority, r.seq limit 1)
         union all
         select n.queue, n.priority, n.seq
         from head h, lateral (
             select r.queue, r.priority, r.seq from {schema}.ready r
-            where (r.queue, r.priority) > (h.queue, h.priority)
+            where r.kind <> '' and (r.queue, r.priority) > (h.queue, h.priority)
             order by r.queue, r.priority, r.seq limit 1
         ) n
     )
     select h.queue::text, h.priority, f.seq
     from head h, lateral (
         select r.seq from {schema}.ready r
-        where r.queue = h.queue and r.priority = h.priority and r.seq >= h.seq and r.kind = any (p_kinds)
+        where r.queue = h.queue and r.priority = h.priority and r.seq >= h.seq
+          and r.kind <> '' and r.kind = any (p_kinds)
         order by r.seq limit 1
     ) f;
 end $$;
@@ -26,7 +28,8 @@ end $$;
 -- Locks up to p_limit jobs of these tenants, in the order of the queue levels. Jobs that were locked beyond the limit
 -- stay locked until the claim commits; other claims skip them.
 create or replace function {schema}.lock_tenant_jobs(
-    p_tenants text[], p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[], p_limit int
+    p_tenants text[], p_queues text[], p_priorities int[], p_floors bigint[], p_recent bigint, p_kinds text[],
+    p_limit int
 ) returns tid[]
 language plpgsql volatile {walk_in_order} as $$
 begin
@@ -37,21 +40,22 @@ begin
             select h.tid
             from unnest(p_tenants) t (tenant)
             cross join lateral (
-                select x.ctid as tid, x.seq from {schema}.ready x
-                where x.tenant = t.tenant and x.queue = l.queue and x.priority = l.priority and x.seq > l.floor
-                  and x.crashes = 0 and x.kind = any (p_kinds)
-                order by x.seq
+                select x.ctid as tid, x.seq, x.job_id from {schema}.ready x
+                where x.tenant = t.tenant and x.queue = l.queue and x.priority = l.priority
+                  and x.seq > least(l.floor, p_recent) and x.crashes = 0 and x.kind = any (p_kinds)
+                order by x.seq, x.job_id
                 limit p_limit
                 for update skip locked
             ) h
-            order by h.seq
+            order by h.seq, h.job_id
             limit p_limit
         ) r
         limit p_limit);
 end $$;
 
 -- Claims jobs from queue levels, in the order given, each beyond its floor: dead index entries below it are not
--- scanned. p_tenants: only jobs of these tenants; null: all jobs, with or without a tenant.
+-- scanned. What became due lately is searched in any case, because it may have been committed after the last claim.
+-- p_tenants: only jobs of these tenants; null: all jobs, with or without a tenant.
 create or replace function {schema}.claim(
     p_worker uuid, p_lane text, p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[],
     p_limit int, p_suspects int, p_lease interval, p_tenants text[], p_now timestamptz
@@ -61,6 +65,7 @@ create or replace function {schema}.claim(
 language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_recent bigint := {schema}.seq_at(v_now) - {late_commit};
     v_kinds  text[] := p_kinds;
     v_queues text[] := p_queues;
     v_tids   tid[];
@@ -78,16 +83,16 @@ begin
     end if;
 
     if p_tenants is not null then
-        v_tids := {schema}.lock_tenant_jobs(p_tenants, v_queues, p_priorities, p_floors, v_kinds, p_limit);
+        v_tids := {schema}.lock_tenant_jobs(p_tenants, v_queues, p_priorities, p_floors, v_recent, v_kinds, p_limit);
     elsif p_limit > 0 then
         v_tids := array(
             select r.tid
             from unnest(v_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
             cross join lateral (
                 select x.ctid as tid from {schema}.ready x
-                where x.queue = l.queue and x.priority = l.priority and x.seq > l.floor
-                  and x.crashes = 0 and x.kind = any (v_kinds)
-                order by x.seq
+                where x.queue = l.queue and x.priority = l.priority and x.seq > least(l.floor, v_recent)
+                  and x.crashes = 0 and x.kind <> '' and x.kind = any (v_kinds)
+                order by x.seq, x.job_id
                 limit p_limit
                 for update skip locked
             ) r
@@ -102,7 +107,7 @@ begin
                 select x.ctid as tid from {schema}.ready x
                 where x.queue = l.queue and x.priority = l.priority and x.crashes > 0 and x.kind = any (v_kinds)
                   and (p_tenants is null or x.tenant = any (p_tenants))
-                order by x.seq
+                order by x.seq, x.job_id
                 limit p_suspects
                 for update skip locked
             ) r
@@ -196,8 +201,8 @@ create or replace function {schema}.held_claims(p_jobs uuid[]) returns table ({h
 language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
 begin
     return query
-    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind, l.worker_id, l.cancel_requested_at is not null,
-           j.tenant, j.correlation_id
+    select l.job_id, l.claim_id, l.attempt, l.crashes, j.kind::text, l.worker_id,
+           l.cancel_requested_at is not null, j.tenant::text, j.correlation_id::text
     from unnest(p_jobs) with ordinality a (job_id, ord)
     cross join lateral (select x.* from {schema}.lease x where x.job_id = a.job_id limit 1) l
     cross join lateral (select x.kind, x.tenant, x.correlation_id from {schema}.job x where x.id = a.job_id limit 1) j

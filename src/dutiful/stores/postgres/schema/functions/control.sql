@@ -90,11 +90,11 @@ begin
         if found then
             if w.kind = any ({blocked_kinds}) then
                 insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
-                values (p_job, v_now, v_now, nextval('{schema}.ready_seq'), 'paused', w.kind, {carried of w});
+                values (p_job, v_now, v_now, {schema}.seq_at(v_now), 'paused', w.kind, {carried of w});
                 return 'blocked';
             end if;
             insert into {schema}.ready (seq, job_id, {carried})
-            values (nextval('{schema}.ready_seq'), p_job, {carried of w});
+            values ({schema}.seq_at(v_now), p_job, {carried of w});
             return 'ready';
         end if;
         select j.state into v_state from {schema}.jobs j where j.id = p_job;

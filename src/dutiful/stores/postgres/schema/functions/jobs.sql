@@ -6,6 +6,7 @@ create or replace function {schema}.insert_plain(p_now timestamptz, p_hint text,
 language plpgsql volatile {use_indexes} as $$
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_seq    bigint := {schema}.seq_at(v_now);
     v_paused text[] := {blocked_kinds};
     v_count  bigint;
     v_made   uuid[];
@@ -21,7 +22,7 @@ begin
                 select v_now, {job_values}
                 from {jobs_given};
                 insert into {schema}.ready (seq, job_id, {carried})
-                select nextval('{schema}.ready_seq'), a.id, {carried_values}
+                select v_seq + {seq_step} * (row_number() over () - 1), a.id, {carried_values}
                 from {routes_given};
                 return;
             exception when unique_violation then
@@ -35,7 +36,7 @@ begin
             returning id, {route}
         )
         insert into {schema}.ready (seq, job_id, {carried})
-        select nextval('{schema}.ready_seq'), m.id, {carried_new of m}
+        select v_seq + {seq_step} * (row_number() over () - 1), m.id, {carried_new of m}
         from made m;
         get diagnostics v_count = row_count;
         if v_count < cardinality(p_id) then
@@ -54,7 +55,9 @@ begin
         on conflict (id) do nothing
         returning id, run_at, {route}
     ), in_order as (
-        select m.*, case when m.run_at > v_now then null else nextval('{schema}.ready_seq') end as seq from made m
+        select m.*, case when m.run_at > v_now then null
+                         else coalesce({schema}.seq_at(m.run_at), v_seq + {seq_step} * (row_number() over () - 1)) end as seq
+        from made m
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
         select m.seq, m.id, {carried_new of m}
@@ -73,6 +76,50 @@ begin
     select u.id from (select distinct unnest(p_id) as id) u where u.id <> all (coalesce(v_made, '{}'));
 end $$;
 
+-- Stores one job that needs no look-up; false: the id existed already. Most enqueues come one by one, and arrays, a
+-- common table expression and a returned set would take a third of such a call's time.
+create or replace function {schema}.insert_one(p_now timestamptz, p_hint text, {one_job_parameters}) returns boolean
+language plpgsql volatile {use_indexes} as $$
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_run_at timestamptz := coalesce(p_run_at, v_now + p_delay);
+begin
+    if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
+    insert into {schema}.job (created_at, run_at, {job_columns})
+    values (v_now, v_run_at, {one_job_values})
+    on conflict (id) do nothing;
+    if not found then return false; end if;
+    if v_run_at > v_now then
+        insert into {schema}.scheduled (run_at, job_id, {carried})
+        select v_run_at, p_id, {one_carried}
+        where not exists (select 1 from {schema}.pause where name = p_kind and scope in {blocking_scopes});
+    else
+        insert into {schema}.ready (seq, job_id, {carried})
+        select {schema}.seq_at(coalesce(v_run_at, v_now)), p_id, {one_carried}
+        where not exists (select 1 from {schema}.pause where name = p_kind and scope in {blocking_scopes});
+    end if;
+    if not found then
+        insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
+        values (p_id, v_now, v_run_at,
+                case when v_run_at > v_now then null else {schema}.seq_at(coalesce(v_run_at, v_now)) end,
+                'paused', p_kind, {one_carried});
+    end if;
+    return true;
+end $$;
+
+-- Deletes a job that was just stored, and stands nowhere yet, because its key is taken. It has its owner's rights, so
+-- that a client, which calls it with every enqueue, needs no right to delete jobs.
+create or replace function {schema}.withdraw_job(p_job uuid) returns void
+language sql volatile security definer set search_path = pg_catalog, pg_temp {look_up_ids} as $$
+    delete from {schema}.job j
+    where j.id = p_job
+      and not exists (select 1 from {schema}.ready x where x.job_id = p_job)
+      and not exists (select 1 from {schema}.scheduled x where x.job_id = p_job)
+      and not exists (select 1 from {schema}.blocked x where x.job_id = p_job)
+      and not exists (select 1 from {schema}.lease x where x.job_id = p_job)
+      and not exists (select 1 from {schema}.finished x where x.job_id = p_job)
+$$;
+
 -- Stores jobs, given as a JSON array of objects with the names of table job, and besides:
 --   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
 -- Returns, in order, the job that represents each request, and what was done: made, existing, rejected, replaced.
@@ -84,6 +131,7 @@ returns table (ord bigint, job_id uuid, insertion text)
 language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
 declare
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_seq     bigint := {schema}.seq_at(v_now);
     v_paused  text[] := {blocked_kinds};
     v_made    uuid[];  -- the new jobs, without those that lost a key
     v_holders uuid[] := '{}';
@@ -174,7 +222,7 @@ begin
             v_holders := v_holders || v_other;
             v_actions := v_actions || case v_key.action when 'reject' then 'rejected' else 'existing' end;
             v_made := array_remove(v_made, v_key.id);
-            delete from {schema}.job where id = v_key.id;
+            perform {schema}.withdraw_job(v_key.id);
             exit;
         end loop;
     end loop;
@@ -222,9 +270,9 @@ begin
         cross join lateral (select x.* from {schema}.job x where x.id = m.id limit 1) j
         where m.id = any (v_made)
     ), in_order as (
-        select m.*, case when m.gate is distinct from 'dependency' and (m.run_at is null or m.run_at <= v_now)
-                         then nextval('{schema}.ready_seq') end as seq
-        from (select * from made order by ord) m
+        select m.*, case when m.gate = 'dependency' or m.run_at > v_now then null
+                         else coalesce({schema}.seq_at(m.run_at), v_seq + {seq_step} * (m.ord - 1)) end as seq
+        from made m
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
         select m.seq, m.id, {carried_new of m}
@@ -239,13 +287,8 @@ begin
            {carried_new of m}
     from in_order m where m.gate is not null;
 
-    if p_notify then
-        perform pg_notify('{schema}', coalesce((
-            select jsonb_agg(distinct jsonb_build_array(
-                       coalesce(v ->> 'queue', 'default'), coalesce((v ->> 'priority')::int, 100)))::text
-            from jsonb_array_elements(p_jobs) j (v)
-            having count(distinct v ->> 'queue') < 50), '[]'));
-    end if;
+    -- For any queue: the commit may be so late that the jobs are below the floors of workers.
+    if p_notify then perform pg_notify('{schema}', '[]'); end if;
 
     return query
     select a.ord, coalesce(b.holder, a.id),
@@ -256,47 +299,4 @@ begin
     ) a
     left join unnest(v_losers, v_holders, v_actions) b (id, holder, action) on b.id = a.id and a.nth = 1
     order by a.ord;
-end $$;
-
--- Raises if an enqueue was rejected, because a payload may carry a unique key that its caller does not know of.
-create or replace function {schema}.check_not_rejected(p_kind text, p_holder uuid, p_insertion text) returns void
-language plpgsql immutable as $$
-begin
-    if p_insertion = 'rejected' then
-        raise exception 'kind %: job % holds the unique key', p_kind, p_holder
-            using errcode = 'unique_violation', hint = 'the payload is to have another key, or nothing is to be done';
-    end if;
-end $$;
-
--- Returns the options of a job of this trace; null if it is not in W3C's spelling: a trace is worth less than the job.
-create or replace function {schema}.trace_options(p_traceparent text) returns jsonb
-language sql volatile as $$
-    select jsonb_build_object('trace', jsonb_build_object(
-        'traceparent', p_traceparent, 'at', round(extract(epoch from clock_timestamp()), 3)))
-    where p_traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
-$$;
-
--- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}').
-create or replace function {schema}.enqueue(
-    p_kind text, p_payload jsonb default '{}', p_queue text default 'default', p_priority int default 100,
-    p_run_at timestamptz default null, p_max_attempts int default 5, p_tenant text default null,
-    p_correlation_id text default null, p_subject jsonb default null, p_id uuid default null,
-    p_notify boolean default true, p_traceparent text default null
-) returns uuid
-language plpgsql volatile as $$
-declare
-    v_id     uuid := coalesce(p_id, {schema}.new_id());
-    v_stored record;
-begin
-    if get_byte(uuid_send(v_id), 6) >> 4 <> 7 then
-        raise exception 'p_id must be a version 7 UUID, such as {schema}.new_id() makes: retention goes by its time';
-    end if;
-    select i.job_id, i.insertion into v_stored
-    from {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
-        'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
-        'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
-        'subject', p_subject, 'created_by', session_user, 'options', {schema}.trace_options(p_traceparent))),
-        null, p_notify) i;
-    perform {schema}.check_not_rejected(p_kind, v_stored.job_id, v_stored.insertion);
-    return v_stored.job_id;
 end $$;

@@ -40,8 +40,7 @@ begin
         if v_last = 0 then
             return null;
         end if;
-        if array_to_string(p_words[v_last - 1:], '') <> all ({secret_harmless})
-           and array_to_string(p_words[v_last - 2:], '') <> all ({secret_harmless}) then
+        if array_to_string(p_words[v_last - 1:], '') <> all ({secret_harmless}) then
             for v_first in reverse v_last .. greatest(v_last - 2, 1) loop
                 v_joined := array_to_string(p_words[v_first:], '');
                 if v_meanings ? v_joined or v_meanings ? regexp_replace(v_joined, 's$', '') then
@@ -102,13 +101,12 @@ begin
         v_found := {secret_shapes};
     end if;
     if v_found is null and length(v_text) >= 40 then
-        -- Forty random characters, with a slash or plus in them, or a word before them.
+        -- Forty random characters, with a word before them.
         select 'an AWS secret key' into v_found
         from regexp_matches(v_text, '(?<![A-Za-z0-9/+=_.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-])', 'g') m
         where m[1] ~ '[a-z]' and m[1] ~ '[A-Z]' and regexp_count(m[1], '[a-z]+|[A-Z]+|[0-9]+|[/+]+') >= 16
-          and (m[1] ~ '[/+]'
-               or substr(v_text, greatest(strpos(v_text, m[1]) - 60, 1), least(strpos(v_text, m[1]) - 1, 60))
-                  ~* 'aws|amazon|secret|akia|asia')
+          and substr(v_text, greatest(strpos(v_text, m[1]) - 60, 1), least(strpos(v_text, m[1]) - 1, 60))
+              ~* 'aws|amazon|secret|akia|asia'
         limit 1;
     end if;
     return v_found;

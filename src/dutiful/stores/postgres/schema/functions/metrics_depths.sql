@@ -93,7 +93,7 @@ returns table (view int, queue text, kind text, jobs double precision, squares d
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$ #variable_conflict use_column
 declare
-    v_own        text := case when p_tenant is null then '' else 'r.tenant = $1 and' end;
+    v_own        text := case when p_tenant is null then 'r.kind <> ''''' else 'r.tenant = $1' end;
     v_queues     text[];
     v_priorities int[];
     v_few        int;
@@ -105,14 +105,14 @@ begin
     execute format(
         $sql$
         with recursive level as (
-            (select r.queue, r.priority from {schema}.ready r where %1$s true
+            (select r.queue, r.priority from {schema}.ready r where %1$s
              order by r.queue, r.priority, r.seq limit 1)
             union all
             select n.queue, n.priority
             from level l
             cross join lateral (
                 select r.queue, r.priority from {schema}.ready r
-                where %1$s (r.queue, r.priority) > (l.queue, l.priority)
+                where %1$s and (r.queue, r.priority) > (l.queue, l.priority)
                 order by r.queue, r.priority, r.seq limit 1
             ) n
         )
@@ -130,7 +130,7 @@ begin
                 from unnest($2, $3) l (queue, priority)
                 cross join lateral (
                     select r.kind from {schema}.ready r
-                    where %s r.queue = l.queue and r.priority = l.priority
+                    where %s and r.queue = l.queue and r.priority = l.priority
                     order by r.queue, r.priority, r.seq limit $4
                 ) k
                 limit $4
@@ -153,7 +153,7 @@ begin
             from unnest($2, $3) with ordinality l (queue, priority, level)
             cross join lateral (
                 select r.kind from {schema}.ready r
-                where %s r.queue = l.queue and r.priority = l.priority
+                where %s and r.queue = l.queue and r.priority = l.priority
                 order by r.queue, r.priority, r.seq limit $4 + 1
             ) k
             group by l.level, l.queue, k.kind
@@ -204,7 +204,7 @@ declare
     v_looked int := case when v_weight > 1 then v_leases else 0 end;
 begin
     return query
-    select j.queue, j.kind, count(*) * v_weight, count(*) * v_weight * v_weight, count(*), v_looked
+    select j.queue::text, j.kind::text, count(*) * v_weight, count(*) * v_weight * v_weight, count(*), v_looked
     from (select l.job_id from {schema}.lease l where v_weight = 1 or random() * v_weight < 1 order by l.job_id) l
     cross join lateral (select x.queue, x.kind, x.tenant from {schema}.job x where x.id = l.job_id limit 1) j
     where p_tenant is null or j.tenant = p_tenant

@@ -20,7 +20,7 @@ begin
     with due as (
         delete from {schema}.scheduled s where s.ctid = any (v_tids) returning s.*
     ), in_order as (
-        select d.*, nextval('{schema}.ready_seq') as seq from (select * from due order by run_at, job_id) d
+        select d.*, {schema}.seq_at(d.run_at) as seq from due d
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
         select o.seq, o.job_id, {carried of o} from in_order o where o.kind <> all (v_paused)
@@ -37,18 +37,21 @@ begin
         select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1), false;
 end $$;
 
--- Moves jobs from blocked to ready or scheduled. A job with a seq keeps it; others become ready only now and get one.
+-- Moves jobs from blocked to ready or scheduled. A job with a seq keeps it.
 create or replace function {schema}.unblock(p_jobs uuid[], p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
-declare v_now timestamptz := coalesce(p_now, clock_timestamp());
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_seq bigint := {schema}.seq_at(v_now);
 begin
     return query
     with free as (
         delete from {schema}.blocked b where b.job_id = any (p_jobs) returning b.*
     ), in_order as (
-        select f.*, coalesce(f.seq, nextval('{schema}.ready_seq')) as new_seq
-        from (select * from free order by seq, since, job_id) f
+        -- A job that waited for others became due only now.
+        select f.*, coalesce(f.seq, case when f.gate <> 'dependency' then {schema}.seq_at(f.run_at) end, v_seq) as new_seq
+        from free f
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
         select o.new_seq, o.job_id, {carried of o} from in_order o where o.run_at is null or o.run_at <= v_now
@@ -92,9 +95,7 @@ begin
         limit p_limit
         for update skip locked);
     if cardinality(v_tids) > 0 then
-        update {schema}.blocked b set seq = d.seq
-        from (select t.tid, nextval('{schema}.ready_seq') as seq from unnest(v_tids) t (tid)) d
-        where b.ctid = d.tid;
+        update {schema}.blocked b set seq = {schema}.seq_at(b.run_at) where b.ctid = any (v_tids);
         get diagnostics v_placed = row_count;
     end if;
     return v_placed;
@@ -184,9 +185,8 @@ begin
     if cardinality(v_tids) > 0 then
         -- Their kinds may have been paused meanwhile: then the row is a new version, and no longer found at its place.
         update {schema}.blocked b
-        set gate = 'paused', key = b.kind, seq = case when b.run_at > v_now then null else d.seq end
-        from (select t.tid, nextval('{schema}.ready_seq') as seq from unnest(v_tids) t (tid)) d
-        where b.ctid = d.tid
+        set gate = 'paused', key = b.kind, seq = case when b.run_at > v_now then null else {schema}.seq_at(v_now) end
+        where b.ctid = any (v_tids)
           and exists (select 1 from {schema}.pause p
                       where p.scope in {blocking_scopes} and p.name = b.kind offset 0);
         return query select * from {schema}.unblock(

@@ -1,4 +1,11 @@
--- Heads and estimates of queue levels, at a cost that does not grow with their jobs.
+-- Queue levels: the order of their jobs, their heads, and estimates at a cost that does not grow with their jobs.
+
+-- Returns the seq of a job that became due at p_at; see stores/order.py. Neither strict, nor immutable beyond what
+-- `extract` is: then it could not be inlined.
+create or replace function {schema}.seq_at(p_at timestamptz) returns bigint
+language sql stable parallel safe as $$
+    select case when p_at is not null then greatest((extract(epoch from p_at) * 1000000)::bigint, 1) end
+$$;
 
 -- Returns the first job of each queue level, and since when it has been due: a retried one since its last attempt, or
 -- the time that this set. Attempts are found by claim, because the planner would walk all attempts by their ids.
@@ -8,7 +15,7 @@ language plpgsql stable {walk_in_order} as $$
 declare v_head record;
 begin
     if p_tenant is null then
-        select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
+        select r.queue, r.priority, r.job_id into v_head from {schema}.ready r where r.kind <> ''
         order by r.queue, r.priority, r.seq limit 1;
     else
         select r.queue, r.priority, r.job_id into v_head from {schema}.ready r where r.tenant = p_tenant
@@ -26,7 +33,7 @@ begin
         return next;
         if p_tenant is null then
             select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
-            where (r.queue, r.priority) > (v_head.queue, v_head.priority)
+            where r.kind <> '' and (r.queue, r.priority) > (v_head.queue, v_head.priority)
             order by r.queue, r.priority, r.seq limit 1;
         else
             select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
@@ -44,11 +51,11 @@ language plpgsql stable as $$
 begin
     if p_tenant is null and p_up then
         return (select r.seq from {schema}.ready r
-                where r.queue = p_queue and r.priority = p_priority and r.seq >= p_at
+                where r.kind <> '' and r.queue = p_queue and r.priority = p_priority and r.seq >= p_at
                 order by r.queue, r.priority, r.seq limit 1);
     elsif p_tenant is null then
         return (select r.seq from {schema}.ready r
-                where r.queue = p_queue and r.priority = p_priority and r.seq < p_at
+                where r.kind <> '' and r.queue = p_queue and r.priority = p_priority and r.seq < p_at
                 order by r.queue desc, r.priority desc, r.seq desc limit 1);
     elsif p_up then
         return (select r.seq from {schema}.ready r
@@ -75,7 +82,7 @@ begin
         from unnest(p_lows, p_highs, p_weights) with ordinality w (low, high, weight, n)
         cross join lateral (
             select r.kind from {schema}.ready r
-            where p_tenant is null and r.queue = p_queue and r.priority = p_priority
+            where p_tenant is null and r.kind <> '' and r.queue = p_queue and r.priority = p_priority
               and r.seq >= w.low and r.seq <= w.high
             order by r.queue, r.priority, r.seq offset 0) x
         group by w.n, w.weight, x.kind

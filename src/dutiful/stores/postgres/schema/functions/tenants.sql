@@ -1,6 +1,6 @@
 -- Isolation of tenants by row-level security. It is off, and costs nothing, until tenants_on() is called.
 --
--- Login roles belong to three groups: {schema}_application sees the tenant that its transaction has named in the
+-- Login roles belong to three groups: {schema}_operator sees the tenant that its transaction has named in the
 -- setting dutiful.tenant, with '*' all of them, without it none; {schema}_worker sees all; {schema}_member sees the
 -- tenants that its session's user is bound to, independent of settings.
 
@@ -37,7 +37,7 @@ create or replace function {schema}.tenant_condition(p_group text, p_table text,
 language sql stable as $$
     select case p_group
         when 'worker' then 'true'
-        when 'application' then format(
+        when 'operator' then format(
             '((select current_setting(''dutiful.tenant'', true)) = ''*'' or %s)',
             case p_rule
                 when 'column' then 'tenant = (select nullif(current_setting(''dutiful.tenant'', true), ''''))'
@@ -63,18 +63,6 @@ create or replace function {schema}.tenants_enabled() returns boolean
 language sql stable as $$
     select relrowsecurity from pg_class where oid = '{schema}.job'::regclass
 $$;
-
-create or replace function {schema}.check_groups() returns void
-language plpgsql stable as $$
-declare v_group text;
-begin
-    foreach v_group in array array['{schema}_application', '{schema}_worker', '{schema}_member'] loop
-        if not exists (select 1 from pg_roles where rolname = v_group) then
-            raise exception 'the group % does not exist', v_group
-                using errcode = 'undefined_object', hint = 'run `dutiful tenants on`, which makes it';
-        end if;
-    end loop;
-end $$;
 
 -- Raises if the schema holds anything but p_ours, the names of what its files make, because rights and policies are set
 -- on all that it holds. A sequence goes with the table that owns it.
@@ -111,7 +99,7 @@ begin
     end loop;
 end $$;
 
--- Isolates tenants in every table, and gives the three groups, which have to exist, their rights. `migrate` repeats it.
+-- Isolates tenants in every table, and gives the groups, three of which have to exist, their rights. `migrate` repeats it.
 create or replace function {schema}.tenants_on() returns void
 language plpgsql volatile set lock_timeout = '10s' as $$
 declare
@@ -120,53 +108,34 @@ declare
     v_name  text;
     v_group text;
 begin
-    perform {schema}.check_groups();
+    perform {schema}.grant_groups();
     -- Policies also bind the owner, so that it sees nothing by mistake; as a member it sees the tenant that it names.
-    if not pg_has_role(v_owner, '{schema}_application', 'usage') then
-        execute format('grant {schema}_application to %I', pg_get_userbyid(v_owner));
+    if not pg_has_role(v_owner, '{schema}_operator', 'usage') then
+        execute format('grant {schema}_operator to %I', pg_get_userbyid(v_owner));
     end if;
-
-    grant usage on schema {schema} to {schema}_application, {schema}_worker, {schema}_member;
-    revoke all on all tables in schema {schema} from public, {schema}_application, {schema}_worker, {schema}_member;
-    revoke all on all functions in schema {schema} from public, {schema}_application, {schema}_worker, {schema}_member;
-    grant usage on all sequences in schema {schema} to {schema}_application, {schema}_worker;
-
-    for v_table in select r.name, r.rule from {schema}.tenant_rules() r order by r.name loop
-        execute format(
-            'grant %s on {schema}.%I to {schema}_application, {schema}_worker',
-            case when v_table.name in ('meta', 'migration', 'tenant_role') then 'select'
-                 -- Events stay on record: neither group can change them.
-                 when v_table.name = 'audit_event' then 'select, insert'
-                 when v_table.name like 'audit\_%' then 'select'
-                 else 'select, insert, update, delete' end, v_table.name);
-        continue when v_table.rule = 'fleet';
+    for v_table in select r.name, r.rule from {schema}.tenant_rules() r where r.rule <> 'fleet' order by r.name loop
         execute format('alter table {schema}.%I enable row level security, force row level security', v_table.name);
         perform {schema}.drop_policies(v_table.name);
-        foreach v_group in array array['application', 'worker', 'member'] loop
+        foreach v_group in array array['operator', 'worker', 'member'] loop
             continue when v_group = 'member' and v_table.name <> all ({schema}.member_tables());
             execute format('create policy %I on {schema}.%I for %s to {schema}_%s using (%s)', v_group, v_table.name,
-                           case v_group when 'member' then 'select' else 'all' end, v_group,
+                           case v_group when 'member' then 'select' else 'all' end,
+                           -- Clients and readers name their tenant as an operator does.
+                           case when v_group = 'operator' and {schema}.group_exists('reader')
+                                then 'operator, {schema}_client, {schema}_reader' else v_group end,
                            {schema}.tenant_condition(v_group, v_table.name, v_table.rule));
         end loop;
     end loop;
+    grant usage on schema {schema} to {schema}_member;
     foreach v_name in array {schema}.member_tables()
                             || array['jobs', 'queue_health', 'job_metrics', 'job_runs', 'kind_health', 'stuck_jobs',
                                      'failing_kinds'] loop
         execute format('grant select on {schema}.%I to {schema}_member', v_name);
     end loop;
-
     -- A view with its owner's rights would bypass the policies.
     for v_name in select c.relname from pg_class c
                   where c.relnamespace = '{schema}'::regnamespace and c.relkind = 'v' loop
         execute format('alter view {schema}.%I set (security_invoker = true)', v_name);
-        execute format('grant select on {schema}.%I to {schema}_application, {schema}_worker', v_name);
-    end loop;
-
-    for v_table in select p.oid::regprocedure as signature, p.prosecdef as definer from pg_proc p
-                   where p.pronamespace = '{schema}'::regnamespace and p.prokind = 'f' loop
-        execute format('grant execute on function %s to {schema}_worker', v_table.signature);
-        continue when v_table.definer;  -- they lend the owner's rights
-        execute format('grant execute on function %s to {schema}_application', v_table.signature);
     end loop;
     grant execute on function {schema}.own_tenants() to {schema}_member;
     grant execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb, text)
@@ -191,7 +160,9 @@ begin
     end loop;
     for v_function in select p.oid from pg_proc p
                       where p.pronamespace = '{schema}'::regnamespace and p.prokind = 'f' and not p.prosecdef loop
-        execute format('grant execute on function %s to public', v_function);  -- as it is for every new function
+        -- As it is for every new function, unless rights were given to roles.
+        continue when {schema}.roles_enabled();
+        execute format('grant execute on function %s to public', v_function);
     end loop;
     if exists (select 1 from pg_roles where rolname = '{schema}_member') then
         revoke all on all tables in schema {schema} from {schema}_member;
@@ -211,9 +182,12 @@ begin
             using errcode = 'undefined_object',
                   hint = format('create it first, as in: create role %I login', p_role);
     end if;
-    if pg_has_role(v_role, '{schema}_application', 'member') or pg_has_role(v_role, '{schema}_worker', 'member') then
-        raise exception 'the role "%" can see every tenant: it is a superuser, or in {schema}_application or '
-                        '{schema}_worker', p_role
+    if exists (select 1 from pg_roles g
+               where g.rolname in ('{schema}_operator', '{schema}_client', '{schema}_worker', '{schema}_sql_worker',
+                                   '{schema}_reader')
+                 and pg_has_role(v_role, g.oid, 'member')) then
+        raise exception 'the role "%" can see every tenant: it is a superuser, or in {schema}_operator or '
+                        '{schema}_worker, or another such group', p_role
             using errcode = 'invalid_parameter_value', hint = 'bind a login role of its own';
     end if;
     if not pg_has_role(v_role, '{schema}_member', 'usage') then

@@ -2,12 +2,12 @@
 
 -- One row per job, with its state: a union over the places; no state is inferred from a missing row.
 create or replace view {schema}.jobs as
-select j.id, j.kind, j.queue, p.state, j.payload, j.priority, p.attempt, p.crashes, j.max_attempts,
-       j.created_at, coalesce(p.run_at, j.run_at) as run_at, p.started_at, p.finished_at, p.expires_at,
-       p.cancel_requested_at, p.worker_id, p.result, p.errors, p.gate,
+select j.id, j.kind::text, j.queue::text, p.state, j.payload::jsonb, j.priority::int, p.attempt, p.crashes,
+       j.max_attempts::int, j.created_at, coalesce(p.run_at, j.run_at) as run_at, p.started_at, p.finished_at,
+       p.expires_at, p.cancel_requested_at, p.worker_id, p.result, p.errors, p.gate,
        case p.gate when 'dependency' then null else p.gate_key end as gate_key,
-       j.tenant, coalesce(j.correlation_id, j.id::text) as correlation_id, j.parent_id, j.retry_of, j.subject,
-       j.created_by, case jsonb_typeof(j.options) when 'object' then j.options end as options,
+       j.tenant::text, coalesce(j.correlation_id, j.id::text) as correlation_id, j.parent_id, j.retry_of,
+       j.subject::jsonb, j.created_by, case jsonb_typeof(j.options) when 'object' then j.options end as options,
        (select to_jsonb(g) - 'job_id' from {schema}.progress g where g.job_id = j.id) as progress,
        (select s.stale_at from {schema}.stale s where s.job_id = j.id) as stale_at,
        -- Ordered by a sum, which no index has, because along the primary key every attempt of every job might be read.
@@ -51,7 +51,7 @@ group by q.queue;
 
 -- How long jobs waited and ran, by kind and hour of their end.
 create or replace view {schema}.job_metrics as
-select j.kind, f.state, date_trunc('hour', f.finished_at) as hour, count(*) as jobs,
+select j.kind::text, f.state, date_trunc('hour', f.finished_at) as hour, count(*) as jobs,
        avg(extract(epoch from f.claimed_at - greatest(j.created_at, j.run_at))) as mean_wait_s,
        avg(extract(epoch from f.finished_at - f.claimed_at)) as mean_run_s,
        max(extract(epoch from f.finished_at - f.claimed_at)) as longest_run_s
@@ -129,7 +129,7 @@ end $$;
 -- Every job that has ended, with how long its last attempt ran, and how long it had been due when it was claimed for
 -- its first attempt. As in the metrics, a snoozed claim does not count; a job that was run before its time waited 0.
 create or replace view {schema}.job_runs as
-select j.id, j.kind, j.queue, f.state, f.attempt,
+select j.id, j.kind::text, j.queue::text, f.state, f.attempt,
        round(extract(epoch from f.finished_at - f.claimed_at) * 1000)::bigint as duration_ms,
        round(extract(epoch from c.at - least(c.at, greatest(j.created_at, j.run_at))) * 1000)::bigint as queue_time_ms,
        f.finished_at as recorded_at
@@ -156,14 +156,15 @@ group by p.kind, p.state;
 
 -- Jobs that have been running for over an hour.
 create or replace view {schema}.stuck_jobs as
-select j.id, j.kind, j.queue, 'running' as state, l.attempt, j.created_at, l.claimed_at as started_at, l.worker_id
+select j.id, j.kind::text, j.queue::text, 'running' as state, l.attempt, j.created_at, l.claimed_at as started_at,
+       l.worker_id
 from {schema}.lease l
 join {schema}.job j on j.id = l.job_id
 where l.claimed_at < now() - interval '1 hour';
 
 -- Jobs that wait to be tried again after an error of the last hour.
 create or replace view {schema}.failing_kinds as
-select j.kind, count(*) as jobs, max(e.ended_at) as latest_error_at
+select j.kind::text, count(*) as jobs, max(e.ended_at) as latest_error_at
 from (
     select a.job_id, max(a.ended_at) as ended_at
     from {schema}.attempt a

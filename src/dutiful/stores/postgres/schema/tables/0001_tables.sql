@@ -5,28 +5,46 @@ create table {schema}.meta (key text primary key, value text not null);
 -- cannot compute which number a name has.
 insert into {schema}.meta (key, value) values ('lock_secret', gen_random_uuid()::text || gen_random_uuid());
 
+-- What each column of table job accepts. In domains, because Postgres parses and plans the checks of a table again for
+-- each statement: those of this table took two fifths of the CPU of storing one job.
+-- Names are as long as in Python, because workers and lists hold them in memory.
+create domain {schema}.job_kind as text check (value <> '' and length(value) <= 200);
+create domain {schema}.job_queue as text check (value <> '' and length(value) <= 200);
+create domain {schema}.job_tenant as text
+    check (value not in ('', '*') and length(value) <= 200);  -- which mean no tenant and all of them
+create domain {schema}.job_correlation_id as text check (length(value) <= 200);
+create domain {schema}.job_run_at as timestamptz
+    check (value >= '0001-01-01 00:00+00' and value < '10000-01-01 00:00+00');  -- as Python's clock
+create domain {schema}.job_priority as int check (value >= 0);
+create domain {schema}.job_max_attempts as int check (value >= 1);
+create domain {schema}.job_payload as jsonb
+    check (jsonb_typeof(value) = 'object')
+    -- Independent of a kind's rules, because one job must not fill a page of everyone's lists.
+    constraint job_payload_size check (pg_column_size(value) <= 16 * 1024 * 1024);
+create domain {schema}.job_subject as jsonb
+    check (jsonb_typeof(value) = 'object')
+    -- As stored, 8 KB of JSON from Python take six times as much at most.
+    constraint job_subject_size check (pg_column_size(value) <= 64 * 1024);
+
 -- The request. Never updated; deleted by retention only.
 create table {schema}.job (
     id uuid primary key,  -- version 7, made by the client, so that enqueue can be repeated
     created_at timestamptz not null,
-    run_at timestamptz  -- null: as soon as possible
-                   check (run_at >= '0001-01-01 00:00+00' and run_at < '10000-01-01 00:00+00'),  -- as Python's clock
-    parent_id uuid, retry_of uuid,
-    priority int not null check (priority >= 0),
-    max_attempts int not null check (max_attempts >= 1),
-    kind text not null check (kind <> ''),
-    queue text not null check (queue <> ''),
-    tenant text check (tenant not in ('', '*')),  -- which mean no tenant and all of them
-    correlation_id text,  -- null: its own id
-    created_by text,
-    payload jsonb not null check (jsonb_typeof(payload) = 'object'),
-    subject jsonb check (jsonb_typeof(subject) = 'object'),
-    options jsonb,
-    -- Independent of a kind's rules, because one job must not fill a page of everyone's lists.
-    constraint job_payload_size check (pg_column_size(payload) <= 16 * 1024 * 1024),
-    -- As stored, 8 KB of JSON from Python take six times as much at most.
-    constraint job_subject_size check (pg_column_size(subject) <= 64 * 1024)
+    run_at {schema}.job_run_at,  -- null: as soon as possible
+    parent_id uuid, retry_of uuid, priority {schema}.job_priority not null,
+    max_attempts {schema}.job_max_attempts not null, kind {schema}.job_kind not null, queue {schema}.job_queue not null,
+    tenant {schema}.job_tenant,
+    correlation_id {schema}.job_correlation_id,  -- null: its own id
+    created_by text, payload {schema}.job_payload not null, subject {schema}.job_subject, options jsonb
 );
+-- Roles that lock rows need the right to update one column, which is this one.
+create function {schema}.refuse_new_id() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception 'a job keeps its id' using errcode = 'insufficient_privilege';
+end $$;
+create trigger job_keeps_id before update of id on {schema}.job
+for each row when (old.id is distinct from new.id) execute function {schema}.refuse_new_id();
 -- For lists; the collation makes comparing cheap. Kinds and queues are few, so a list by one of them is merged from its
 -- pairs with the other, and jobs without a tenant or correlation id pay for one index only. Every job has a kind: the
 -- condition keeps the planner from using the index to look up an id.
@@ -34,26 +52,25 @@ create index job_kind_queue on {schema}.job (kind collate "C", queue collate "C"
 create index job_tenant on {schema}.job (tenant collate "C", id) where tenant is not null;
 create index job_correlation on {schema}.job (correlation_id collate "C", id) where correlation_id is not null;
 
--- `seq` orders a queue level (queue, priority) by when its jobs became ready.
-create sequence {schema}.ready_seq;
+-- `seq` orders a queue level (queue, priority) by when its jobs became due, the id by when they were made; see seq_at.
 create sequence {schema}.claim_seq;
 
 -- Due, waits for a slot. `attempt` counts those already spent.
 create table {schema}.ready (
-    seq bigint not null, job_id uuid not null,
+    seq bigint not null, job_id uuid primary key,
     priority int not null, attempt int not null, crashes int not null,
-    queue text collate "C" not null, kind text collate "C" not null, tenant text,
-    primary key (queue, priority, seq)
+    queue text collate "C" not null, kind text collate "C" not null, tenant text
 ) with (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
     autovacuum_vacuum_insert_threshold = -1,  -- what comes in goes out soon: only deletes call for a vacuum
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
     vacuum_truncate = off
 );
-create index ready_job on {schema}.ready (job_id);
-create index ready_suspect on {schema}.ready (queue, priority, seq) where crashes > 0;
+-- Conditional as job_kind_queue is.
+create index ready_order on {schema}.ready (queue, priority, seq, job_id) where kind <> '';
+create index ready_suspect on {schema}.ready (queue, priority, seq, job_id) where crashes > 0;
 -- For workers that serve some tenants only, so that they do not walk past the jobs of others.
-create index ready_tenant on {schema}.ready (tenant, queue, priority, seq) where tenant is not null;
+create index ready_tenant on {schema}.ready (tenant, queue, priority, seq, job_id) where tenant is not null;
 
 -- Waits for its time, as a retry does.
 create table {schema}.scheduled (
@@ -209,16 +226,21 @@ create index unique_key_window on {schema}.unique_key (expires_at) where scope =
 -- With scope breaker or probing, the name is a kind whose breaker is open, or half-open.
 create table {schema}.pause (
     scope text not null check (scope in ('queue', 'kind', 'lane', 'breaker', 'probing')),
-    name text collate "C" not null, since timestamptz not null, by text, reason text,
+    name text collate "C" not null,
+    since timestamptz not null check (since between '0001-01-02Z' and '9999-12-30Z'),  -- what Python can read
+    by text, reason text,
     primary key (scope, name)
 );
 
 create table {schema}.worker (
     id uuid primary key,
-    name text not null, host text not null, pid int not null,
+    name text not null check (length(name) <= 500), host text not null check (length(host) <= 500), pid int not null,
     process_started text,  -- identifies the process: on its host one can see whether it has ended
-    started_at timestamptz not null, seen_at timestamptz not null, expires_at timestamptz not null,
-    lanes jsonb not null, kinds jsonb not null,
+    started_at timestamptz not null check (started_at between '0001-01-02Z' and '9999-12-30Z'),
+    seen_at timestamptz not null check (seen_at between '0001-01-02Z' and '9999-12-30Z'),
+    expires_at timestamptz not null,
+    lanes jsonb not null check (jsonb_typeof(lanes) = 'object'),
+    kinds jsonb not null check (jsonb_typeof(kinds) = 'array'),
     locks text  -- how it keeps its locks: those of one fleet must agree
 );
 
@@ -231,7 +253,9 @@ create table {schema}.leader (
 create table {schema}.schedule (
     name text primary key,
     kind text not null, expression text not null, timezone text not null, catch_up text not null,
-    job jsonb not null, next_at timestamptz not null, last_at timestamptz, last_job_id uuid,
+    job jsonb not null check (jsonb_typeof(job) = 'object'),
+    next_at timestamptz not null check (next_at between '0001-01-02Z' and '9999-12-30Z'),
+    last_at timestamptz check (last_at between '0001-01-02Z' and '9999-12-30Z'), last_job_id uuid,
     enabled boolean not null default true
 );
 
@@ -284,13 +308,18 @@ create table {schema}.listener (id uuid primary key, expires_at timestamptz not 
 -- One act on all dead letters that a filter finds. The transaction that advances the cursor has done that step.
 create table {schema}.bulk_run (
     id uuid primary key,
-    created_at timestamptz not null, ended_at timestamptz, cursor_died_at timestamptz, cursor_id uuid,
-    total bigint not null, done bigint not null, skipped bigint not null, act text not null,
+    created_at timestamptz not null check (created_at between '0001-01-02Z' and '9999-12-30Z'),
+    ended_at timestamptz check (ended_at between '0001-01-02Z' and '9999-12-30Z'),
+    cursor_died_at timestamptz, cursor_id uuid,
+    total bigint not null, done bigint not null, skipped bigint not null,
+    act text not null check (act in ('acknowledge', 'reprocess', 'resolve', 'discard')),
     state text not null check (state in ('running', 'done', 'stopped')),
-    by text not null, role text, origin text not null,
-    tenant text,  -- of its filter
-    reason text,
-    filter jsonb not null
+    -- As the audit trail takes them: each step of the run writes them there.
+    by text not null check (length(by) <= 200), role text check (role in ('viewer', 'staff', 'manager', 'admin')),
+    origin text not null check (origin in ('cli', 'api', 'python', 'service', 'sql')),
+    tenant text check (length(tenant) <= 200),  -- of its filter
+    reason text check (length(reason) <= 2000),
+    filter jsonb not null check (pg_column_size(filter) <= 65536)
 );
 create index bulk_run_running on {schema}.bulk_run (id) where state = 'running';
 create index bulk_run_ended on {schema}.bulk_run (ended_at) where ended_at is not null;
@@ -300,14 +329,16 @@ create table {schema}.audit_event (
     id uuid primary key,  -- version 7
     act uuid not null,
     at timestamptz not null check (at between '2000-01-01Z' and '9000-01-01Z'),  -- what every client can read
-    principal text not null,
+    -- Limits, because each is kept for good, and read by all who list or verify the trail.
+    principal text not null check (length(principal) <= 200),
     role text check (role in ('viewer', 'staff', 'manager', 'admin')),
     origin text not null check (origin in ('cli', 'api', 'python', 'service', 'sql')),
-    action text not null,
+    action text not null check (length(action) <= 200),
     outcome text not null check (outcome in ('requested', 'succeeded', 'failed', 'refused')),
-    target text, tenant text, reason text, address text,
-    before json,  -- json keeps numbers as they were written, so that hashes hold
-    after json
+    target text check (length(target) <= 500), tenant text check (length(tenant) <= 200),
+    reason text check (length(reason) <= 2000), address text check (length(address) <= 200),
+    -- json keeps numbers as they were written, so that hashes hold.
+    before json check (octet_length(before::text) <= 65536), after json check (octet_length(after::text) <= 65536)
 );
 create index audit_event_at on {schema}.audit_event (at);
 create index audit_event_act on {schema}.audit_event (act);
@@ -326,9 +357,12 @@ create table {schema}.audit_anchor (
 );
 
 -- How long events are kept; null: for good. Only the owner writes it, so that a role that may trim cannot trim younger
--- ones. Its one row is locked by every change of the chain.
+-- ones. Its one row is locked by every change of the chain. No months: '1 month -29 days' compares as a day, and may be
+-- less than none.
 create table {schema}.audit_policy (
-    one boolean primary key default true check (one), keep interval check (keep > '0' and keep <= '36600 days')
+    one boolean primary key default true check (one),
+    keep interval constraint audit_policy_keep_check
+                  check (keep between '1 day' and '36600 days' and date_trunc('month', keep) = '0')
 );
 
 insert into {schema}.audit_policy (keep) values (null);
@@ -374,8 +408,10 @@ create table {schema}.breaker (
     version bigint not null default 1,
     state text not null default 'closed' check (state in ('closed', 'open', 'half_open')),
     failures int not null default 0, successes int not null default 0, neutral int not null default 0,
-    round bigint not null default 0, trips bigint not null default 0, failures_allowed int not null,
-    open_for interval not null, probes int not null, last_failure_at timestamptz, opened_at timestamptz,
+    round bigint not null default 0, trips bigint not null default 0,
+    failures_allowed int not null check (failures_allowed between 1 and 1000000),
+    open_for interval not null check (open_for between '10 milliseconds' and '365 days'),
+    probes int not null check (probes between 1 and 1000000), last_failure_at timestamptz, opened_at timestamptz,
     open_until timestamptz, half_opened_at timestamptz,
     updated_at timestamptz not null
 );
@@ -434,8 +470,10 @@ create type {schema}.depth_sample as (
 create table {schema}.alert (
     rule text not null, series text not null,
     state text not null check (state in ('ok', 'pending', 'firing')),
-    value double precision, since timestamptz not null, calm_since timestamptz, fired_at timestamptz,
-    cleared_at timestamptz, summary text not null,
+    value double precision, since timestamptz not null check (since between '0001-01-02Z' and '9999-12-30Z'),
+    calm_since timestamptz check (calm_since between '0001-01-02Z' and '9999-12-30Z'),
+    fired_at timestamptz check (fired_at between '0001-01-02Z' and '9999-12-30Z'),
+    cleared_at timestamptz check (cleared_at between '0001-01-02Z' and '9999-12-30Z'), summary text not null,
     primary key (rule, series)
 );
 

@@ -1,0 +1,236 @@
+"""The published functions, called with the login of a SQL worker, which may execute them and touch no table."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from dutiful.core.errors import DutifulError, NotAllowed, SchemaMismatch, StoreAway, StoreUnavailable
+from dutiful.core.retry.error_info import storable
+from dutiful.stores.database_url import redacted_url
+from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections, connect, translate
+from dutiful.stores.postgres.engine.sql import check_schema, statements
+
+LONGEST_MESSAGE = 1_000
+PATIENCE, RENEWAL_PATIENCE = 15.0, 5.0  # seconds to wait for an answer
+ANSWER_MARGIN = 10.0  # seconds that the server has to report that a statement took too long
+# A function that raised one of these may succeed if it is run again: conflicts of transactions, a lack of resources.
+_TRANSIENT = (
+    asyncpg.exceptions.TransactionRollbackError,
+    asyncpg.exceptions.LockNotAvailableError,
+    asyncpg.exceptions.InsufficientResourcesError,
+    asyncpg.exceptions.ReadOnlySQLTransactionError,
+)
+
+
+class ChannelJob(msgspec.Struct, frozen=True):
+    """A claimed job; its payload is JSON text, which is passed on as it is."""
+
+    job_id: UUID
+    claim_id: int
+    kind: str
+    payload: str
+    attempt: int
+    crashes: int
+    tenant: str | None
+    correlation_id: str | None
+
+
+class Maintained(msgspec.Struct, frozen=True):
+    """What maintain_jobs has done; `due_in` is when the next scheduled job is due, `seen_at` the database's time."""
+
+    promoted: int
+    rescued: int
+    due_in: timedelta | None
+    seen_at: datetime
+
+
+class FunctionFailed(Exception):
+    """A function of a payload raised, or may not be run. The message is without secrets."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(_message(error))
+        self.type = type(error).__name__
+        self.transient = isinstance(error, _TRANSIENT)
+
+
+class ConnectionLost(StoreAway):
+    """The connection ended in a transaction in which a function was run: by an outage, or by what the function does."""
+
+
+class ClaimTransaction:
+    """An open transaction in which functions are run and a job is completed."""
+
+    def __init__(self, connection: Any, sql: Any, url: str) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._url = url
+        self.ran = False  # whether a function was run in it
+
+    async def run(self, function: str, payload: str) -> str | None:
+        """What the function returned, as JSON text; None is null. Raises FunctionFailed."""
+        self.ran = True
+        try:
+            answer: str | None = await self._connection.fetchval(self._sql["published_run"], function, payload)
+            return answer
+        except asyncpg.PostgresError as error:
+            if not _is_raised(error):
+                raise translate(error, self._url) from error
+            raise FunctionFailed(error) from error
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+
+    async def complete(self, job: ChannelJob, result: str, errors: Sequence[dict[str, Any]] = ()) -> str:
+        """Completes the job; returns `applied`, `repeated` or `lost`."""
+        given = msgspec.json.encode(errors).decode() if errors else None
+        return await self._ask("published_complete", job.job_id, job.claim_id, result, given)
+
+    async def release(self, job: ChannelJob) -> str:
+        return await self._ask("published_release", job.job_id, job.claim_id)
+
+    async def _ask(self, statement: str, *args: Any) -> str:
+        try:
+            return str(await self._connection.fetchval(self._sql[statement], *args))
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+
+
+class ChannelDatabase:
+    """`statement_timeout` bounds each function that a payload names; it must be below the lease."""
+
+    def __init__(
+        self, dsn: str, schema: str, *, direct_dsn: str | None, pool_size: int, statement_timeout: timedelta
+    ) -> None:
+        check_schema(schema)
+        self.schema = schema
+        self.url = redacted_url(dsn)
+        self._direct_dsn = direct_dsn
+        self._limit = f"set local statement_timeout = {round(statement_timeout.total_seconds() * 1000)}"
+        self._db = Connections(dsn, size=pool_size, command_timeout=statement_timeout.total_seconds() + ANSWER_MARGIN)
+        self._sql = statements(schema)
+
+    @property
+    def listens(self) -> bool:
+        """Whether LISTEN reaches the server: it does not through a pooler."""
+        return self._direct_dsn is not None or not self._db.pooled
+
+    async def open(self) -> None:
+        """Connects, and checks what this login may execute."""
+        await self._db.open()
+        try:
+            await self._check_rights()
+        except BaseException:
+            await self._db.close()
+            raise
+
+    async def close(self) -> None:
+        await self._db.close()
+
+    async def connect_direct(self) -> Any:
+        return await connect(self._direct_dsn or self._db.dsn, pooled=True)
+
+    async def dequeue(
+        self,
+        kinds: Sequence[str],
+        queues: Sequence[str] | None,
+        limit: int,
+        lease: timedelta,
+        worker: UUID,
+        *,
+        suspects: bool,
+    ) -> list[ChannelJob]:
+        named = None if queues is None else list(queues)
+        # Committed only when the rows have arrived: a claim that is lost on its way would count as a worker's death.
+        begun = self._db.beginning_with(f"set local statement_timeout = {round(PATIENCE * 1000)}")
+        args = list(kinds), named, limit, lease, worker, suspects
+        rows = await self._fetch("dequeue", *args, repeat=False, connections=begun)
+        return [ChannelJob(*row) for row in rows]
+
+    async def renew(self, jobs: Sequence[ChannelJob], lease: timedelta) -> dict[int, str]:
+        """By claim: `held`, `cancel_requested` or `lost`."""
+        ids, claims = [job.job_id for job in jobs], [job.claim_id for job in jobs]
+        # A call that hangs must leave time for the next one.
+        patience = min(lease.total_seconds() / 4, RENEWAL_PATIENCE)
+        return {row[0]: row[1] for row in await self._fetch("renew", ids, claims, lease, patience=patience)}
+
+    async def release(self, job: ChannelJob) -> str:
+        return str((await self._fetch("release", job.job_id, job.claim_id))[0][0])
+
+    async def maintain(
+        self, kinds: Sequence[str], *, rescue: bool, seen: datetime | None, within: timedelta
+    ) -> Maintained:
+        """Rescues only if it is run `within` this time after it was `seen` last: not if it hung in an outage."""
+        return Maintained(*(await self._fetch("maintain", list(kinds), rescue, seen, within))[0])
+
+    async def _fetch(
+        self,
+        name: str,
+        *args: Any,
+        repeat: bool = True,
+        patience: float = PATIENCE,
+        connections: Connections | None = None,
+    ) -> list[Any]:
+        """Calls one function in its own transaction; a database that does not answer in time counts as away."""
+        try:
+            async with asyncio.timeout(patience):
+                return await (connections or self._db).fetch(self._sql[f"published_{name}"], *args, repeat=repeat)
+        except TimeoutError:
+            raise StoreAway(f"the database {self.url} gave no answer in {patience:g} s: check that it runs") from None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[ClaimTransaction]:
+        """Commits at the end of the block, and rolls back if it raises.
+
+        What a function has left behind may fail the commit, as a deferred constraint does: that is FunctionFailed, too.
+        """
+        transaction: ClaimTransaction | None = None
+        committing = False
+        try:
+            async with self._db.lend() as connection:
+                try:
+                    await connection.execute(self._limit)
+                except DRIVER_ERRORS as error:
+                    raise translate(error, self.url) from error
+                transaction = ClaimTransaction(connection, self._sql, self.url)
+                yield transaction
+                committing = True
+        except DutifulError as error:
+            by_function = transaction is not None and transaction.ran and _is_raised(error.__cause__)
+            if by_function and (committing or not isinstance(error, StoreUnavailable)):
+                raise FunctionFailed(error.__cause__ or error) from error
+            if transaction is not None and transaction.ran and isinstance(error, StoreUnavailable):
+                raise ConnectionLost(f"its connection ended while it ran: {error.__cause__ or error}") from error
+            raise
+
+    async def _check_rights(self) -> None:
+        rows = await self._fetch("rights")
+        known = {row["name"]: row["allowed"] for row in rows if row["name"] is not None}
+        wanted = ("dequeue", "renew_job", "complete_job", "release_job", "run_function", "maintain_jobs")
+        if missing := [name for name in wanted if name not in known]:
+            raise SchemaMismatch(
+                f"the schema {self.schema} of {self.url} has no function {', '.join(missing)}",
+                "run `dutiful migrate` with the login of its owner",
+            )
+        if denied := [name for name in wanted if not known[name]]:
+            raise NotAllowed(
+                f"this login may not execute {', '.join(denied)} in the schema {self.schema} of {self.url}: run "
+                f"`dutiful roles` with the login of the owner, then `grant {self.schema}_sql_worker to …` your login"
+            )
+
+
+def _is_raised(error: BaseException | None) -> bool:
+    """Whether a statement raised it, whatever its code: the end of a session has another severity, or none."""
+    return isinstance(error, asyncpg.PostgresError) and getattr(error, "severity_en", None) == "ERROR"
+
+
+def _message(error: BaseException) -> str:
+    """The server's message and hint, without its detail, which may quote a row."""
+    if isinstance(error, asyncpg.exceptions.QueryCanceledError):
+        return storable(f"was cancelled: {error.args[0]}", LONGEST_MESSAGE)
+    message, hint = str(getattr(error, "message", None) or error), getattr(error, "hint", None)
+    return storable(f"{message}: {hint}" if hint else message, LONGEST_MESSAGE)

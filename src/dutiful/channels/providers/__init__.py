@@ -1,0 +1,1 @@
+"""Providers of the channels that are built in."""

@@ -1,0 +1,83 @@
+-- Maintenance that workers in SQL do themselves, so that they need no worker in Python: promotion and rescue.
+
+-- Settles expired claims of these kinds, the longest expired first, by the default policy; returns how many.
+-- Decides as maintenance/rescuer.py does for a kind that it does not know; test_sql_maintenance.py compares them.
+create or replace function {schema}.rescue_expired(p_kinds text[], p_limit int, p_now timestamptz) returns int
+language plpgsql volatile {walk_in_order} as $$
+declare
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_held    record;
+    v_refused int;
+begin
+    select array_agg(h.job_id) as jobs, array_agg(h.claim_id) as claims,
+           array_agg(case when h.cancel_requested then 'cancelled'
+                          when h.crashes + 1 < {max_crashes} then 'ready' else 'failed' end) as places,
+           array_agg(case when h.cancel_requested then 'cancelled' else 'lost' end) as outcomes,
+           -- An attempt that was lost is not counted, unless it was the last.
+           array_agg(case when h.cancel_requested or h.crashes + 1 >= {max_crashes} then h.attempt
+                          else h.attempt - 1 end) as attempts,
+           array_agg(case when h.cancel_requested then h.crashes else h.crashes + 1 end) as crashes,
+           array_agg(case when h.cancel_requested then jsonb_build_array(jsonb_build_object(
+                              'type', 'Cancelled', 'message', 'cancelled while its worker died'))::text
+                          when h.crashes + 1 >= {max_crashes} then jsonb_build_array(jsonb_build_object(
+                              'type', 'WorkerLost', 'class', 'transient', 'fingerprint', '{lost_fingerprint}', 'message',
+                              format('the worker running this job died %s times; it may be what kills it', h.crashes + 1)
+                          ))::text end) as errors,
+           array_agg(case when h.cancel_requested then 'cancelled' else 'interrupted' end) as phases
+    into v_held
+    from {schema}.held_claims(array(
+        select l.job_id from {schema}.lease l
+        where l.expires_at <= v_now
+          -- The offset makes this a look-up for each, whatever the statistics say.
+          and exists (select 1 from {schema}.job j where j.id = l.job_id and j.kind = any (p_kinds) offset 0)
+        order by l.expires_at
+        limit p_limit)) h;
+    if v_held.jobs is null then return 0; end if;
+    select count(*) into v_refused
+    from {schema}.settle(
+        p_expired_only => true, p_skip_locked => false, p_now => v_now, p_job_id => v_held.jobs,
+        p_claim_id => v_held.claims, p_to => v_held.places, p_outcome => v_held.outcomes,
+        p_attempt => v_held.attempts, p_crashes => v_held.crashes, p_delay => null, p_result => null,
+        p_errors => v_held.errors, p_keep_seq => array_fill(false, array[cardinality(v_held.jobs)]),
+        p_phase_to => v_held.phases);
+    return cardinality(v_held.jobs) - v_refused;
+end $$;
+
+-- Without the options that came later; a second function of this name would make calls ambiguous.
+drop function if exists {schema}.maintain_jobs(text[], boolean, int, timestamptz);
+
+-- Makes due jobs of all kinds ready, and, if p_rescue, jobs of p_kinds whose lease has ended. A caller that rescues
+-- must have reached the database without a break for so long that workers which live have renewed. p_seen is the seen_at
+-- of its call before: if that is longer ago than p_within, this call hung in an outage, and rescues nothing. Returns how
+-- many jobs were moved, up to p_limit each, when the next one is due, and its own time; wakes workers if any were moved.
+create or replace function {schema}.maintain_jobs(
+    p_kinds text[], p_rescue boolean default true, p_limit int default 500, p_seen timestamptz default null,
+    p_within interval default '10 seconds', p_now timestamptz default null
+) returns table (promoted int, rescued int, next_at timestamptz, seen_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$ #variable_conflict use_column
+declare
+    v_before   text := {schema}.act_for_all(p_now);
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_promoted int;
+    v_rescued  int := 0;
+    v_next     timestamptz;
+begin
+    if coalesce(p_limit < 1, true) or p_kinds is null then
+        raise exception 'p_kinds must be given, and p_limit must be 1 or more' using errcode = 'invalid_parameter_value';
+    end if;
+    -- The row without a queue says when the next job is due.
+    select coalesce(sum(p.moved), 0)::int, max(p.last_run_at) filter (where p.queue is null)
+    into v_promoted, v_next
+    from {schema}.promote(p_limit, '-infinity', p_now) p;
+    -- A leader that lives knows best whether the database was away; without one, the caller does.
+    if p_rescue and coalesce(v_now - p_seen <= p_within, p_seen is null)
+       and not exists (select 1 from {schema}.leader l
+                       where l.name = 'services' and l.next_by >= v_now and l.rescue_from > v_now) then
+        v_rescued := {schema}.rescue_expired(p_kinds, p_limit, v_now);  -- not a later time, see p_seen
+    end if;
+    if v_promoted + v_rescued > 0 then perform pg_notify('{schema}', '[]'); end if;
+    perform set_config('dutiful.tenant', v_before, true);
+    return query select v_promoted, v_rescued, v_next, v_now;
+end $$;
+
+revoke execute on function {schema}.maintain_jobs(text[], boolean, int, timestamptz, interval, timestamptz) from public;
