@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 import msgspec
-import uuid_utils.compat
+import uuid_utils
 
 from dutiful import factory
 from dutiful.client.client import Client, JobHandle, check_inserted
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 JobRef = UUID | str | Handle[Any] | SyncHandle[Any]
 JobRefs = JobRef | Iterable[JobRef] | None
 LARGEST_PAGE = 10_000
+_CREATED = (Insertion.MADE, Insertion.REPLACED)
+_UNKNOWN = SafeUUID.unknown
+_new, _set = object.__new__, object.__setattr__
 opening = logging.getLogger("dutiful.startup")
 
 
@@ -82,7 +85,11 @@ class Dutiful(Registry):
     # --- enqueueing and reading
 
     def new_id(self) -> UUID:
-        return uuid_utils.compat.uuid7()
+        # As uuid_utils.compat.uuid7 does, in half the time: bulk enqueues make one for each job.
+        made = _new(UUID)
+        _set(made, "int", uuid_utils.uuid7().int)
+        _set(made, "is_safe", _UNKNOWN)
+        return made
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> JobHandle[Any]:
         """Enqueues a job by its kind's name; the payload is validated as by the kind itself."""
@@ -274,8 +281,8 @@ class Dutiful(Registry):
 
 
 def _handle(inserted: Inserted, job: NewJob, client: Client) -> JobHandle[Any]:
-    made = inserted.insertion in (Insertion.MADE, Insertion.REPLACED)
-    return JobHandle(check_inserted(inserted, job).job_id, made, client)
+    made = inserted.insertion in _CREATED
+    return JobHandle(inserted.job_id if made else check_inserted(inserted, job).job_id, made, client)
 
 
 def _aware(moment: datetime | None, name: str) -> datetime | None:

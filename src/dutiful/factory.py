@@ -8,6 +8,7 @@ from dutiful.client.client import Client
 from dutiful.core.errors import UsageError
 from dutiful.declare.alert import check_names
 from dutiful.delivery.base import Delivery
+from dutiful.delivery.file_changes import FileChanges
 from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.registry import Registry
 from dutiful.settings import WITHHELD, Settings
@@ -16,6 +17,8 @@ from dutiful.store.leadership import Patience
 from dutiful.stores.database_url import redacted_url, scheme_of, sqlite_path
 
 if TYPE_CHECKING:
+    from dutiful.channels import Channels
+    from dutiful.channels.sql_worker import SqlWorker, SqlWorkerConfig
     from dutiful.maintenance.retention import Retention
     from dutiful.maintenance.runner import Service
     from dutiful.maintenance.webhooks.http import WebhookHttp
@@ -61,7 +64,7 @@ def make_delivery(settings: Settings, store: Store) -> Delivery:
     from dutiful.stores.sqlite import SqliteStore
 
     if isinstance(store, SqliteStore):
-        return InProcessDelivery(store.data_version)
+        return InProcessDelivery(FileChanges(store.data_version, written=store.wal_path, signal=store.turn_path))
     from dutiful.delivery.postgres import PostgresDelivery
     from dutiful.stores.postgres import PostgresStore
 
@@ -154,6 +157,29 @@ def make_worker(
     opening.debug("worker made")
     opening.debug("webhooks: %s", ", ".join(app.webhooks) or "none but jobs' own")
     return worker
+
+
+def make_sql_worker(settings: Settings, channels: "Channels", config: "SqlWorkerConfig") -> "SqlWorker":
+    """A worker that uses only published functions; `await worker.run()` until `worker.stop()`."""
+    url = settings.database_url.strip()
+    if scheme_of(url) != "postgresql":
+        raise UsageError("a SQL worker needs Postgres: set database_url to postgresql://user@host/database")
+    try:
+        from dutiful.channels.database import ChannelDatabase
+        from dutiful.channels.sql_worker import SqlWorker
+    except ImportError as error:
+        raise UsageError(f"Postgres needs an extra ({error}): pip install 'dutiful[postgres]'") from error
+    direct_url = None if settings.direct_url is None else settings.direct_url.strip()
+    if direct_url is not None:
+        redacted_url(direct_url, "direct_url")
+    database = ChannelDatabase(
+        url,
+        settings.schema,
+        direct_dsn=direct_url,
+        pool_size=settings.pool_size,
+        statement_timeout=config.handler_timeout,
+    )
+    return SqlWorker(config, database, channels)
 
 
 def make_retention(app: Registry, client: Client) -> "Retention":

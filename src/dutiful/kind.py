@@ -143,11 +143,12 @@ class Kind(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores a job; once this returns, the job is durable."""
-        return await Request[P, R](self, self._defaults).enqueue(*args, **kwargs)
+        job = self.prepare(self._defaults, self.signature.bind(args, kwargs))
+        return await self._enqueuer.submit(job, self._defaults.within)
 
     async def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Handle[R]]:
         """Stores a job for each payload, all or none, in one transaction."""
-        return await Request[P, R](self, self._defaults).enqueue_many(payloads)
+        return await Request(self, self._defaults).enqueue_many(payloads)
 
     @property
     def sync(self) -> "SyncRequest[P, R]":

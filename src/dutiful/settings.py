@@ -27,6 +27,11 @@ _SECRETS = {
     "database_url": WITHHELD,
     "direct_url": WITHHELD,
     "webhook_secrets": new_secret(b"withheld from this process"),
+    "smtp_url": WITHHELD,
+    "sms_url": WITHHELD,
+    "sms_token": WITHHELD,
+    "files_url": WITHHELD,
+    "files_token": WITHHELD,
 }
 
 
@@ -62,7 +67,7 @@ class Settings:
     heartbeat: timedelta = timedelta(seconds=10)
     startup_timeout: timedelta | None = timedelta(minutes=5)  # how long `dutiful worker` waits for the database
     watchdog: timedelta = timedelta(seconds=5)  # how long past its timeout a job may hold the event loop
-    batch: int = 500  # the most jobs that a lane claims at once or ahead of its slots
+    batch: int = 3_000  # the most jobs that a lane claims at once or ahead of its slots
     retry_base: timedelta = timedelta(seconds=1)  # these three: for kinds that declare no retry
     retry_max: timedelta = timedelta(minutes=5)
     retry_jitter: float = 0.1  # up to this share is added to each delay
@@ -78,6 +83,11 @@ class Settings:
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # messages are signed with each, newest first
     webhook_networks: tuple[Network, ...] = ()  # private networks that may be posted to
     webhook_timeout: timedelta = timedelta(seconds=15)
+    smtp_url: str | None = field(default=None, repr=False)  # of the channel email; it may have a password
+    sms_url: str | None = field(default=None, repr=False)  # of the channel sms
+    sms_token: str | None = field(default=None, repr=False)
+    files_url: str | None = field(default=None, repr=False)  # of the channel file_delete
+    files_token: str | None = field(default=None, repr=False)
     alert_interval: timedelta = timedelta(seconds=15)  # between two evaluations of all alerts
     alerts_off: tuple[str, ...] = ()  # names of alerts that are turned off
     runbook_url: str | None = None  # the base URL of docs/runbooks, for links in alerts

@@ -7,16 +7,30 @@ from contextvars import Context
 
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Inserted, NewJob
-from dutiful.delivery.base import Delivery, QueueLevels
+from dutiful.delivery.base import Delivery
 from dutiful.store import Store
+from dutiful.store.jobs import hinted_levels
 
 log = logging.getLogger("dutiful.client")
 Batch = list[tuple[NewJob, "asyncio.Future[Inserted]"]]
 BATCH = 1_000
+FEW = 100  # jobs are stored within a few milliseconds
 
 
-def queue_levels(jobs: Sequence[NewJob]) -> QueueLevels:
-    return frozenset((job.queue, job.priority) for job in jobs)
+async def insert_and_hint(store: Store, delivery: Delivery, jobs: Sequence[NewJob]) -> list[Inserted]:
+    """Stores the jobs in one transaction, and hints that there are some, if one of them may be due soon."""
+    levels = hinted_levels(jobs)
+    hinted = levels is not None and delivery.hint_in_commit(levels, soon=len(jobs) <= FEW)
+    try:
+        inserted = await store.jobs.insert(jobs, hint=levels if hinted else None)
+    except BaseException:
+        if levels is not None:  # a cancelled insert may be committed; and the hint was also for jobs of earlier commits
+            delivery.hint(levels)
+        raise
+    if levels is not None:
+        delivery.hint(levels, sent=hinted)
+    delivery.notify_watchers()
+    return inserted
 
 
 class BatchInserter:
@@ -27,14 +41,43 @@ class BatchInserter:
         self._delivery = delivery
         self._pending: Batch = []
         self._flushing: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def insert(self, job: NewJob) -> Inserted:
+        if not self._idle.is_set():
+            return await self._wait_with(job)
+        self._idle.clear()
+        begun = False
+        try:
+            try:
+                await asyncio.sleep(0)  # who enqueues at the same moment shares the commit
+                if not self._pending:
+                    begun = True
+                    # Alone, so no task of its own is needed, which would take as long as all the rest on this side.
+                    return (await insert_and_hint(self._store_of(job.tenant), self._delivery, [job]))[0]
+            except asyncio.CancelledError:
+                # The caller gives up waiting, not the job. A statement that was interrupted may be committed or not:
+                # repeated, it stores the job once.
+                if not (begun and self._store.finishes_inserts):
+                    self._wait_with(job, first=True).cancel()
+                raise
+            waiting = self._wait_with(job, first=True)
+        finally:
+            if self._pending:
+                self._start()
+            else:
+                self._idle.set()
+        return await waiting
+
+    def _start(self) -> None:
+        # In an empty context, because it works for other callers than the one that happens to start it.
+        self._flushing = asyncio.create_task(self._flush(), name="dutiful batch insert", context=Context())
+
+    def _wait_with(self, job: NewJob, *, first: bool = False) -> "asyncio.Future[Inserted]":
         future: asyncio.Future[Inserted] = asyncio.get_running_loop().create_future()
-        self._pending.append((job, future))
-        if self._flushing is None:
-            # In an empty context, because it also works for other callers than the handler that happens to start it.
-            self._flushing = asyncio.create_task(self._flush(), name="dutiful batch insert", context=Context())
-        return await future
+        self._pending.insert(0 if first else len(self._pending), (job, future))
+        return future
 
     async def _flush(self) -> None:
         batch: Batch = []
@@ -53,6 +96,7 @@ class BatchInserter:
             raise
         finally:
             self._flushing = None
+            self._idle.set()
 
     def _by_tenant(self, batch: Batch) -> Iterable[tuple[Store, Batch]]:
         """Splits a batch by tenant where the database isolates tenants, because each is stored on its own behalf."""
@@ -61,14 +105,15 @@ class BatchInserter:
         parts: dict[str | None, Batch] = {}
         for job, future in batch:
             parts.setdefault(job.tenant, []).append((job, future))
-        return [(self._store if t is None else self._store.for_tenant(t), part) for t, part in parts.items()]
+        return [(self._store_of(tenant), part) for tenant, part in parts.items()]
+
+    def _store_of(self, tenant: str | None) -> Store:
+        return self._store if tenant is None or not self._store.isolates_tenants else self._store.for_tenant(tenant)
 
     async def _insert(self, store: Store, batch: Batch) -> None:
         """Inserts all jobs of the batch, also those whose callers were cancelled meanwhile."""
-        jobs = [job for job, _ in batch]
         try:
-            hinted = self._delivery.hint_in_commit()
-            results = await store.jobs.insert(jobs, hint=hinted)
+            results = await insert_and_hint(store, self._delivery, [job for job, _ in batch])
         except Exception as error:
             whole = isinstance(error, DutifulError) and not isinstance(error, DataRefused)
             if whole or len(batch) == 1:
@@ -82,12 +127,9 @@ class BatchInserter:
         for (_, future), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)
-        self._delivery.hint(queue_levels(jobs), sent=hinted)
-        self._delivery.notify_watchers()
 
     async def close(self) -> None:
-        if self._flushing is not None:
-            await asyncio.gather(self._flushing, return_exceptions=True)
+        await self._idle.wait()
 
 
 def _fail(batch: Batch, error: BaseException) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from dutiful.client.batch_inserter import BatchInserter, queue_levels
+from dutiful.client.batch_inserter import BatchInserter, insert_and_hint
 from dutiful.client.result_waiter import ResultWaiter, result_of
 from dutiful.core import ids
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UniqueConflict
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope, job_not_found
-from dutiful.core.json import clean
-from dutiful.core.redaction.redact import redact
+from dutiful.core.retry.error_info import storable
+from dutiful.core.review.audit import REASON_LIMIT
 from dutiful.delivery.base import Delivery
 from dutiful.events import Watcher
 from dutiful.observe.producer import producing
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dutiful.observe.tracing import Tracer
 
 R = TypeVar("R")
-REASON_LIMIT = 2_000
 
 
 class JobHandle(Generic[R]):
@@ -98,11 +97,7 @@ class Client:
         return check_inserted((await self._insert_many([job]))[0], job)
 
     async def _insert_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        hinted = self.delivery.hint_in_commit()
-        inserted = await self.store.jobs.insert(jobs, hint=hinted)
-        self.delivery.hint(queue_levels(jobs), sent=hinted)
-        self.delivery.notify_watchers()
-        return inserted
+        return await insert_and_hint(self.store, self.delivery, jobs)
 
     async def find(self, job_id: UUID) -> JobRecord | None:
         return await self.store.queries.job(job_id)
@@ -114,7 +109,7 @@ class Client:
         return record
 
     async def cancel(self, job_id: UUID, reason: str) -> CancelResult:
-        result = await self.store.control.cancel(job_id, clean(redact(reason), REASON_LIMIT))
+        result = await self.store.control.cancel(job_id, storable(reason, REASON_LIMIT))
         if result is None:
             raise job_not_found(job_id)
         if result.requested:

@@ -87,6 +87,10 @@ class StoreUnavailable(DutifulError):
     """The database did not answer; the call may be tried again."""
 
 
+class StoreBusy(StoreUnavailable):
+    """Another transaction holds a lock for longer than the call waits for it."""
+
+
 class StoreAway(StoreUnavailable):
     """The database does not answer, or is full: what waits for it continues when it is back."""
 

@@ -43,8 +43,11 @@ class Unique(msgspec.Struct, frozen=True):
 SUBJECT_LIMIT = 8 * 1024  # bytes of JSON: references to what a job is about; data belongs into its payload
 
 
-class NewJob(msgspec.Struct, frozen=True):
-    """A checked and encoded job, ready to be stored. JSON fields hold text."""
+class NewJob(msgspec.Struct, frozen=True, gc=False):
+    """A checked and encoded job, ready to be stored. JSON fields hold text.
+
+    The garbage collector need not visit it, because it cannot be part of a cycle, and a bulk has thousands.
+    """
 
     id: UUID
     kind: str
@@ -77,7 +80,7 @@ class Insertion(StrEnum):
     REPLACED = "replaced"
 
 
-class Inserted(msgspec.Struct, frozen=True):
+class Inserted(msgspec.Struct, frozen=True, gc=False):
     """How one NewJob was stored; `job_id` is the job that now represents it."""
 
     job_id: UUID

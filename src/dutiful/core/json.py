@@ -138,6 +138,7 @@ _MARK = "(cannot be read by Python: "
 _TOO_DEEP = f'"{_MARK}nested too deeply)"'
 _NO_NUMBER = f'"{_MARK}a number too large)"'
 _NOT_JSON = f"{_MARK}not the JSON that belongs here)"
+_NOT_UTF8 = f"{_MARK}not UTF-8)"
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]|-?\d[\d.eE+-]*')
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
@@ -172,6 +173,20 @@ def read_as(decoder: msgspec.json.Decoder[T], text: str) -> T:
         return decoder.decode(_shallow(text))
     except _UNREADABLE:
         return decoder.decode(_readable(text))
+
+
+def decoded(raw: bytes) -> str:
+    """Stored text that may not be UTF-8: what is not is replaced, and JSON as a whole, so that it is not sent again."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        match raw[:1]:
+            case b"{":
+                return f'{{"unreadable":"{_NOT_UTF8}"}}'
+            case b"[":
+                return f'[{{"unreadable":"{_NOT_UTF8}"}}]'
+            case _:
+                return raw.decode(errors="replace")
 
 
 def check_whole(text: str, what: str) -> str:

@@ -7,6 +7,7 @@ import msgspec
 from dutiful.core.errors import UsageError
 
 ANY_TENANT = "*"  # in the database's setting: rows of every tenant are visible
+TENANT_LIMIT = 200  # characters
 
 
 class Role(StrEnum):
@@ -42,8 +43,16 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None  # where a request came from
 
 
+def check_tenant_length(tenant: str | None) -> str | None:
+    """Refuses a name that is longer than every table takes it."""
+    if tenant is not None and len(tenant) > TENANT_LIMIT:
+        raise UsageError(f"tenant {tenant!r:.80} has {len(tenant):,} characters: give a name of {TENANT_LIMIT} at most")
+    return tenant
+
+
 def check_tenant(tenant: str) -> str:
     """Refuses a name that would mean all tenants, or none, or that no database can store."""
     if tenant in ("", ANY_TENANT) or "\0" in tenant:
-        raise UsageError(f"tenant {tenant!r} is not a name: give one that is not empty, not * and without NUL")
+        raise UsageError(f"tenant {tenant!r:.80} is not a name: give one that is not empty, not * and without NUL")
+    check_tenant_length(tenant)
     return tenant

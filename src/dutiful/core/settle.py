@@ -160,10 +160,14 @@ def _lost(held: AnyClaim, policy: Policy) -> Change:
     crashes = held.crashes + 1
     if policy.retry_crashes and crashes < policy.max_crashes:
         return _move(held, Transition.LOSE, State.READY, "lost", attempt=held.attempt - 1, crashes=crashes)
+    return _move(held, Transition.LOSE, State.FAILED, "lost", crashes=crashes, errors=(lost_error(crashes),))
+
+
+def lost_error(crashes: int) -> dict[str, Any]:
+    """The error of a job that was running at so many worker deaths; sql_maintenance.sql makes the same."""
     times = "once" if crashes == 1 else f"{crashes} times"
     message = f"the worker running this job died {times}; it may be what kills it"
-    error = make_error("WorkerLost", message, ErrorClass.TRANSIENT)
-    return _move(held, Transition.LOSE, State.FAILED, "lost", crashes=crashes, errors=(error,))
+    return make_error("WorkerLost", message, ErrorClass.TRANSIENT)
 
 
 def _later(

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from dutiful.core.errors import DutifulError, StoreAway
-from dutiful.delivery.base import Delivery, QueueLevels
+from dutiful.delivery.base import EVERYWHERE, Delivery, QueueLevels
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.maintenance.webhooks.sender import WebhookSender
 from dutiful.observe.outage import OutageLog
@@ -184,7 +184,8 @@ class MaintenanceRunner:
     def _hint(self, on_ready: Callable[[QueueLevels], None], levels: QueueLevels | None) -> None:
         if levels is not None:
             on_ready(levels)
-            self._delivery.hint(levels)
+            # Jobs have the place at which they became due, so they may be below the floors of workers.
+            self._delivery.hint(EVERYWHERE)
 
     async def _sleep(self, seconds: float) -> None:
         end = self._wakes_at = time.monotonic() + seconds
@@ -198,11 +199,19 @@ class MaintenanceRunner:
         return time.monotonic() - self._wakes_at > self._patience.gap.total_seconds() / 2
 
     def job_scheduled(self, delay: timedelta) -> None:
-        """Called when a job of this worker is scheduled to be due after `delay`."""
+        """Called when a job that is known to this worker is due after `delay`."""
         due = time.monotonic() + delay.total_seconds()
         if self._next_due is None or due < self._next_due:
             self._next_due = due
             self._wake.set()
+
+    async def look_ahead(self) -> None:
+        """Learns whether a job is due before the next survey; called when one may have been scheduled."""
+        if self.leading:
+            with contextlib.suppress(DutifulError):
+                wait = await self._store.promotion.next_due()
+                if wait is not None and wait.total_seconds() < LEADER_POLL:
+                    self.job_scheduled(wait)
 
     def jobs_ended(self) -> None:
         """Jobs of this worker have ended that a webhook waits for."""

@@ -70,7 +70,7 @@ class Schema(ABC):
         decoder = self._decoder or self._build()
         try:
             return decoder.decode(text)
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             raise _invalid(self.kind, str(error), self.names) from error
         except NotImplementedError as error:
             raise self._not_a_schema(error) from error

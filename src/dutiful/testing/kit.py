@@ -15,6 +15,7 @@ from dutiful.client.client import Client
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord
+from dutiful.delivery.file_changes import FileChanges
 from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.events.items import kind_name
 from dutiful.factory import make_retention
@@ -58,7 +59,7 @@ async def app_on(
             return store if clock is None else ClockedStore(store, clock)
 
         def make_delivery(store: Any) -> InProcessDelivery:
-            return InProcessDelivery(store.data_version)
+            return InProcessDelivery(FileChanges(store.data_version, written=store.wal_path, signal=store.turn_path))
 
         stack.enter_context(patch.multiple(app, make_store=make_store, make_delivery=make_delivery))
         stack.callback(app.close_sync)

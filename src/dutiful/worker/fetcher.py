@@ -11,8 +11,6 @@ from dutiful.store.control import Pause
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.leases import Leases
 
-# A row may commit after one with a higher seq was claimed; this many are looked at again with every claim.
-MARGIN = 1_000
 FORGET_AFTER = 60.0
 # A hint may name levels that do not exist, and each level costs an index look-up with every claim.
 MOST_HINTED = 50
@@ -21,12 +19,13 @@ MOST_HINTED = 50
 class FetchCursors:
     """Keeps a floor for each queue at each priority, which spares claims from scanning dead index entries.
 
-    Jobs below a floor are found by a peek.
+    The store searches what became due lately in any case; older jobs below a floor are found by a peek.
     """
 
     def __init__(self) -> None:
         self._floors: dict[tuple[str, int], int] = {}
         self._used: dict[tuple[str, int], float] = {}
+        self._lowered: dict[tuple[str, int], float] = {}  # when
         self._hinted: dict[tuple[str, int], float] = {}  # levels in which no job was seen yet, and when they were named
         self._turn = 0
 
@@ -57,17 +56,25 @@ class FetchCursors:
         now = time.monotonic()
         for level in levels:
             key = (level.queue, level.priority)
-            self._floors[key] = min(self._floors.get(key, level.seq - 1), level.seq - 1)
+            if level.seq <= self._floors.get(key, level.seq):
+                self._floors[key], self._lowered[key] = level.seq - 1, now
             self._used[key] = now
             self._hinted.pop(key, None)
         for key in [key for key, named_at in self._hinted.items() if named_at < asked_at]:
             self._forget(key)
 
-    def advance(self, claims: Sequence[Claim]) -> None:
-        """Raises floors to the last job claimed at each level; `claims` are in the order of their levels."""
+    def advance(self, claims: Sequence[Claim], asked_at: float) -> None:
+        """Raises floors to the last job claimed at each level; `claims` are in the order of their levels.
+
+        To just below it, because others may have become due at the same moment. Not for suspects, which are claimed
+        wherever they are; nor where a floor was lowered since the claim began, because it may not have seen why.
+        """
         now = time.monotonic()
-        for key, last in {(claim.queue, claim.priority): claim.seq for claim in claims}.items():
-            self._floors[key] = max(self._floors.get(key, 0), last - MARGIN)
+        for key, last in {(one.queue, one.priority): one.seq for one in claims if not one.crashes}.items():
+            if self._lowered.get(key, -1.0) < asked_at:
+                self._floors[key] = max(self._floors.get(key, 0), last - 1)
+        for key in {(one.queue, one.priority) for one in claims}:
+            self._floors.setdefault(key, 0)
             self._used[key] = now
             self._hinted.pop(key, None)
 
@@ -90,6 +97,7 @@ class FetchCursors:
 
     def _forget(self, key: tuple[str, int]) -> None:
         del self._floors[key], self._used[key]
+        self._lowered.pop(key, None)
         self._hinted.pop(key, None)
 
 
@@ -153,12 +161,13 @@ class Fetcher:
         self._fetches = 0  # including the one under way
         self._noticed: dict[str, int] = {}  # by a pause's mark: the fetches that may have begun before it was known
 
-    async def fetch(self, want: int, free: int) -> list[Claim]:
-        """Claims up to `want` jobs, and a suspect besides if there is a free slot to run it at once."""
+    async def fetch(self, want: int, suspect: bool) -> list[Claim]:
+        """Claims up to `want` jobs, and besides, if asked to, a `suspect`, which is to be run before them."""
+        asked_at = time.monotonic()
         levels = self._cursors.levels(self._lane.queues)
         if not levels:
             return []
-        suspect = free > 0 and self._suspects.reserve(self._wake)
+        suspect = suspect and self._suspects.reserve(self._wake)
         lease, tenants = self._settings.lease, self._settings.claim_tenants
         request = ClaimRequest(
             self._worker_id, self._lane.name, levels, self._kinds, want, lease, int(suspect), tenants
@@ -175,7 +184,7 @@ class Fetcher:
             if suspect:
                 self._suspects.assign(claims)
         if claims:
-            self._cursors.advance(claims)
+            self._cursors.advance(claims, asked_at)
         return claims
 
     async def unknown_claims(self) -> list[HeldClaim]:

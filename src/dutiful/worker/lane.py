@@ -23,8 +23,11 @@ from dutiful.worker.slots import Slot, Slots, StopReason
 
 YIELD_EVERY = 32  # jobs; a no-op job never waits, so a slot lets the loop turn now and then
 UNSTARTED_FOR = 1.0
-# Work for at least this long is claimed at a time, because the cost of a claim is spread over what it brings.
-WORTH = 0.02
+SOON = UNSTARTED_FOR / 4  # a slot that is free within this time can take up a suspect
+# Work for at least this long is claimed at a time, because the cost of a claim is spread over what it brings; more of
+# short jobs, of which claims are the largest cost. Not of others: a better priority waits for what is claimed already.
+WORTH, WORTH_OF_SHORT = 0.02, 0.1
+SHORT = 10_000  # jobs a second
 SAMPLE = 0.005
 LEAST_BACKLOG = 100  # outcomes that wait to be stored, beyond which nothing is claimed; twice a batch, if that is more
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
@@ -49,6 +52,8 @@ class Lane:
         self.slots = slots.add(settings.name, settings.slots)
         self.fetcher = Fetcher(config, settings, cursors, leases, suspects, self.wake)
         self._kinds = config.kinds
+        # After a crash it is not known whether a job that was claimed ahead had begun.
+        self._may_claim_ahead = all(kind.policy.retry_crashes for kind in config.kinds.values())
         self._outages = config.outages
         self._part = f"lane {settings.name} cannot claim"
         self._leases = leases
@@ -123,7 +128,8 @@ class Lane:
                     for held in await self.fetcher.unknown_claims():
                         self._settler.release_unknown(held)
                     self._reconcile = False
-                claims = await self.fetcher.fetch(want, free)
+                # A suspect goes before all that is buffered, so that a backlog does not keep it waiting.
+                claims = await self.fetcher.fetch(want, free > 0 or self.rate * SOON >= 1)
                 pause = FIRST_RETRY
                 self._outages.works(self._part)
             except DutifulError as error:
@@ -151,7 +157,8 @@ class Lane:
         free = len(self._idle)
         if self._settler.pending > self._backlog:
             return 0, free
-        ahead = min(self._batch, int(self.rate * max(2 * self.round_trip, WORTH)))
+        worth = WORTH + (WORTH_OF_SHORT - WORTH) * min(self.rate / SHORT, 1.0)
+        ahead = min(self._batch, int(self.rate * max(2 * self.round_trip, worth))) if self._may_claim_ahead else 0
         # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
         self._low = ahead // 2
         want = min(self._batch, free + ahead - len(self._buffer))
@@ -260,6 +267,8 @@ class Poller:
                 continue
             began = time.monotonic()
             await self.peek()
+            if self._config.maintenance is not None:
+                await self._config.maintenance.look_ahead()
             # Hints come from any role that may connect: a flood of them takes a fifth of a connection's time at most.
             await asyncio.sleep(min(4 * (time.monotonic() - began), LONGEST_REST))
 

@@ -51,7 +51,8 @@ _VALUE = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _BELOW = re.compile(r"(?:[|>][+-]?[ \t]{0,3})?\n[ \t]{1,40}")  # a YAML value on the next line
-_LINE = re.compile(r"[^\n\"']*+")
+# The rest of a header, which ends where a quote around it does, but not at those of a value: `sid="…"`.
+_LINE = re.compile(r"(?:[^\n\"']++|(?:(?<==)|(?<==\\))(?:\"[^\"\n]*+\"|'[^'\n]*+'))*+")
 _CODE = re.compile(r"[a-z_][\w.]*([(\[])", re.ASCII | re.IGNORECASE)
 _CLOSING = {"(": ")", "[": "]"}
 _CALL = 200  # characters at most
@@ -84,7 +85,9 @@ def _signed(text: str) -> Iterator[Assignment]:
             continue  # "unexpected token: comma"
         # After a colon, it may be prose, `secret: not known`, unless the line has nothing else.
         alone = name["line"] is not None and text[end : end + 1] in ("", "\n", "\r") and not content.isalpha()
-        yield Assignment(start, stop, secret, len(content) >= 4 and (alone or not prose))
+        # `--password=h` is written for a password only; `pw=h` is a part of many texts.
+        option = name["sign"] == "=" and "--" in text[name.start() : name.start("name")]
+        yield Assignment(start, stop, secret, option or (len(content) >= 4 and (alone or not prose)))
 
 
 def _inside(text: str, start: int, end: int) -> tuple[int, int]:
@@ -112,8 +115,8 @@ def _is_code(text: str, start: int) -> bool:
 
 _MARKED = re.compile(
     r"<(?P<tag>[a-z_][\w.:-]{1,63}+)(?:[ \t][^<>\n]{0,200}+)?+>(?P<text>[^<]++)</"
-    r"|\([bru]?(?P<a>[\"'])(?P<first>[a-z_][\w-]{1,63}+)(?P=a),[ ]?[bru]?(?P<b>[\"'])"
-    r"(?P<second>[^\"'\n]{1,200}+)(?P=b)\)"
+    r"|[(\[][bru]?(?P<a>[\"'])(?P<first>[a-z_][\w-]{1,63}+)(?P=a),[ ]?[bru]?(?P<b>[\"'])"
+    r"(?P<second>[^\"'\n]{1,200}+)(?P=b)[)\]]"
     r"|(?<![\w-])--(?P<option>[a-z][\w-]{1,63}+)[ \t]{1,3}(?![\s-])(?P<argument>[^\s,;&\"'<>]++)"
     # As Python and JSON print a list of arguments, and a pair.
     r"|[\"']--?(?P<flag>[a-z][\w-]{1,63}+)\\{0,4}[\"'],[ ]?\\{0,4}[\"'](?P<next>[^\"'\n-][^\"'\n]{0,200}+)[\"']"

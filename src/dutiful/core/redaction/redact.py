@@ -52,7 +52,9 @@ def secret_in(text: str, *, card: bool = False) -> str | None:
     for shape in shapes_of(text):
         if any(shape.judge(match) for match in shape.pattern.finditer(text)):
             return shape.name
-    if any(find_aws_secrets(text)):
+    if text.isidentifier():
+        return None  # as most names: all else has a sign in it, or begins with a digit
+    if any(find_aws_secrets(text, sure=True)):
         return "an AWS secret key"
     for found in find_assignments(text):
         if found.sure:

@@ -24,7 +24,8 @@ class SecretShape(NamedTuple):
 def shapes_of(text: str) -> list[SecretShape]:
     """The shapes that the text may contain."""
     lowered = text.lower()
-    if not _ANY_MARK.search(lowered):
+    # Most names of fields are words, which only some marks are part of.
+    if not (_WORD_MARK if lowered.isidentifier() else _ANY_MARK).search(lowered):
         return []
     return [shape for shape in SHAPES if any(mark in lowered for mark in shape.marks)]
 
@@ -68,8 +69,29 @@ def _is_mixed(match: re.Match[str]) -> bool:
     return text is None or (any(c.isdigit() for c in text) and text != text.lower() and text != text.upper())
 
 
-def _has_digit(match: re.Match[str]) -> bool:
-    return any(c.isdigit() for c in match["token"])
+def _is_signature(match: re.Match[str]) -> bool:
+    """Whether it has a digit, and is long, or a cloud's: known by its name, or by Azure's version in the same URL."""
+    token, start, end = match["token"], match.start(), match.end()
+    if not any(c.isdigit() for c in token):
+        return False
+    if len(token) >= 20 or match["cloud"] is not None:
+        return True
+    return _AZURE_VERSION.search(match.string, max(0, start - _QUERY), end + _QUERY) is not None
+
+
+_AZURE_VERSION = re.compile(r"(?<![\w-])sv=\d{4}-\d\d-\d\d", re.ASCII)
+_QUERY = 300  # characters of a URL's other parameters
+
+
+def _is_user_token(match: re.Match[str]) -> bool:
+    """Whether a URL's user is a token: a long one with a digit; in a web address also a short one that is no login."""
+    token = match["token"]
+    if len(token) >= 20:
+        return any(c.isdigit() for c in token)
+    return match["web"] is not None and len(_LETTERS_OR_DIGITS.findall(token)) >= 4
+
+
+_LETTERS_OR_DIGITS = re.compile(r"[a-z]+|\d+", re.IGNORECASE)
 
 
 SHAPES: tuple[SecretShape, ...] = (
@@ -110,9 +132,14 @@ SHAPES: tuple[SecretShape, ...] = (
     _shape(
         "a signed URL",
         "signature= sig= x-amz-security-token=",
-        r"(?i)(?P<before>(?<![\w-])(?:x-amz-signature|x-goog-signature|x-amz-security-token|signature|sig)=)"
-        r"(?P<token>[\w%+/=~.-]{20,}+)",
-        _has_digit,
+        r"(?i)(?P<before>(?<![\w-])(?:(?P<cloud>x-amz-signature|x-goog-signature|x-amz-security-token)|signature|sig)=)"
+        r"(?P<token>[\w%+/=~.-]{6,}+)",
+        _is_signature,
+    ),
+    _shape(
+        "a Discord webhook",
+        "discord.com/api discordapp.com/api",
+        r"(?P<before>discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks/\d{5,25}/)[\w-]{20,}+",
     ),
     _shape("an API key", "sk-", r"(?<![A-Za-z0-9])sk-[\w-]{20,}+", _is_random),
     _shape("a bearer token", "bearer", r"(?i)(?P<before>\bbearer[ \t]{1,4})(?P<token>[\w.~+/-]{8,}+=*+)", _is_bearer),
@@ -127,8 +154,8 @@ SHAPES: tuple[SecretShape, ...] = (
     _shape(
         "a URL with a token",
         "://",
-        r"(?P<before>://)(?P<token>[\w-]{20,}+)(?P<after>@)",
-        lambda match: any(c.isdigit() for c in match["token"]),
+        r"(?P<before>(?P<web>https?)?://)(?P<token>[\w-]{8,}+)(?P<after>@)",
+        _is_user_token,
     ),
     _shape(
         "a password",
@@ -138,7 +165,9 @@ SHAPES: tuple[SecretShape, ...] = (
     ),
 )
 
-_ANY_MARK = re.compile("|".join(re.escape(mark) for shape in SHAPES for mark in shape.marks))
+_MARKS = sorted({mark for shape in SHAPES for mark in shape.marks})
+_ANY_MARK = re.compile("|".join(map(re.escape, _MARKS)))
+_WORD_MARK = re.compile("|".join(mark for mark in _MARKS if mark.isidentifier()))
 
 
 # --- secret keys of AWS, which have no mark
@@ -151,15 +180,19 @@ _CLASS = re.compile(r"[a-z]+|[A-Z]+|\d+|[/+]+")
 _LEAST_RUNS = 16  # of one class; random text has about 26, a path of words a dozen
 
 
-def find_aws_secrets(text: str) -> Iterator[re.Match[str]]:
-    """Forty random characters. Ids may be so, too: it takes a slash or plus, which few have, or a word before them."""
+def find_aws_secrets(text: str, *, sure: bool = False) -> Iterator[re.Match[str]]:
+    """Forty random characters. Ids may be so, too: it takes a slash or plus, which few have, or a word near them.
+
+    `sure`: it takes a word, because thirty bytes of anything look the same in Base64.
+    """
     if len(text) < _AWS_LENGTH:
         return
     for match in _AWS_SECRET.finditer(text):
         found = match[0]
         if found in (found.lower(), found.upper()) or len(_CLASS.findall(found)) < _LEAST_RUNS:
             continue
-        if "/" in found or "+" in found or _AWS_WORD.search(text, max(0, match.start() - _NEARBY), match.start()):
+        near = (max(0, match.start() - _NEARBY), match.start()), (match.end(), match.end() + _NEARBY)
+        if (not sure and ("/" in found or "+" in found)) or any(_AWS_WORD.search(text, *span) for span in near):
             yield match
 
 

@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Collection
-from typing import NamedTuple
 
 from dutiful.core.redaction.invisible import visible
 
@@ -67,18 +66,62 @@ FORMS = re.compile(
 )
 # A name that begins with these is a flag or a number, unless a text has it.
 ABOUT = re.compile(r"has|is|needs|include|includes|with|without|requires|max|min|num|number|total|count|used")
+# One that ends with these is a number, unless a text has it: `password_length`.
+_MEASURES = frozenset(("length", "len", "count", "size"))
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _PART = re.compile(r"[^\W\d_]+|\d+")
+_ASCII_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")  # the same in one step
+_SEPARATORS = re.compile(r"[\W_]+")
 _LONGEST = 200  # longer than any field's name
 
 
-class FieldName(NamedTuple):
+# Each name that means anything has one of these in it, separators left out. Most names have none, and are not taken
+# apart: a payload may have thousands, each another one.
+_CUES = (
+    "pass pw key token text auth data content raw body secret mail cred card cc pan pin pat otp cvv cvc jwt cookie "
+    "html mime message eml bytes b64 base64 bodies kennwort"
+)
+CUES = tuple(_CUES.split())
+
+
+class FieldName:
     """What a name says."""
 
-    words: tuple[str, ...]
+    __slots__ = ("_visible", "_words", "card", "flagged", "meaning")
+
     meaning: str | None  # of its value, if payloads must not contain it
     flagged: str | None  # the same for a text under the name of a flag or a number, as `has_password`
     card: bool  # whether a number would be a payment card's
+
+    def __init__(self, name: str) -> None:
+        self._visible = visible(name)
+        self._words: tuple[str, ...] | None = None
+        self.meaning = self.flagged = None
+        self.card = False
+        joined = self._visible.lower()
+        if not joined.isalnum():
+            joined = _SEPARATORS.sub("", joined)
+        for cue in CUES:
+            if cue in joined:
+                break
+        else:
+            return
+        parts = self.words
+        about = parts[1:] if parts and ABOUT.fullmatch(parts[0]) else parts
+        named = about[:-1] if about and about[-1] in _MEASURES else about
+        if named is parts:
+            self.meaning = _meaning(parts)
+        else:
+            self.flagged = _meaning(named)
+        self.card = not _CARDS.isdisjoint(parts)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        if self._words is None:
+            name = self._visible
+            parts = _ASCII_PART.findall(name) if name.isascii() else _PART.findall(_CASE_CHANGE.sub("_", name))
+            self._words = tuple(map(str.lower, parts))
+        return self._words
 
 
 def field_name(name: str) -> FieldName:
@@ -102,14 +145,7 @@ def ends_with(words: tuple[str, ...], endings: Collection[tuple[str, ...]]) -> b
 
 @functools.lru_cache(maxsize=4096)  # names are few, and come again and again
 def _field_name(name: str) -> FieldName:
-    parts = tuple(part.lower() for part in _PART.findall(_CASE_CHANGE.sub("_", visible(name))))
-    about = bool(parts) and ABOUT.fullmatch(parts[0]) is not None
-    return FieldName(
-        words=parts,
-        meaning=None if about else _meaning(parts),
-        flagged=_meaning(parts[1:]) if about else None,
-        card=not _CARDS.isdisjoint(parts),
-    )
+    return FieldName(name)
 
 
 def _meaning(parts: tuple[str, ...]) -> str | None:
@@ -123,7 +159,7 @@ def _meaning(parts: tuple[str, ...]) -> str | None:
 
 
 def _ending(parts: tuple[str, ...]) -> str | None:
-    if not HARMLESS.isdisjoint(("".join(parts[-2:]), "".join(parts[-3:]))):
+    if "".join(parts[-2:]) in HARMLESS:  # of three words, the last two decide: `next_page_token`
         return None
     joined = ""
     for part in reversed(parts[-3:]):

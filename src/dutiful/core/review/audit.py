@@ -11,6 +11,11 @@ import msgspec
 from dutiful.core.principal import Origin, Role
 
 FIRST = ""  # the hash before the first seal
+# The least that a policy keeps events for: as old as a new event may claim to be, so that none is deleted at once.
+SHORTEST_KEEP = timedelta(days=1)
+# As long as the tables take them, in characters.
+PRINCIPAL_LIMIT, TARGET_LIMIT, REASON_LIMIT, ADDRESS_LIMIT = 200, 500, 2_000, 200
+VALUE_LIMIT = 32_768  # bytes of `before` and of `after` as JSON; the tables take twice as much
 
 
 class AuditOutcome(StrEnum):

@@ -110,10 +110,10 @@ def _find_sensitive(rules: Rules, payload: Mapping[str, Any], location: Location
             case _ if problem is not None:
                 yield FieldError(path_of(inner), problem)
             case dict() | list():
-                named = _named_errors(rules, item)
+                named = _named_errors(rules, item, among=isinstance(inner[1], int))
                 yield from (FieldError(path_of((inner, step)), problem) for step, problem in named.items())
                 rest.append(_inner(inner, name, item, named))
-            case str() | int() | float() if name.words not in rules.allowed:
+            case str() | int() | float() if not _is_allowed(rules, name):
                 found = _secret(name, item)
                 if found is not None:
                     yield FieldError(path_of(inner), f"has {found} in it: {REMEDY}")
@@ -129,7 +129,7 @@ def _inner(
 
 
 def _name_problem(rules: Rules, written: str, name: FieldName, value: Any) -> str | None:
-    if name.words in rules.allowed:
+    if _is_allowed(rules, name):
         return None
     forbidden = rules.forbidden and ends_with(name.words, rules.forbidden)
     secret = "what must not be stored" if forbidden else _meant(name, value)
@@ -137,6 +137,10 @@ def _name_problem(rules: Rules, written: str, name: FieldName, value: Any) -> st
         return f"means {secret}, which has no place in a payload: {REMEDY}, or allow the name in the rules"
     found = secret_in_name(written)
     return None if found is None else f"has {found} for a name: {REMEDY}"
+
+
+def _is_allowed(rules: Rules, name: FieldName) -> bool:
+    return bool(rules.allowed) and name.words in rules.allowed
 
 
 def _meant(name: FieldName, value: Any) -> str | None:
@@ -157,18 +161,36 @@ def _is_flag(text: str) -> bool:
 # --- a name and its value side by side
 
 
-def _named_errors(rules: Rules, container: Any) -> dict[str | int, str]:
-    """Where a container has the secret that another item of it names, with the problem."""
+def _named_errors(rules: Rules, container: Any, *, among: bool = False) -> dict[str | int, str]:
+    """Where a container has the secret that another item of it names, with the problem; `among`: it is in a list."""
     if isinstance(container, dict):
-        return {} if CONTENTS.isdisjoint(container) else dict(_paired(rules, container))
+        paired = not (CONTENTS.isdisjoint(container) and TEXTS.isdisjoint(container))
+        return dict(_paired(rules, container)) if paired else {}
+    if len(container) == 2 and (secret := _couple(rules, *container, among=among)) is not None:
+        return {1: f"is {secret}: {REMEDY}"}
     return dict(_arguments(rules, container))
 
 
+def _couple(rules: Rules, name: Any, value: Any, *, among: bool) -> str | None:
+    """What the second of two texts is, as in `["password", "…"]`, unless both are names, or it is a field's type."""
+    if not isinstance(name, str) or not isinstance(value, str) or not NAME.fullmatch(name):
+        return None
+    if (not among and NAME.fullmatch(value) and value.isalpha()) or _is_told(value):
+        return None
+    return _named(rules, name, value)
+
+
+def _is_told(text: str) -> bool:
+    """Whether it tells of a value, but is none: a label, a type, another name, a placeholder."""
+    return _is_flag(text) or any(map(str.isspace, text)) or text in _TYPES or field_name(text).meaning is not None
+
+
 def _paired(rules: Rules, pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """`{"name": "password", "value": "…"}`."""
+    """`{"name": "password", "value": "…"}`; a text may also be the label of the field that is named."""
     titles = [item for key, item in pair.items() if key in TITLES and isinstance(item, str)]
     for key, item in pair.items():
-        secret = next(filter(None, (_named(rules, title, item) for title in titles)), None) if key in CONTENTS else None
+        holds = key in CONTENTS or (key in TEXTS and isinstance(item, str) and not _is_told(item))
+        secret = next(filter(None, (_named(rules, title, item) for title in titles)), None) if holds else None
         if secret is not None:
             yield key, f"is {secret}: {REMEDY}"
 
@@ -194,7 +216,7 @@ def _named(rules: Rules, title: str, value: Any) -> str | None:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return None
     name = field_name(title)
-    if name.words in rules.allowed:
+    if _is_allowed(rules, name):
         return None
     if rules.forbidden and ends_with(name.words, rules.forbidden):
         return "what must not be stored"
@@ -208,6 +230,26 @@ def _spelt(names: str) -> frozenset[str]:
 
 TITLES = _spelt("name key field header option parameter param variable var property attribute k")
 CONTENTS = _spelt("value values val v")
+TEXTS = _spelt("text content answer")
+NAME = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
+_TYPES = frozenset(
+    [
+        "text",
+        "varchar",
+        "char",
+        "date",
+        "number",
+        "integer",
+        "boolean",
+        "email",
+        "hidden",
+        "float",
+        "uuid",
+        "json",
+        "object",
+        "array",
+    ]
+)
 OPTION = re.compile(r"--?[A-Za-z][\w-]{0,63}", re.ASCII)
 # What a text under the name of a flag or a number may be.
 FLAG = re.compile(

@@ -6,6 +6,7 @@ form no cycle. Inside another lock a task has a session already, and needs no ad
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -81,7 +82,7 @@ class LockManager:
             await self.mode_check.check()
         local = self._local.setdefault(hold.name, LocalLock())
         local.users += 1
-        timer = self.loop.call_later(LONG_WAIT, _log_long_wait, hold, local)
+        timer = self.loop.call_later(LONG_WAIT, lambda: self._spawn(self._log_long_wait(hold, local), self._acquiring))
         try:
             nested = await self._wait_for_turn(hold, local)
             try:
@@ -129,6 +130,17 @@ class LockManager:
             nested.leave()
             self._leave(hold.name, local)
 
+    async def _log_long_wait(self, hold: Hold, local: LocalLock) -> None:
+        if local.holder is not None:
+            by = f"job {ids.public(local.holder.token.job_id)} of this worker"
+        else:
+            found = None
+            with contextlib.suppress(StoreUnavailable):
+                found = await self._store.holder(hold.name)
+            by = str(found or "another worker")
+        job = ids.public(hold.token.job_id)
+        log.warning("job %s has waited for the lock %s for %g s; it is held by %s", job, hold.name, LONG_WAIT, by)
+
     def _leave(self, name: LockName, local: LocalLock) -> None:
         local.users -= 1
         if local.users == 0:
@@ -145,12 +157,6 @@ class LockManager:
 
         task.add_done_callback(ended)
         return task
-
-
-def _log_long_wait(hold: Hold, local: LocalLock) -> None:
-    by = f"job {ids.public(local.holder.token.job_id)} of this worker" if local.holder is not None else "another worker"
-    job = ids.public(hold.token.job_id)
-    log.warning("job %s has waited for the lock %s for %g s; it is held by %s", job, hold.name, LONG_WAIT, by)
 
 
 class LockModeCheck:
