@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo example practice sports test check bench soak mutants release clean
+.PHONY: demo example practice sports accounts test check bench soak mutants release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
@@ -17,6 +17,9 @@ practice: $(READY)
 
 sports: $(READY)
 	$(BIN)/python -m examples.sports_sites
+
+accounts: $(READY)
+	$(BIN)/python -m examples.accounts $(ACCOUNTS)
 
 # In the order of the folders: the long files come first and the short ones of tests/unit last, so that no worker idles at the end.
 test: check
@@ -55,6 +58,7 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-$(VENV)/.bench: $(READY)
+$(VENV)/.bench: $(READY) benchmarks/peers/node/package.json
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@command -v npm >/dev/null && npm install --prefix benchmarks/peers/node --no-audit --no-fund --no-package-lock --loglevel error || echo "Without npm and its packages, the systems of Node do not take part."
 	@touch $@

@@ -76,6 +76,14 @@ SETTINGS = {
     ),
     "webhook_networks": "Networks that are not public and may be posted to, as in `10.1.0.0/16,127.0.0.0/8`.",
     "webhook_timeout": "How long a webhook's receiver may take to answer, from 100ms to 5m.",
+    "smtp_url": (
+        "The mail server of the [channel](../guides/channels.md) `email`, as in "
+        "`smtps://user:password@mail.example.org?from=shop@example.org`."
+    ),
+    "sms_url": "Where the channel `sms` posts messages.",
+    "sms_token": "The bearer token of `sms_url`.",
+    "files_url": "The service that signs deletions for the channel `file_delete`.",
+    "files_token": "The bearer token of `files_url`.",
     "metrics": "Whether a worker counts the outcomes of attempts. See [metrics](../guides/metrics.md).",
     "alert_interval": "How often the leader evaluates [alerts](../guides/alerts.md). At least 100ms.",
     "alerts_off": "Names of alerts that are not watched, separated by commas.",

@@ -19,6 +19,7 @@ VAULT = "hvs." + "CAESIJlU9JMYEhOPYv4igdhm9PnZDrabYTobQ4Ymnlq1qY-"
 SIGNED = "https://bucket.s3.amazonaws.com/a.pdf?X-Amz-Expires=60&X-Amz-Signature=" + "9f86d081884c7d65" * 4
 SIGNED_V2 = "https://bucket.s3.amazonaws.com/a?Expires=1&Signature=" + "vjbyPxybdZaNmGa%2ByT272YEAiv4%3D"
 SIGNED_GOOGLE = "https://storage.googleapis.com/b/o?X-Goog-Signature=" + "8e3a" * 20
+DISCORD = "https://discord.com/api/webhooks/1234567890123/" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ"
 SAS = "https://x.blob.core.windows.net/c/b?sv=2022-11-02&sp=r&sig=" + "Z%2FRHIX5Xcg0Mq2rqI3OlWTjEg2tYkboXr1P9ZUXDtkk%3D"
 
 CATCH: dict[str, Case] = {
@@ -37,6 +38,8 @@ CATCH: dict[str, Case] = {
     "a mail": Case({"email_body": "Dear Ada"}, "email_body"),
     "a document": Case({"document_content": "…"}, "document_content"),
     "the database's": Case({"db_pass": "hunter2"}, "db_pass"),
+    "a text for a length": Case({"password_length": "hunter2"}, "password_length", sql=False),
+    "a text for a count": Case({"maxTokenCount": "f3a9-c1"}, "maxTokenCount", sql=False),
     "a recovery code": Case({"otp": "123456"}, "otp"),
     # by name, with characters that nobody sees
     "a zero width space": Case({"pass\u200bword": "hunter2"}, "pass\u200bword"),
@@ -53,9 +56,14 @@ CATCH: dict[str, Case] = {
     "a header's pair": Case({"headers": [{"header": "Authorization", "value": "abc"}]}, "headers[0].value"),
     "a pair with a number": Case({"env": [{"name": "DB_PASSWORD", "value": 123456}]}, "env[0].value"),
     "a pair with a list": Case({"env": [{"key": "token", "values": ["abc"]}]}, "env[0].values"),
+    "a pair of texts": Case({"pair": ["password", "hunter2"]}, "pair[1]", sql=False),
+    "pairs of texts": Case({"env": [["user", "ada"], ["password", "correcthorse"]]}, "env[1][1]", sql=False),
+    "a pair with a text": Case({"form": [{"field": "password", "text": "hunter2"}]}, "form[0].text", sql=False),
     "short names": Case({"e": [{"k": "password", "v": "hunter2"}]}, "e[0].v"),
     "options": Case({"argv": ["mysql", "--password", "hunter2"]}, "argv[2]"),
     "an option in one piece": Case({"argv": ["mysql", "--password=hunter2"]}, "argv[1]", sql=False),
+    "an option with one letter": Case({"argv": ["mysql", "--password=h"]}, "argv[1]", sql=False),
+    "an option in a command": Case({"command": "mysql --password=h shop"}, "command", sql=False),
     "an option of one dash": Case({"argv": ["tool", "-token", "hunter2"]}, "argv[2]"),
     "a login": Case({"argv": ["curl", "-u", "bob:hunter2", "https://example.org"]}, "argv[2]"),
     "options in a text": Case({"error": "Command '['mysql', '--password', 'hunter2']' failed"}, "error", sql=False),
@@ -67,7 +75,8 @@ CATCH: dict[str, Case] = {
     "a GitHub token in full width": Case({"note": GITHUB.replace("g", "\uff47")}, "note"),
     "an escaped joint": Case({"note": repr(GITHUB.replace("_", "\u200b_"))}, "note", sql=False),
     "an AWS key": Case({"note": "AKIA" + "IOSFODNN7EXAMPLE"}, "note"),
-    "an AWS secret key": Case({"note": AWS_SECRET}, "note"),
+    "an AWS secret key": Case({"note": f"the secret is {AWS_SECRET}"}, "note"),
+    "an AWS secret key and its word": Case({"note": f"{AWS_SECRET} (aws)"}, "note", sql=False),
     "an AWS secret key in a text": Case({"note": f"aws: {AWS_LETTERS}"}, "note"),
     "a Vault token": Case({"note": VAULT}, "note"),
     "an older Vault token": Case({"note": "s." + "iyNUhq8Ov4hIAx6snw5mB2nL"}, "note"),
@@ -75,6 +84,16 @@ CATCH: dict[str, Case] = {
     "a signed URL": Case({"url": SIGNED}, "url"),
     "an older signed URL": Case({"url": SIGNED_V2}, "url"),
     "a URL signed by Google": Case({"url": SIGNED_GOOGLE}, "url"),
+    "a short signature of Google": Case(
+        {"url": "https://storage.googleapis.com/b/o?X-Goog-Signature=" + "8e3a91"}, "url"
+    ),
+    "a short SAS": Case(
+        {"url": "https://x.blob.core.windows.net/c/b?sv=2022-11-02&sig=" + "Zx5Xcg0M%3D"}, "url", sql=False
+    ),
+    "a short SAS, the other way": Case({"query": "sig=" + "Zx5Xcg0M%3D&sp=r&sv=2022-11-02"}, "query", sql=False),
+    "a Discord webhook": Case({"url": DISCORD}, "url"),
+    "an older Discord webhook": Case({"url": DISCORD.replace("discord.com/api", "discordapp.com/api/v10")}, "url"),
+    "a token for a user": Case({"url": "https://" + "a1b2c3d4e5@git.example.org/x.git"}, "url", sql=False),
     "a SAS URL": Case({"url": SAS}, "url"),
     "a SAS token alone": Case({"query": SAS.partition("?")[2]}, "query"),
     "a private key": Case({"n": "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"}, "n"),
@@ -107,6 +126,7 @@ PASS: dict[str, dict[str, Any]] = {
     "a SHA-1 near a secret": {"note": "the secret of commit 3f786850e387550fdab836ed7e6dc881de23001b"},
     "a SHA-256": {"digest": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
     "a digest in Base64": {"digest": "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="},
+    "thirty bytes in Base64": {"nonce": "q8Zt+3vLx1R/Yw5KpN7bHc2JdFsGmQ0aUeTi4oPz", "cursor": AWS_SECRET},
     "a small image": {"icon": "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAEAAAAALAAAAAABAAEAAAICRAEAOw=="},
     "an id of a drive": {"file": "1BxiMVs0XRA5nFMdKvBdBZjgmUUqptlbs74OgVE2upms"},
     "an id of a mail": {"mail": "AAMkAGI2TG93AAAAAAAAAAAAAAAAAAAAAAAAAAAA="},
@@ -123,9 +143,18 @@ PASS: dict[str, dict[str, Any]] = {
     "options": {"argv": ["curl", "--retry", "3", "--max-tokens", "10", "--password-file", "/run/secret"]},
     "options without a value": {"argv": ["tool", "--password", "--user", "ada", "-u", "1000:1000"]},
     "an option's placeholder": {"argv": ["tool", "--password", "$PASSWORD", "--token", "***"]},
+    "lengths": {"password_length": 12, "passwordLength": "12", "token_size": "4 KB", "secret_count": "unknown"},
+    "two names of fields": {"columns": ["password", "email"], "required": ["token", "id"]},
+    "types of fields": {"schema": [["password", "string"], ["token", "required"], ["secret", "str"]]},
+    "pairs of others": {"env": [["user", "ada1"], ["colour", "red"]]},
+    "a label": {"form": [{"field": "password", "text": "Your password"}, {"field": "token", "text": "Token"}]},
+    "an option's variable": {"argv": ["mysql", "--password=$PASSWORD", "--token=***", "--max-tokens=9"]},
     "names of fields": {"columns": ["password", "email", "token"]},
     "a URL": {"url": "https://example.org:8080/a?page=2&sort=sig&key=7"},
     "a URL with a user": {"url": "ssh://git@example.org/x.git"},
+    "a URL with a login": {"url": "https://ada2030@bitbucket.org/team/x.git", "other": "https://ada@example.org/"},
+    "Discord": {"url": "https://discord.com/api/webhooks/1234567890123", "other": "https://discord.com/channels/1/2"},
+    "no signature": {"url": "https://storage.googleapis.com/b/o?X-Goog-Signature=missing&X-Amz-Signature=none"},
     "a short sig": {"url": "https://example.org/?sig=ok"},
     "a signature's name": {"note": "Signature=missing, sig=none"},
     "versions": {"note": "s.version hvs.example 12:AA"},

@@ -203,6 +203,10 @@ class PostgresServer(Server):
         psql = [str(self._bin / "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", self.dsn(database), "-c", sql]
         return _run(psql, cwd=self._base)
 
+    def program(self, name: str) -> Path:
+        """Where one of its programs is, such as pgbench."""
+        return self._bin / name
+
     def _ready(self) -> bool:
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()

@@ -11,6 +11,17 @@ from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import sql
+
+from databases import Postgres
+from dutiful.core.breaker.state import BreakerPolicy
+from dutiful.core.job import PhaseState, Unique
+from dutiful.core.outcome import Failed, Snoozed
+from dutiful.core.states import State
+from dutiful.store import Store
+from dutiful.store.dead_letters import DeadLetterFilter
+from dutiful.store.locks import LockName
+from dutiful.store.schedules import ScheduleRecord
+from dutiful.stores.postgres import PostgresStore
 from suite.audit import event
 from suite.builders import (
     OOPS,
@@ -31,19 +42,9 @@ from suite.dead_letters_bulk import start
 from suite.tokens import api_token
 from suite.webhooks import webhook
 
-from databases import Postgres
-from dutiful.core.breaker.state import BreakerPolicy
-from dutiful.core.job import PhaseState, Unique
-from dutiful.core.outcome import Failed, Snoozed
-from dutiful.core.states import State
-from dutiful.store import Store
-from dutiful.store.dead_letters import DeadLetterFilter
-from dutiful.store.locks import LockName
-from dutiful.store.schedules import ScheduleRecord
-from dutiful.stores.postgres import PostgresStore
-
 PASSWORD = "not-a-secret"
-GROUPS = ("application", "worker", "member")
+GROUPS = ("operator", "worker", "member")
+MORE_GROUPS = ("owner", "client", "sql_worker", "reader")  # made by `dutiful roles` only
 # Tables of the whole fleet. A new table is listed here if it has no tenant's data.
 FLEET = {
     "alert",
@@ -74,7 +75,7 @@ WHOSE = {
     "json": "t.job ->> 'tenant'",
     "job": "(select j.tenant from {schema}.job j where j.id = t.job_id)",
 }
-LOGINS = {"owner": None, "application": "application", "worker": "worker", "acme": None, "both": None, "none": "member"}
+LOGINS = {"owner": None, "operator": "operator", "worker": "worker", "acme": None, "both": None, "none": "member"}
 
 
 def new_schema() -> str:
@@ -117,7 +118,7 @@ def dropped_after(server: Postgres, database: str, schema: str, roles: Sequence[
     finally:
         server.drop_database(database)
         # The groups first, because memberships depend on the roles that granted them.
-        names = [f"{schema}_{group}" for group in GROUPS] + [f"{schema}_{role}_user" for role in roles]
+        names = [f"{schema}_{group}" for group in (*GROUPS, *MORE_GROUPS)] + [f"{schema}_{role}_user" for role in roles]
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
             for name in names:
                 connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
@@ -145,7 +146,6 @@ async def fill(store: Store, *tenants: str | None) -> dict[str | None, dict[str,
     for tenant in tenants:
         await store.audit.append([event(tenant=tenant)])
         await start(store, filter=DeadLetterFilter(tenant=tenant))
-        await store.tokens.put(api_token(tenant=tenant), f"hash of {tenant}")
         schedule = ScheduleRecord(
             name=f"schedule of {tenant}",
             kind="greet",
@@ -234,8 +234,12 @@ async def _isolate(roles: LoginRoles, owner_url: str) -> None:
 
 
 async def _fill(world: World) -> None:
+    tenants = ("acme", "globex", None)
     async with world.store("worker") as store:
-        world.jobs = await fill(store, "acme", "globex", None)
+        world.jobs = await fill(store, *tenants)
+    async with world.store("operator") as store:
+        for tenant in tenants:
+            await store.tokens.put(api_token(tenant=tenant), f"hash of {tenant}")
     rules = dict(world.roles.run("SELECT * FROM {}.tenant_rules()", world.schema))
     world.rules = {name: rule for name, rule in rules.items() if rule != "fleet"}
     assert set(rules) - set(world.rules) <= FLEET

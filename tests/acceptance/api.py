@@ -120,8 +120,11 @@ def kinds(app: Dutiful) -> None:
 
 
 @asynccontextmanager
-async def admin_api(app: Dutiful, **options: Any) -> AsyncIterator[AdminApi]:
-    """Each tenant has two dead letters, a finished job and a waiting one; and there is a token of each role."""
+async def admin_api(app: Dutiful, *, by: Dutiful | None = None, **options: Any) -> AsyncIterator[AdminApi]:
+    """Each tenant has two dead letters, a finished job and a waiting one; and there is a token of each role.
+
+    `by`: makes the tokens, where the role of `app` may not.
+    """
     kinds(app)
     async with app:
         client = await app.client()
@@ -132,7 +135,7 @@ async def admin_api(app: Dutiful, **options: Any) -> AsyncIterator[AdminApi]:
             async with app.embedded(grace="5s"):
                 for tenant in TENANTS:
                     await _create_jobs(admin, tenant)
-            await _make_tokens(admin)
+            await _make_tokens(admin, await (by or app).client())
             yield admin
 
 
@@ -148,8 +151,8 @@ async def _create_jobs(admin: AdminApi, tenant: str) -> None:
     admin.done[tenant], admin.waiting[tenant] = done.id, waiting.id
 
 
-async def _make_tokens(admin: AdminApi) -> None:
-    operator = Operator(admin.client, "root")
+async def _make_tokens(admin: AdminApi, client: Client) -> None:
+    operator = Operator(client, "root")
     for tenant in (None, *TENANTS):
         for role in ROLES:
             name = role.value if tenant is None else f"{tenant} {role}"

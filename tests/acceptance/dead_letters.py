@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 from command_line import Answer, Project
-from suite.builders import finish_one
 
 from dutiful.core.outcome import Failed
 from dutiful.core.review.audit import AuditEvent
@@ -18,6 +17,7 @@ from dutiful.store.audit import AuditFilter
 from dutiful.store.dead_letters import DeadLetter
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
+from suite.builders import finish_one
 
 T = TypeVar("T")
 BROKEN = {"type": "SMTPError", "message": "mailbox 7 is full", "class": "retryable", "fingerprint": "f1"}

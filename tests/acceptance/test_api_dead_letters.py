@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 import pytest
 from api import AdminApi, admin_api, eventually, final, public
-from suite.builders import settle, start_one
 
 from dutiful import Dutiful, ErrorClass
 from dutiful.core import ids
 from dutiful.core.outcome import Failed
 from dutiful.core.retry.error_info import make_error
 from dutiful.core.review.audit import AuditOutcome
+from suite.builders import settle, start_one
 
 ITEM = {
     "dlq_id", "tenant", "category", "job_type", "status", "idempotency_key", "correlation_id", "error_class",

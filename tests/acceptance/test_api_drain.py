@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from api import AdminApi, admin_api, public
-from suite.builders import complete, start_one
 
 from dutiful import Dutiful, State
+from suite.builders import complete, start_one
 
 
 @pytest.fixture

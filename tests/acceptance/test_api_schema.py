@@ -87,6 +87,7 @@ def test_every_operation_keeps_to_its_description(served: Served) -> None:
         "job_id": [public(one) for one in (*admin.waiting.values(), *admin.done.values(), admin.dead["acme"][0])],
         "name": ["reports/nightly", "shop"],
         "run_id": [public(uuid7())],
+        "supervisor": ["comms.send_email"],
         "token_id": [public(uuid7())],
     }
     answered = {

@@ -1,4 +1,4 @@
-"""The admin API where Postgres itself keeps tenants apart, served by a role of the group application."""
+"""The admin API where Postgres itself keeps tenants apart, served by a role of the group operator."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -27,9 +27,9 @@ def world(postgres18: Postgres) -> Iterator[World]:
 async def admin(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AdminApi]:
     """Its jobs are run by a worker, and asked about at a server, each with its own role."""
     monkeypatch.setattr(status, "LIFE", -1.0)
-    served = Dutiful(world.roles.url("application"), schema=world.schema)
+    served = Dutiful(world.roles.url("operator"), schema=world.schema)
     kinds(served)
-    async with admin_api(Dutiful(world.roles.url("worker"), schema=world.schema)) as admin, served:
+    async with served, admin_api(Dutiful(world.roles.url("worker"), schema=world.schema), by=served) as admin:
         admin.api = create_app(served, trusted_proxies=["127.0.0.1"])
         transport = httpx2.ASGITransport(app=admin.api, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://here") as admin.http:
@@ -44,7 +44,7 @@ async def test_nothing_of_another_tenant_exists_for_a_tenants_manager(admin: Adm
 async def test_a_server_that_runs_goes_on_when_tenants_are_switched_on(world: World) -> None:
     async with (
         world.store("owner") as owner,
-        Dutiful(world.roles.url("application"), schema=world.schema) as app,
+        Dutiful(world.roles.url("operator"), schema=world.schema) as app,
     ):
         await owner.tenants.disable()
         transport = httpx2.ASGITransport(app=create_app(app), raise_app_exceptions=False)

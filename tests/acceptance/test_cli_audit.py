@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from command_line import Project
 from dead_letters import CommandLine
-from suite.audit import event
 
 from dutiful.core.review.audit import Seal
 from dutiful.maintenance.sealer import Sealer
 from dutiful.store import Store
 from old_events import any_date
+from suite.audit import event
 
 
 @pytest.fixture

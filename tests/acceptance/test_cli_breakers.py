@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from command_line import Answer, Project
-from suite.builders import OOPS, enqueue_one, settle, start_one
-from suite.workers import serve
 
 from dutiful.client.client import Client
 from dutiful.core.breaker.state import BreakerPolicy, BreakerState, CallResult, Entry
@@ -22,6 +20,8 @@ from dutiful.operator import Operator
 from dutiful.operator.explain import Why
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
+from suite.builders import OOPS, enqueue_one, settle, start_one
+from suite.workers import serve
 
 MAIL, KIND = "email-service", "work"
 TWO = BreakerPolicy(failures=2, open_for=timedelta(minutes=30))

@@ -14,13 +14,13 @@ from uuid import UUID
 
 import pytest
 from command_line import Answer, Project
-from suite.builders import T0, start_one
 
 from dutiful.core import ids
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
 from dutiful.store.workers import WorkerRecord
 from dutiful.stores.sqlite.engine.file_lock import FileLock
+from suite.builders import T0, start_one
 
 Command = Callable[..., Awaitable[Answer]]
 JOBS = """

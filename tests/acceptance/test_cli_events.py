@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import uuid_utils.compat
 from command_line import Project
-from suite.builders import OOPS, new_id, new_job, settle, start_one
 
 from dutiful.cli import INTERRUPTED
 from dutiful.core import ids
 from dutiful.core.outcome import Failed
 from dutiful.store import Store
+from suite.builders import OOPS, new_id, new_job, settle, start_one
 
 
 @pytest.fixture

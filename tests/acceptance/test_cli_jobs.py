@@ -5,6 +5,14 @@ from pathlib import Path
 
 import pytest
 from command_line import Project
+from uuid_utils.compat import uuid7
+
+from dutiful.core import ids
+from dutiful.core.ids import from_parts
+from dutiful.core.outcome import Failed
+from dutiful.core.states import State
+from dutiful.store import Store
+from dutiful.stores.listing import SEARCHED
 from suite.builders import (
     OOPS,
     enqueue_one,
@@ -15,14 +23,6 @@ from suite.builders import (
     start_one,
     state,
 )
-from uuid_utils.compat import uuid7
-
-from dutiful.core import ids
-from dutiful.core.ids import from_parts
-from dutiful.core.outcome import Failed
-from dutiful.core.states import State
-from dutiful.store import Store
-from dutiful.stores.listing import SEARCHED
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pytest
 from command_line import Project
-from suite.builders import enqueue_one
 
 from dutiful.core.metrics.catalogue import METRICS
 from dutiful.core.metrics.sketch import bucket
 from dutiful.store import Store
 from dutiful.store.metrics import AttemptStats
+from suite.builders import enqueue_one
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 from command_line import Project
-from suite.builders import OOPS, enqueue_one, finish_one, start_one
 
 from dutiful.client.client import Client
 from dutiful.core.ids import from_parts
@@ -28,6 +27,7 @@ from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.store.locks import LockMode
 from dutiful.store.schedules import ScheduleRecord
 from dutiful.store.workers import LaneRecord, WorkerRecord
+from suite.builders import OOPS, enqueue_one, finish_one, start_one
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from command_line import Project
-from suite.builders import start_one
 
 from dutiful.core.items import ItemCounts
 from dutiful.core.job import PhaseState
 from dutiful.store import Store
 from dutiful.store.progress import PhaseMark, ProgressReport
+from suite.builders import start_one
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])

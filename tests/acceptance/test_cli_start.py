@@ -198,3 +198,10 @@ def test_a_reader_that_has_seen_enough_causes_no_noise(project: Project) -> None
     assert process.wait(30) == 1
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_slots_of_lanes_that_are_replaced_are_refused(project: Project) -> None:
+    answered = project.run("worker", "--lane", "mail=2:mail", "--general", "4")
+
+    assert answered.code == 2
+    assert "--lane replaces all lanes" in answered.err

@@ -17,7 +17,7 @@ from tenanted import GROUPS, LoginRoles, dropped_after, new_schema
 pytestmark = pytest.mark.req("W67")
 
 DATABASE = "dutiful_tenants_cli"
-LOGINS = ("owner", "application", "worker", "reports")
+LOGINS = ("owner", "operator", "worker", "reports")
 Run = Callable[..., Answer]
 
 
@@ -106,8 +106,8 @@ def test_a_dba_can_do_it_by_a_script_where_the_owner_may_not_make_roles(roles: L
     assert [m["role"] for m in status["members"] if m["group"] == "member"] == [reports]
     [_, switched] = run("owner", "audit", "list", "--limit", "2", "--outcome", "succeeded", "--json").json["events"]
     assert (switched["action"], switched["origin"]) == ("tenants.on", "sql")
-    grant(roles, "application")
-    assert run("application", "jobs", "list").code == 0
+    grant(roles, "operator")
+    assert run("operator", "jobs", "list").code == 0
 
 
 def test_what_members_could_read_is_closed_when_tenants_are_off_again(roles: LoginRoles, run: Run) -> None:
@@ -116,13 +116,13 @@ def test_what_members_could_read_is_closed_when_tenants_are_off_again(roles: Log
     look = f"SELECT count(*) FROM {roles.schema}.jobs"
     with psycopg.connect(roles.url("reports"), autocommit=True) as member:
         assert member.execute(look.encode()).fetchone() == (0,)
-        grant(roles, "application")
+        grant(roles, "operator")
 
         assert run("owner", "tenants", "off").code == 0
 
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             member.execute(look.encode())
-    assert run("application", "jobs", "list").code == 0
+    assert run("operator", "jobs", "list").code == 0
     assert run("owner", "doctor", "--json").json["facts"]["tenants"] == "off"
 
 
@@ -147,25 +147,25 @@ def test_a_binding_that_would_mean_nothing_or_everything_is_refused(
 
 
 @pytest.mark.parametrize("more", [(), ("--processes=2",)])
-def test_a_worker_that_logs_in_as_an_application_does_not_start(
+def test_a_worker_that_logs_in_as_an_operator_does_not_start(
     roles: LoginRoles, run: Run, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     run("owner", "tenants", "on")
-    grant(roles, "application")
+    grant(roles, "operator")
 
-    project = Project(tmp_path, roles.url("application")).write_jobs()
+    project = Project(tmp_path, roles.url("operator")).write_jobs()
     answer = project.run("worker", *more, DUTIFUL_SCHEMA=roles.schema)
 
     assert answer.code == 2
-    assert f"grant {roles.schema}_worker to {roles.name('application')}" in answer.err
+    assert f"grant {roles.schema}_worker to {roles.name('operator')}" in answer.err
 
 
 def test_doctor_is_content_with_ordinary_roles(roles: LoginRoles, run: Run) -> None:
     run("owner", "tenants", "on")
     run("owner", "tenants", "bind", roles.name("reports"), "acme")
-    grant(roles, "application", "worker")
+    grant(roles, "operator", "worker")
 
-    for role in ("owner", "application", "worker"):
+    for role in ("owner", "operator", "worker"):
         report = run(role, "doctor", "--json").json
         assert report["healthy"], report["findings"]
         assert report["facts"]["tenants"] == "on"
@@ -182,16 +182,16 @@ GAPS = (
 
 def test_doctor_sees_where_protection_is_missing_and_switching_on_again_fixes_it(roles: LoginRoles, run: Run) -> None:
     run("owner", "tenants", "on")
-    grant(roles, "application")
+    grant(roles, "operator")
     for change, reported in GAPS:
         roles.run(change.replace("{schema}", roles.schema))
 
-        [(what, remedy)] = problems(run("application", "doctor", "--json"))
+        [(what, remedy)] = problems(run("operator", "doctor", "--json"))
         run("owner", "tenants", "on")
 
         assert reported in what
         assert "run `dutiful tenants on` again" in remedy
-    assert problems(run("application", "doctor", "--json")) == []
+    assert problems(run("operator", "doctor", "--json")) == []
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_doctor_sees_where_protection_is_missing_and_switching_on_again_fixes_it
             "`dutiful tenants unbind",
         ),
         (
-            "ALTER ROLE {schema}_application_user BYPASSRLS",
-            "ALTER ROLE {schema}_application_user NOBYPASSRLS",
+            "ALTER ROLE {schema}_operator_user BYPASSRLS",
+            "ALTER ROLE {schema}_operator_user NOBYPASSRLS",
             "row-level security does not apply",
             "connect as a login role",
         ),
@@ -222,10 +222,10 @@ def test_doctor_names_what_bypasses_the_isolation(
 ) -> None:
     run("owner", "tenants", "on")
     run("owner", "tenants", "bind", roles.name("reports"), "acme")
-    grant(roles, "application")
+    grant(roles, "operator")
     roles.run(change.replace("{schema}", roles.schema))
     try:
-        answer = run("application", "doctor", "--json")
+        answer = run("operator", "doctor", "--json")
     finally:
         roles.run(undo.replace("{schema}", roles.schema))
 
@@ -244,14 +244,14 @@ def test_a_table_that_a_migration_brings_is_isolated_by_it(
     roles: LoginRoles, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("owner", "tenants", "on")
-    grant(roles, "application")
+    grant(roles, "operator")
     more = schema_files.SchemaFile("9999_more", "create table {schema}.more (tenant text);")
     known = schema_files.migrations()
     monkeypatch.setattr(migrations, "migrations", lambda: [*known, more])
 
     assert "applied 9999_more" in run("owner", "migrate").out
 
-    assert problems(run("application", "doctor", "--json")) == []
+    assert problems(run("operator", "doctor", "--json")) == []
     assert "more" in run("owner", "tenants", "status", "--json").json["isolated"]
     roles.run("DROP TABLE {}.more", roles.schema)
 

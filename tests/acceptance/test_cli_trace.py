@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 from api import admin_api
 from command_line import Answer, Project
-from suite.builders import OOPS, claim_one, enqueue, enqueue_one, finish_one, new_job, settle
 from uuid_utils.compat import uuid7
 
 from dutiful import Dutiful
@@ -23,6 +22,7 @@ from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.operator import Operator
 from dutiful.operator import trace as operator_trace
 from dutiful.store import Store
+from suite.builders import OOPS, claim_one, enqueue, enqueue_one, finish_one, new_job, settle
 
 START = datetime.now(UTC) - timedelta(minutes=5)
 

@@ -9,7 +9,6 @@ import pytest
 import typer
 from command_line import Answer, Project
 from dead_letters import CommandLine
-from suite.builders import enqueue_one
 from uuid_utils.compat import uuid7
 
 from dutiful.cli.registry import build
@@ -21,6 +20,7 @@ from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.operator import Operator
 from dutiful.store import Store
 from dutiful.store.dead_letters import BulkState, DeadLetterFilter
+from suite.builders import enqueue_one
 
 pytestmark = pytest.mark.req("W67")
 
@@ -78,6 +78,9 @@ FLEETWIDE = {
     "schedules *": "belong to the code",
     "webhooks *": "belong to the code",
     "tenants *": "set up the database itself",
+    "roles": "sets up the database itself",
+    "sql-worker": "takes jobs of all tenants",
+    "supervisor *": "belong to the database's own functions",
     "tokens list": "is for administrators of all tenants",
     "tokens revoke": "is for administrators of all tenants",
     "audit verify": "the chain is one for all",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from command_line import Answer, Project
 from standardwebhooks import Webhook
-from suite.builders import finish_one
 
 from dutiful.core.outcome import Done
 from dutiful.store import Store
 from dutiful.store.webhooks import PostResult, PostState, WebhookPost, WebhookRecord
+from suite.builders import finish_one
 
 SHOP = WebhookRecord(name="shop", url="https://shop.example.com/hook", states=["completed"])
 

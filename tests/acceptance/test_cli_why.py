@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from command_line import Project
-from suite.builders import OOPS, enqueue_one, finish_one, settle, start_one
 
 from dutiful.client.client import Client
 from dutiful.core.outcome import Failed, Lost, Snoozed
@@ -19,6 +18,7 @@ from dutiful.operator.explain import Explanation, Why
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
 from dutiful.store.workers import LaneRecord, WorkerRecord
+from suite.builders import OOPS, enqueue_one, finish_one, settle, start_one
 
 
 def now() -> datetime:

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 from command_line import Answer, Project
-from suite.builders import claim_one, enqueue_one
 
 from dutiful.store.claims import QueueLevel
 from dutiful.stores.sqlite import SqliteStore
+from suite.builders import claim_one, enqueue_one
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 BLOCK = re.compile(r"(?:<!-- fails: (\d+) -->\n)?^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -4,6 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+
+from databases import DATABASE, CleanDatabase
+from dutiful.store import Store
+from dutiful.stores.postgres import PostgresStore
+from servers import PgBouncer
 from suite import add_tests
 from suite.audit import AuditSuite
 from suite.breakers import BreakerSuite
@@ -23,11 +28,6 @@ from suite.progress import ProgressSuite
 from suite.progress_phases import ProgressPhaseSuite
 from suite.webhooks import WebhookSuite
 from suite.webhooks_posts import WebhookPostSuite
-
-from databases import DATABASE, CleanDatabase
-from dutiful.store import Store
-from dutiful.stores.postgres import PostgresStore
-from servers import PgBouncer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 import pytest_asyncio
-from suite import add_tests
-from suite.builders import PIPELINE, T0, claim, enqueue, mark, new_job, start_one, token
-from suite.events import check_a_late_commit_is_found
-from suite.webhooks import own, webhook
 
 from databases import CleanDatabase, OwnTransaction
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
+from suite import add_tests
+from suite.builders import PIPELINE, T0, claim, enqueue, mark, new_job, start_one, token
+from suite.events import check_a_late_commit_is_found
+from suite.webhooks import own, webhook
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,4 +1,5 @@
 import pytest
+
 from suite import add_tests
 from suite.leadership import LeadershipSuite
 from suite.locks import LockSessionSuite

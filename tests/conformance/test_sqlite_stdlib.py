@@ -1,19 +1,29 @@
 """SQLite on the standard library's driver, which applications share with their own connections."""
 
+import sqlite3
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+
+from dutiful.store import Store
+from dutiful.stores.sqlite import SqliteStore
+from old_events import any_date
 from suite import add_tests
+from suite.audit import AuditSuite
 from suite.leadership import LeadershipSuite
 from suite.locks import LockSessionSuite
 from suite.workers import WorkerSuite
-
-from dutiful.stores.sqlite import SqliteStore
 
 
 @pytest.fixture
 def closed_store(sqlite_path: Path) -> SqliteStore:
     return SqliteStore(sqlite_path, driver="sqlite3")
+
+
+class TestAudit(AuditSuite):
+    def any_date(self, store: Store) -> AbstractContextManager[None]:
+        return any_date(store.url, connect=sqlite3.connect)
 
 
 class TestLeadership(LeadershipSuite):

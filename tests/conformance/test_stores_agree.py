@@ -3,7 +3,8 @@
 Every suite runs on both at once (see TwinStore), and besides them all combinations that the suites only sample.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +12,21 @@ from typing import Any, cast
 import msgspec
 import pytest
 import pytest_asyncio
+
+from databases import CleanDatabase
+from dutiful.core.errors import UsageError
+from dutiful.core.job import OnConflict, Scope, Unique
+from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
+from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.core.states import State
+from dutiful.store import Store
+from dutiful.store.claims import QueueLevel
+from dutiful.store.control import PauseScope
+from dutiful.stores.postgres import PostgresStore
+from dutiful.stores.sqlite import SqliteStore
+from old_events import any_date, owner_url
 from suite import add_tests
-from suite.audit import event
+from suite.audit import AuditSuite, event
 from suite.breakers import MAIL
 from suite.breakers_gate import declare
 from suite.builders import (
@@ -48,18 +62,6 @@ from suite.leadership import LeadershipSuite
 from suite.locks import LockSessionSuite
 from suite.webhooks import own, webhook
 from twin_store import TwinStore
-
-from databases import CleanDatabase
-from dutiful.core.errors import UsageError
-from dutiful.core.job import OnConflict, Scope, Unique
-from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
-from dutiful.core.review.state import ReviewAct, ReviewState
-from dutiful.core.states import State
-from dutiful.store import Store
-from dutiful.store.claims import QueueLevel
-from dutiful.store.control import PauseScope
-from dutiful.stores.postgres import PostgresStore
-from dutiful.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -396,6 +398,15 @@ async def test_reviews_leave_the_same_rows(store: Store, ended: str) -> None:
         for _ in range(2):
             await store.retention.delete(timedelta(seconds=1), 100, None, now=at(60))
     await store.dead_letters.resolve_reprocessed(100, now=at(61))
+
+
+class TestAudit(AuditSuite):
+    @contextmanager
+    def any_date(self, store: Store) -> Iterator[None]:
+        with ExitStack() as both:
+            for one in cast(TwinStore, store).stores:
+                both.enter_context(any_date(owner_url(one)))
+            yield
 
 
 class TestLeadership(LeadershipSuite):

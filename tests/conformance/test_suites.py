@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 
 import pytest
+
 import suite
 from suite import all_suites, suites_in
 from suite.locks import LockSessionSuite

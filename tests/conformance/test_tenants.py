@@ -2,11 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 from psycopg import sql
+
+from databases import CleanDatabase, Postgres
+from dutiful.core.errors import DataRefused, UsageError
+from dutiful.store import Store
+from dutiful.stores.postgres import PostgresStore
+from old_events import any_date
 from suite import add_tests
 from suite.audit import AuditSuite
 from suite.claims import ClaimSuite
@@ -19,17 +26,12 @@ from suite.jobs_unique import JobUniqueSuite
 from suite.metrics import MetricSuite
 from suite.queries import QuerySuite
 from suite.tokens import TokenSuite
-
-from databases import CleanDatabase, Postgres
-from dutiful.core.errors import DataRefused, UsageError
-from dutiful.store import Store
-from dutiful.stores.postgres import PostgresStore
 from tenanted import LoginRoles, dropped_after, new_schema
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.req("W67")]
 
 DATABASE = "dutiful_tenants_conformance"
-ROLES = ("worker", "application")
+ROLES = ("worker", "operator")
 
 
 class IsolatedDatabase:
@@ -94,11 +96,14 @@ class TestAudit(AuditSuite):
             await store.audit.set_retention(span)
         self._roles.run("UPDATE {}.audit_policy SET keep = {}", self._roles.schema, sql.Literal(span))
 
+    def any_date(self, store: Store) -> AbstractContextManager[None]:
+        return any_date(self._roles.superuser_url, self._roles.schema)
+
 
 add_tests(globals(), [JobSuite, DeadLetterReviewSuite], acting_as(*ROLES))
 add_tests(globals(), [ClaimSuite, ClaimSettleSuite, MetricSuite], acting_as("worker"))
 add_tests(
     globals(),
     [JobUniqueSuite, ClaimLeaseSuite, ClaimTransactionSuite, ControlSuite, TokenSuite],
-    acting_as("application"),
+    acting_as("operator"),
 )

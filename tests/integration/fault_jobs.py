@@ -42,6 +42,15 @@ async def nothing(ctx: Context) -> int:
 
 
 @app.job
+async def meet(ctx: Context, folder: str, workers: int) -> str:
+    """Waits until so many workers run such a job, each of which makes a file met.<name>."""
+    record_start(ctx.job_id)
+    while meeting(folder, "python") < workers:  # noqa: ASYNC110 - other processes make the files
+        await asyncio.sleep(LOOK)
+    return "python"
+
+
+@app.job
 async def killer(ctx: Context) -> None:
     record_start(ctx.job_id)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -149,6 +158,12 @@ def shut(gate: str) -> bool:
 def gate_of(gate: Path, worker: WorkerProcess) -> Path:
     """The gate of one worker."""
     return gate.with_name(f"{gate.name}.{worker.pid}")
+
+
+def meeting(folder: str, name: str) -> int:
+    """Marks that this worker is there; returns how many are."""
+    Path(folder, f"met.{name}").touch()
+    return len(list(Path(folder).glob("met.*")))
 
 
 def mark_interrupted(gate: str) -> None:

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-from suite.builders import ADA, KIND
 
 from dutiful.stores.postgres import PostgresStore
+from suite.builders import ADA, KIND
 
 # How many jobs are in each place; they are numbered in this order.
 SIZES = {"finished": 150_000, "lease": 8_000, "ready": 1_000_000, "scheduled": 100_000, "blocked": 50_000}
@@ -127,7 +127,7 @@ insert into dutiful.unique_key (tenant, kind, key, job_id, scope)
 select '', '{KIND}', n, id(n), 'active' from {_numbers("lease")};
 insert into dutiful.unique_key (tenant, kind, key, job_id, scope, expires_at)
 select '', '{KIND}', n, id(n), 'window', born(n) from {_numbers("finished", 20)};
-select setval('dutiful.ready_seq', {TOTAL}), setval('dutiful.claim_seq', {TOTAL});
+select setval('dutiful.claim_seq', {TOTAL});
 """
 _TABLES = "select schemaname || '.' || relname from pg_stat_user_tables where schemaname = 'dutiful'"
 # The planner counts the pages itself, and multiplies them by how full they were.

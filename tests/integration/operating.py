@@ -7,7 +7,6 @@ from uuid import UUID, uuid4
 
 import apsw
 import psycopg
-from suite.builders import finish_one
 
 from dutiful.client.client import Client
 from dutiful.core import ids
@@ -20,6 +19,7 @@ from dutiful.operator import Operator
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
 from dutiful.store.workers import LaneRecord, WorkerRecord
+from suite.builders import finish_one
 
 SQLITE = "sqlite:///"
 BROKEN = {
@@ -75,6 +75,28 @@ async def add_silent_worker(store: Store, host: str = "far-away", **fields: Any)
     )
     await store.workers.heartbeat(worker, timedelta(seconds=30), now=then)
     return worker
+
+
+POLICY_CHECK = "audit_policy_keep_check"
+
+
+def tamper_past_checks(store: Store, url: str, keep: str) -> None:
+    """Set the policy of the trail, which may be one that no check of the tables accepts."""
+    if store.url.startswith(SQLITE):
+        with closing(apsw.Connection(store.url.removeprefix(SQLITE))) as database:
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            span = keep.format(hour="3600000000")
+            database.execute(f"INSERT OR REPLACE INTO dutiful_audit_policy VALUES (1, {span})")
+        return
+    with psycopg.connect(url) as connection:
+        found = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s"
+        (definition,) = connection.execute(found, (POLICY_CHECK,)).fetchone() or ("",)
+        table = "ALTER TABLE dutiful.audit_policy"
+        connection.execute(f"{table} DROP CONSTRAINT {POLICY_CHECK}".encode())
+        span = keep.format(hour="interval '1 hour'")
+        connection.execute(f"UPDATE dutiful.audit_policy SET keep = {span}".encode())
+        again = f"{definition.removesuffix(' NOT VALID')} NOT VALID"
+        connection.execute(f"{table} ADD CONSTRAINT {POLICY_CHECK} {again}".encode())
 
 
 def tamper(store: Store, url: str, *statements: str, triggers: bool = False) -> None:

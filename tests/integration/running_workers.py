@@ -25,30 +25,31 @@ async def working(app: Dutiful, client: Client | None = None, *, services: bool 
     It polls more often than in production, so that tests need not wait for a second.
     """
     with patch.multiple(runner, LEADER_POLL=0.1, FOLLOWER_POLL=0.2), patch.object(leases, "CHECK_EVERY", 0.2):
-        async with _running(app, client, services) as worker:
+        async with running(app, client, services=services) as worker:
             yield worker
 
 
 @asynccontextmanager
-async def _running(app: Dutiful, client: Client | None, services: bool) -> AsyncIterator[Worker]:
+async def running(app: Dutiful, client: Client | None = None, *, services: bool = True) -> AsyncIterator[Worker]:
+    """A worker as in production while the block runs."""
     async with app.opened() as own:
         worker = app.make_worker(client or own, services=services)
-        running = asyncio.create_task(worker.run())
+        work = asyncio.create_task(worker.run())
         starting = asyncio.create_task(worker.started.wait())
-        await asyncio.wait({running, starting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, starting}, return_when=asyncio.FIRST_COMPLETED)
         try:
-            if running.done():
-                running.result()
+            if work.done():
+                work.result()
             yield worker
         except BaseException:
             worker.abort(cleanup=0.1)
             with suppress(ShutdownTimeout):
-                await running
+                await work
             raise
         finally:
             starting.cancel()
         worker.stop()
-        await running
+        await work
 
 
 @asynccontextmanager

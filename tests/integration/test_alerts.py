@@ -12,18 +12,6 @@ from msgspec.structs import replace
 from operating import of_acme, operator
 from receivers import SECRET, Receiver, receiving
 from running_workers import eventually, working
-from suite.builders import (
-    ADA,
-    KIND,
-    OOPS,
-    claim,
-    enqueue,
-    enqueue_one,
-    new_job,
-    settle,
-    start_one,
-)
-from suite.webhooks import webhook
 
 from dutiful import Dutiful, UsageError
 from dutiful.core.errors import NotAllowed
@@ -39,6 +27,18 @@ from dutiful.store.claims import QueueLevel
 from dutiful.store.metrics import AttemptStats
 from dutiful.store.webhooks import WebhookPost
 from dutiful.store.workers import LaneRecord, WorkerRecord
+from suite.builders import (
+    ADA,
+    KIND,
+    OOPS,
+    claim,
+    enqueue,
+    enqueue_one,
+    new_job,
+    settle,
+    start_one,
+)
+from suite.webhooks import webhook
 
 OK, PENDING, FIRING = AlertState.OK, AlertState.PENDING, AlertState.FIRING
 MINUTE = timedelta(minutes=1)

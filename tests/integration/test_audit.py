@@ -8,12 +8,11 @@ import apsw
 import msgspec
 import psycopg
 import pytest
-from operating import dead_letter, now, operator, tamper, trail
+from operating import audited, dead_letter, now, operator, tamper, tamper_past_checks, trail
 from running_workers import eventually, working
-from suite.builders import enqueue_one
 from uuid_utils.compat import uuid7
 
-from dutiful import Dutiful, UsageError
+from dutiful import Dutiful, DutifulError, UsageError
 from dutiful.client.client import Client
 from dutiful.core.principal import Origin
 from dutiful.core.redaction.redact import redact_value
@@ -22,12 +21,14 @@ from dutiful.core.review.state import ReviewAct
 from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.maintenance.sealer import Sealer
 from dutiful.operator import Operator
+from dutiful.operator.actor import AuditedAction
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
 from dutiful.store.control import PauseScope
 from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.store.leadership import Survey
 from old_events import any_date
+from suite.builders import enqueue_one
 
 BUSY = Survey(leading=True, now=now(), unsealed=True)
 
@@ -180,6 +181,7 @@ async def test_what_is_past_its_time_is_deleted_and_the_rest_can_be_verified(sto
 CUTS = {
     "UPDATE {anchor} SET keep = {hour}": "no policy is below",
     "UPDATE {anchor} SET at = trimmed_at": "younger",
+    "UPDATE {anchor} SET keep = {day} * 1100000": "younger",  # since before the year 1
     "UPDATE {anchor} SET at = at + {day} * 20, keep = {day} * 25": "younger",
     "UPDATE {anchor} SET trimmed_at = trimmed_at + {day}": "in the future",
     "UPDATE {policy} SET keep = NULL": "no change of that is recorded",
@@ -279,6 +281,45 @@ def _event(days: int = 0, action: str = "job.cancel") -> AuditEvent:
     )
 
 
+async def test_what_is_too_long_for_the_trail_is_cut_and_the_act_is_done(store: Store) -> None:
+    long = "word " * 20_000
+    ada = operator(store, long, address=long)
+    job = await enqueue_one(store, now=now())
+
+    await ada.jobs.cancel(job, long)
+    await ada.schedules.remove(long)
+    async with ada.actor.audited("job.mine", None, None, before={"all": [long]}) as action:
+        action.after = {"changed": [long]}
+
+    assert (await audited(store, job)) == ["job.cancel requested", "job.cancel succeeded"]
+    (cancelled,) = await trail(store, action="job.cancel", outcome=AuditOutcome.SUCCEEDED)
+    (removed, _) = await trail(store, action="schedule.remove")
+    (mine,) = await trail(store, action="job.mine", outcome=AuditOutcome.SUCCEEDED)
+    for text in (cancelled.principal, cancelled.address, cancelled.reason, removed.target):
+        assert text is not None and text.endswith("(100,000 characters in all)")
+    for value in (mine.before, mine.after):
+        assert value["cut"].startswith('{"') and value["bytes"] > 100_000
+    await Sealer(store.audit).tick(BUSY)
+    assert (await ada.audit.verify()).broken is None
+
+
+async def test_an_act_for_a_tenant_with_a_name_too_long_is_refused(store: Store) -> None:
+    wrong = pytest.raises(UsageError, match=r"^tenant .* has 201 characters")
+    with wrong:
+        operator(store, tenant="x" * 201)
+    with wrong:
+        await operator(store).bulk.start(ReviewAct.DISCARD, DeadLetterFilter(tenant="x" * 201))
+    assert await trail(store) == []
+
+
+async def test_a_bulk_run_with_a_filter_that_fills_pages_is_refused(store: Store) -> None:
+    kinds = [f"kind {n:0190}" for n in range(200)]
+    with pytest.raises(UsageError, match=r"the filter has .* bytes, more than 32,768"):
+        await operator(store).bulk.start(ReviewAct.DISCARD, DeadLetterFilter(kinds=kinds))
+    (refused,) = await trail(store)
+    assert refused.outcome is AuditOutcome.REFUSED
+
+
 TOKENS = ["ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a", "gh\u200bp_" + "16C7e42F292c6912E7710c838347Ae178B4a"]
 
 
@@ -330,3 +371,121 @@ async def test_a_token_pasted_as_the_reason_of_a_cancel_is_not_stored(store: Sto
     await Client(store, InProcessDelivery()).cancel(job, f"see {TOKENS[0]}")
     record = await store.queries.job(job)
     assert "16C7e42F292c" not in msgspec.json.encode(record, enc_hook=str).decode()
+
+
+@pytest.mark.parametrize("by_sql", ["NULL", "{day} * 2", "{day} * 500"])
+async def test_a_policy_that_was_changed_by_sql_is_noticed_although_nothing_was_deleted_yet(
+    store: Store, url: str, by_sql: str
+) -> None:
+    ada = await cancelled(store)
+    await ada.audit.set_retention(timedelta(days=400), "as the law says")
+    await Sealer(store.audit).tick(BUSY)
+    assert (await ada.audit.verify()).broken is None
+
+    tamper(store, url, f"UPDATE {{policy}} SET keep = {by_sql}")
+    broken = (await ada.audit.verify()).broken
+    tamper(store, url, "UPDATE {policy} SET keep = {day} * 400")
+    restored = (await ada.audit.verify()).broken
+
+    assert broken is not None and broken.seq is None
+    assert "but for 400d by the last change on record" in broken.problem
+    assert restored is None
+
+
+async def test_a_policy_that_no_operator_has_set_is_noticed(store: Store) -> None:
+    ada = await cancelled(store)
+    await store.audit.set_retention(timedelta(days=400))
+
+    broken = (await ada.audit.verify()).broken
+
+    assert broken is not None and "but forever by the last change on record" in broken.problem
+
+
+@pytest.mark.parametrize("by_sql", ["{hour} * 23", "{hour} * 24 * 36601", "-{hour}"])
+async def test_a_policy_that_no_operator_could_set_is_refused_by_the_table(store: Store, url: str, by_sql: str) -> None:
+    await store.audit.set_retention(timedelta(days=30))
+
+    with pytest.raises((psycopg.errors.CheckViolation, apsw.ConstraintError)):
+        tamper(store, url, f"UPDATE {{policy}} SET keep = {by_sql}")
+
+    assert await store.audit.retention() == timedelta(days=30)
+
+
+async def test_months_are_no_policy_because_a_month_less_29_days_may_lie_in_the_future(pg18_url: str) -> None:
+    with psycopg.connect(pg18_url) as owner, pytest.raises(psycopg.errors.CheckViolation):
+        owner.execute("UPDATE dutiful.audit_policy SET keep = '1 month -29 days'")
+
+
+@pytest.mark.parametrize("by_sql", ["{hour}", "-{hour}"])
+async def test_a_policy_below_a_day_deletes_nothing_and_is_reported(
+    store: Store, url: str, by_sql: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with any_date(url or store.url):
+        await store.audit.append([_event(days=40) for _ in range(3)])
+    ada = await cancelled(store)
+    await ada.audit.set_retention(timedelta(days=400))
+    sealer = Sealer(store.audit)
+    tamper_past_checks(store, url, by_sql)
+
+    await sealer.tick(BUSY)
+
+    assert (await store.audit.trim(10), await store.audit.anchor()) == (0, None)
+    assert len(await trail(store)) == 3 + 6 + 2
+    broken = (await ada.audit.verify()).broken
+    assert broken is not None and "no policy is below 1d" in broken.problem
+    (logged,) = [one.getMessage() for one in caplog.records if one.name == "dutiful.maintenance"]
+    assert "no audit event is deleted" in logged and "`dutiful audit keep`" in logged
+
+
+@pytest.mark.parametrize("backend", ["postgres18"])
+async def test_months_that_passed_the_checks_delete_nothing(store: Store, url: str) -> None:
+    await cancelled(store)
+    tamper_past_checks(store, url, "interval '1 month -31 days'")
+    assert await store.audit.trim(10) == 0
+    tamper_past_checks(store, url, "interval '1 month -29 days -1 hour'")
+    assert await store.audit.trim(10) == 0
+
+
+async def test_a_change_of_the_policy_is_recorded_with_it_or_not_at_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = await cancelled(store)
+    await ada.audit.set_retention(timedelta(days=400))
+    with pytest.raises(UsageError):
+        await ada.audit.set_retention(timedelta(hours=1))  # refused, and recorded as such
+    late = _event(days=2)  # an event of another day, which the database refuses
+    with monkeypatch.context() as patched, pytest.raises(DutifulError):
+        patched.setattr(AuditedAction, "ended", lambda *_: late)
+        await ada.audit.set_retention(timedelta(days=30))
+
+    found = await ada.audit.verify()
+
+    assert (found.keep, found.broken) == (timedelta(days=400), None)
+
+
+async def test_a_change_that_was_only_requested_excuses_no_change_by_sql(store: Store, url: str) -> None:
+    ada = await cancelled(store)
+    await ada.audit.set_retention(timedelta(days=400))
+    last = (await trail(store, action="audit.keep"))[-1]
+    for outcome in (AuditOutcome.REQUESTED, AuditOutcome.FAILED):
+        ids = {"id": uuid7(), "act": uuid7()}
+        await store.audit.append([msgspec.structs.replace(last, outcome=outcome, **ids) for _ in range(120)])
+    assert (await ada.audit.verify()).broken is None
+
+    tamper(store, url, "UPDATE {policy} SET keep = {day} * 30")
+
+    broken = (await ada.audit.verify()).broken
+    assert broken is not None and "but for 400d by the last change on record" in broken.problem
+
+
+async def test_a_recorded_change_that_was_never_made_is_named_with_its_author(store: Store) -> None:
+    ada = await cancelled(store)
+    await ada.audit.set_retention(timedelta(days=400))
+    last = (await trail(store, action="audit.keep"))[-1]
+    forged = msgspec.structs.replace(last, id=uuid7(), act=uuid7(), principal="eve", after={"keep": "2d"})
+    await store.audit.append([forged])
+
+    broken = (await ada.audit.verify()).broken
+
+    assert broken is not None and broken.event_id == forged.id
+    assert "for 2d by the last change on record, by eve" in broken.problem

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from operating import BROKEN, audited, dead_letter, now, of_acme, operator, trail
 from running_workers import eventually, working
-from suite.builders import change, claim, new_job
 
 from dutiful import Dutiful, Retry, Rules
 from dutiful.core import ids
@@ -32,6 +31,7 @@ from dutiful.operator import Operator
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
 from dutiful.store.dead_letters import BulkRun, BulkState, DeadLetter, DeadLetterFilter, LetterCursor, Review, Reviewed
+from suite.builders import change, claim, new_job
 
 EVERYTHING = DeadLetterFilter()
 MANY = 2_000

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from running_workers import EVERYWHERE, state
+from running_workers import EVERYWHERE, eventually, state
 
 from dutiful import DataRefused, Dutiful, PayloadInvalid, State, UsageError
 from dutiful.client.client import Client
@@ -236,3 +236,20 @@ async def test_a_second_event_loop_gets_connections_of_its_own(app_url: str) -> 
 
     (first, found), (second, found_too) = await asyncio.to_thread(twice)
     assert first != second and found and found_too
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 6])
+async def test_a_caller_that_gives_up_does_not_withdraw_its_job(
+    app: Dutiful, greet: Kind[[str], None], turns: int
+) -> None:
+    await greet.enqueue("first")
+    enqueueing = asyncio.create_task(greet.enqueue("second"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    enqueueing.cancel()
+    await asyncio.wait([enqueueing])
+
+    async def both() -> bool:
+        return await stored(app) == 2
+
+    await eventually(both)

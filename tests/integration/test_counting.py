@@ -6,7 +6,6 @@ from random import Random
 from statistics import fmean
 
 import pytest
-from suite.builders import ADA, claim, complete, new_job, pause
 
 from dutiful.core.metrics.estimate import Share
 from dutiful.core.states import State
@@ -16,6 +15,7 @@ from dutiful.store.metrics import AttemptStats
 from dutiful.store.queries import QueueRecord
 from dutiful.stores.sqlite.engine.driver import connect
 from dutiful.stores.sqlite.metrics_depths import Sampled
+from suite.builders import ADA, claim, complete, new_job, pause
 
 HOUR = timedelta(hours=1)
 MANY = 25_000  # more than are counted exactly or sampled completely

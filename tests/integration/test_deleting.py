@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 from operating import BROKEN, now, of_acme, operator, trail
 from running_workers import eventually, final, working
-from suite.builders import enqueue_one, finish_one, start_one
 
 from dutiful import Dutiful, JobRecord
 from dutiful.core.errors import NotAllowed, UsageError
 from dutiful.core.outcome import Failed
 from dutiful.core.principal import Role
 from dutiful.store import Store
+from suite.builders import enqueue_one, finish_one, start_one
 
 DAY = timedelta(days=1)
 

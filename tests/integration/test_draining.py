@@ -7,7 +7,6 @@ import asyncpg
 import pytest
 from operating import add_silent_worker, now, of_acme, operator, trail
 from running_workers import eventually, final, state, working
-from suite.builders import complete, start_one
 
 from dutiful import Dutiful, State
 from dutiful.core.errors import IllegalTransition, NotAllowed, UnknownKind, UsageError
@@ -16,6 +15,7 @@ from dutiful.operator.drain import EVERYTHING, Drain, DrainTarget
 from dutiful.store import Store
 from dutiful.store.control import Pause, PauseScope
 from dutiful.testing import Clock, ClockedStore
+from suite.builders import complete, start_one
 
 FAR = timedelta(minutes=10)
 BEAT = "1s"  # a worker counts as alive for three of them: so long may a slow machine keep it from the next

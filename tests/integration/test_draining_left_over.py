@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from operating import add_silent_worker, now, operator, trail
 from running_workers import eventually, working
-from suite.builders import complete, start_one
 
 from dutiful import Dutiful, ShutdownTimeout
 from dutiful.core.errors import UsageError
 from dutiful.store import Store
 from dutiful.worker import worker as worker_module
+from suite.builders import complete, start_one
 
 FAR = timedelta(minutes=10)
 BEAT = "1s"  # a worker counts as alive for three of them: so long may a slow machine keep it from the next

@@ -8,7 +8,6 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from suite.builders import claim, new_job
 
 from dutiful.core.states import State
 from dutiful.declare.alert import read_alert
@@ -19,6 +18,7 @@ from dutiful.store.claims import QueueLevel
 from dutiful.stores.postgres.store import PostgresStore
 from dutiful.stores.sqlite import metrics_depths
 from dutiful.stores.sqlite.engine.driver import Connection, Row, connect
+from suite.builders import claim, new_job
 
 LOOK = timedelta(seconds=15)
 QUEUES, EACH = 1_000, 200

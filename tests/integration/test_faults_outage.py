@@ -236,7 +236,7 @@ async def test_an_outage_is_two_lines_in_the_log_of_a_worker(
     """Of all its parts: while the database is away, jobs end, leases are to be renewed, lanes want to claim."""
     gate = tmp_path / "gate"
     async with fault_jobs.fleet(own_store, tmp_path, lease=f"{LEASE:g}s", heartbeat="1s") as fleet:
-        worker = await fleet.start(*TWO_SLOTS, "--lane", "more=4").ready(own_store)
+        worker = await fleet.start("--lane", "more=4").ready(own_store)
         for kind in ("wait", "wait", "ignore_cancel_in_thread"):
             await fault_jobs.app.enqueue(kind, {"gate": str(gate)})
 

@@ -14,8 +14,6 @@ from uuid import UUID
 import pytest
 from fault_jobs import DIARY, address, executions
 from operating import operator
-from suite.builders import ADA, OOPS, change, new_job
-from suite.webhooks import webhook
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import Claim, Insertion, NewJob
@@ -32,6 +30,8 @@ from dutiful.store.dead_letters import BulkState, DeadLetterFilter
 from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
 from faults import Fleet, WorkerProcess, until
+from suite.builders import ADA, OOPS, change, new_job
+from suite.webhooks import webhook
 
 pytestmark = pytest.mark.parametrize("backend", ["postgres18"])
 

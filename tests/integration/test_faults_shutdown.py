@@ -65,8 +65,8 @@ async def test_a_stop_lets_running_jobs_finish_and_releases_those_claimed_ahead(
 
 async def test_a_worker_stopped_in_full_flight_leaves_no_claim_behind(store: Store, tmp_path: Path) -> None:
     async with fault_jobs.fleet(store, tmp_path) as fleet:
-        handles = await fault_jobs.nothing.enqueue_many({} for _ in range(30_000))
-        for _ in range(3):
+        handles = await fault_jobs.nothing.enqueue_many({} for _ in range(60_000))
+        for _ in range(2):
             before = len(executions(tmp_path))
             worker = fleet.start("--log-level", "warning")
 

@@ -8,7 +8,6 @@ import asyncpg
 import msgspec
 import pytest
 from running_workers import final, working
-from suite.builders import new_job
 
 from dutiful import Dutiful, State
 from dutiful.client.client import Client
@@ -18,6 +17,7 @@ from dutiful.delivery.postgres import read_hint
 from dutiful.store.claims import ClaimRequest
 from dutiful.worker.fetcher import MOST_HINTED
 from servers import PostgresServer
+from suite.builders import new_job
 
 HOSTILE = {
     "a priority beyond int": json.dumps([["default", 99_999_999_999]]),
@@ -145,9 +145,9 @@ async def test_a_full_queue_of_notifications_refuses_no_job() -> None:
                 await writer.execute("select pg_notify('junk', repeat('x', 7900) || g) from generate_series(1, 20) g")
         async with app.opened() as client:
             jobs = [new_job(kind="work"), new_job(kind="work")]
-            assert len(await client.store.jobs.insert(jobs[:1], hint=True)) == 1
+            assert len(await client.store.jobs.insert(jobs[:1], hint=EVERYWHERE)) == 1
             keyed = msgspec.structs.replace(jobs[1], unique=Unique("key", Scope.ACTIVE))
-            assert len(await client.store.jobs.insert([keyed], hint=True)) == 1
+            assert len(await client.store.jobs.insert([keyed], hint=EVERYWHERE)) == 1
             assert [job.id for job in jobs if await client.store.queries.job(job.id) is None] == []
         await reader.close()
         await writer.close()

@@ -1,12 +1,18 @@
 """Slow work cannot hold up fast work: shown by the order in which things happen, not by a clock."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from running_workers import eventually, final, working
 
 from dutiful import Dutiful, State
+from dutiful.core.outcome import Lost
+from dutiful.core.settle import Policy, decide
+from dutiful.settings import LaneSettings
+from dutiful.store.claims import ClaimRequest, QueueLevel
 
 
 def recorded(app: Dutiful, go: asyncio.Event) -> tuple[list[str], Any, Any]:
@@ -85,3 +91,30 @@ async def test_each_worker_keeps_slots_for_fast_jobs(app: Dutiful) -> None:
         for mail in mails:
             await final(app, mail)
         await seen(happened, "analysis ends", 50)
+
+
+async def test_a_backlog_does_not_keep_a_suspect_waiting(app: Dutiful) -> None:
+    """A job that was running when its worker died: with a backlog, no slot is idle when a lane claims."""
+    app.configure(lanes=(LaneSettings("all", 1),))
+    started: list[str] = []
+
+    @app.job
+    async def short() -> None:
+        started.append("short")
+        await asyncio.sleep(0.005)
+
+    @app.job
+    async def lost() -> None:
+        started.append("lost")
+
+    store = (await app.client()).store
+    await lost.enqueue()
+    ask = ClaimRequest(uuid4(), "all", [QueueLevel("default", 100)], ["lost"], 1, timedelta(minutes=1))
+    (held,) = await store.claims.claim(ask)
+    await short.enqueue_many({} for _ in range(600))
+    async with working(app, services=False):
+        await seen(started, "short", 50)
+        await store.claims.settle([decide(held, Lost(), Policy(), 5, lambda low, high: low)])
+        await seen(started, "lost", 1)
+        assert started.count("short") < 600
+        await seen(started, "short", 600)

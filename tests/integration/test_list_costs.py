@@ -11,7 +11,6 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import httpx2
 import pytest
-from suite.builders import OOPS, change, claim, complete, new_job
 
 from dutiful import Dutiful, PayloadInvalid, State
 from dutiful.core.errors import DataRefused
@@ -21,6 +20,7 @@ from dutiful.store import Store
 from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.store.queries import JobFilter
 from dutiful.web import Principal, Role, create_app
+from suite.builders import OOPS, change, claim, complete, new_job
 
 JOBS, SIZE = 40, 1_000_000
 SMALL = 400_000  # bytes for any list here; one payload has more

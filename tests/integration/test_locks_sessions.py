@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import asyncpg
@@ -17,9 +18,11 @@ from running_workers import eventually, final, working
 from dutiful import Context, Dutiful, Fixed, LaneSettings, LockLost, Retry, State
 from dutiful.core.job import ClaimToken
 from dutiful.stores.postgres import PostgresStore
-from dutiful.worker.locks import connections
+from dutiful.worker.locks import connections, manager
 from dutiful.worker.locks.handle import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks.manager import LockManager
+from postgres_locks import blocked
+from tenanted import opened
 
 pytestmark = pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
 SOON = "20s"
@@ -332,3 +335,69 @@ async def test_a_storm_of_cancellations_and_lost_connections_leaves_nothing_held
     assert outcomes.count("done") > 5
     for task in jobs:
         assert task.cancelled() or task.exception() is None, task.exception()
+
+
+@pytest.fixture
+async def stranger(admin: Any, app_url: str) -> AsyncIterator[Any]:
+    """A session of a role that may connect, and nothing else."""
+    await admin.execute("drop role if exists eve; create role eve login password 'not-a-secret'")
+    parts = urlsplit(app_url)
+    host = parts.netloc.rpartition("@")[2]
+    connection = await asyncpg.connect(urlunsplit(parts._replace(netloc=f"eve:not-a-secret@{host}")))
+    yield connection
+    connection.terminate()
+    await admin.execute("drop role eve")
+
+
+async def test_a_stranger_who_holds_a_lock_is_named_in_the_log_and_by_doctor(
+    app: Dutiful, app_url: str, admin: Any, stranger: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room()
+
+    @app.job
+    async def update(ctx: Context) -> None:
+        async with ctx.lock("edition", 7), room.guest():
+            await room.open.wait()
+
+    async def logged() -> list[str]:
+        return [line for line in caplog.messages if "has waited for the lock edition:7" in line]
+
+    pid = await stranger.fetchval("select pg_backend_pid()")
+    store = (await app.client()).store
+    async with working(app):
+        first = await update.enqueue()
+        await room.entered.wait()
+        await stranger.execute("select pg_advisory_lock(1, 2)")  # its own, which concerns nobody
+        assert (await store.queries.health())["problems"] == []
+        seen = await stranger.fetchval(f"select classid::bigint from ({HOLDERS}) h where objid = 7")
+        number = seen - 2**32 if seen >= 2**31 else seen
+        taking = asyncio.create_task(stranger.execute("select pg_advisory_lock($1::int, 7)", number))
+        await blocked(app_url)
+        ((waits, _),) = (await store.queries.health())["problems"]
+        room.open.set()
+        await first.result(SOON)
+        await taking
+
+        with patch.object(manager, "LONG_WAIT", 0.05):
+            second = await update.enqueue()
+            (line,) = await eventually(logged)
+        ((holds, remedy),) = (await store.queries.health())["problems"]
+        await admin.execute("select pg_terminate_backend($1)", pid)
+        await second.result(SOON)
+
+    assert f"process {pid} of the database, role eve, which is no worker" in line
+    assert f"process {pid} of the database, role eve, waits for" in waits
+    assert f"process {pid} of the database, role eve, holds" in holds and f"pg_terminate_backend({pid})" in remedy
+
+
+async def test_a_worker_that_holds_a_lock_is_named_in_the_log_of_another(app: Dutiful, app_url: str) -> None:
+    name = lock_name("edition", "north")
+    async with opened(app_url, "dutiful") as store:
+        assert await store.locks.holder(name) is None
+        session = await store.locks.session(lambda: None)
+        assert session is not None and await session.acquire(name, 5.0)
+        holder = await store.locks.holder(name)
+        await session.close()
+
+    assert holder is not None and not holder.foreign
+    assert str(holder).startswith(f"another worker (process {holder.pid} of the database, role ")

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 from running_workers import clocked, eventually, final, state, working
-from suite.builders import KIND, enqueue_one, pause
 
 from dutiful import Dutiful, Fail, Fixed, Retry, State
 from dutiful.client.client import Client
@@ -28,6 +27,7 @@ from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.control import PauseScope
 from dutiful.store.leadership import Survey
 from dutiful.testing import Clock
+from suite.builders import KIND, enqueue_one, pause
 
 DEAD = UUID(int=0xDEAD)
 

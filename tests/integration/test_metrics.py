@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from running_workers import eventually, final, working
-from suite.builders import claim, claim_one, counted_ever, enqueue, new_job, settle, start_one
 
 from dutiful import Context, Dutiful, Fixed, Retry, Snooze
 from dutiful.core.breaker.state import BreakerPolicy
@@ -29,6 +28,7 @@ from dutiful.store.workers import LaneRecord, WorkerRecord
 from dutiful.worker.counters import AttemptCounters, Timing
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
+from suite.builders import claim, claim_one, counted_ever, enqueue, new_job, settle, start_one
 
 Counted = dict[tuple[str, str], AttemptStats]
 

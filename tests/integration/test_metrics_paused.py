@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from suite.builders import new_job, pause
 
 from dutiful.core.metrics.catalogue import Sample
 from dutiful.core.metrics.estimate import Bounds
@@ -18,6 +17,7 @@ from dutiful.store import Store
 from dutiful.store.control import EVERY_LANE, PauseScope
 from dutiful.store.metrics import LETTERS, Depth, Gauges
 from dutiful.store.workers import LaneRecord, WorkerRecord
+from suite.builders import new_job, pause
 
 MINUTE = timedelta(minutes=1)
 QUEUE, KIND, LANE = PauseScope.QUEUE, PauseScope.KIND, PauseScope.LANE

@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 from running_workers import eventually, final, working
-from suite.builders import counted_ever, start_one
 
 from dutiful import Context, Dutiful, ShutdownTimeout, State
 from dutiful.core.job import Claim
@@ -24,6 +23,7 @@ from dutiful.worker.counters import AttemptCounters, Timing
 from dutiful.worker.leases import LeaseRenewalThread, Leases
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slot
+from suite.builders import counted_ever, start_one
 
 
 async def totals(app: Dutiful) -> dict[str, AttemptStats]:

@@ -10,8 +10,6 @@ import msgspec
 import psycopg
 import pytest
 from operating import dead_letter, now, operator
-from suite.builders import OOPS, T0, at, enqueue_one, finish_one, new_job
-from suite.webhooks import webhook
 
 from dutiful.core.errors import DataRefused, PayloadInvalid
 from dutiful.core.outcome import Failed
@@ -23,6 +21,8 @@ from dutiful.store import Store
 from dutiful.store.dead_letters import BulkState, DeadLetterFilter
 from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
+from suite.builders import OOPS, T0, at, enqueue_one, finish_one, new_job
+from suite.webhooks import webhook
 
 ODD = {
     "a number of 5,000 digits": f'{{"n": {"9" * 5_000}}}',
@@ -144,7 +144,70 @@ async def test_a_bulk_run_that_fails_unexpectedly_blocks_no_other_and_is_logged_
     assert len([record for record in caplog.records if record.name == "dutiful.maintenance"]) == 1
 
 
+ODD_FLEET = {
+    "lanes that are none": """insert into dutiful.worker
+        (id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds)
+        values (gen_random_uuid(), 'w', 'h', 1, now(), now(), now(), '{"general": [7]}', '[7]')""",
+    "a bulk run with another filter": """insert into dutiful.bulk_run
+        (id, created_at, total, done, skipped, act, state, by, origin, filter)
+        values (gen_random_uuid(), now(), 1, 0, 0, 'discard', 'running', 'eve', 'sql', '{"status": 7}')""",
+    "counters without a sketch": """insert into dutiful.counter_total
+        (count, payload_bytes, payload_most, run_microseconds, wait_microseconds, kind, outcome, run, wait)
+        values (1, 1, 1, 1, 1, 'greet', 'done', '{"x": "y"}', '7')""",
+}
+
+
+@pytest.mark.parametrize("backend", ["postgres18"])
+@pytest.mark.parametrize("statement", ODD_FLEET.values(), ids=ODD_FLEET)
+async def test_a_row_that_no_process_writes_stops_neither_lists_nor_services(
+    store: PostgresStore, statement: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await dead_letter(store)
+    run = await operator(store).bulk.start(ReviewAct.DISCARD, DeadLetterFilter())
+    with psycopg.connect(store.direct_dsn) as connection:
+        connection.execute(statement.encode())
+
+    service = Reviewer(store.dead_letters, {}, lambda lines: None)
+    while await service.step_all():
+        pass
+
+    done = await store.dead_letters.bulk_run(run.id)
+    assert done is not None and done.state is BulkState.DONE
+    assert [one.id for one in await store.dead_letters.bulk_runs()] == [run.id]
+    assert [worker.lanes for worker in await store.workers.all()] in ([], [{}])
+    await store.metrics.counted(timedelta(hours=1))
+    if "bulk_run" in statement:
+        assert "cannot be read" in caplog.text
+
+
 # --- what the database refuses
+
+
+FOREVER = {
+    "worker": "(id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds) values "
+    "(gen_random_uuid(), 'w', 'h', 1, 'infinity', now(), now(), '{}', '[]')",
+    "worker with a list of lanes": "(id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds) values "
+    "(gen_random_uuid(), 'w', 'h', 1, now(), now(), now(), '[1]', '[]')",
+    "worker with a number of kinds": "(id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds) values "
+    "(gen_random_uuid(), 'w', 'h', 1, now(), now(), now(), '{}', '7')",
+    "worker with a long name": "(id, name, host, pid, started_at, seen_at, expires_at, lanes, kinds) values "
+    "(gen_random_uuid(), repeat('w', 501), 'h', 1, now(), now(), now(), '{}', '[]')",
+    "schedule": "(name, kind, expression, timezone, catch_up, job, next_at) values "
+    "('s', 'greet', '* * * * *', 'UTC', 'one', '{}', '-infinity')",
+    "schedule of a list": "(name, kind, expression, timezone, catch_up, job, next_at) values "
+    "('s', 'greet', '* * * * *', 'UTC', 'one', '[]', now())",
+    "pause": "(scope, name, since) values ('queue', 'mail', 'infinity')",
+    "alert": "(rule, series, state, since, summary) values ('errors', '', 'firing', 'infinity', 's')",
+    "breaker": "(name, failures_allowed, open_for, probes, updated_at) values ('b', -1, '1 s', 1, now())",
+    "bulk_run": "(id, created_at, total, done, skipped, act, state, by, origin, filter) values "
+    "(gen_random_uuid(), now(), 1, 0, 0, 'nonsense', 'running', 'eve', 'sql', '{}')",
+}
+
+
+@pytest.mark.parametrize("name", FOREVER)
+async def test_a_row_that_python_cannot_read_is_refused(pg18_url: str, name: str) -> None:
+    with psycopg.connect(pg18_url) as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute(f"insert into dutiful.{name.split()[0]} {FOREVER[name]}".encode())
 
 
 REFUSED = {
@@ -156,6 +219,9 @@ REFUSED = {
     "a list for a subject": "p_subject => '[1, 2]'",
     "no tenant": "p_tenant => ''",
     "all tenants": "p_tenant => '*'",
+    "a long tenant": "p_tenant => repeat('t', 201)",
+    "a long queue": "p_queue => repeat('q', 201)",
+    "a long correlation id": "p_correlation_id => repeat('c', 201)",
 }
 
 
@@ -172,9 +238,25 @@ async def test_payloads_that_cannot_be_read_back_unchanged_are_refused(pg18_url:
         await connection.close()
 
 
-@pytest.mark.parametrize("fields", [{"tenant": ""}, {"tenant": "*"}, {"delay": timedelta(days=4_000_000)}], ids=str)
+LONG = "é" * 201
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tenant": ""},
+        {"tenant": "*"},
+        {"delay": timedelta(days=4_000_000)},
+        {"kind": LONG},
+        {"queue": LONG},
+        {"tenant": LONG},
+        {"correlation_id": LONG},
+    ],
+    ids=lambda fields: "-".join(fields) + str(len(str(fields))),
+)
 async def test_a_store_refuses_such_payloads_too(store: Store, fields: dict[str, object]) -> None:
     with pytest.raises(DataRefused):
         await store.jobs.insert([new_job(**fields)], now=T0)
 
+    await store.jobs.insert([new_job(kind=LONG[1:], queue=LONG[1:], tenant=LONG[1:], correlation_id=LONG[1:])], now=T0)
     assert (await store.leadership.survey(UUID(int=1), timedelta(seconds=5), now=now())).next_run_at is None

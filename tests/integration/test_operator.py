@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 import pytest
 from operating import audited, dead_letter, now, of_acme, operator, trail
-from suite.builders import enqueue_one, finish_one, state
 from uuid_utils.compat import uuid7
 
 from dutiful.core import ids
@@ -35,6 +34,7 @@ from dutiful.store.dead_letters import BulkState, DeadLetterFilter, Review
 from dutiful.store.queries import JobFilter
 from dutiful.store.tokens import hash_of
 from dutiful.store.webhooks import WebhookRecord
+from suite.builders import enqueue_one, finish_one, state
 
 HOUR = timedelta(hours=1)
 

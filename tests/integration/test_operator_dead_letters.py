@@ -10,7 +10,6 @@ from uuid import UUID
 import msgspec
 import pytest
 from operating import BROKEN, audited, dead_letter, now, operator, trail
-from suite.builders import claim, settle
 
 from dutiful import Dutiful, Rules, Unique
 from dutiful.core import ids
@@ -25,6 +24,7 @@ from dutiful.operator import Operator
 from dutiful.store import Store
 from dutiful.store.dead_letters import DeadLetter
 from dutiful.store.queries import JobFilter
+from suite.builders import claim, settle
 
 KEYED = '{"unique": "welcome-7", "unique_field": "key", "webhook": null}'
 

@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from operating import BROKEN, audited, dead_letter, now, operator, trail
 from running_workers import working
-from suite.builders import claim_one, complete, enqueue_one, finish_one, start_one, state
 
 from dutiful import Dutiful, Retry
 from dutiful.core import ids
@@ -18,6 +17,7 @@ from dutiful.core.review.state import ReviewState
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.dead_letters import DeadLetterFilter
+from suite.builders import claim_one, complete, enqueue_one, finish_one, start_one, state
 
 BY_HAND = {"type": "FailedByHand", "message": "failed by ada: the file is corrupt"}
 

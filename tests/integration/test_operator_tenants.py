@@ -32,7 +32,7 @@ def world(postgres18: Postgres) -> Iterator[World]:
 
 @pytest.fixture
 async def everybody(world: World) -> AsyncIterator[PostgresStore]:
-    async with world.store("application") as store:
+    async with world.store("operator") as store:
         yield store
 
 

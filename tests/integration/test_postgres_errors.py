@@ -7,13 +7,13 @@ import asyncpg
 import msgspec
 import pytest
 import pytest_asyncio
-from suite.builders import OOPS, T0, at, change, claim, new_job
 
 from databases import Postgres
 from dutiful.core.outcome import Failed
 from dutiful.stores.listing import Index
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.postgres.engine.sql import statements
+from suite.builders import OOPS, T0, at, change, claim, new_job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

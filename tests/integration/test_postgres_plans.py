@@ -8,6 +8,14 @@ import asyncpg
 import msgspec
 import pytest
 import pytest_asyncio
+
+from databases import Postgres
+from dutiful.core.outcome import Failed
+from dutiful.core.states import State
+from dutiful.store.dead_letters import DeadLetterFilter
+from dutiful.stores.listing import Index
+from dutiful.stores.postgres import PostgresStore, dead_letters
+from dutiful.stores.postgres.engine.sql import statements
 from suite.breakers import MAIL, trip
 from suite.builders import (
     KIND,
@@ -21,14 +29,6 @@ from suite.builders import (
     new_job,
     states,
 )
-
-from databases import Postgres
-from dutiful.core.outcome import Failed
-from dutiful.core.states import State
-from dutiful.store.dead_letters import DeadLetterFilter
-from dutiful.stores.listing import Index
-from dutiful.stores.postgres import PostgresStore, dead_letters
-from dutiful.stores.postgres.engine.sql import statements
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -190,3 +190,23 @@ async def test_releasing_probes_reads_no_jobs_that_stay_blocked(misled: MisledSt
     await misled.connection.fetch(admit, [MAIL], [version], jobs[:3], named, [], [], at(60))
     assert await misled.touched(admit, [MAIL], [version + 1], jobs[3:], named, [], [], at(60)) < 250
     assert await states(store, jobs) == [State.READY] * 6
+
+
+@pytest.mark.parametrize("call", ["complete_job($1, $2)", "fail_job($1, $2, 'no')", "release_job($1, $2)"])
+async def test_a_session_that_works_in_sql_touches_a_few_pages_for_each_job(misled: MisledStore, call: str) -> None:
+    await claim(misled.store, limit=3_000)  # beside many leases
+    transaction = misled.connection.transaction()
+    await transaction.start()
+    dequeue = "select job_id, claim_id from dutiful.dequeue(array['greet'])"
+    jobs = [tuple(await misled.connection.fetchrow(dequeue)) for _ in range(2)]
+
+    touched = {
+        "dequeue": await misled.touched(dequeue),
+        "look_up_job": await misled.touched_again("select * from dutiful.look_up_job($1)", jobs[0][0]),
+    }
+    for name in ("renew_job($1, $2)", call):
+        await misled.connection.fetch(f"select dutiful.{name}", *jobs[0])
+        touched[name] = await misled.touched(f"select dutiful.{name}", *jobs[1])
+
+    await transaction.rollback()
+    assert max(touched.values()) < 200, touched

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 from large_store import FIRST, MAIL, NOW, SIZES, STOPPED, TENANT, TOTAL, Belief, Call, LargeStore, born, job_id
-from suite.builders import ADA, KIND, new_job
 
 from databases import Postgres
-from dutiful.stores.postgres.engine.columns import job_arrays
+from dutiful.stores.postgres.engine.columns import job_arrays, job_values
 from dutiful.stores.postgres.engine.sql import statements
+from suite.builders import ADA, KIND, new_job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -174,6 +174,9 @@ def _inserts(jobs: Jobs) -> Iterator[Named]:
     def plain(pages: int, numbers: list[int], **fields: Any) -> Call:
         return _named("insert_plain", pages, NOW, None, *job_arrays([new_job(id=job_id(n), **fields) for n in numbers]))
 
+    def one(pages: int, **fields: Any) -> Call:
+        return _named("insert_one", pages, NOW, None, *job_values(new_job(**fields)))
+
     def insert(pages: int, numbers: list[int] = new, **fields: Callable[[int], Any]) -> Call:
         asked = [
             {"id": job_id(n), "kind": KIND, **{name: value(i) for name, value in fields.items()}}
@@ -189,6 +192,9 @@ def _inserts(jobs: Jobs) -> Iterator[Named]:
     needed = jobs.ids("ready", offset=2, step=10), jobs.ids("finished", offset=2, step=10)
     yield "insert", plain(3_500, new)
     yield "insert one", plain(100, new[:1])
+    yield "insert_one", one(100, id=job_id(new[0]))
+    yield "insert_one, for later", one(100, id=job_id(new[0]), delay=LEASE)
+    yield "insert_one again", one(100, id=jobs.ids("finished")[5])
     yield "insert again", plain(1_000, jobs.numbers("finished"))
     yield "insert for later", plain(3_500, new, delay=LEASE)
     yield "insert_jobs", insert(5_000)

@@ -9,12 +9,6 @@ from uuid import uuid4
 import asyncpg
 import msgspec
 import pytest
-from suite.audit import HOUR, append, check_chain, event, full_event, links, seal_all
-from suite.audit import at as after
-from suite.builders import at, claim, complete, token
-from suite.dead_letters import act_on, applied, fail_one, the_letter
-from suite.dead_letters_bulk import start, step_of
-from suite.dead_letters_review import AGAIN
 
 from databases import OwnTransaction
 from dutiful.core.errors import DataRefused
@@ -23,6 +17,12 @@ from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.store.audit import AuditFilter
 from dutiful.store.dead_letters import BulkState, DeadLetterFilter
 from dutiful.stores.postgres import PostgresStore, dead_letters
+from old_events import any_date
+from suite.audit import DAY, OLD, append, check_chain, event, full_event, links, seal_all
+from suite.builders import at, claim, complete, token
+from suite.dead_letters import act_on, applied, fail_one, the_letter
+from suite.dead_letters_bulk import start, step_of
+from suite.dead_letters_review import AGAIN
 
 
 @pytest.fixture
@@ -84,14 +84,17 @@ async def test_not_even_the_owner_changes_or_deletes_what_was_recorded(store: Po
     assert await check_chain(store) == 3
 
 
+async def append_old(store: PostgresStore, count: int) -> None:
+    with any_date(store.direct_dsn):
+        await append(store, count, at=OLD)
+
+
 async def test_an_anchor_only_moves_forward_and_covers_no_more_than_its_seq(store: PostgresStore, owner: Any) -> None:
-    await append(store, 4)
+    await append_old(store, 4)
     seals = await seal_all(store)
-    await store.audit.set_retention(HOUR)
-    assert await store.audit.trim(1, now=after(7_200)) == 1
-    assert await store.audit.anchor() == Anchor(
-        seq=1, hash=seals[0].hash, at=after(0), keep=HOUR, trimmed_at=after(7_200)
-    )
+    await store.audit.set_retention(DAY)
+    assert await store.audit.trim(1, now=OLD + 2 * DAY) == 1
+    assert await store.audit.anchor() == Anchor(seq=1, hash=seals[0].hash, at=OLD, keep=DAY, trimmed_at=OLD + 2 * DAY)
     move = "UPDATE dutiful.audit_anchor SET seq = {0.seq}, hash = '{0.hash}'"
     await owner.execute(move.format(seals[1]))
 
@@ -115,6 +118,7 @@ async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, 
     await seal_all(store)
     written = full_event()
     text = msgspec.json.encode([written]).decode()
+    forged = msgspec.json.encode([event(action="audit.keep", after={"keep": "2d"})])
     await clerk.execute("SELECT dutiful.append_audit($1)", text)
     assert await store.audit.unsealed(10) == [written]
 
@@ -127,7 +131,8 @@ async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, 
         "INSERT INTO dutiful.audit_seal (seq, event_id, hash) SELECT 3, event_id, '' FROM dutiful.audit_unsealed",
         "SELECT dutiful.seal_audit('{3}', array(SELECT event_id FROM dutiful.audit_unsealed), '{made up}')",
         "SELECT dutiful.trim_audit(10)",
-        "UPDATE dutiful.audit_policy SET keep = '1 second'",
+        "UPDATE dutiful.audit_policy SET keep = '2 days'",
+        f"SELECT dutiful.append_audit('{forged.decode()}')",
     )
 
     assert len(await store.audit.search(AuditFilter())) == 3
@@ -138,13 +143,13 @@ async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, 
 async def test_a_role_that_may_trim_deletes_no_more_than_what_is_old(
     store: PostgresStore, owner: Any, clerk: Any
 ) -> None:
-    await append(store, 2)
+    await append_old(store, 2)
     await append(store, 1, at=datetime.now(UTC))
     await seal_all(store)
     role = await clerk.fetchval("SELECT current_user")
     await owner.execute(f"GRANT EXECUTE ON FUNCTION dutiful.trim_audit TO {role}")
     assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 0
-    await store.audit.set_retention(HOUR)
+    await store.audit.set_retention(DAY)
 
     assert await clerk.fetchval("SELECT dutiful.trim_audit(10, 'infinity')") == 2
 
@@ -153,13 +158,13 @@ async def test_a_role_that_may_trim_deletes_no_more_than_what_is_old(
 
 
 async def test_retention_does_not_hide_that_an_event_was_deleted(store: PostgresStore, owner: Any) -> None:
-    await append(store, 3)
+    await append_old(store, 3)
     seals = await seal_all(store)
     await owner.execute("ALTER TABLE dutiful.audit_event DISABLE TRIGGER covered")
     await owner.execute("DELETE FROM dutiful.audit_event WHERE id = $1", seals[1].event_id)
 
-    await store.audit.set_retention(HOUR)
-    assert await store.audit.trim(10, now=after(7_200)) == 1
+    await store.audit.set_retention(DAY)
+    assert await store.audit.trim(10, now=OLD + 2 * DAY) == 1
 
     assert [link.seal.seq for link in await store.audit.sealed(0, 10)] == [2, 3]
 

@@ -10,6 +10,16 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+
+from databases import DATABASE
+from dutiful.core import ids
+from dutiful.core.errors import StoreUnavailable
+from dutiful.core.job import Claim, PhaseState
+from dutiful.core.outcome import Failed
+from dutiful.store.claims import Completion, Refusal, RefusalReason
+from dutiful.store.locks import LockName
+from dutiful.stores.postgres import PostgresStore
+from servers import PgBouncer
 from suite.builders import (
     LEASE,
     OOPS,
@@ -29,16 +39,6 @@ from suite.builders import (
     token,
 )
 from suite.webhooks import webhook
-
-from databases import DATABASE
-from dutiful.core import ids
-from dutiful.core.errors import StoreUnavailable
-from dutiful.core.job import Claim, PhaseState
-from dutiful.core.outcome import Failed
-from dutiful.store.claims import Completion, Refusal, RefusalReason
-from dutiful.store.locks import LockName
-from dutiful.stores.postgres import PostgresStore
-from servers import PgBouncer
 
 EDITION = LockName("edition", 7)
 

@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 from running_workers import clocked, eventually, working
-from suite.builders import EXPIRED, KIND, at, renewing, start_one, state
 
 from dutiful import Dutiful, State, UsageError
 from dutiful.core.webhooks.message import WebhookResponse
@@ -24,6 +23,7 @@ from dutiful.store.leadership import Survey
 from dutiful.store.queries import JobFilter
 from dutiful.store.webhooks import PostResult, PostState, WebhookPost
 from dutiful.testing import Clock, ClockedStore
+from suite.builders import EXPIRED, KIND, at, renewing, start_one, state
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwwx4oUq4qNzE="
 SQLITE = pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)

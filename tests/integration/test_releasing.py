@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from operating import audited, now, of_acme, operator, trail
 from running_workers import eventually, state, working
-from suite.builders import claim_one, complete, counted_ever, enqueue_one, start_one
 
 from dutiful import Dutiful
 from dutiful.core import ids
 from dutiful.core.errors import IllegalTransition, JobNotFound, StoreUnavailable
 from dutiful.core.states import State
 from dutiful.store import Store
+from suite.builders import claim_one, complete, counted_ever, enqueue_one, start_one
 
 HOURS = timedelta(hours=2)
 HOUR = timedelta(hours=1)

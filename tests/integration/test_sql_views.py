@@ -8,6 +8,14 @@ from uuid import UUID, uuid4
 import apsw
 import asyncpg
 import pytest
+
+from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
+from dutiful.core.metrics.sketch import bucket, quantiles
+from dutiful.core.outcome import Failed, Snoozed
+from dutiful.store import Store
+from dutiful.store.control import Pause, PauseScope
+from dutiful.store.metrics import AttemptStats
+from dutiful.store.workers import LaneRecord, WorkerRecord
 from suite.builders import (
     ADA,
     OOPS,
@@ -19,14 +27,6 @@ from suite.builders import (
     start_one,
     token,
 )
-
-from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
-from dutiful.core.metrics.sketch import bucket, quantiles
-from dutiful.core.outcome import Failed, Snoozed
-from dutiful.store import Store
-from dutiful.store.control import Pause, PauseScope
-from dutiful.store.metrics import AttemptStats
-from dutiful.store.workers import LaneRecord, WorkerRecord
 
 Rows = list[dict[str, Any]]
 Ask = Callable[[str], Awaitable[Rows]]

@@ -80,9 +80,10 @@ class Client:
         return fields | ({"data": json.loads(fields["data"])} if "data" in fields else {})
 
     async def until(self, *types: str) -> list[dict[str, Any]]:
-        frames = [await self.frame()]
-        while frames[-1].get("event") not in types:
-            frames.append(await self.frame())
+        async with asyncio.timeout(30):  # pings keep each frame within its own time
+            frames = [await self.frame()]
+            while frames[-1].get("event") not in types:
+                frames.append(await self.frame())
         return [frame for frame in frames if frame.get("event") not in (None, "ping")]
 
     async def _piece(self) -> bytes:
@@ -120,10 +121,11 @@ async def unwatched(app: Dutiful) -> None:
 
 @pytest.mark.req("J55", "J56", "J57", "J58")
 async def test_a_browser_gets_the_snapshot_first_then_events_then_pings(app: Dutiful) -> None:
-    go_on = asyncio.Event()
+    watched, go_on = asyncio.Event(), asyncio.Event()
 
     @app.job
     async def work(ctx: Context) -> int:
+        await watched.wait()  # progress made before the snapshot is part of it, and no event
         ctx.progress(40, "ä\nb")
         await go_on.wait()
         return 7
@@ -139,6 +141,7 @@ async def test_a_browser_gets_the_snapshot_first_then_events_then_pings(app: Dut
         first = await client.frame()
         assert first["event"] == "snapshot" and first["data"]["job"]["public_id"] == job.public_id
         assert "payload" not in first["data"]["job"]
+        watched.set()
         (progress,) = [f for f in await client.until("progress") if f["event"] == "progress"]
         assert progress["data"]["data"]["message"] == "ä\nb"
         await client.until("ping")

@@ -6,7 +6,6 @@ from uuid import UUID
 import pytest
 from operating import BROKEN, now
 from running_workers import final, working
-from suite.builders import claim, settle
 
 from dutiful import Dutiful, Retry, Rules
 from dutiful.core.errors import JobNotFound, PayloadInvalid, UsageError
@@ -17,6 +16,7 @@ from dutiful.operator import Operator
 from dutiful.operator.explain import Why
 from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.tenant import Tenant
+from suite.builders import claim, settle
 
 
 @pytest.fixture

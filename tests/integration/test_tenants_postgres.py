@@ -11,8 +11,6 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
-from suite.audit import event, seal_all
-from suite.builders import state
 
 from dutiful.core.ids import public
 from dutiful.core.job import OnConflict, Scope, Unique
@@ -23,6 +21,8 @@ from dutiful.core.states import State
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store.audit import AuditFilter
 from dutiful.store.locks import LockName
+from suite.audit import event, seal_all
+from suite.builders import state
 from tenanted import FLEET, World, isolated
 
 pytestmark = pytest.mark.req("W67")
@@ -149,11 +149,11 @@ async def test_a_member_copies_out_its_own_rows_only(world: World) -> None:
 async def test_a_member_can_neither_become_another_role_nor_bypass_row_level_security(world: World) -> None:
     async with login(world, "acme", "*") as member:
         for statement in (
-            "SET ROLE {schema}_application",
+            "SET ROLE {schema}_operator",
             "SET ROLE {schema}_worker",
             f"SET ROLE {world.roles.name('owner')}",
             "SET SESSION AUTHORIZATION postgres",
-            f"SET SESSION AUTHORIZATION {world.roles.name('application')}",
+            f"SET SESSION AUTHORIZATION {world.roles.name('operator')}",
             "GRANT {schema}_worker TO CURRENT_USER",
             "INSERT INTO {schema}.tenant_role SELECT oid, 'globex' FROM pg_roles WHERE rolname = session_user",
             "CREATE FUNCTION {schema}.own_tenants(int) RETURNS text LANGUAGE sql AS 'select null'",
@@ -244,7 +244,7 @@ async def test_the_database_spells_ids_as_people_see_them(world: World) -> None:
     assert [row[0] for row in spelt] == [public(id_) for id_ in ids]
 
 
-# --- applications
+# --- operators
 
 
 async def test_an_event_with_unknown_values_is_not_recorded(world: World) -> None:
@@ -252,21 +252,21 @@ async def test_an_event_with_unknown_values_is_not_recorded(world: World) -> Non
         "INSERT INTO {schema}.audit_event (id, act, at, principal, role, origin, action, outcome, tenant)"
         " VALUES (gen_random_uuid(), gen_random_uuid(), now(), 'x', $1, $2, 'a', $3, 'acme')"
     )
-    async with login(world, "application", "acme") as application:
+    async with login(world, "operator", "acme") as operator:
         for values in (("king", "api", "succeeded"), ("admin", "nonsense", "succeeded"), ("admin", "api", "so so")):
             with pytest.raises(asyncpg.CheckViolationError):
-                await application.run(append, *values)
+                await operator.run(append, *values)
 
 
 @pytest.mark.parametrize(
     ("setting", "tenants"),
     [(None, []), ("", []), ("acme", ["acme"]), ("unknown", []), ("*", ["acme", "globex", None])],
 )
-async def test_an_application_sees_the_tenant_that_it_names(
+async def test_an_operator_sees_the_tenant_that_it_names(
     world: World, setting: str | None, tenants: list[str | None]
 ) -> None:
-    async with login(world, "application", setting) as application:
-        assert await application.sees() == world.expected(*tenants)
+    async with login(world, "operator", setting) as operator:
+        assert await operator.sees() == world.expected(*tenants)
 
 
 @pytest.mark.parametrize("world", [("postgres18", "owner")], indirect=True, ids=["owned"])
@@ -278,45 +278,49 @@ async def test_an_owner_who_names_no_tenant_sees_nothing_either(world: World) ->
 
 
 async def test_a_tenant_named_for_a_transaction_is_forgotten_with_it(world: World) -> None:
-    async with login(world, "application") as application:
-        async with application.connection.transaction():
-            await application.run("SELECT set_config('dutiful.tenant', 'acme', true)")
-            assert (await application.sees())["job"] == world.rows["job"]["acme"]
+    async with login(world, "operator") as operator:
+        async with operator.connection.transaction():
+            await operator.run("SELECT set_config('dutiful.tenant', 'acme', true)")
+            assert (await operator.sees())["job"] == world.rows["job"]["acme"]
 
-        assert (await application.sees())["job"] == set()
+        assert (await operator.sees())["job"] == set()
 
 
-async def test_an_application_changes_the_rows_of_the_tenant_that_it_names(world: World) -> None:
-    async with login(world, "application", "acme") as application:
+async def test_an_operator_changes_the_rows_of_the_tenant_that_it_names(world: World) -> None:
+    async with login(world, "operator", "acme") as operator:
         for name in world.rules:
             if name == "audit_event":
-                assert "permission denied" in await application.refused("DELETE FROM {schema}.audit_event")
-                assert "permission denied" in await application.refused("UPDATE {schema}.audit_event SET reason = ''")
+                assert "permission denied" in await operator.refused("DELETE FROM {schema}.audit_event")
+                assert "permission denied" in await operator.refused("UPDATE {schema}.audit_event SET reason = ''")
                 continue
-            transaction = application.connection.transaction()
+            if name == "api_token":  # revoked, but kept
+                assert "permission denied" in await operator.refused("DELETE FROM {schema}.api_token")
+                continue
+            transaction = operator.connection.transaction()
             await transaction.start()
-            gone = {row[0] for row in await application.run(f"DELETE FROM {{schema}}.{name} RETURNING ctid::text")}
+            gone = {row[0] for row in await operator.run(f"DELETE FROM {{schema}}.{name} RETURNING ctid::text")}
             await transaction.rollback()
             assert gone == world.rows[name]["acme"], name
 
 
-async def test_an_application_writes_nothing_into_another_tenant(world: World) -> None:
-    async with login(world, "application", "acme") as application:
+async def test_an_operator_writes_nothing_into_another_tenant(world: World) -> None:
+    async with login(world, "operator", "acme") as operator:
         for name in [name for name, rule in world.rules.items() if rule == "column"]:
             moved = f'SELECT (jsonb_populate_record(t, \'{{"tenant": "globex"}}\')).* FROM {{schema}}.{name} t'
-            assert "row-level security" in await application.refused(f"INSERT INTO {{schema}}.{name} {moved}")
+            assert "row-level security" in await operator.refused(f"INSERT INTO {{schema}}.{name} {moved}")
             if name != "audit_event":
                 update = f"UPDATE {{schema}}.{name} SET tenant = 'globex'"
-                assert "row-level security" in await application.refused(update)
+                refusal = "permission denied" if name == "job" else "row-level security"
+                assert refusal in await operator.refused(update)
         other = world.jobs["globex"][State.READY]
         for statement in (
             "INSERT INTO {schema}.stale (job_id, stale_at) VALUES ($1, now())",
             "INSERT INTO {schema}.dependency (job_id, needs_id) VALUES ($1, $1)",
             "INSERT INTO {schema}.progress (job_id, updated_at) VALUES ($1, now())",
         ):
-            assert "row-level security" in await application.refused(statement, other)
+            assert "row-level security" in await operator.refused(statement, other)
         enqueue = "SELECT {schema}.enqueue('greet', p_tenant => 'globex')"
-        assert "row-level security" in await application.refused(enqueue)
+        assert "row-level security" in await operator.refused(enqueue)
 
 
 # --- tests that leave rows behind: last, because those above compare all rows
@@ -386,3 +390,36 @@ async def test_a_worker_trims_nothing_younger_than_the_owner_keeps_events(world:
             world.roles.run("UPDATE {}.audit_policy SET keep = null", world.schema)
 
     assert left[0][0] >= 1
+
+
+async def test_a_worker_makes_changes_and_restores_no_token_but_notes_its_use(world: World) -> None:
+    async with login(world, "worker") as worker:
+        copied = "id, name, role, tenant, created_at, created_by, expires_at"
+        for statement in (
+            f"INSERT INTO {{schema}}.api_token (hash, {copied}) SELECT 'beef', {copied} FROM {{schema}}.api_token",
+            "UPDATE {schema}.api_token SET revoked_at = null",
+            "UPDATE {schema}.api_token SET role = 'admin', tenant = null",
+            "UPDATE {schema}.api_token SET hash = 'beef'",
+            "DELETE FROM {schema}.api_token",
+        ):
+            assert "permission denied" in await worker.refused(statement)
+    async with world.store("worker") as store:
+        token, *_ = await store.tokens.all()
+        await store.tokens.touch([token.id])
+        used, *_ = [one for one in await store.tokens.all() if one.id == token.id]
+    assert used.last_used_at is not None
+
+
+@pytest.mark.parametrize("role", ["worker", "operator"])
+async def test_what_is_never_changed_cannot_be(world: World, role: str) -> None:
+    async with login(world, role, "*") as session:
+        for statement in (
+            "UPDATE {schema}.job SET payload = '{}'",
+            "UPDATE {schema}.job SET tenant = 'globex'",
+            "UPDATE {schema}.attempt SET outcome = 'completed'",
+            "UPDATE {schema}.finished SET state = 'completed'",
+            "DELETE FROM {schema}.api_token",
+            "INSERT INTO {schema}.tenant_role (role, tenant) VALUES (1, 'acme')",
+        ):
+            assert "permission denied" in await session.refused(statement)
+        assert "a job keeps its id" in await session.refused("UPDATE {schema}.job SET id = gen_random_uuid()")

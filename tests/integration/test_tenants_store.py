@@ -10,8 +10,6 @@ import asyncpg
 import psycopg
 import pytest
 from psycopg import sql
-from suite.audit import event
-from suite.builders import OOPS, T0, claim, enqueue, made, new_job, start_one, state, token
 
 from databases import Postgres, missing
 from dutiful import Dutiful
@@ -27,6 +25,8 @@ from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
 from servers import PgBouncer, PostgresServer
+from suite.audit import event
+from suite.builders import OOPS, T0, claim, enqueue, made, new_job, start_one, state, token
 from tenanted import World, isolated
 
 pytestmark = pytest.mark.req("W67")
@@ -42,7 +42,7 @@ def world(postgres18: Postgres) -> Iterator[World]:
 
 @pytest.fixture
 async def all_tenants(world: World) -> AsyncIterator[PostgresStore]:
-    async with world.store("application") as store:
+    async with world.store("operator") as store:
         yield store
 
 
@@ -160,7 +160,7 @@ async def test_a_users_transaction_keeps_the_tenant_that_it_had_named(
     all_tenants: PostgresStore, world: World, before: str
 ) -> None:
     jobs = [new_job(tenant="globex", queue="within"), new_job(tenant="acme", queue="within")]
-    with psycopg.connect(world.roles.url("application")) as connection:
+    with psycopg.connect(world.roles.url("operator")) as connection:
         connection.execute("SELECT set_config('dutiful.tenant', %s, true)", [before])
         assert all_tenants.jobs.insert_within_sync(connection, jobs) == made(*jobs)
         left = connection.execute("SELECT current_setting('dutiful.tenant')").fetchone()
@@ -174,7 +174,7 @@ async def test_a_job_is_completed_in_a_transaction_of_the_applications(
 ) -> None:
     async with world.store("worker") as worker:
         claimed = await start_one(worker, tenant="acme", queue="completing")
-        with psycopg.connect(world.roles.url("application")) as connection:
+        with psycopg.connect(world.roles.url("operator")) as connection:
             worker.claims.complete_within_sync(connection, token(claimed), '"done"')
             left = connection.execute("SELECT current_setting('dutiful.tenant')").fetchone()
 
@@ -183,7 +183,7 @@ async def test_a_job_is_completed_in_a_transaction_of_the_applications(
 
 
 async def test_within_for_one_tenant_no_other_is_written(acme: PostgresStore, world: World) -> None:
-    connection = await asyncpg.connect(world.roles.url("application"))
+    connection = await asyncpg.connect(world.roles.url("operator"))
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
         await acme.jobs.insert_within(connection, [new_job(tenant="globex")])
     await connection.close()
@@ -191,7 +191,7 @@ async def test_within_for_one_tenant_no_other_is_written(acme: PostgresStore, wo
 
 async def test_a_statement_that_fails_costs_no_connection(acme: PostgresStore, world: World) -> None:
     sessions = "SELECT pid FROM pg_stat_activity WHERE usename = {} ORDER BY pid"
-    user = sql.Literal(world.roles.name("application"))
+    user = sql.Literal(world.roles.name("operator"))
     await acme.control.pauses()
     before = world.roles.run(sessions, user)
 
@@ -218,7 +218,7 @@ async def test_a_name_is_never_read_as_sql(all_tenants: PostgresStore) -> None:
 
 
 async def test_a_tenants_store_shares_the_connections_and_closes_with_the_store(world: World) -> None:
-    async with world.store("application") as store:
+    async with world.store("operator") as store:
         acme = store.for_tenant("acme")
         await acme.close()
         assert await acme.queries.jobs(JobFilter(limit=1))
@@ -251,13 +251,13 @@ async def test_a_file_is_the_same_for_every_tenant(sqlite_path: Path) -> None:
         store.for_tenant("*")
 
 
-async def test_a_job_goes_from_an_application_to_a_worker_through_pgbouncer(world: World, postgres18: Postgres) -> None:
+async def test_a_job_goes_from_an_operator_to_a_worker_through_pgbouncer(world: World, postgres18: Postgres) -> None:
     if not isinstance(postgres18, PostgresServer):
         missing("PgBouncer is tested in front of a bundled server only: unset DUTIFUL_TEST_PG18_URL")
     if reason := PgBouncer.available():
         missing(reason)
     with (
-        PgBouncer(postgres18, user=world.roles.name("application")) as front,
+        PgBouncer(postgres18, user=world.roles.name("operator")) as front,
         PgBouncer(postgres18, user=world.roles.name("worker")) as back,
     ):
         enqueuing = Dutiful(front.dsn(DATABASE), schema=world.schema)

@@ -9,9 +9,6 @@ from unittest.mock import patch
 import pytest
 from receivers import SECRET, Call, answer, receiving
 from running_workers import eventually, final, working
-from suite.alerts import alert, announced
-from suite.builders import finish_one
-from suite.webhooks import own, webhook
 
 from dutiful import Dutiful, kind
 from dutiful.core.webhooks.message import WebhookResponse, new_secret
@@ -22,6 +19,9 @@ from dutiful.maintenance.webhooks.sender import MAX_RETRIES, WebhookSender
 from dutiful.store import Store
 from dutiful.store.leadership import Survey
 from dutiful.store.webhooks import PostResult, PostState, WebhookPost, WebhookRecord
+from suite.alerts import alert, announced
+from suite.builders import finish_one
+from suite.webhooks import own, webhook
 
 COMMON = new_secret(b"c" * 32)
 HERE = "127.0.0.0/8"

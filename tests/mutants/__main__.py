@@ -21,7 +21,8 @@ from mutants.trial import INVALID, KILLED, SURVIVED, TIMEOUT, of_module
 
 REPORT = Path(__file__).parents[2] / "docs" / "explanation" / "mutants.md"
 WANTED = 0.9  # of those tried in each module
-_ROW = re.compile(r"^\| `([\w/]+\.py)` \|.*$", re.MULTILINE)
+_RULE = "|---|---|---|---|---|---|\n"
+_ROW = re.compile(r"^(?=\| `([\w/]+\.py)`)(.*)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,11 @@ def score(module: str, jobs: int, sample: int | None, seed: int) -> Score:
 
 
 def write(scores: Sequence[Score]) -> None:
-    """Replaces the rows of these modules."""
-    rows = {one.module: one.row for one in scores}
-    text = REPORT.read_text()
-    REPORT.write_text(_ROW.sub(lambda row: rows.get(row[1], row[0]), text))
+    """Replaces the rows of these modules, or adds them; the table has the order of the suites."""
+    head, rule, rest = REPORT.read_text().partition(_RULE)
+    old = {row[1]: row[2] for row in _ROW.finditer(rest)}
+    rows = old | {one.module: one.row for one in scores}
+    REPORT.write_text(head + rule + "".join(f"{rows[one]}\n" for one in SUITES if one in rows) + _ROW.sub("", rest))
 
 
 def main() -> int:

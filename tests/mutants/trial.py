@@ -1,7 +1,8 @@
 """Runs the tests of one module against its mutants: `python -m mutants.trial MODULE JOBS INDEX… -- TEST…`.
 
 Imports and collects once, then forks for each mutant and exchanges the code of the functions that it changes. A mutant
-outside of functions, such as a constant, has to be imported: it is forked from a process without Dutiful.
+outside of functions, such as a constant, has to be imported, and one of a function that the import calls, too: it is
+forked from a process without Dutiful.
 """
 
 import ast
@@ -23,12 +24,20 @@ from typing import Any
 
 import pytest
 from _pytest.main import pytest_runtestloop as run_tests
+from hypothesis import HealthCheck, Phase, settings
 
 from mutants.mutations import Mutant, mutants
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src" / "dutiful"
-OPTIONS = ["-x", "-q", "-s", "-p", "no:cacheprovider"]
+OPTIONS = ["-x", "-q", "-s", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
+# One failing example is enough: it is not made smaller.
+settings.register_profile(
+    "mutants",
+    phases=[Phase.explicit, Phase.generate],
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 LEAST_SECONDS, TIMES = 20.0, 8.0  # what a mutant may take: so many times what the tests take without one
 IMPORT_SECONDS = 60.0
 KILLED, SURVIVED, TIMEOUT, INVALID = "killed", "survived", "timeout", "invalid"
@@ -120,13 +129,15 @@ class Trial:
         functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
         own = [one for one in functions if one.__code__.co_filename == path]
         forks = Forks(self._jobs, self.seconds)
+        tree, found = of_module(self._module)
+        called = called_by_import(tree)
         for index in self._indices:
             try:
                 changes = _changed(own, compiled(self._module, index))
             except (SyntaxError, ValueError):
                 self.verdicts[index] = INVALID
                 continue
-            if changes:
+            if changes and found[index].function.partition(".")[0] not in called:
                 forks.start(index, lambda changes=changes: _run(session, changes))  # type: ignore[misc]
             else:
                 self.imported.append(index)
@@ -153,6 +164,30 @@ def _changed(own: list[FunctionType], code: CodeType) -> list[tuple[FunctionType
             if changed.co_freevars != old.co_freevars:
                 return []
             found.append((function, changed))
+    return found
+
+
+def called_by_import(tree: ast.Module) -> set[str]:
+    """The functions of a module that its import calls, also by way of others."""
+    own = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+    called: set[str] = set()
+    rest = _calls([one for one in tree.body if not isinstance(one, ast.FunctionDef)], inside=False)
+    while rest:
+        name = rest.pop()
+        if name in own and name not in called:
+            called.add(name)
+            rest |= _calls([own[name]], inside=True)
+    return called
+
+
+def _calls(nodes: Sequence[ast.AST], *, inside: bool) -> set[str]:
+    """The names that are called; `inside`: in the bodies of functions, too."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+        if inside or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            found |= _calls(list(ast.iter_child_nodes(node)), inside=inside)
     return found
 
 

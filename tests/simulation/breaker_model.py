@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from suite.builders import T0
-
 from dutiful.core.breaker.state import PROBE_WAIT, BreakerPolicy, CallResult, Entry, Rejected
 from dutiful.core.job import Claim
+from suite.builders import T0
 
 
 @dataclass(slots=True)

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-from suite.builders import new_id
 
 from databases import CleanDatabase
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
+from suite.builders import new_id
 
 T = TypeVar("T")
 Run = Callable[[Awaitable[Any]], Any]

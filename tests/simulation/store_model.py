@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from suite.builders import T0
-
 from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob, OnConflict, Scope
 from dutiful.core.review.state import TABLE, ReviewAct, ReviewState
 from dutiful.core.settle import Change
@@ -14,19 +12,24 @@ from dutiful.core.states import WAITING, State
 from dutiful.store.claims import ClaimRequest, RefusalReason
 from dutiful.store.control import PauseScope
 from dutiful.store.dead_letters import DeadLetter, Reviewed
+from dutiful.stores.order import SEQ_STEP
+from suite.builders import T0
 
 Key = tuple[str | None, str | None, str]
 COMPLETED = {State.COMPLETED, State.COMPLETED_WITH_ERRORS}
 DEAD = {State.FAILED, State.CANCELLED}
+
+MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(slots=True)
 class ModelJob:
     asked: NewJob
     state: State
-    rank: tuple[float, ...]  # when it became ready; those of equal rank are in any order
+    due: datetime  # when it became due; those of one moment are in the order of their ids
     run_at: datetime | None = None
     queued: bool = True  # it has a position in its queue, though its kind may be paused
+    waits: bool = False  # for other jobs; it becomes due when they have ended
     attempt: int = 0
     crashes: int = 0
     claim_id: int | None = None
@@ -69,7 +72,6 @@ class Model:
         self.paused: set[tuple[PauseScope, str]] = set()
         self.taken: list[Taken] = []
         self._open: dict[UUID, set[State]] = {}  # where the contract allows more than one state
-        self._events = 0
 
     def observe(self, records: Iterable[JobRecord]) -> None:
         """Compares with what the store shows."""
@@ -91,10 +93,14 @@ class Model:
     # --- enqueue
 
     def insert(self, batch: Sequence[NewJob]) -> list[Inserted]:
-        event = self._event()
-        return [self._insert(asked, (event, n)) for n, asked in enumerate(batch)]
+        plain = all(asked.plain for asked in batch)
+        results: list[Inserted] = []
+        for n, asked in enumerate(batch):
+            made = sum(result.insertion is Insertion.MADE for result in results)
+            results.append(self._insert(asked, self.now + SEQ_STEP * (made if plain else n) * MICROSECOND))
+        return results
 
-    def _insert(self, asked: NewJob, rank: tuple[float, ...]) -> Inserted:
+    def _insert(self, asked: NewJob, due: datetime) -> Inserted:
         if asked.id in self.jobs:
             return Inserted(asked.id, Insertion.EXISTING)
         insertion = Insertion.MADE
@@ -109,12 +115,11 @@ class Model:
                 insertion = Insertion.REPLACED
             window = asked.unique.window
             self.keys[key] = (asked.id, asked.unique.scope, None if window is None else self.now + window)
-        job = ModelJob(asked, State.READY, rank, asked.run_at)
-        if asked.delay is not None:
-            job.run_at = self.now + asked.delay
+        run_at = asked.run_at if asked.delay is None else self.now + asked.delay
+        job = ModelJob(asked, State.READY, run_at or due, run_at)
         self.jobs[job.id] = job
         job.state = State.BLOCKED if self._gated(job) else self._due(job)
-        job.queued = self._may_queue(job)
+        job.queued, job.waits = self._may_queue(job), not self._all_met(job)
         return Inserted(job.id, insertion)
 
     def _holder(self, key: Key) -> UUID | None:
@@ -155,8 +160,8 @@ class Model:
             and not self.is_paused(PauseScope.QUEUE, job.asked.queue)
         ]
 
-        def position(job: ModelJob) -> tuple[float, ...]:
-            return (levels[job.asked.queue, job.asked.priority], *job.rank)
+        def position(job: ModelJob) -> tuple[int, datetime, UUID]:
+            return (levels[job.asked.queue, job.asked.priority], job.due, job.id)
 
         found.sort(key=position)
         clean, suspect = [j for j in found if not j.crashes], [j for j in found if j.crashes]
@@ -164,11 +169,8 @@ class Model:
 
     def claim(self, ask: ClaimRequest, claims: Sequence[Claim]) -> None:
         expected = self.claimable(ask)
-        assert len({claim.job_id for claim in claims}) == len(claims) == len(expected)
-        for claim, other in zip(claims, expected, strict=True):
-            job = self.jobs[claim.job_id]
-            # Compared by rank, so that jobs of equal rank may come in any order.
-            assert (job.state, job.asked.queue, job.rank) == (State.READY, other.asked.queue, other.rank)
+        assert [claim.job_id for claim in claims] == [job.id for job in expected]
+        for claim, job in zip(claims, expected, strict=True):
             assert (claim.attempt, claim.crashes) == (job.attempt + 1, job.crashes)
         for claim in claims:
             job = self.jobs[claim.job_id]
@@ -204,7 +206,7 @@ class Model:
             job.attempts.append((change.claim_id, change.outcome))
         self._leave_running(job, change.to, now_or_later=self.now + change.delay if change.delay else None)
         if not change.keep_seq:
-            job.rank, job.queued = (self._event(),), self._may_queue(job)
+            job.due, job.queued = self.now, self._may_queue(job)
         return None
 
     def refused(self, taken: Taken) -> None:
@@ -252,17 +254,15 @@ class Model:
 
     def promote(self) -> set[tuple[str, int]]:
         """Makes all due jobs ready; returns the queue levels that got jobs for certain."""
-        event = self._event()
         due = [j for j in self.in_state(State.SCHEDULED) if self._due(j) is State.READY]
         for job in due:
             assert job.run_at is not None
-            job.state, job.rank, job.queued = State.READY, (event, job.run_at.timestamp()), True
+            job.state, job.due, job.queued = State.READY, job.run_at, True
             self._may_be_blocked(job)
         return {(j.asked.queue, j.asked.priority) for j in due if j.id not in self._open}
 
     def sweep(self) -> None:
         """Checks every gate until nothing changes."""
-        event = self._event()
         for job in self.in_state(State.READY):
             if self.is_paused(PauseScope.KIND, job.asked.kind):
                 job.state, job.run_at = State.BLOCKED, None
@@ -275,7 +275,8 @@ class Model:
                     changed = True
         for job in self.in_state(State.BLOCKED):
             if not job.queued and self._may_queue(job):
-                job.rank, job.queued = (event,), True
+                job.due, job.queued = self.now if job.waits or job.run_at is None else job.run_at, True
+            job.waits = not self._all_met(job)
             if not self._gated(job):
                 job.state = self._due(job)
 
@@ -297,7 +298,7 @@ class Model:
 
     def run_now(self, job: ModelJob) -> set[State]:
         if job.state is State.SCHEDULED:
-            job.state, job.run_at, job.rank, job.queued = State.READY, None, (self._event(),), True
+            job.state, job.run_at, job.due, job.queued = State.READY, None, self.now, True
             self._may_be_blocked(job)
         return self._open.get(job.id, {job.state})
 
@@ -332,7 +333,7 @@ class Model:
 
     def review(self, letter: ModelLetter, act: ReviewAct, job: NewJob | None) -> Reviewed:
         to = TABLE.get((letter.status, act))
-        applied = to is not None and (job is None or self._insert(job, (self._event(),)).insertion is Insertion.MADE)
+        applied = to is not None and (job is None or self._insert(job, self.now).insertion is Insertion.MADE)
         if applied:
             assert to is not None
             letter.status, letter.reviewed_at = to, self.now
@@ -355,7 +356,3 @@ class Model:
             else:
                 letter.status = ReviewState.RESOLVED
         return len(ended)
-
-    def _event(self) -> int:
-        self._events += 1
-        return self._events

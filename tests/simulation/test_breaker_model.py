@@ -11,8 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from simulated import Run, each_length, simulate_postgres, simulate_sqlite
-from suite.builders import ADA, LEASE, OOPS, change, new_job, pause, rescue, token
-from suite.workers import serve
 
 from databases import CleanDatabase
 from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
@@ -23,6 +21,8 @@ from dutiful.store import Store
 from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
 from dutiful.store.control import PauseScope
 from dutiful.store.queries import JobFilter
+from suite.builders import ADA, LEASE, OOPS, change, new_job, pause, rescue, token
+from suite.workers import serve
 
 pytestmark = pytest.mark.req("L56", "L57", "L58")
 

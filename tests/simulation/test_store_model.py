@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from simulated import Run, each_length, simulate_postgres, simulate_sqlite
 from store_model import Model, ModelJob, Taken
-from suite.builders import ADA, BOB, OOPS, change, new_id, new_job
 
 from databases import CleanDatabase
 from dutiful.core.errors import UsageError
@@ -27,6 +26,7 @@ from dutiful.store.claims import ClaimRequest, Completion, QueueLevel, Refusal, 
 from dutiful.store.control import Pause, PauseScope
 from dutiful.store.dead_letters import DeadLetterFilter, Review
 from dutiful.store.queries import JobFilter
+from suite.builders import ADA, BOB, OOPS, change, new_id, new_job
 
 T = TypeVar("T")
 KINDS = ["greet", "part"]
@@ -293,6 +293,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @act(gate=st.sampled_from(GATES))
     def pause(self, gate: tuple[PauseScope, str]) -> None:
+        self.model.now += timedelta(milliseconds=1)  # a pause is known by its kind and the time since when it holds
         paused = self.run(self.store.control.pause(Pause(*gate, since=self.model.now), now=self.model.now))
         assert paused == (gate not in self.model.paused)
         self.model.paused.add(gate)

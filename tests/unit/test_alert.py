@@ -445,3 +445,59 @@ def test_a_webhook_hears_of_alerts_if_it_asks_and_of_jobs_besides_if_it_names_th
     assert (pager.alerts, pager.states) == (True, [])
     assert (both.alerts, both.states) == (True, ["failed"])
     assert plain.alerts is False and len(plain.states) == 4
+
+
+# --- the catalogue
+
+
+def test_a_missing_series_means_0_where_jobs_or_attempts_are_counted() -> None:
+    def is_zero(name: str) -> bool:
+        where = dict.fromkeys(METRICS[name].labels, "x")
+        return AlertRule(name="r", metric=name, below=1, where=where).zero_sample() is not None
+
+    counts = {"pending", "scheduled", "blocked", "running", "recent_attempts", "lost_attempts"}
+    assert {name for name in METRICS if is_zero(name)} == counts | {"oldest_pending_seconds"}
+
+
+def test_a_missing_share_or_quantile_is_unreliable_and_every_other_value_is_known() -> None:
+    quantiles = {f"{what}_p{share}_seconds" for what in ("run", "wait") for share in (50, 95, 99)}
+    unreliable = {name for name in METRICS if not AlertRule(name="r", metric=name, above=1).is_reliable(None)}
+    assert unreliable == quantiles | {"error_rate"}
+
+
+def test_what_workers_count_is_not_measured_if_they_count_nothing() -> None:
+    shares = {name for name, metric in METRICS.items() if metric.share}
+    counted = {name for name, metric in METRICS.items() if metric.counted}
+    assert counted == shares | {"recent_attempts", "lost_attempts", "payload_most_bytes"}
+
+
+def test_a_sample_with_bounds_is_an_estimate() -> None:
+    assert Sample("pending_total", 5, bounds=Bounds(4, 6)).estimated is True
+    assert Sample("pending_total", 5).estimated is False
+
+
+def test_a_share_of_few_attempts_ends_an_alert_after_ten_quiet_minutes() -> None:
+    assert timedelta(minutes=10) == QUIET
+
+
+def test_a_value_at_the_threshold_is_not_beyond_it_on_either_side() -> None:
+    above, below = RULE, mirrored(RULE)
+    assert [above.beyond(value) for value in (10.1, 10, None)] == [True, False, False]
+    assert [below.beyond(value) for value in (-10.1, -10, None)] == [True, False, False]
+    assert [above.safe(value) for value in (5, 5.1, None)] == [True, False, True]
+    assert [below.safe(value) for value in (-5, -5.1, None)] == [True, False, True]
+
+
+def test_the_sample_of_a_missing_series_is_0_with_its_labels() -> None:
+    where = {"queue": "mail", "kind": "send"}
+    rule = AlertRule(name="r", metric="pending", below=1, where=where)
+    assert rule.zero_sample() == Sample("pending", 0, where)
+    assert AlertRule(name="r", metric="pending", above=1, where=where).zero_sample() is None
+    assert AlertRule(name="r", metric="pending", below=1, where={"queue": "mail"}).zero_sample() is None
+
+
+def test_any_number_of_attempts_is_enough_unless_the_rule_asks_for_more() -> None:
+    rule = AlertRule(name="r", metric="error_rate", above=0.1)
+    assert rule.is_reliable(Sample("error_rate", 0.5, count=0))
+    ten = msgspec.structs.replace(rule, least=10)
+    assert [ten.is_reliable(Sample("error_rate", 0.5, count=count)) for count in (9, 10, None)] == [False, True, True]

@@ -1,10 +1,12 @@
 """The wait that a service asked for, as a length of time from now."""
 
+import math
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dutiful.core.retry.backoff import LONGEST_WAIT, Linear, wait_from
+from dutiful.core.errors import UsageError
+from dutiful.core.retry.backoff import LONGEST_WAIT, Exponential, Linear, read_retry_after, wait_from
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -34,3 +36,18 @@ def test_the_longest_wait_is_a_day() -> None:
 
 def test_a_cap_may_be_the_base_itself() -> None:
     assert Linear("1m", cap="1m").cap == timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("zone", ["GMT", "+0000", "-0000", ""])
+def test_a_date_without_a_zone_is_one_of_utc(zone: str) -> None:
+    """`-0000` says that the zone is not known."""
+    assert read_retry_after(f"Thu, 01 Jan 2026 12:00:00 {zone}") == NOON
+
+
+def test_a_date_keeps_its_zone() -> None:
+    assert read_retry_after("Thu, 01 Jan 2026 13:00:00 +0100") == NOON
+
+
+def test_a_factor_without_an_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="makes no growing delay"):
+        Exponential(factor=math.inf)

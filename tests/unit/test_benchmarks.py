@@ -5,13 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
 from benchmarks import peers
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import Peer
 from benchmarks.report import Sample, save, show
 from benchmarks.scenario import Metric, Scenario
 from benchmarks.scenarios import SCENARIOS
-from rich.console import Console
 
 
 async def never(bench: Bench, peer: Peer) -> Metrics:
@@ -49,6 +50,23 @@ def test_a_scenario_of_many_metrics_has_a_row_a_metric() -> None:
     rows = shown(scenario_of(20), sample("dutiful", *range(30, 50)), sample("raw", *range(20, 40)))
     assert rows[:2] == [["metric", "dutiful", "raw"], ["figure number 0", "30.00", "20.00"]]
     assert rows[20:] == [["figure number 19", "49.00", "39.00"], ["dutiful is better by", "", "1.50x"]]
+
+
+def test_many_systems_of_many_metrics_have_several_tables() -> None:
+    names = ["dutiful", "raw", *(f"another-system-{number}" for number in range(6))]
+    rows = shown(scenario_of(9), *(sample(name, *range(number + 1, number + 10)) for number, name in enumerate(names)))
+    found = [row for row in rows if row[0] == "raw"]
+    assert [cell for row in found for cell in row[1:-1]] == [f"{n}.00" for n in range(2, 11)]
+
+
+def test_each_figure_is_compared_with_the_best_peer_that_promises_the_same() -> None:
+    higher, lower = Metric("m0", "rate"), Metric("m1", "cost", higher_is_better=False)
+    scenario = Scenario("some", "A measurement", never, (higher, lower), lambda sizes: 1.0)
+    rows = shown(scenario, sample("dutiful", 30, 1), sample("raw", 90, 0.5), sample("x", 20, 2), sample("y", 10, 1.5))
+    assert rows[-2:] == [
+        ["some", "rate", "30.00", "20.00", "x", "1.50"],
+        ["some", "cost", "1.00", "1.50", "y", "0.67"],
+    ]
 
 
 def test_a_file_of_results_has_every_ratio_and_how_far_it_moved(tmp_path: Path) -> None:

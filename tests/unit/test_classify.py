@@ -169,6 +169,9 @@ def sqlite_busy() -> sqlite3.OperationalError:
         (os_error(errno.ENOSPC), RETRYABLE),
         (FileNotFoundError("no"), RETRYABLE),
         (urllib_met(ConnectionRefusedError(errno.ECONNREFUSED, "no")), TRANSIENT),
+        (urllib_met(os_error(errno.ENETUNREACH)), TRANSIENT),  # known by its number alone
+        (urllib_met(socket.gaierror(-3, "try again")), TRANSIENT),  # known by its type alone
+        (urllib_met(os_error(errno.ENOSPC)), RETRYABLE),
         (httpx2.ConnectTimeout("no"), TRANSIENT),
         (httpx2.ReadError("no"), TRANSIENT),
         (httpx2.UnsupportedProtocol("no"), RETRYABLE),
@@ -238,6 +241,40 @@ def test_groups_within_groups_are_looked_at_once() -> None:
     assert wide is not None and classify(wide) == Classification(RETRYABLE)
 
 
+@pytest.mark.timeout(20)
+def test_errors_that_were_raised_from_their_own_group_are_looked_at_once() -> None:
+    inner = [Mine() for _ in range(12)]
+    group = ExceptionGroup("ring", inner)
+    for error in inner:
+        error.__cause__ = group  # a trillion ways
+    assert classify(group) == classify(inner[0]) == Classification(RETRYABLE)
+
+
+def test_an_error_that_is_its_own_reason_says_nothing() -> None:
+    error = urllib.error.URLError("no")
+    error.reason = error
+    assert classify(error) == Classification(RETRYABLE)
+
+
+class Stopped(BaseException):
+    status_code = 404
+
+
+class StatusGroup(ExceptionGroup[Exception]):
+    status_code = 404
+
+
+def test_neither_what_ends_a_program_nor_a_group_has_an_http_status() -> None:
+    assert classify(Stopped()) == Classification(RETRYABLE)
+    assert classify(StatusGroup("some", [Fail(), TimeoutError()])) == Classification(RETRYABLE)
+
+
+def test_the_first_hundred_errors_of_a_group_decide() -> None:
+    errors: list[Exception] = [TimeoutError() for _ in range(100)]
+    assert classify(ExceptionGroup("many", [*errors, Fail()])) == Classification(TRANSIENT)
+    assert classify(ExceptionGroup("many", [*errors[1:], Fail()])) == Classification(RETRYABLE)
+
+
 class SMTPResponseException(Exception):
     """As aiosmtplib has it."""
 
@@ -271,6 +308,11 @@ def test_recipients_that_are_refused_are_so_for_good_if_all_of_them_are(
     assert classify(refused([550])) == classify(refused([550, 553])) == Classification(NON_RETRYABLE)
     assert classify(refused([451])) == classify(refused([550, 451])) == Classification(TRANSIENT)
     assert classify(refused([])) == Classification(RETRYABLE)
+
+
+def test_a_recipient_without_a_reply_says_nothing() -> None:
+    replies: Any = {"a@here": (), "b@here": 550, "c@here": (451, b"later")}
+    assert classify(smtplib.SMTPRecipientsRefused(replies)) == Classification(TRANSIENT)
 
 
 def test_a_group_is_what_all_its_errors_are() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutiful.core.correlation_tree import CorrelationTree, Member, Relation
+from dutiful.core.job import JobRecord
 from dutiful.core.states import State
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
@@ -81,6 +82,22 @@ def test_a_chain_of_a_thousand_is_no_matter_of_recursion() -> None:
     family = CorrelationTree.of("c", [member(number, number - 1) for number in range(1, 1_001)])
 
     assert [one.depth for one in family.tree()] == list(range(1_000))
+
+
+def test_a_member_has_the_facts_of_its_job_and_of_its_error_no_traceback() -> None:
+    facts = {name: getattr(member(2, 1), name) for name in Member.__struct_fields__}
+    known = {name: value for name, value in facts.items() if name in JobRecord.__struct_fields__}
+    others: dict[str, Any] = {"payload": {"secret": 1}, "priority": 100, "crashes": 0}
+    error = {"type": "ValueError", "message": "oops", "class": "retryable"}
+
+    assert Member.of(JobRecord(**known, **others)) == member(2, 1)
+    failed = Member.of(JobRecord(**known, **others, errors=[{**error, "traceback": "File x, line 1"}]))
+    assert failed == member(2, 1, error=error)
+
+
+def test_a_tree_is_whole_unless_it_is_told_that_there_are_more() -> None:
+    assert CorrelationTree.of("c", [member(1)]).cut is CorrelationTree("c", ()).cut is False
+    assert CorrelationTree.of("c", [member(1)], cut=True).cut is True
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=12))

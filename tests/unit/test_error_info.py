@@ -209,3 +209,20 @@ def test_an_error_that_cannot_be_read_is_described_all_the_same(monkeypatch: pyt
 
     monkeypatch.setattr("traceback.TracebackException.from_exception", fail)
     assert describe(ValueError("x"))["traceback"] == "(its traceback could not be read: RecursionError)"
+
+
+def even(left: int) -> None:
+    odd(left - 1)
+
+
+def odd(left: int) -> None:
+    if left <= 0:
+        raise ValueError("at the bottom")
+    even(left - 1)
+
+
+def test_a_traceback_has_the_innermost_thirty_frames() -> None:
+    with pytest.raises(ValueError, match="at the bottom") as caught:
+        even(60)
+    frames = describe(caught.value)["traceback"].count('File "')
+    assert frames == 30

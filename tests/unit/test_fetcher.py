@@ -13,11 +13,12 @@ from dutiful.core.errors import StoreUnavailable
 from dutiful.settings import LaneSettings
 from dutiful.store.claims import QueueLevel
 from dutiful.store.control import Pause, PauseScope
-from dutiful.worker.fetcher import FORGET_AFTER, MARGIN, FetchCursors, Fetcher, Suspects
+from dutiful.worker.fetcher import FORGET_AFTER, FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
 
 __all__ = ["clock"]
 ANY = ("*",)
+AFTER = 1e9  # after anything else
 
 
 @pytest.fixture
@@ -59,21 +60,21 @@ def test_a_lane_sees_its_own_queues_only(cursors: FetchCursors) -> None:
     assert sorted(order(cursors, ("c", "*"))) == ["a1", "b1"]
 
 
-def test_a_floor_follows_what_was_claimed_and_leaves_a_margin(cursors: FetchCursors) -> None:
+def test_a_floor_is_just_below_the_last_job_claimed(cursors: FetchCursors) -> None:
     cursors.add([("a", 1)])
     assert floors(cursors) == {("a", 1): 0}
-    cursors.advance([new_claim(1, queue="a", priority=1, seq=5), new_claim(2, queue="a", priority=1, seq=5_000)])
-    assert floors(cursors) == {("a", 1): 5_000 - MARGIN}
-    cursors.advance([new_claim(3, queue="a", priority=1, seq=4_000)])
-    assert floors(cursors) == {("a", 1): 5_000 - MARGIN}, "a late one does not lower it"
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=5), new_claim(2, queue="a", priority=1, seq=5_000)], AFTER)
+    assert floors(cursors) == {("a", 1): 4_999}
+    cursors.advance([new_claim(3, queue="a", priority=1, seq=4_000)], AFTER)
+    assert floors(cursors) == {("a", 1): 4_999}, "a late one does not lower it"
     cursors.add([("a", 1)])
-    assert floors(cursors) == {("a", 1): 5_000 - MARGIN}, "neither does a hint"
-    cursors.advance([new_claim(4, queue="b", priority=2, seq=MARGIN - 1)])
+    assert floors(cursors) == {("a", 1): 4_999}, "neither does a hint"
+    cursors.advance([new_claim(4, queue="b", priority=2, seq=1)], AFTER)
     assert floors(cursors)["b", 2] == 0
 
 
 def test_a_peek_lowers_a_floor_to_just_below_what_it_found_and_never_raises_it(cursors: FetchCursors) -> None:
-    cursors.advance([new_claim(1, queue="a", priority=1, seq=5_000)])
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=5_000)], AFTER)
     cursors.lower([QueueLevel("a", 1, 900)], 0.0)
     assert floors(cursors) == {("a", 1): 899}
     cursors.lower([QueueLevel("a", 1, 901), QueueLevel("b", 3, 7)], 0.0)
@@ -82,11 +83,35 @@ def test_a_peek_lowers_a_floor_to_just_below_what_it_found_and_never_raises_it(c
     assert floors(cursors)["b", 3] == 6, "the job itself is above the floor"
 
 
+def test_a_claim_that_began_before_a_peek_lowered_the_floor_does_not_raise_it(
+    cursors: FetchCursors, clock: MovingClock
+) -> None:
+    """It may not have seen the job that the peek has found; with the floor above it, nobody would for a while."""
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=5_000)], AFTER)
+    asked_at = clock.now
+    clock.now += 1
+    cursors.lower([QueueLevel("a", 1, 900)], clock.now)
+    cursors.advance([new_claim(2, queue="a", priority=1, seq=6_000)], asked_at)
+    assert floors(cursors) == {("a", 1): 899}
+    cursors.lower([QueueLevel("a", 1, 950)], clock.now)
+    cursors.advance([new_claim(3, queue="a", priority=1, seq=6_500)], clock.now + 1)
+    assert floors(cursors) == {("a", 1): 6_499}
+
+
+def test_a_suspect_moves_no_floor(cursors: FetchCursors) -> None:
+    """It is found wherever it is, and goes to the end of its queue when it is lost: all others would be passed over."""
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=5)], AFTER)
+    cursors.advance([new_claim(2, queue="a", priority=1, seq=9_000, crashes=1)], AFTER)
+    assert floors(cursors) == {("a", 1): 4}
+    cursors.advance([new_claim(3, queue="b", priority=1, seq=9_000, crashes=1)], AFTER)
+    assert floors(cursors)["b", 1] == 0
+
+
 def test_only_an_idle_level_is_forgotten(cursors: FetchCursors, clock: MovingClock) -> None:
     uses: dict[str, Callable[[], None]] = {
         "added": lambda: cursors.add([("added", 1)]),
         "peeked": lambda: cursors.lower([QueueLevel("peeked", 1, 1)], 0.0),
-        "claimed": lambda: cursors.advance([new_claim(1, queue="claimed", priority=1)]),
+        "claimed": lambda: cursors.advance([new_claim(1, queue="claimed", priority=1)], AFTER),
     }
     for use in uses.values():
         use()
@@ -101,8 +126,65 @@ def test_only_an_idle_level_is_forgotten(cursors: FetchCursors, clock: MovingClo
     assert set(floors(cursors)) == {("added", 1), ("peeked", 1), ("claimed", 1)}
 
 
-def test_the_margin_and_the_time_are_those_that_are_documented() -> None:
-    assert (MARGIN, FORGET_AFTER) == (1_000, 60.0)
+def named(prefix: str, count: int) -> list[tuple[str, int]]:
+    return [(f"{prefix}{number}", 1) for number in range(count)]
+
+
+def test_a_level_that_a_hint_names_is_claimed_from_its_beginning_and_a_known_one_where_it_was(
+    cursors: FetchCursors,
+) -> None:
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=5_000)], AFTER)
+    assert cursors.add_hinted([("a", 1), ("b", 2)]) is True
+    assert floors(cursors) == {("a", 1): 4_999, ("b", 2): 0}
+
+
+def test_fifty_levels_are_believed_on_hints_alone(cursors: FetchCursors) -> None:
+    cursors.add([("known", 1)])
+    assert cursors.add_hinted(named("q", 50)) is True
+    assert cursors.add_hinted([("known", 1), ("q0", 1)]) is True, "they are known"
+    assert cursors.add_hinted([("another", 1)]) is False
+    assert ("another", 1) not in floors(cursors) and len(floors(cursors)) == 51
+
+
+def test_a_level_that_only_a_hint_named_is_dropped_by_a_peek_that_finds_no_job_there(
+    cursors: FetchCursors, clock: MovingClock
+) -> None:
+    cursors.add([("added", 1)])
+    cursors.add_hinted([("empty", 1), ("found", 1)])
+    asked_at = clock.now = clock.now + 1
+    cursors.add_hinted([("later", 1)])
+    cursors.lower([QueueLevel("found", 1, 7)], asked_at)
+    assert set(floors(cursors)) == {("added", 1), ("found", 1), ("later", 1)}, "the peek may have missed the later one"
+    cursors.lower([], asked_at + 1)
+    assert set(floors(cursors)) == {("added", 1), ("found", 1)}, "a job was seen in the other one"
+
+
+def test_a_level_that_was_claimed_from_is_not_dropped_by_a_peek(cursors: FetchCursors, clock: MovingClock) -> None:
+    cursors.add_hinted([("a", 1)])
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=7)], AFTER)
+    cursors.lower([], clock.now + 1)
+    assert set(floors(cursors)) == {("a", 1)}
+
+
+def test_forgotten_levels_leave_room_for_other_hints(cursors: FetchCursors, clock: MovingClock) -> None:
+    cursors.add_hinted(named("q", 50))
+    clock.now += FORGET_AFTER + 0.001
+    cursors.forget_idle()
+    assert floors(cursors) == {}
+    assert cursors.add_hinted(named("r", 50)) is True
+
+
+def test_a_hint_keeps_a_known_level(cursors: FetchCursors, clock: MovingClock) -> None:
+    cursors.add([("a", 1)])
+    clock.now += FORGET_AFTER
+    cursors.add_hinted([("a", 1)])
+    clock.now += 0.001
+    cursors.forget_idle()
+    assert set(floors(cursors)) == {("a", 1)}
+
+
+def test_the_time_is_the_one_that_is_documented() -> None:
+    assert FORGET_AFTER == 60.0
 
 
 # --- suspects
@@ -158,27 +240,27 @@ async def test_a_claim_asks_for_what_the_lane_wants_and_its_leases_are_kept() ->
     claims = [new_claim(1, seq=3_000), new_claim(2, seq=3_001)]
     fetching.claims.script("claim", claims)
 
-    assert await fetching.fetcher.fetch(7, 1) == claims
+    assert await fetching.fetcher.fetch(7, suspect=True) == claims
 
     (request,) = fetching.claims.asked("claim")
     assert (request.worker_id, request.lane, request.limit, request.suspects) == (WORKER, "general", 7, 1)
     assert (request.lease, request.tenants, request.kinds) == (timedelta(seconds=9), ("acme",), ["greet"])
     assert request.levels == [QueueLevel("default", 100, 0)]
     assert fetching.leases.claim(2) == claims[1]
-    assert floors(fetching.cursors) == {("default", 100): 3_001 - MARGIN}
+    assert floors(fetching.cursors) == {("default", 100): 3_000}
 
 
 async def test_without_a_level_nothing_is_asked() -> None:
     fetching = Fetching(LaneSettings("fast", 1, ("fast",)))
-    assert await fetching.fetcher.fetch(7, 1) == []
+    assert await fetching.fetcher.fetch(7, suspect=True) == []
     assert fetching.claims.calls == []
     assert fetching.suspects.reserve(lambda: None), "and nothing is reserved"
 
 
 async def test_a_suspect_is_wanted_only_with_a_free_slot() -> None:
     fetching = Fetching()
-    await fetching.fetcher.fetch(7, 0)
-    await fetching.fetcher.fetch(7, 1)
+    await fetching.fetcher.fetch(7, suspect=False)
+    await fetching.fetcher.fetch(7, suspect=True)
     assert fetching.suspects_asked == [0, 1]
 
 
@@ -186,13 +268,13 @@ async def test_while_a_suspect_is_here_no_other_is_asked_for() -> None:
     fetching = Fetching()
     suspect = new_claim(1, crashes=1)
     fetching.claims.script("claim", [suspect])
-    await fetching.fetcher.fetch(7, 1)
-    await fetching.fetcher.fetch(7, 1)
-    await fetching.fetcher.fetch(7, 0)
+    await fetching.fetcher.fetch(7, suspect=True)
+    await fetching.fetcher.fetch(7, suspect=True)
+    await fetching.fetcher.fetch(7, suspect=False)
     assert fetching.suspects_asked == [1, 0, 0] and fetching.woken == 0
     fetching.suspects.release(suspect)
     assert fetching.woken == 1
-    await fetching.fetcher.fetch(7, 1)
+    await fetching.fetcher.fetch(7, suspect=True)
     assert fetching.suspects_asked[3:] == [1]
 
 
@@ -200,15 +282,15 @@ async def test_a_claim_that_fails_gives_its_reservation_of_a_suspect_back() -> N
     fetching = Fetching()
     fetching.claims.script("claim", AWAY)
     with pytest.raises(StoreUnavailable):
-        await fetching.fetcher.fetch(7, 1)
-    await fetching.fetcher.fetch(7, 1)
+        await fetching.fetcher.fetch(7, suspect=True)
+    await fetching.fetcher.fetch(7, suspect=True)
     assert fetching.suspects_asked == [1, 1], "otherwise no suspect would ever run here again"
 
 
 async def test_a_claim_that_is_cancelled_gives_its_reservation_of_a_suspect_back() -> None:
     fetching, gate = Fetching(), asyncio.Event()
     fetching.claims.script("claim", after(gate, []))
-    fetch = asyncio.create_task(fetching.fetcher.fetch(7, 1))
+    fetch = asyncio.create_task(fetching.fetcher.fetch(7, suspect=True))
     await asyncio.sleep(0)
     fetch.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -219,7 +301,7 @@ async def test_a_claim_that_is_cancelled_gives_its_reservation_of_a_suspect_back
 async def test_a_claim_without_a_reservation_does_not_end_that_of_another_lane() -> None:
     fetching = Fetching()
     fetching.suspects.reserve(lambda: None)  # of another lane, whose claim is under way
-    await fetching.fetcher.fetch(7, 1)
+    await fetching.fetcher.fetch(7, suspect=True)
     assert fetching.suspects_asked == [0]
     assert not fetching.suspects.reserve(lambda: None)
 
@@ -230,7 +312,7 @@ async def test_claims_whose_answer_was_lost_are_found_and_those_under_way_are_no
     fetching.leases.add([known])
     fetching.claims.script("claim", after(gate, [coming]))
     fetching.claims.script("held_by", [held(known), held(coming), held(lost)])
-    fetch = asyncio.create_task(fetching.fetcher.fetch(7, 1))
+    fetch = asyncio.create_task(fetching.fetcher.fetch(7, suspect=True))
     await asyncio.sleep(0)
     unknown = asyncio.create_task(fetching.fetcher.unknown_claims())
     await asyncio.sleep(0)
@@ -251,7 +333,7 @@ async def under_way() -> AsyncIterator[tuple[Fetching, asyncio.Event, "asyncio.T
     """A fetch that has begun, and ends when the event is set."""
     fetching, gate = Fetching(), asyncio.Event()
     fetching.claims.script("claim", after(gate, []), after(gate, []))
-    fetch = asyncio.create_task(fetching.fetcher.fetch(1, 0))
+    fetch = asyncio.create_task(fetching.fetcher.fetch(1, suspect=False))
     await asyncio.sleep(0)
     yield fetching, gate, fetch
     gate.set()
@@ -281,7 +363,7 @@ async def test_a_later_fetch_knows_the_pause_that_an_earlier_one_may_have_missed
     gate.set()
     await fetch
     gate.clear()
-    later = asyncio.create_task(fetching.fetcher.fetch(1, 0))
+    later = asyncio.create_task(fetching.fetcher.fetch(1, suspect=False))
     await asyncio.sleep(0)
     assert fetching.fetcher.pauses_seen([old, new]) == (old.mark,)
     gate.set()
@@ -293,7 +375,7 @@ async def test_a_fetch_that_failed_is_not_under_way() -> None:
     fetching, (pause,) = Fetching(), pauses("email")
     fetching.claims.script("claim", AWAY)
     with pytest.raises(StoreUnavailable):
-        await fetching.fetcher.fetch(1, 0)
+        await fetching.fetcher.fetch(1, suspect=False)
     assert fetching.fetcher.pauses_seen([pause]) == (pause.mark,)
 
 

@@ -193,3 +193,8 @@ def test_an_id_of_a_mad_clock_is_refused_rather_than_overflowing() -> None:
 def test_parts_that_do_not_fit_are_refused(ms: int, random: bytes) -> None:
     with pytest.raises(UsageError):
         from_parts(ms, random)
+
+
+def test_a_wrong_id_is_shown_up_to_60_characters() -> None:
+    assert refusal("x" * 60).startswith(f"'{'x' * 60}' is not a job's id: it has 60 characters")
+    assert refusal("x" * 61).startswith(f"'{'x' * 60}…' is not a job's id: it has 61 characters")

@@ -1,5 +1,6 @@
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from dutiful.core.json import (
     check_whole,
     clean,
     encode,
+    path_of,
     read,
     read_as,
     read_object,
@@ -165,6 +167,52 @@ def nested(depth: int) -> str:
 
 def long_number(value: Any) -> bool:
     return isinstance(value, str) and "a number too large" in value
+
+
+@pytest.mark.parametrize("inner", [[], {}, {"a": "[[["}, [1, "}"]], ids=repr)
+def test_containers_beside_each_other_are_not_nested(inner: Any) -> None:
+    value = [inner] * (DEEPEST + 1)
+    text = encode(value, what="payload", limit=10_000)
+    assert read(text) == value
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}], ids=["lists", "objects"])
+def test_each_level_counts_once_however_many_others_there_are(wrap: Callable[[Any], Any]) -> None:
+    deep: Any = [[]] * DEEPEST  # two levels
+    for _ in range(DEEPEST - 2):
+        deep = wrap(deep)
+    text = encode(deep, what="payload", limit=10_000)
+    assert read(text) == deep
+    with pytest.raises(PayloadInvalid, match=f"deeper than {DEEPEST} levels"):
+        encode(wrap(deep), what="payload", limit=10_000)
+
+
+@pytest.mark.parametrize("sibling", [[], {}], ids=repr)
+def test_siblings_do_not_hide_what_is_nested_too_deeply(sibling: Any) -> None:
+    deep: Any = sibling
+    for _ in range(DEEPEST - 1):
+        deep = [deep]
+    with pytest.raises(PayloadInvalid, match=f"deeper than {DEEPEST} levels"):
+        encode([*[sibling] * 50, deep], what="payload", limit=10_000)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\u202eb", "a\u2028b", "a\x7fb"])
+def test_a_name_with_an_invisible_character_is_refused(name: str) -> None:
+    with pytest.raises(PayloadInvalid, match=r"kind .* has an invisible character in it") as refused:
+        check_name(name, "kind")
+    assert refused.value.field == "kind"
+
+
+def test_a_path_of_more_than_30_steps_is_shown_by_its_ends() -> None:
+    def path(steps: int) -> str:
+        location: Any = None
+        for step in range(steps):
+            location = (location, step)
+        return path_of(location, "data")
+
+    assert path(30) == "data" + "".join(f"[{step}]" for step in range(30))
+    ends = ["".join(f"[{step}]" for step in some) for some in (range(10), range(21, 31))]
+    assert path(31) == f"data{ends[0]}.…{ends[1]}"
 
 
 def test_json_is_read_as_it_is() -> None:

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from worker_parts import AWAY, MovingClock, ScriptedClaims, clock, config_of, held, new_claim
+from worker_parts import AWAY, GREET, MovingClock, ScriptedClaims, clock, config_of, held, new_claim
 
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Done, Failed, Released
+from dutiful.core.settle import Policy
 from dutiful.settings import LaneSettings
 from dutiful.worker import lane as module
 from dutiful.worker.fetcher import FetchCursors, Suspects
@@ -182,9 +183,9 @@ async def test_after_a_failed_claim_what_the_store_made_of_it_is_released(
 async def test_nothing_is_claimed_while_too_many_outcomes_wait(parts: Parts) -> None:
     parts.run_slot()
     await turns()
-    parts.settler.pending = 1_000
+    parts.settler.pending = 6_000
     assert parts.lane._demand() == (1, 1)
-    parts.settler.pending = 1_001
+    parts.settler.pending = 6_001
     assert parts.lane._demand() == (0, 1)
 
 
@@ -197,4 +198,46 @@ async def test_a_lane_claims_ahead_for_as_long_as_a_round_trip_takes(parts: Part
     assert parts.lane._demand() == (0, 0)
     parts.lane.rate = 1_000_000.0
     parts.lane._buffer.clear()
-    assert parts.lane._demand() == (500, 0), "never more than a batch"
+    assert parts.lane._demand() == (3_000, 0), "never more than a batch"
+
+
+@pytest.mark.parametrize(("rate", "ahead"), [(100.0, 2), (1_000.0, 28), (10_000.0, 1_000), (20_000.0, 2_000)])
+async def test_the_shorter_jobs_are_the_more_work_is_claimed_ahead(parts: Parts, rate: float, ahead: int) -> None:
+    parts.lane.rate, parts.lane.round_trip = rate, 0.001
+    assert parts.lane._demand() == (ahead, 0)
+
+
+async def test_what_must_not_run_again_after_a_crash_is_claimed_for_free_slots_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a job that was claimed ahead, nobody could say whether it had begun."""
+    monkeypatch.setattr(GREET, "policy", Policy(retry_crashes=False))
+    parts = Parts()
+    parts.lane.rate = 1_000_000.0
+    assert parts.lane._demand() == (0, 0)
+    parts.run_slot()
+    await turns()
+    assert parts.lane._demand() == (1, 1)
+    await parts.end()
+
+
+@pytest.mark.parametrize(
+    ("idle", "rate", "suspect"),
+    [(True, 0.0, True), (False, 0.0, False), (False, 3.9, False), (False, 4.0, True)],
+    ids=["idle", "busy", "slow", "fast"],
+)
+async def test_a_suspect_is_claimed_where_a_slot_is_free_or_soon_will_be(
+    parts: Parts, idle: bool, rate: float, suspect: bool
+) -> None:
+    parts.cursors.add([("default", 100)])
+    parts.lane.rate = rate
+    if idle:
+        parts.run_slot()
+        await turns()
+    else:
+        parts.lane._demand = lambda: (1, 0)  # type: ignore[method-assign]
+    fetching = asyncio.create_task(parts.lane.run_fetcher())
+    await turns()
+    fetching.cancel()
+
+    assert [request.suspects for request in parts.claims.asked("claim")][:1] == [int(suspect)]

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from worker_parts import AWAY, MovingClock, ScriptedRenewer, clock, config_of, new_claim
 
+from dutiful.core.errors import StoreAway
 from dutiful.core.job import Claim
 from dutiful.store.claims import Renewal
 from dutiful.worker import leases as module
@@ -245,6 +246,57 @@ async def test_the_thread_ends_when_it_is_closed(leases: Leases) -> None:
     assert threads and not any(one.is_alive() for one in threads) and all(one.daemon for one in threads)
 
 
+async def test_the_thread_calls_the_event_loop_that_started_it(leases: Leases) -> None:
+    renewing = Renewing(MovingClock(), leases)
+    renewing.thread.start()
+    called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    renewing.thread._call(called.set_result, None)
+    await asyncio.wait_for(called, 10)
+    await asyncio.to_thread(renewing.thread.close)
+
+
+async def test_a_close_waits_until_the_connection_is_closed(leases: Leases, clock: MovingClock) -> None:
+    renewing = Renewing(clock, leases, lease=timedelta(seconds=1))
+    leases.add([new_claim(1)])
+    clock.now += 1
+    renewed, closing, gate, order = threading.Event(), threading.Event(), threading.Event(), list[str]()
+
+    def renew(tokens: Any, lease: Any) -> Renewal:
+        renewed.set()
+        return Renewal()
+
+    def close_connection() -> None:
+        closing.set()
+        gate.wait(10)
+        order.append("the connection")
+
+    def close_thread() -> None:
+        renewing.thread.close()
+        order.append("the thread")
+
+    renewing.renewer.renew = renew  # type: ignore[method-assign]
+    renewing.renewer.close = close_connection  # type: ignore[method-assign]
+    renewing.thread.start()
+    await asyncio.to_thread(renewed.wait, 10)
+    stopping = threading.Thread(target=close_thread)
+    stopping.start()
+    await asyncio.to_thread(closing.wait, 10)
+    gate.set()
+    await asyncio.to_thread(stopping.join, 10)
+    assert order == ["the connection", "the thread"]
+
+
+async def test_an_outage_is_logged_when_a_renewal_fails_and_when_one_succeeds_again(
+    leases: Leases, clock: MovingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    renewals = Renewals(clock, leases)
+    leases.add([new_claim(1)])
+    renewals.renewer.answers["renew"].extend([StoreAway("no route"), StoreAway("no route"), Renewal()])
+    renewals.turn(5)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message[:22] for message in messages] == ["the database is away, ", "the database is back a"], messages
+
+
 # --- the watchdog
 
 
@@ -258,8 +310,9 @@ class Stuck(Renewing):
     def __init__(self, clock: MovingClock, leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(clock, leases)
         self.codes: list[int] = []
+        self.dumped: list[dict[str, Any]] = []
         monkeypatch.setattr(os, "_exit", self._exit)
-        monkeypatch.setattr(faulthandler, "dump_traceback", lambda **_: None)
+        monkeypatch.setattr(faulthandler, "dump_traceback", lambda **options: self.dumped.append(options))
         self.guilty = new_claim(1)
         leases.add([self.guilty, new_claim(2), new_claim(3, job_id=self.guilty.job_id)])
         (slot,) = self.slots.add("general", 1)
@@ -291,7 +344,8 @@ def test_a_job_that_holds_the_event_loop_ends_the_process_and_the_others_are_rel
     stuck: Stuck, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stuck.look()
-    assert stuck.codes == [EXIT_STUCK]
+    assert stuck.codes == [70], "as the guide says"
+    assert stuck.dumped == [{"all_threads": True}], "the job may have started a thread that holds the loop"
     assert stuck.renewer.calls == [("release", [2])]
     assert "holds the event loop past its timeout" in capsys.readouterr().err
 

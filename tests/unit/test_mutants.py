@@ -2,7 +2,9 @@
 
 import ast
 
+from mutants import suites, trial
 from mutants.mutations import mutants
+from mutants.trial import called_by_import, of_module
 
 SOURCE = '''
 LIMIT = 10
@@ -48,3 +50,34 @@ def test_each_mutant_changes_the_tree_once_and_looking_changes_nothing() -> None
         assert ast.unparse(tree) == original
         found[index].apply()
         assert ast.unparse(ast.fix_missing_locations(tree)) != original, found[index].name
+
+
+IMPORTED = """
+LIMIT = outer(1)
+class Table:
+    rows = listed()
+    def read(self):
+        return never()
+later = lambda: never()
+def outer(n):
+    return inner(n)
+def inner(n): ...
+def listed(): ...
+def never(): ...
+"""
+
+
+def test_what_the_import_calls_is_known_because_a_change_of_it_later_would_not_be_seen() -> None:
+    assert called_by_import(ast.parse(IMPORTED)) == {"outer", "inner", "listed"}
+
+
+def test_every_module_of_the_core_has_a_suite_and_every_suite_its_tests() -> None:
+    modules = [str(path.relative_to(trial.SOURCE)) for path in (trial.SOURCE / "core").rglob("*.py")]
+    assert [one for one in modules if one not in suites.SUITES and of_module(one)[1]] == []
+    tests = [test for one in suites.SUITES for test in suites.tests_of(one)]
+    assert [test for test in tests if not (trial.TESTS.parent / test).exists()] == []
+
+
+def test_every_mutant_that_is_called_equivalent_exists() -> None:
+    for module, reasons in suites.EQUIVALENT.items():
+        assert set(reasons) <= {mutant.name for mutant in of_module(module)[1]}, module

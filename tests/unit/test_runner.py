@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from dutiful.core.errors import StoreAway
+from dutiful.delivery.base import EVERYWHERE
 from dutiful.maintenance import runner as module
 from dutiful.maintenance.runner import FOLLOWER_POLL, LEADER_POLL, MIN_PAUSE, MaintenanceRunner
 from dutiful.store.leadership import Patience, Survey
@@ -76,7 +77,7 @@ async def test_a_service_that_fails_or_hangs_does_not_keep_the_others_from_runni
     maintaining = Maintaining(failing, hanging, last)
     assert await maintaining.once() == MIN_PAUSE, "what was due is done; there may be more"
     assert [one.ticks for one in (failing, hanging, last)] == [1, 1, 1]
-    assert maintaining.ready == [LEVELS] == maintaining.hints
+    assert (maintaining.ready, maintaining.hints) == ([LEVELS], [EVERYWHERE])
 
 
 async def test_a_slow_service_is_not_started_again_while_it_runs() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dutiful import Dutiful, LaneSettings, Settings, UsageError
-from dutiful.settings import DEFAULT_LANES, load
+from dutiful.settings import DEFAULT_LANES, load, without_secrets
 
 
 def read(folder: Path, file: str = "", environ: dict[str, str] | None = None, **overrides: Any) -> Settings:
@@ -143,3 +143,16 @@ def test_a_worker_may_wait_for_its_database_without_limit_or_not_at_all(tmp_path
     ]
 
     assert waits == [None, timedelta(0), timedelta(minutes=1)]
+
+
+def test_addresses_and_tokens_of_providers_are_neither_shown_nor_passed_on(tmp_path: Path) -> None:
+    environ = {
+        f"DUTIFUL_{name}": f"smtp://hunter2@{name}.example"
+        for name in ("SMTP_URL", "SMS_URL", "SMS_TOKEN", "FILES_URL", "FILES_TOKEN")
+    }
+    settings = read(tmp_path, environ=environ)
+    assert settings.smtp_url == "smtp://hunter2@SMTP_URL.example" and settings.files_token is not None
+    assert "hunter2" not in repr(settings)
+    withheld = without_secrets(environ)
+    assert withheld.keys() == environ.keys() and "hunter2" not in str(withheld)
+    assert read(tmp_path, environ=withheld).sms_token == "withheld:"

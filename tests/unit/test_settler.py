@@ -20,7 +20,7 @@ from dutiful.store.claims import Refusal, RefusalReason
 from dutiful.worker import settler as module
 from dutiful.worker.counters import AttemptCounters, Timing
 from dutiful.worker.leases import Leases
-from dutiful.worker.settler import FIRST_RETRY, RETRY_LOCKED, SettleBatch, Settler
+from dutiful.worker.settler import BATCH, FIRST_RETRY, FLOW, RETRY_LOCKED, SettleBatch, Settler
 
 __all__ = ["clock"]
 TIMING = Timing(0.5, 2.0)
@@ -105,6 +105,55 @@ async def running(settler: Settler) -> AsyncIterator[None]:
     yield
     settler.close()
     await asyncio.wait_for(task, 10)
+
+
+async def flowing(settling: Settling) -> None:
+    """Stores one outcome; while that is under way, as many come in as make a flow."""
+
+    async def meanwhile(given: Any) -> list[Refusal]:
+        for number in range(2, 2 + FLOW):
+            settling.settle(number, Done(None))
+        return []
+
+    settling.claims.script("complete", meanwhile)
+    settling.settle(1, Done(None))
+    for _ in range(10):
+        await SLEEP(0)
+
+
+async def test_while_many_outcomes_come_in_they_are_gathered(
+    settling: Settling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GATHER", 3_600.0)
+    async with running(settling.settler):
+        await flowing(settling)
+        assert settling.stored() == [[1]], "the others wait for more"
+        for number in range(1_000, 1_000 + BATCH // 2 - FLOW):
+            settling.settle(number, Done(None))
+        for _ in range(10):
+            await SLEEP(0)
+        assert [len(batch) for batch in settling.stored()] == [1, BATCH // 2]
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+async def test_nothing_is_gathered_for_longer_once_the_worker_ends(
+    settling: Settling, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(module, "GATHER", 3_600.0)
+    async with running(settling.settler):
+        await flowing(settling)
+        if end == "flush":
+            await asyncio.wait_for(settling.settler.flush(), 10)
+    assert [len(batch) for batch in settling.stored()] == [1, FLOW]
+
+
+async def test_a_flow_that_ends_is_stored_after_a_moment(settling: Settling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER", 0.001)
+    async with running(settling.settler):
+        await flowing(settling)
+        while len(settling.stored()) < 2:
+            await SLEEP(0.001)
+    assert [len(batch) for batch in settling.stored()] == [1, FLOW]
 
 
 def locked(*claims: Claim) -> list[Refusal]:

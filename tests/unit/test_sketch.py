@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.metrics.sketch import bucket, cumulative, edge, merged, quantiles
+from dutiful.core.metrics.sketch import add, add_times, bucket, cumulative, edge, merged, quantiles
 from dutiful.store.metrics import AttemptStats, summed
 
 times = st.integers(0, 10**13)  # microseconds: up to four months
@@ -55,6 +55,58 @@ def test_at_a_power_of_two_the_count_is_exact(made: list[int], power: int) -> No
     sketch = merged({bucket(time): 1} for time in made)
 
     assert cumulative(sketch, [bucket(2**power)]) == [sum(time < 2**power for time in made)]
+
+
+@pytest.mark.parametrize(
+    ("time", "number", "end"), [(0, 0, 1), (3, 3, 4), (4, 4, 5), (8, 8, 10), (9, 8, 10), (1_000, 35, 1_024)]
+)
+def test_up_to_four_microseconds_each_has_its_bucket_then_a_quarter_of_a_power_of_two(
+    time: int, number: int, end: int
+) -> None:
+    assert (bucket(time), edge(number)) == (number, end)
+
+
+def test_a_time_before_its_start_counts_as_none() -> None:
+    """Clocks are set back."""
+    assert bucket(-5) == 0
+    total: dict[int, int] = {}
+    assert add_times(total, [2.5e-6, -0.5]) == 2
+    assert total == {0: 1, 2: 1}
+
+
+@pytest.mark.parametrize("end", [2**10, 2**20, 2**30])
+def test_times_on_either_side_of_an_edge_fall_into_two_buckets(end: int) -> None:
+    total: dict[int, int] = {}
+    add_times(total, [(end - 0.5) / 1e6, (end + 0.5) / 1e6])
+    assert total == {bucket(end) - 1: 1, bucket(end): 1}
+
+
+@given(st.lists(times, max_size=50), sketches)
+def test_times_are_added_as_each_by_itself(made: list[int], before: dict[int, int]) -> None:
+    total = dict(before)
+    # Half a microsecond later than a whole one, because the edge itself may be rounded to either side.
+    spent = add_times(total, [(time + 0.5) / 1e6 for time in made])
+
+    assert total == merged([before, *({bucket(time): 1} for time in made)])
+    assert spent == pytest.approx(sum(time + 0.5 for time in made), abs=1)
+
+
+def test_what_is_added_is_not_changed_and_what_it_is_added_to_is() -> None:
+    total: dict[int, int] = {}
+    sketch = {3: 2}
+    add(total, sketch)
+    add(total, sketch)
+    assert (total, sketch) == ({3: 4}, {3: 2})
+
+
+def test_a_quantile_is_the_middle_of_its_bucket() -> None:
+    sketch = {0: 1, 8: 2, 12: 1}  # below 1, from 8 to 10, from 16 to 20 microseconds
+
+    assert quantiles(sketch, [0.25, 0.26, 0.75, 0.76, 1.0]) == pytest.approx([0.5e-6, 9e-6, 9e-6, 18e-6, 18e-6])
+
+
+def test_counts_are_of_all_lower_buckets_and_not_of_the_limits_own() -> None:
+    assert cumulative({1: 1, 5: 2, 9: 4}, [1, 5, 6, 10]) == [0, 1, 3, 7]
 
 
 def test_tallies_are_summed_by_kind_and_outcome() -> None:

@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from dutiful import Dutiful, UsageError
-from dutiful.core.webhooks.endpoint import check_url, origin, refusal
+from dutiful.core.webhooks.endpoint import check_url, origin, read_network, refusal, remedy
 
 SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
@@ -73,6 +73,42 @@ def test_an_address_that_is_not_public_is_refused(address: str) -> None:
         check_url(f"https://{host}/hook", ())
 
 
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("127.0.0.1", "a loopback"),
+        ("169.254.169.254", "a link-local (cloud metadata)"),
+        ("224.0.0.1", "a multicast"),
+        ("0.0.0.0", "an unspecified"),
+        ("240.0.0.1", "a reserved"),
+        ("10.0.0.1", "a private"),
+        ("192.88.99.1", "a reserved"),
+        ("64:ff9b::7f00:1", "a loopback"),
+    ],
+)
+def test_the_reason_names_what_the_address_is(address: str, what: str) -> None:
+    assert refusal(ip_address(address), ()) == f"{address} is {what} address"
+
+
+def test_the_remedy_names_the_network_of_this_address_alone() -> None:
+    assert '"10.0.0.1/32"' in remedy(ip_address("10.0.0.1"))
+    with pytest.raises(UsageError, match=r'localhost is this machine; .*"127\.0\.0\.1/32"'):
+        check_url("http://localhost/", ())
+
+
+def test_a_network_is_read_as_it_is_written_or_refused() -> None:
+    assert read_network("10.1.0.0/16") == ip_network("10.1.0.0/16")
+    with pytest.raises(UsageError, match="webhook_networks"):
+        read_network("10.1.2.3/16")
+
+
+def test_one_allowed_address_inside_another_allows_no_neighbour() -> None:
+    """A translator's address leads to the IPv4 address in its last bits, all of them."""
+    only = [ip_network("10.0.0.1/32")]
+    assert refusal(ip_address("64:ff9b::10.0.0.1"), only) is None
+    assert refusal(ip_address("64:ff9b::10.0.0.0"), only) is not None
+
+
 @pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_is_allowed(address: str) -> None:
     assert refusal(ip_address(address), ()) is None
@@ -117,6 +153,14 @@ def test_this_machine_is_refused_by_name_too(name: str) -> None:
         ("https://127。0.0.1/", "characters"),
         ("https://127%2e0.0.1/", "neither a host's name nor an address|no host's name"),
         ("https://256.1.1.1/", "too large"),
+        ("https://8.256.8.8/", "too large"),
+        ("https://8.8.8.256/", "too large"),
+        ("https://8.8.65536/", "too large"),
+        ("https://8.16777216/", "too large"),
+        ("https://4294967296/", "too large"),
+        ("https://[8::8::8]/", "not a URL|no address"),
+        ("https://" + ".".join(["a" * 49] * 5) + ".abcd/", "no host's name"),
+        ("https://" + "a" * 64 + ".example/", "no host's name"),
         ("https://1.2.3.4.5/", "neither"),
         ("https://08.1.1.1/", "malformed"),
         ("https://-a.example/", "no host's name"),
@@ -128,9 +172,10 @@ def test_a_url_that_makes_no_sense_is_refused_with_the_reason(url: str, complain
         check_url(url, ())
 
 
-def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
+@pytest.mark.parametrize("login", ["ada:hunter2", ":hunter2", "hunter2"])
+def test_credentials_in_a_url_are_refused_and_not_repeated(login: str) -> None:
     with pytest.raises(UsageError, match="credentials") as refused:
-        check_url("https://ada:hunter2@example.com/", ())
+        check_url(f"https://{login}@example.com/", ())
     assert "hunter2" not in str(refused.value)
 
 
@@ -141,13 +186,37 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
         ("https://example.com:443/a?b=c", "https://example.com/a?b=c"),
         ("http://example.com.:8080?x=1", "http://example.com:8080/?x=1"),
         ("https://[2606:4700:4700:0::1111]/", "https://[2606:4700:4700::1111]/"),
+        ("http://example.com:80/", "http://example.com/"),
+        ("http://example.com:443/", "http://example.com:443/"),
         ("https://134744072/", "https://8.8.8.8/"),
+        ("https://8.8.2056/", "https://8.8.8.8/"),
+        ("https://8.526344/", "https://8.8.8.8/"),
+        ("https://010.0x8.8.8/", "https://8.8.8.8/"),
+        ("https://223.255.255.255/", "https://223.255.255.255/"),
+        ("https://" + ".".join(["a" * 49] * 5) + ".abc", "https://" + ".".join(["a" * 49] * 5) + ".abc/"),
+        ("https://" + "a" * 63 + ".example", "https://" + "a" * 63 + ".example/"),
+        ("https://example.com/" + "x" * 1_980, "https://example.com/" + "x" * 1_980),
         ("https://xn--bcher-kva.example/%C3%A4", "https://xn--bcher-kva.example/%C3%A4"),
     ],
 )
 def test_a_url_has_one_spelling(given: str, kept: str) -> None:
     assert check_url(given, ()) == kept
     assert kept.startswith(origin(kept)) and origin(kept).count("/") == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix"),
+    [
+        ("https://shop.example/hook?x=1", "https://shop.example/"),
+        ("https://shop.example:8443?x=1", "https://shop.example:8443?"),
+        ("https://shop.example#x", "https://shop.example#"),
+        ("https://shop.example", "https://shop.example/"),
+        ("shop.example", "shop.example/"),
+        ("", "/"),
+    ],
+)
+def test_the_origin_is_what_precedes_the_path(url: str, prefix: str) -> None:
+    assert origin(url) == prefix
 
 
 def test_private_networks_can_be_allowed() -> None:

@@ -13,14 +13,19 @@ from dutiful.core import ids
 from dutiful.core.webhooks.message import (
     ALERT_WAITS,
     WAITS,
+    PostDecision,
     PostOutcome,
+    Receiver,
     WebhookResponse,
     after_error,
     after_response,
+    check_states,
+    give_up,
     headers,
     key_of,
     message,
     new_secret,
+    read_receiver,
 )
 from dutiful.settings import load
 
@@ -67,7 +72,16 @@ def test_while_secrets_change_a_receiver_may_know_either() -> None:
         verify(OTHER, body, signed)
 
 
-@pytest.mark.parametrize("secret", ["hunter2", OLD[6:], "whsec_!!!", new_secret(b"x" * 23), new_secret(b"x" * 65)])
+@pytest.mark.parametrize("length", [24, 64])
+def test_a_key_has_24_to_64_bytes(length: int) -> None:
+    key = bytes(range(length))
+    assert key_of(new_secret(key)) == key
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["hunter2", OLD[6:], "whsec_!!!", f"{OLD[:20]}!{OLD[20:]}", new_secret(b"x" * 23), new_secret(b"x" * 65)],
+)
 def test_a_malformed_secret_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(UsageError, match="dutiful webhooks secret") as refused:
         key_of(secret)
@@ -104,10 +118,44 @@ async def test_without_a_secret_there_is_no_webhook() -> None:
 
 
 @pytest.mark.parametrize(
+    ("states", "kept"),
+    [
+        (None, None),
+        ("failed", ["failed"]),
+        (["failed", "completed", "failed"], ["completed", "failed"]),
+        (
+            ["cancelled", "failed", "completed_with_errors", "completed"],
+            ["completed", "completed_with_errors", "failed", "cancelled"],
+        ),
+    ],
+)
+def test_the_states_to_report_are_kept_once_and_in_their_usual_order(
+    states: str | list[str] | None, kept: list[str] | None
+) -> None:
+    assert check_states(states, "webhook all") == kept
+    assert read_receiver({"url": "https://example.com/", "states": states}) == Receiver("https://example.com/", kept)
+
+
+@pytest.mark.parametrize("states", [[], "running", ["failed", "ready"]])
+def test_a_state_that_is_not_final_or_none_at_all_is_refused(states: str | list[str]) -> None:
+    with pytest.raises(UsageError, match=r"webhook all: states .* must be some of: completed, completed_with_errors"):
+        check_states(states, "webhook all")
+
+
+def test_a_receiver_is_read_from_a_url_or_an_object_and_from_itself() -> None:
+    receiver = Receiver("https://example.com/", ["failed"])
+    assert read_receiver(receiver) is receiver
+    assert read_receiver("https://example.com/") == read_receiver({"url": "https://example.com/"})
+    for wrong in ({"url": "https://example.com/", "secret": "x"}, {"url": 1}, {"states": ["failed"]}, 5, None):
+        with pytest.raises(UsageError, match="must be a URL, or"):
+            read_receiver(wrong)
+
+
+@pytest.mark.parametrize(
     ("outcome", "statuses"),
     [
         (PostOutcome.DELIVERED, (200, 204, 299)),
-        (PostOutcome.RETRY, (301, 307, 400, 404, 429, 500, 799)),
+        (PostOutcome.RETRY, (199, 300, 301, 307, 400, 404, 429, 500, 799)),
         (PostOutcome.GONE, (410,)),
     ],
 )
@@ -125,6 +173,26 @@ def test_it_is_tried_ten_times_over_days_and_then_given_up() -> None:
     assert decisions[-1].outcome is PostOutcome.GIVEN_UP and "after 10 attempts" in (decisions[-1].error or "")
     assert timedelta(days=3) < sum(WAITS, timedelta(0)) < timedelta(days=4)
     assert after_error("no", 1, lambda low, high: high).delay == timedelta(seconds=5.5)
+
+
+def test_the_waits_grow_from_seconds_to_a_day() -> None:
+    second, minute, hour = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+    hours = [2 * hour, 5 * hour, 10 * hour, 14 * hour, 20 * hour, 24 * hour]
+    assert list(WAITS) == [5 * second, 5 * minute, 30 * minute, *hours]
+    first = [5 * second, 15 * second, 30 * second, minute, 2 * minute, 5 * minute, 10 * minute]
+    assert list(ALERT_WAITS) == [*first, 30 * minute, *hours]
+    assert sum(ALERT_WAITS[:5], timedelta(0)) < 4 * minute, "five retries within four minutes"
+
+
+def test_a_message_that_was_never_counted_waits_as_after_its_first_attempt() -> None:
+    """Its row may have been inserted by SQL."""
+    assert after_error("no", 0, low).delay == WAITS[0]
+
+
+def test_what_is_given_up_at_once_says_why_in_a_short_text() -> None:
+    assert give_up("the URL is refused") == PostDecision(PostOutcome.GIVEN_UP, error="the URL is refused")
+    assert give_up("x" * 500).error == "x" * 500
+    assert give_up("x" * 501).error == "x" * 500 + "… (501 characters in all)"
 
 
 def test_an_alert_is_tried_many_times_in_its_first_minutes_and_for_as_many_days() -> None:
@@ -161,3 +229,9 @@ def test_an_answer_is_kept_as_a_short_and_clean_text() -> None:
     error = after_response(WebhookResponse(500, b"\xff\0oops\n" + b"x" * 10_000), 1, NOW, low).error
     assert error is not None and error.startswith("it answered 500 Internal Server Error: ") and "\0" not in error
     assert len(error) < 600
+
+
+@pytest.mark.parametrize(("status", "is_redirect"), [(299, False), (300, True), (399, True), (400, False)])
+def test_a_receiver_that_redirects_is_told_to_give_its_final_url(status: int, is_redirect: bool) -> None:
+    error = after_response(WebhookResponse(status), 1, NOW, low).error or ""
+    assert ("redirects are not followed: give the final URL" in error) is is_redirect

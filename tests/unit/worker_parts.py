@@ -11,6 +11,7 @@ import pytest
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.core.job import Claim, HeldClaim
+from dutiful.core.settle import Policy
 from dutiful.observe.outage import OutageLog
 from dutiful.settings import Settings
 from dutiful.store.claims import Renewal
@@ -138,11 +139,14 @@ class ScriptedRenewer:
         return answer
 
 
+GREET = SimpleNamespace(policy=Policy())
+
+
 def config_of(claims: Any, **settings: Any) -> Any:
     """What a part reads of a WorkerConfig."""
     store = SimpleNamespace(claims=claims)
     return SimpleNamespace(
-        store=store, worker_id=WORKER, kinds={"greet": None}, settings=Settings(**settings), outages=OutageLog()
+        store=store, worker_id=WORKER, kinds={"greet": GREET}, settings=Settings(**settings), outages=OutageLog()
     )
 
 

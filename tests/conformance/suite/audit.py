@@ -1,6 +1,7 @@
 """The audit trail: events are appended and never changed, and a chain of seals shows whether they were."""
 
 import asyncio
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -14,12 +15,19 @@ from dutiful.core.principal import Origin, Role
 from dutiful.core.review.audit import Anchor, AuditEvent, AuditOutcome, Seal, seal
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
+from old_events import any_date, owner_url
 from suite.builders import ADA, warm
 
 TTL = timedelta(seconds=30)
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 T0 = datetime.now(UTC) - 5 * HOUR  # an event of another day is refused
+OLD = T0 - 5 * DAY
 
+LIMITS = {
+    "principal": 200, "action": 200, "target": 500, "tenant": 200, "reason": 2_000, "address": 200,
+    "before": 65_534, "after": 65_534,  # as JSON, with two quotes
+}  # fmt: skip
 
 _ids = count(1)
 
@@ -110,6 +118,14 @@ class AuditSuite:
     async def keep(self, store: Store, span: timedelta | None) -> None:
         """Sets the retention; overridden where only the owner may."""
         await store.audit.set_retention(span)
+
+    def any_date(self, store: Store) -> AbstractContextManager[None]:
+        """Lets events of any time be appended; overridden where the store's role is not the owner."""
+        return any_date(owner_url(store))
+
+    async def append_old(self, store: Store, count: int, at: datetime = OLD) -> list[AuditEvent]:
+        with self.any_date(store):
+            return await append(store, count, at=at)
 
     async def test_an_event_is_read_as_it_was_written_the_newest_first(self, store: Store) -> None:
         first, last = full_event(), event()
@@ -217,21 +233,21 @@ class AuditSuite:
         assert await check_chain(store) == len(events)
 
     async def test_what_is_trimmed_leaves_an_anchor_and_the_rest_can_be_verified(self, store: Store) -> None:
-        old, new = await append(store, 3), await append(store, 2, at=T0 + HOUR)
+        old, new = await self.append_old(store, 3), await self.append_old(store, 2, OLD + DAY)
         seals = await seal_all(store)
         unsealed = event()
         await store.audit.append([unsealed])
-        later = T0 + 1.5 * HOUR
-        await self.keep(store, HOUR)
+        later = OLD + 1.5 * DAY
+        await self.keep(store, DAY)
 
         assert await store.audit.trim(2, now=later) == 2
-        assert await store.audit.anchor() == Anchor(seq=2, hash=seals[1].hash, at=T0, keep=HOUR, trimmed_at=later)
+        assert await store.audit.anchor() == Anchor(seq=2, hash=seals[1].hash, at=OLD, keep=DAY, trimmed_at=later)
         assert await store.audit.trim(2, now=later) == 1
         assert await store.audit.trim(2, now=later) == 0
 
         assert await ids(store) == [unsealed.id, new[1].id, new[0].id]
         anchor = await store.audit.anchor()
-        assert anchor == Anchor(seq=3, hash=seals[2].hash, at=old[-1].at, keep=HOUR, trimmed_at=later)
+        assert anchor == Anchor(seq=3, hash=seals[2].hash, at=old[-1].at, keep=DAY, trimmed_at=later)
         assert await store.audit.head() == seals[-1]
         assert await store.audit.strays(10) == []
         assert await check_chain(store) == 2
@@ -239,11 +255,11 @@ class AuditSuite:
         assert await check_chain(store) == 3
 
     async def test_a_chain_that_was_trimmed_to_its_end_goes_on_from_its_anchor(self, store: Store) -> None:
-        await append(store, 3)
+        await self.append_old(store, 3)
         seals = await seal_all(store)
-        await self.keep(store, HOUR)
-        assert await store.audit.trim(10, now=T0 + 2 * HOUR) == 3
-        anchor = Anchor(seq=3, hash=seals[-1].hash, at=T0, keep=HOUR, trimmed_at=T0 + 2 * HOUR)
+        await self.keep(store, DAY)
+        assert await store.audit.trim(10, now=OLD + 2 * DAY) == 3
+        anchor = Anchor(seq=3, hash=seals[-1].hash, at=OLD, keep=DAY, trimmed_at=OLD + 2 * DAY)
         assert await store.audit.head() == await store.audit.anchor() == anchor
         assert await store.audit.sealed(0, 10) == []
 
@@ -253,19 +269,19 @@ class AuditSuite:
         assert await check_chain(store) == 1
 
     async def test_trimming_stops_at_the_first_event_that_is_not_old(self, store: Store) -> None:
-        await append(store, 1)
-        (young,) = await append(store, 1, at=T0 + 2 * HOUR)
-        await append(store, 1)
+        await self.append_old(store, 1)
+        (young,) = await self.append_old(store, 1, OLD + 2 * DAY)
+        await self.append_old(store, 1)
         await seal_all(store)
-        await self.keep(store, HOUR)
+        await self.keep(store, DAY)
 
-        assert await store.audit.trim(10, now=T0 + 2 * HOUR) == 1
+        assert await store.audit.trim(10, now=OLD + 2 * DAY) == 1
 
         assert (await store.audit.sealed(0, 10))[0].event == young
         assert await check_chain(store) == 2
 
     async def test_events_are_kept_for_ever_by_default(self, store: Store) -> None:
-        await append(store, 3)
+        await self.append_old(store, 3)
         await seal_all(store)
         assert await store.audit.retention() is None
         assert await store.audit.trim(10) == 0
@@ -273,8 +289,8 @@ class AuditSuite:
         await self.keep(store, 36_525 * 24 * HOUR)
         assert (await store.audit.retention(), await store.audit.trim(10)) == (36_525 * 24 * HOUR, 0)
 
-        await self.keep(store, HOUR)
-        assert (await store.audit.retention(), await store.audit.trim(2)) == (HOUR, 2)
+        await self.keep(store, DAY)
+        assert (await store.audit.retention(), await store.audit.trim(2)) == (DAY, 2)
 
         await self.keep(store, None)
         assert (await store.audit.retention(), await store.audit.trim(10)) == (None, 0)
@@ -292,6 +308,13 @@ class AuditSuite:
         with pytest.raises(DutifulError):
             await append(store, 1, id=UUID(int=early))
         assert await store.audit.search(AuditFilter()) == []
+
+    async def test_what_is_beyond_its_limit_is_refused(self, store: Store) -> None:
+        for field, limit in LIMITS.items():
+            await append(store, 1, **{field: "x" * limit})
+            with pytest.raises(DutifulError):
+                await append(store, 1, **{field: "x" * (limit + 1)})
+        assert len(await store.audit.search(AuditFilter())) == len(LIMITS)
 
     async def test_a_survey_shows_whether_an_event_is_unsealed(self, store: Store) -> None:
         assert not (await store.leadership.survey(ADA, TTL, now=T0)).unsealed

@@ -115,9 +115,16 @@ class ClaimSuite:
         assert 0 < first.seq < second.seq < third.seq
         await store.claims.settle([change(c, Released()) for c in (first, second, third)], now=T0)
 
-        claimed = await claim(store, levels=[QueueLevel("default", 100, first.seq)])
+        claimed = await claim(store, levels=[QueueLevel("default", 100, first.seq)], now=at(1))
 
         assert [c.seq for c in claimed] == [second.seq, third.seq]
+
+    async def test_what_became_due_lately_is_claimed_below_the_seq_as_well(self, store: Store) -> None:
+        early, late, later = [await enqueue_one(store, now=at(seconds)) for seconds in (0, 0.7, 0.9)]
+        levels = [QueueLevel("default", 100, 2**62)]
+
+        assert [c.job_id for c in await claim(store, levels=levels, now=at(1))] == [late, later]
+        assert [c.job_id for c in await claim(store, now=at(1))] == [early]
 
     async def test_a_kind_outside_the_request_is_left_for_others(self, store: Store) -> None:
         await enqueue(store, *(new_job(kind="unknown") for _ in range(60)))

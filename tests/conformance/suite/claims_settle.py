@@ -140,9 +140,9 @@ class ClaimSettleSuite:
     async def test_a_job_snoozed_without_delay_goes_to_the_end_of_its_queue(self, store: Store) -> None:
         await enqueue(store, first := new_job(), second := new_job())
 
-        await settle(store, await claim_one(store), Snoozed(timedelta(0)))
+        await settle(store, await claim_one(store), Snoozed(timedelta(0)), now=at(1))
 
-        assert [c.job_id for c in await claim(store)] == [second.id, first.id]
+        assert [c.job_id for c in await claim(store, now=at(1))] == [second.id, first.id]
 
     async def test_a_released_job_has_its_old_place_and_no_attempt_row(self, store: Store) -> None:
         await enqueue(store, first := new_job(), second := new_job())

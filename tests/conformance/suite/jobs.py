@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -33,6 +33,9 @@ from suite.builders import (
     warm,
 )
 
+# A store may have ways of its own for one job, for a few and for many.
+with_others = pytest.mark.parametrize("others", [0, 1, 30])
+
 
 class JobSuite:
     async def test_every_job_of_a_batch_is_acknowledged_in_order(self, store: Store) -> None:
@@ -44,7 +47,8 @@ class JobSuite:
     async def test_an_empty_batch_does_nothing(self, store: Store) -> None:
         assert await store.jobs.insert([], now=T0) == []
 
-    async def test_a_job_is_stored_as_given(self, store: Store) -> None:
+    @with_others
+    async def test_a_job_is_stored_as_given(self, store: Store, others: int) -> None:
         parent = await enqueue_one(store)
         job = new_job(
             queue="fast",
@@ -59,7 +63,7 @@ class JobSuite:
             created_by="ada",
             options='{"timeout": 60}',
         )
-        await enqueue(store, job, now=at(1))
+        await enqueue(store, job, *(new_job(tenant="acme") for _ in range(others)), now=at(1))
 
         record = await store.queries.job(job.id)
 
@@ -79,15 +83,21 @@ class JobSuite:
         assert record is not None
         assert record.correlation_id == str(job_id)
 
-    async def test_a_job_that_is_due_is_ready(self, store: Store) -> None:
+    @with_others
+    async def test_a_job_that_is_due_is_ready(self, store: Store, others: int) -> None:
         jobs = [new_job(), new_job(run_at=T0), new_job(run_at=at(-60)), new_job(delay=timedelta(0))]
-        await enqueue(store, *jobs)
+        for job in jobs:
+            await enqueue(store, job, *(new_job() for _ in range(others)))
 
         assert [await state(store, job.id) for job in jobs] == [State.READY] * 4
+        assert {job.id for job in jobs} <= {claimed.job_id for claimed in await claim(store, limit=1_000)}
+        assert await store.queries.check_places() == []
 
-    async def test_a_job_for_later_is_scheduled_for_that_time(self, store: Store) -> None:
+    @with_others
+    async def test_a_job_for_later_is_scheduled_for_that_time(self, store: Store, others: int) -> None:
         by_time, by_delay = new_job(run_at=at(60)), new_job(delay=timedelta(seconds=90))
-        await enqueue(store, by_time, by_delay)
+        for job in (by_time, by_delay):
+            await enqueue(store, job, *(new_job() for _ in range(others)))
 
         first, second = await store.queries.job(by_time.id), await store.queries.job(by_delay.id)
 
@@ -114,9 +124,21 @@ class JobSuite:
         assert await store.jobs.insert([job, job], now=T0) == [*made(job), Inserted(job.id, Insertion.EXISTING)]
         assert len(await claim(store)) == 1
 
+    async def test_a_single_enqueue_that_is_repeated_changes_nothing(self, store: Store) -> None:
+        job = new_job(payload='{"n": 1}')
+        await enqueue(store, job)
+
+        again = await store.jobs.insert([new_job(id=job.id, payload='{"n": 2}', run_at=at(60))], now=at(1))
+
+        assert again == [Inserted(job.id, Insertion.EXISTING)]
+        record = await store.queries.job(job.id)
+        assert record is not None
+        assert (record.payload, record.created_at, record.state) == ({"n": 1}, T0, State.READY)
+        assert await store.queries.check_places() == []
+
     async def test_a_large_batch_that_partly_exists_makes_the_missing_jobs(self, store: Store) -> None:
         batch = [new_job() for _ in range(50)]
-        await enqueue(store, *batch[:3])
+        await enqueue(store, *batch[:3], now=at(-1))
         await warm(store)
 
         answers = await asyncio.gather(*(store.jobs.insert([*batch, batch[-1]], now=T0) for _ in range(4)))
@@ -146,20 +168,30 @@ class JobSuite:
         assert sorted(inserted.insertion for (inserted,) in answers) == ["existing"] * 7 + ["made"]
         assert len(await claim(store)) == 1
 
-    async def test_a_job_of_a_paused_kind_is_blocked(self, store: Store) -> None:
+    @with_others
+    @pytest.mark.parametrize("run_at", [None, at(60)])
+    async def test_a_job_of_a_paused_kind_is_blocked(self, store: Store, others: int, run_at: datetime | None) -> None:
         await pause(store, PauseScope.KIND, KIND)
+        job = new_job(queue="fast", priority=7, run_at=run_at)
+        await enqueue(store, job, *(new_job() for _ in range(others)))
 
-        record = await store.queries.job(await enqueue_one(store))
+        record = await store.queries.job(job.id)
 
         assert record is not None
         assert (record.state, record.gate, record.gate_key) == (State.BLOCKED, "paused", KIND)
+        assert (record.queue, record.priority, record.run_at, record.created_at) == ("fast", 7, run_at, T0)
+        assert await store.queries.check_places() == []
 
-    async def test_a_pause_of_another_kind_or_of_a_queue_does_not_block(self, store: Store) -> None:
+    @with_others
+    async def test_a_pause_of_another_kind_or_of_a_queue_does_not_block(self, store: Store, others: int) -> None:
         await pause(store, PauseScope.KIND, "other")
         await pause(store, PauseScope.QUEUE, KIND)
         await pause(store, PauseScope.QUEUE, "default")
+        now, later = new_job(), new_job(run_at=at(60))
+        for job in (now, later):
+            await enqueue(store, job, *(new_job() for _ in range(others)))
 
-        assert await state(store, await enqueue_one(store)) is State.READY
+        assert [await state(store, job.id) for job in (now, later)] == [State.READY, State.SCHEDULED]
 
     async def test_a_job_is_blocked_until_all_its_dependencies_are_completed(self, store: Store) -> None:
         done, waiting = await finish_one(store), await enqueue_one(store, queue="slow")

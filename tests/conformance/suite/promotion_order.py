@@ -42,7 +42,7 @@ class PromotionOrderSuite:
         jobs = [await enqueue_one(store, kind=kind, now=at(n)) for n, kind in enumerate(kinds)]
         await pause(store, PauseScope.KIND, KIND, now=at(5))
         await store.promotion.sweep(reached, now=at(6))
-        jobs += [await enqueue_one(store, kind=kind, now=at(7)) for kind in kinds]
+        jobs += [await enqueue_one(store, kind=kind, now=at(7 + n / 10)) for n, kind in enumerate(kinds)]
         await store.control.resume(PauseScope.KIND, KIND)
 
         await store.promotion.sweep(10, now=at(8))
@@ -51,10 +51,10 @@ class PromotionOrderSuite:
         assert await store.queries.check_places() == []
 
     async def test_blocked_jobs_are_released_in_the_order_of_their_places(self, store: Store) -> None:
-        first = [await enqueue_one(store) for _ in range(2)]
+        first = [await enqueue_one(store, now=at(seconds)) for seconds in (-2, -1)]
         await pause(store, PauseScope.KIND, KIND, now=at(1))
         await pause(store, PauseScope.KIND, "other", now=at(1))
-        later = [await enqueue_one(store, kind=kind, now=at(2)) for kind in ("other", KIND)]
+        later = [await enqueue_one(store, kind=kind, now=at(2 + n)) for n, kind in enumerate(["other", KIND])]
         await store.promotion.sweep(10, now=at(3))
         for kind in KINDS:
             await store.control.resume(PauseScope.KIND, kind)
@@ -65,9 +65,9 @@ class PromotionOrderSuite:
 
     async def test_jobs_come_back_from_an_open_breaker_to_their_places(self, store: Store) -> None:
         await declare(store)
-        stood = [await enqueue_one(store, kind=kind) for kind in (KIND, "other")]
+        stood = [await enqueue_one(store, kind=kind, now=at(n - 2)) for n, kind in enumerate(KINDS)]
         await trip(store, policy=BreakerPolicy(failures=1, probes=2))
-        came = [await enqueue_one(store, kind=kind, now=at(1)) for kind in (KIND, "other", KIND)]
+        came = [await enqueue_one(store, kind=kind, now=at(1 + n / 10)) for n, kind in enumerate([*KINDS, KIND])]
         await store.promotion.sweep(10, now=at(2))
         await store.promotion.sweep(10, now=at(60))
         assert await states(store, [stood[0], came[0]]) == [State.READY] * 2, "they probe"
@@ -106,7 +106,7 @@ class PromotionOrderSuite:
 
     async def test_a_job_released_while_its_kind_is_paused_keeps_its_place(self, store: Store) -> None:
         released = await start_one(store)
-        other = await enqueue_one(store, kind="other")
+        other = await enqueue_one(store, kind="other", now=at(0.5))
         await pause(store, PauseScope.KIND, KIND)
         assert await settle(store, released, Released(), now=at(1)) == []
         assert await state(store, released.job_id) is State.BLOCKED
