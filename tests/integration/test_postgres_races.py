@@ -75,6 +75,13 @@ async def lock(connection: Any, table: str, job_id: UUID) -> None:
     assert len(held) == 1, "there is nothing to lock"
 
 
+async def all_ended(connection: Any) -> None:
+    """Waits until the server's other transactions have ended, such as those of autovacuum."""
+    last = await connection.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    while await connection.fetchval("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint") < last:
+        await connection.execute("SELECT pg_sleep(0.01)")
+
+
 # --- enqueues
 
 
@@ -273,6 +280,54 @@ async def test_a_sweep_passes_by_a_locked_job_of_a_kind_that_is_paused(
 
     assert await states(store, [first.id, second.id]) == [State.READY, State.BLOCKED]
     assert (await store.promotion.sweep(10, now=T0)).moved == 1, "the next sweep finds it"
+
+
+async def test_a_job_that_an_open_transaction_enqueued_before_the_pause_is_blocked_after_its_commit(
+    store: PostgresStore, other: Any
+) -> None:
+    late = new_job()
+    await store.jobs.insert_within(other, [late])
+    await pause(store, PauseScope.KIND, KIND)
+    for minutes in (2, 3):
+        assert (await store.promotion.sweep(10, now=T0 + timedelta(minutes=minutes))).moved == 0
+    await other.execute("COMMIT")
+    await all_ended(other)
+    assert await state(store, late.id) is State.READY, "it did not see the pause"
+
+    assert (await store.promotion.sweep(10, now=T0 + timedelta(minutes=4))).moved == 1
+    assert await state(store, late.id) is State.BLOCKED
+
+
+async def test_a_sweep_finds_a_job_that_was_locked_when_its_pause_was_last_swept(
+    store: PostgresStore, other: Any
+) -> None:
+    await enqueue(store, job := new_job())
+    await lock(other, "ready", job.id)
+    await pause(store, PauseScope.KIND, KIND)
+    assert (await store.promotion.sweep(10, now=T0 + timedelta(minutes=2))).moved == 0
+    await other.execute("ROLLBACK")
+    await all_ended(other)
+
+    assert (await store.promotion.sweep(10, now=T0 + timedelta(minutes=3))).moved == 1
+
+
+async def test_ready_is_read_for_a_pause_until_all_have_seen_it_and_then_no_more(
+    store: PostgresStore, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[list[str]] = []
+    call = store.promotion._call
+
+    async def count(name: str, *args: Any) -> Any:
+        reads.extend([args[0]] if name == "block_paused" else [])
+        return await call(name, *args)
+
+    monkeypatch.setattr(store.promotion, "_call", count)
+    await pause(store, PauseScope.KIND, KIND)
+    for minutes in (0, 0.5, 2, 3, 4, 5):
+        await store.promotion.sweep(10, now=T0 + timedelta(minutes=minutes))
+        await all_ended(other)
+
+    assert reads == 4 * [[KIND]], "twice while it was new, and twice after"
 
 
 @pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "due"])

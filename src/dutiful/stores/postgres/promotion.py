@@ -9,6 +9,7 @@ from dutiful.stores.postgres.engine.subject import Session, Subject
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 LATE_COMMIT = timedelta(minutes=1)
+NONE_OPEN = 0  # in place of a transaction id: all have ended
 
 
 class PostgresPromotion(Subject):
@@ -16,7 +17,8 @@ class PostgresPromotion(Subject):
         super().__init__(session)
         self.run_floor = LONG_AGO  # no scheduled job is due before
         self._probes = BreakerProbes(session)
-        self._swept: frozenset[tuple[str, datetime]] = frozenset()
+        # By pause, once it is a minute old: the transaction id before which all must have ended for the last look.
+        self._swept: dict[tuple[str, datetime], int] = {}
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         moved = await self._block_stopped(limit, now)
@@ -29,13 +31,25 @@ class PostgresPromotion(Subject):
         return _promotion(levels, placed)
 
     async def _block_stopped(self, limit: int, now: datetime | None) -> int:
-        """Blocks ready jobs of paused kinds; once per pause, because no job of a paused kind becomes ready."""
+        """Blocks ready jobs of paused kinds, until no transaction is left that did not see the pause.
+
+        All of ready is read: at each sweep of a pause's first minute, then once, and once more when the transactions
+        of that moment have ended, because a user's own may have enqueued before the pause and commit an hour after.
+        """
         rows = await self._db.fetch(self._sql["stopped_kinds"], now)
-        stopped = {(row["name"], row["since"]): row["settled"] for row in rows}
-        news = sorted({kind for kind, since in stopped.keys() - self._swept})
-        moved: int = await self._call("block_paused", news, limit, now) if news else 0
-        settled = frozenset(pause for pause, settled in stopped.items() if settled)
-        self._swept = settled & self._swept if moved >= limit else settled
+        look: set[str] = set()
+        swept: dict[tuple[str, datetime], int] = {}
+        for row in rows:
+            pause = row["name"], row["since"]
+            wait_for = self._swept.get(pause)
+            if wait_for is None or NONE_OPEN < wait_for <= row["oldest_open"]:
+                look.add(row["name"])
+                wait_for = row["newest"] if wait_for is None else NONE_OPEN
+            if not row["is_new"]:
+                swept[pause] = wait_for
+        moved: int = await self._call("block_paused", sorted(look), limit, now) if look else 0
+        if moved < limit:
+            self._swept = swept
         return moved
 
     async def _unblock(self, limit: int, now: datetime | None) -> tuple[int, list[Any]]:

@@ -1,6 +1,8 @@
 -- name: stopped_kinds
--- `settled`: transactions that did not see the pause have ended by now.
-select name, since, coalesce($1, clock_timestamp()) - since > interval '1 minute' as settled
+-- `oldest_open`: transactions before it have ended; `newest`: the next one to begin.
+select name, since, coalesce($1, clock_timestamp()) - since <= interval '1 minute' as is_new,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_open,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint as newest
 from {schema}.pause where scope in ('kind', 'breaker');
 
 -- name: next_due
