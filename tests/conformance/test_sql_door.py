@@ -63,10 +63,10 @@ add_tests(
         # It decides itself that a job that was to live on is cancelled, as a worker does after that answer.
         but(ClaimFencingSuite, "a_job_with_a_cancel_request"),
         but(ClaimRefusalSuite, "a_release_does_not_forget"),
-        ClaimLeaseSuite,
+        but(ClaimLeaseSuite, "a_released_job_keeps_its_attempt"),  # a release leaves a record
         ClaimOrderSuite,
         ClaimRaceSuite,
-        # It adds the class and the fingerprint of an error.
-        but(ClaimSettleSuite, "a_final_outcome_is_kept", "a_failed_attempt_is_recorded"),
+        # It adds the class and the fingerprint of an error, and a record of a release.
+        but(ClaimSettleSuite, "a_final_outcome_is_kept", "a_failed_attempt_is_recorded", "a_released_job_has"),
     ],
 )

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any
@@ -93,6 +94,10 @@ def claims(world: ChannelWorld, job_id: UUID) -> list[tuple[str, UUID]]:
         job_id,
     )
     return [(row["outcome"], row["worker_id"]) for row in rows]
+
+
+async def lock_held(world: ChannelWorld) -> bool:
+    return bool(world.run("select 1 from pg_locks where locktype = 'advisory' and granted"))
 
 
 async def lock_awaited(world: ChannelWorld) -> bool:
@@ -222,6 +227,33 @@ async def test_a_database_that_restarts_during_work_loses_no_outcome(
     assert again.seen().count("answer") == 1
     assert again.run("select count(*) as n from {s}.attempt") == [{"n": 0}]  # all under their first claims
     again.close()
+
+
+async def test_restarts_of_the_database_are_no_fault_of_the_function_that_they_cut(
+    own_world: tuple[ChannelWorld, PostgresServer], tmp_path: Path
+) -> None:
+    world, server = own_world
+    waits = world.define(
+        "waits",
+        f"perform pg_advisory_xact_lock({LOCK});"
+        " while not exists (select 1 from comms.seen where handler = 'open') loop perform pg_sleep(0.02); end loop;"
+        " return comms.answer(p);",
+    )
+    with workers(world, tmp_path) as fleet:
+        fleet.start()
+        job_id = world.call(waits, answer={"status": "succeeded"})
+        for _ in range(3):
+            await until(partial(lock_held, world), "the function runs")
+            world.close()
+            server.stop("fast")
+            server.start()
+            world = ChannelWorld(world.logins)
+        await until(partial(lock_held, world), "the function runs")
+        world.run("insert into comms.seen (handler) values ('open')")
+        (row,) = await world.ended(job_id)
+
+    assert (row["state"], row["attempt"], row["crashes"]) == ("completed", 1, 0)
+    world.close()
 
 
 @pytest.mark.usefixtures("postgres18")

@@ -109,6 +109,29 @@ async def test_a_claim_is_committed_before_its_function_runs_and_renewed_meanwhi
     assert world.job(job_id)["state"] == "completed"
 
 
+async def test_a_lease_that_is_locked_keeps_no_other_from_being_renewed(
+    world: ChannelWorld, quick_renewals: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(world.logins.superuser_url) as holder:
+        async with serving(world), locked(world):
+            jobs = [world.call("comms.waits") for _ in range(2)]
+
+            async def both_run() -> bool:
+                return {world.job(job_id)["state"] for job_id in jobs} == {"running"}
+
+            await until(both_run, "both run")
+            holder.execute(f"select 1 from {world.schema}.lease where job_id = %s for update", [jobs[0]])
+            before = [world.job(job_id)["expires_at"] for job_id in jobs]
+
+            async def renewed() -> bool:
+                return bool(world.job(jobs[1])["expires_at"] > before[1]) and "has locked its lease" in caplog.text
+
+            await until(renewed, "the other lease is renewed")
+            assert world.job(jobs[0])["expires_at"] == before[0]
+            holder.rollback()
+        assert [row["state"] for row in await world.ended(*jobs)] == ["completed", "completed"]
+
+
 @pytest.mark.req("S38", "S39", "S80", "S81")
 async def test_a_lease_lost_during_the_call_keeps_its_success_from_being_recorded(world: ChannelWorld) -> None:
     channels, gate = Channels(), Gate()

@@ -21,7 +21,9 @@ from tenanted import LoginRoles, dropped_after, new_schema, opened
 
 DATABASE = "dutiful_roles"
 LOGINS = ("owner", "operator", "client", "worker", "member", "sql_worker", "reader", "nobody")
-DOOR = {"dequeue", "renew_job", "complete_job", "fail_job", "release_job", "run_function", "maintain_jobs"}
+DOOR = {
+    "dequeue", "renew_job", "renew_jobs", "complete_job", "fail_job", "release_job", "run_function", "maintain_jobs",
+}  # fmt: skip
 RELATIONS = """
     select c.relname, c.relkind from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where n.nspname = %s and c.relkind in ('r', 'p', 'v', 'S') order by 1
@@ -179,6 +181,7 @@ def test_a_worker_in_sql_rescues_and_promotes_jobs_of_any_tenant(roles: Roles, t
     [
         "dequeue(array['greet'], p_now => now())",
         "renew_job(%s, 1, p_now => now())",
+        "renew_jobs(array[%s], array[1], p_now => now())",
         "complete_job(%s, 1, p_now => now())",
         "fail_job(%s, 1, 'm', p_now => now())",
         "release_job(%s, 1, p_now => now())",

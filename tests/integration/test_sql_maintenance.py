@@ -24,9 +24,14 @@ LATER = timedelta(hours=1)
 
 
 @pytest.fixture
-async def owner(backend: str, store: Store, request: pytest.FixtureRequest) -> AsyncIterator[asyncpg.Connection]:
+def url(backend: str, store: Store, request: pytest.FixtureRequest) -> str:
     clean: CleanDatabase = request.getfixturevalue(backend.replace("postgres", "clean"))
-    connection = await asyncpg.connect(clean.url)
+    return clean.url
+
+
+@pytest.fixture
+async def owner(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(url)
     yield connection
     await connection.close()
 
@@ -126,6 +131,56 @@ async def test_due_jobs_of_every_kind_become_ready_and_the_next_time_is_returned
     assert (row["promoted"], row["rescued"], row["next_at"]) == (1, 0, next_at)
     assert {await state(store, job.id) for job in due} == {State.READY}
     assert await store.promotion.promote(10, now=moment) == Promotion(0, frozenset(), next_at)
+
+
+async def test_jobs_that_waited_for_others_become_ready_without_a_worker_in_python(
+    store: Store, owner: asyncpg.Connection
+) -> None:
+    enqueued = "select dutiful.enqueue($1, p_depends_on => $2::uuid[])"
+    needed, doomed = await start_one(store), await start_one(store)
+    waits, hopeless = [await owner.fetchval(enqueued, KIND, [one.job_id]) for one in (needed, doomed)]
+    assert await maintain(owner, rescue=False, now=datetime.now(UTC)) == (0, 0)
+
+    await owner.execute("select dutiful.complete_job($1, $2)", needed.job_id, needed.claim_id)
+    await owner.execute("select dutiful.fail_job($1, $2, 'no', false)", doomed.job_id, doomed.claim_id)
+
+    assert await maintain(owner, rescue=False, now=datetime.now(UTC)) == (1, 0)
+    assert [await state(store, one) for one in (waits, hopeless)] == [State.READY, State.CANCELLED]
+    assert await store.queries.check_places() == []
+
+
+async def test_jobs_that_became_due_during_a_pause_become_ready_when_it_ends(
+    store: Store, owner: asyncpg.Connection
+) -> None:
+    job_id = await enqueue_one(store, run_at=datetime.now(UTC) + LATER)
+    await owner.execute("insert into dutiful.pause (scope, name, since) values ('kind', $1, now())", KIND)
+    at = datetime.now(UTC) + 2 * LATER
+    assert await maintain(owner, now=at) == (1, 0)
+    assert await state(store, job_id) is State.BLOCKED
+
+    await owner.execute("delete from dutiful.pause")
+
+    assert await maintain(owner, now=at) == (1, 0)
+    assert await state(store, job_id) is State.READY
+
+
+async def test_gates_are_left_to_a_leader_that_lives_and_to_one_session_at_a_time(
+    store: Store, owner: asyncpg.Connection, url: str
+) -> None:
+    needed = await start_one(store)
+    await owner.execute("select dutiful.enqueue($1, p_depends_on => $2::uuid[])", KIND, [needed.job_id])
+    await owner.execute("select dutiful.complete_job($1, $2)", needed.job_id, needed.claim_id)
+    await store.leadership.survey(uuid4(), LATER)
+    assert await maintain(owner, rescue=False, now=datetime.now(UTC)) == (0, 0)
+    await owner.execute("delete from dutiful.leader")
+
+    other = await asyncpg.connect(url)
+    try:
+        async with other.transaction():
+            assert await maintain(other, rescue=False, now=datetime.now(UTC)) == (1, 0)
+            assert await maintain(owner, rescue=False, now=datetime.now(UTC)) == (0, 0)  # without a wait
+    finally:
+        await other.close()
 
 
 async def test_workers_are_woken_only_if_jobs_were_moved(store: Store, owner: asyncpg.Connection) -> None:

@@ -19,6 +19,7 @@ from dutiful.core.outcome import Failed
 from dutiful.core.retry.policy import Retry
 from dutiful.core.settle import Policy, decide
 from dutiful.core.states import State
+from dutiful.maintenance.rescuer import Rescuer
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
 from faults import until
@@ -409,15 +410,66 @@ async def test_secrets_in_the_errors_of_a_completion_are_withheld(store: Store, 
     assert len(second["message"]) == 500
 
 
-async def test_a_released_job_keeps_its_place_and_its_attempts(store: Store, session: Session) -> None:
+@pytest.mark.req("S4", "S81")
+async def test_a_released_job_keeps_its_place_and_its_attempts_and_the_claim_stays_on_record(
+    store: Store, session: Session
+) -> None:
     first, second = await enqueue_one(store), await enqueue_one(store)
     held = session.dequeue_one()
+    release = "release_job(%s, %s)", held["job_id"], held["claim_id"]
 
-    assert session.ask("release_job(%s, %s)", held["job_id"], held["claim_id"]) == "applied"
+    assert [session.ask(*release), session.ask(*release)] == ["applied", "repeated"]
 
     again = session.dequeue(limit=2)
     assert [row["job_id"] for row in again] == [first, second]
-    assert again[0]["attempt"] == 1 and await history(store, first) == []
+    assert again[0]["attempt"] == 1 and await history(store, first) == [(1, "released")]
+    (record,) = session.rows("select claim_id, claimed_at, worker_id from dutiful.attempt")
+    assert record["claim_id"] == held["claim_id"] and record["claimed_at"] == held["expires_at"] - timedelta(minutes=5)
+
+
+async def test_a_release_does_not_make_a_job_look_younger(store: Store, session: Session) -> None:
+    due = "select due_at from dutiful.queue_level_heads(null)"
+    await enqueue_one(store)
+    before = session.rows(due)
+    held = session.dequeue_one()
+    session.ask("release_job(%s, %s)", held["job_id"], held["claim_id"])
+    assert session.rows(due) == before
+
+
+@pytest.mark.parametrize("column", ["attempt", "crashes"])
+async def test_a_row_with_the_highest_number_stops_neither_its_queue_nor_the_rescue(
+    store: Store, session: Session, column: str
+) -> None:
+    by_session, by_worker = await enqueue_one(store), await enqueue_one(store)
+    session.connection.execute(f"update dutiful.ready set {column} = 2147483647")
+
+    assert session.next_job(lease=timedelta(microseconds=1)) == by_session
+    claimed = await claim(store, suspects=1)
+    assert [one.job_id for one in claimed] == [by_worker]
+
+    session.connection.execute("update dutiful.lease set expires_at = clock_timestamp()")
+    assert await Rescuer(store, {}).rescue(await store.claims.expired(9), expired_only=True) == 2
+    assert await store.queries.check_places() == []
+
+
+async def test_many_leases_are_renewed_but_those_that_another_transaction_holds(
+    store: Store, session: Session, other: Session
+) -> None:
+    for _ in range(3):
+        session.enqueue()
+    free, locked, gone = session.dequeue(limit=3, lease=timedelta(minutes=1))
+    session.ask("complete_job(%s, %s)", gone["job_id"], gone["claim_id"])
+    jobs, claims = ([row[name] for row in (free, locked, gone)] for name in ("job_id", "claim_id"))
+    renew = "select claim_id, answer from dutiful.renew_jobs(%s, %s, '1 hour') order by claim_id", jobs, claims
+
+    with other.connection.transaction():
+        other.ask("cancel(%s, 'stop', null)", locked["job_id"])
+        answers = [row["answer"] for row in session.rows(*renew)]
+    after = [row["answer"] for row in session.rows(*renew)]
+
+    assert (answers, after) == (["held", "locked", "lost"], ["held", "cancel_requested", "lost"])
+    left = session.rows("select count(*) as n from dutiful.lease where expires_at > now() + interval '50 minutes'")
+    assert left == [{"n": 2}]
 
 
 async def test_the_functions_restore_the_tenant_of_their_callers_transaction(store: Store, session: Session) -> None:

@@ -17,6 +17,7 @@ from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections
 from dutiful.stores.postgres.engine.sql import check_schema, statements
 
 LONGEST_MESSAGE = 1_000
+_CALLED = ("dequeue", "renew_jobs", "complete_job", "release_job", "run_function", "maintain_jobs")
 PATIENCE, RENEWAL_PATIENCE = 15.0, 5.0  # seconds to wait for an answer
 ANSWER_MARGIN = 10.0  # seconds that the server has to report that a statement took too long
 # A function that raised one of these may succeed if it is run again: conflicts of transactions, a lack of resources.
@@ -113,6 +114,7 @@ class ChannelDatabase:
         self._limit = f"set local statement_timeout = {round(statement_timeout.total_seconds() * 1000)}"
         self._db = Connections(dsn, size=pool_size, command_timeout=statement_timeout.total_seconds() + ANSWER_MARGIN)
         self._sql = statements(schema)
+        self.server_started: datetime | None = None  # as it was last seen
 
     @property
     def listens(self) -> bool:
@@ -124,12 +126,18 @@ class ChannelDatabase:
         await self._db.open()
         try:
             await self._check_rights()
+            await self.look_at_start()
         except BaseException:
             await self._db.close()
             raise
 
     async def close(self) -> None:
         await self._db.close()
+
+    async def look_at_start(self) -> datetime | None:
+        """Since when the server runs; a crash of one of its sessions does not change that."""
+        self.server_started = (await self._fetch("started"))[0][0]
+        return self.server_started
 
     async def connect_direct(self) -> Any:
         return await connect(self._direct_dsn or self._db.dsn, pooled=True)
@@ -152,7 +160,7 @@ class ChannelDatabase:
         return [ChannelJob(*row) for row in rows]
 
     async def renew(self, jobs: Sequence[ChannelJob], lease: timedelta) -> dict[int, str]:
-        """By claim: `held`, `cancel_requested` or `lost`."""
+        """By claim: `held`, `cancel_requested`, `lost`, or `locked` if another transaction holds its row for now."""
         ids, claims = [job.job_id for job in jobs], [job.claim_id for job in jobs]
         # A call that hangs must leave time for the next one.
         patience = min(lease.total_seconds() / 4, RENEWAL_PATIENCE)
@@ -208,15 +216,14 @@ class ChannelDatabase:
             raise
 
     async def _check_rights(self) -> None:
-        rows = await self._fetch("rights")
+        rows = await self._fetch("rights", _CALLED)
         known = {row["name"]: row["allowed"] for row in rows if row["name"] is not None}
-        wanted = ("dequeue", "renew_job", "complete_job", "release_job", "run_function", "maintain_jobs")
-        if missing := [name for name in wanted if name not in known]:
+        if missing := [name for name in _CALLED if name not in known]:
             raise SchemaMismatch(
                 f"the schema {self.schema} of {self.url} has no function {', '.join(missing)}",
                 "run `dutiful migrate` with the login of its owner",
             )
-        if denied := [name for name in wanted if not known[name]]:
+        if denied := [name for name in _CALLED if not known[name]]:
             raise NotAllowed(
                 f"this login may not execute {', '.join(denied)} in the schema {self.schema} of {self.url}: run "
                 f"`dutiful roles` with the login of the owner, then `grant {self.schema}_sql_worker to …` your login"

@@ -29,13 +29,14 @@ from dutiful.channels.payload import (
 )
 from dutiful.channels.replies import Ending, Reply, after_function, error_of, failed_reply, read_reply, worker_payload
 from dutiful.core import ids
-from dutiful.core.errors import StoreUnavailable
+from dutiful.core.errors import StoreBusy, StoreUnavailable
 from dutiful.observe.logs import PROCESS_JOB
 from dutiful.observe.outage import OutageLog
 
 log = logging.getLogger("dutiful.channels")
 T = TypeVar("T")
 TRIES = 3  # of a function that fails by a passing error, or whose connection is lost while it runs
+RESTARTS = 10  # of the server that may cut a function: it may be what takes the server down
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 CANCELLED = "the job was cancelled before its provider was called"
 Conclude = Callable[[Reply], Ending]
@@ -152,14 +153,19 @@ class Dispatcher:
 
     async def _check_claim(self, job: ChannelJob) -> None:
         """Renews once more, because from here on the work cannot be taken back."""
-        answers = await self._patiently(lambda: self._database.renew([job], self._lease))
-        match answers.get(job.claim_id):
+        match await self._patiently(lambda: self._renewed(job)):
             case "held":
                 return
             case "cancel_requested":
                 raise _CancelRequested
             case _:
                 raise _NotApplied("lost")
+
+    async def _renewed(self, job: ChannelJob) -> str | None:
+        answer = (await self._database.renew([job], self._lease)).get(job.claim_id)
+        if answer == "locked":
+            raise StoreBusy(f"the lease of job {ids.public(job.job_id)} is locked by another transaction")
+        return answer
 
     async def _succeed(self, job: ChannelJob, channel: Channel, handler: str, value: Any) -> None:
         provided, errors = worker_payload(channel.name, value)
@@ -230,11 +236,20 @@ class Dispatcher:
         """Waits for a database that is away, and repeats what failed by a conflict.
 
         It can be repeated although its commit may have been applied: then the claim is gone, and it is rolled back.
-        A function that loses each connection that is made for it may itself be what ends them, so that has a limit.
+        A function that loses each connection that is made for it may itself be what ends them, so that has a limit; a
+        restart of the server has cut others, too, so it has a higher one.
         """
-        failures, losses, pause = 0, 0, FIRST_PAUSE
+        failures, losses, restarts, pause = 0, 0, 0, FIRST_PAUSE
+        server = self._database.server_started
+        cut: ConnectionLost | None = None
         while True:
             try:
+                if cut is not None:
+                    since = await self._database.look_at_start()
+                    losses, restarts = losses + (since == server), restarts + (since != server)
+                    if losses >= TRIES or restarts >= RESTARTS:
+                        raise FunctionFailed(cut) from cut
+                    server, cut = since, None
                 answer = await attempt()
                 self._outages.works("jobs")
                 return answer
@@ -245,9 +260,7 @@ class Dispatcher:
                     raise
             except ConnectionLost as error:
                 self._outages.failed("jobs", error)
-                losses += 1
-                if losses >= TRIES:
-                    raise FunctionFailed(error) from error
+                cut = error
             except StoreUnavailable as error:  # no connection can be made: this says nothing about the function
                 self._outages.failed("jobs", error)
             await asyncio.sleep(pause)

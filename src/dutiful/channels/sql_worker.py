@@ -69,6 +69,7 @@ class SqlWorker:
         self._wake = asyncio.Event()  # there may be work, or a slot is free
         self._stopping = asyncio.Event()
         self._aborting = asyncio.Event()
+        self._locked: set[int] = set()  # claims that could not be renewed, because another transaction holds their rows
         self._reached_since: float | None = None  # since when the database has answered without a break
         self._outages.waiting = lambda: f"{len(self._running)} jobs wait for it"
 
@@ -93,7 +94,7 @@ class SqlWorker:
         if self._database.listens:
             listener.start()
         duties = [
-            asyncio.create_task(self._repeat("renewals", self._renew, lambda: self._config.renewal)),
+            asyncio.create_task(self._repeat("renewals", self._renew, self._until_renewal)),
             asyncio.create_task(self._maintain()),
         ]
         try:
@@ -169,11 +170,23 @@ class SqlWorker:
     async def _renew(self) -> None:
         jobs = {held.job.claim_id: held for held in self._running.values()}
         if not jobs:
+            self._locked = set()
             return
         answers = await self._database.renew([held.job for held in jobs.values()], self._config.lease)
+        locked = {claim for claim, answer in answers.items() if answer == "locked"}
+        for claim in locked - self._locked:
+            log.warning(
+                "job %s (%s): another transaction has locked its lease, which is renewed when that ends",
+                ids.public(jobs[claim].job.job_id),
+                jobs[claim].job.kind,
+            )
+        self._locked = locked
         for claim, answer in answers.items():
             if answer == "cancel_requested":
                 jobs[claim].cancel_requested.set()
+
+    def _until_renewal(self) -> float:
+        return min(self._config.renewal, RETRY) if self._locked else self._config.renewal
 
     async def _maintain(self) -> None:
         due_in: float | None = None

@@ -77,7 +77,7 @@ _FINAL = {
 }
 _ORDER = {kind: rank for rank, kind in enumerate(EventType)}
 # Outcomes without a `retrying` event.
-_NO_RETRY = ("snoozed", "refused")
+_NO_RETRY = ("snoozed", "refused", "released")
 
 
 def events_of(view: JobView, seen: Collection[str] = ()) -> list[Event]:

@@ -5,15 +5,17 @@ select n.nspname is not null as schema_exists, p.proname as name,
 from (select 1) one
 left join pg_namespace n on n.nspname = '{schema}'
 left join pg_proc p on p.pronamespace = n.oid
-    and p.proname in ('dequeue', 'renew_job', 'complete_job', 'release_job', 'run_function', 'maintain_jobs');
+    and p.proname = any ($1::text[]);
+
+-- name: published_started
+select pg_postmaster_start_time();
 
 -- name: published_dequeue
 select job_id, claim_id, kind, payload, attempt, crashes, tenant, correlation_id
 from {schema}.dequeue($1, $2, $3, $4, $5, p_suspects => $6);
 
 -- name: published_renew
-select a.claim_id, {schema}.renew_job(a.job_id, a.claim_id, $3)
-from unnest($1::uuid[], $2::bigint[]) a (job_id, claim_id);
+select claim_id, answer from {schema}.renew_jobs($1, $2, $3);
 
 -- name: published_run
 select {schema}.run_function($1, $2);

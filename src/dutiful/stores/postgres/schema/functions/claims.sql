@@ -119,10 +119,11 @@ begin
     return query
     with taken as (
         delete from {schema}.ready x where x.ctid = any (v_tids)
-        returning x.job_id, x.seq, x.attempt, x.crashes
+        -- Bounded, so that one row that was written by hand does not stop a queue, or the rescue, by an overflow.
+        returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1 as attempt, least(x.crashes, 2147483646) as crashes
     ), leased as (
         insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
-        select t.job_id, nextval('{schema}.claim_seq'), p_worker, t.seq, v_now, v_now + p_lease, t.attempt + 1, t.crashes
+        select t.job_id, nextval('{schema}.claim_seq'), p_worker, t.seq, v_now, v_now + p_lease, t.attempt, t.crashes
         from taken t
         returning job_id, claim_id, attempt, crashes, seq
     ), freed as (

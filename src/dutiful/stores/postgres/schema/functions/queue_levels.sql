@@ -26,9 +26,9 @@ begin
         priority := v_head.priority;
         due_at := (select greatest(j.created_at, j.run_at,
                                    (select max(coalesce(a.next_at, a.ended_at)) from {schema}.attempt a
-                                    where a.job_id = v_head.job_id and a.outcome <> 'refused'
+                                    where a.job_id = v_head.job_id and a.outcome not in ('refused', 'released')
                                       and a.claim_id = (select max(b.claim_id) from {schema}.attempt b
-                                                        where b.job_id = v_head.job_id)))
+                                                        where b.job_id = v_head.job_id and b.outcome <> 'released')))
                    from {schema}.job j where j.id >= v_head.job_id and j.id <= v_head.job_id order by j.id limit 1);
         return next;
         if p_tenant is null then

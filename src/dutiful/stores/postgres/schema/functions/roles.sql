@@ -74,7 +74,8 @@ language sql immutable as $$
         -- What views call, too; it cannot write.
         when 'reader' then not p_definer and not p_volatile
         when 'sql_worker' then p_name in (
-            'dequeue', 'renew_job', 'complete_job', 'fail_job', 'release_job', 'run_function', 'maintain_jobs')
+            'dequeue', 'renew_job', 'renew_jobs', 'complete_job', 'fail_job', 'release_job', 'run_function',
+            'maintain_jobs')
         end
 $$;
 

@@ -269,7 +269,8 @@ begin
                                    -- Its own queue's lower priorities have to wait.
                                    or exists (select 1 from {schema}.ready r
                                               where r.kind <> '' and r.queue > v_queue))))
-            returning x.job_id, x.seq, x.attempt + 1, x.crashes, exists (
+            -- Bounded as in claim.
+            returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1, least(x.crashes, 2147483646), exists (
                 select 1 from {schema}.unique_key k where k.scope = 'queued' and k.job_id = x.job_id)
             into v_job, seq, attempt, crashes, v_unique;
             exit when found;

@@ -1,4 +1,4 @@
--- Maintenance that workers in SQL do themselves, so that they need no worker in Python: promotion and rescue.
+-- Maintenance that workers in SQL do themselves, so that they need no worker in Python: promotion, gates and rescue.
 
 -- Settles expired claims of these kinds, the longest expired first, by the default policy; returns how many.
 -- Decides as maintenance/rescuer.py does for a kind that it does not know; test_sql_maintenance.py compares them.
@@ -43,10 +43,35 @@ begin
     return cardinality(v_held.jobs) - v_refused;
 end $$;
 
+-- Makes jobs ready whose dependencies have completed, or whose kind is no longer paused, and cancels those with a
+-- dependency that failed; returns how many became ready. Dependents are all read, so a session that needed long for it
+-- pauses, and one session at a time does it.
+create or replace function {schema}.open_gates(p_limit int, p_now timestamptz) returns int
+language plpgsql volatile as $$
+declare
+    v_began timestamptz := clock_timestamp();
+    v_moved int;
+begin
+    if not exists (select 1 from {schema}.blocked)
+       or p_now is null and v_began < nullif(current_setting('dutiful.gates', true), '')::timestamptz then
+        return 0;
+    end if;
+    perform 1 from {schema}.meta m where m.key = 'lock_secret' for no key update skip locked;
+    if not found then return 0; end if;
+    perform {schema}.assign_due_seqs(p_limit, p_now);
+    select coalesce(sum(u.moved), 0) into v_moved
+    from (select r.moved from {schema}.unblock_resumed(p_limit, p_now) r
+          union all
+          select d.moved from {schema}.unblock_dependents(p_limit, p_now) d) u;
+    perform set_config('dutiful.gates', (clock_timestamp() + 20 * (clock_timestamp() - v_began - interval '0.1 s'))::text, false);
+    return v_moved;
+end $$;
+
 -- Without the options that came later; a second function of this name would make calls ambiguous.
 drop function if exists {schema}.maintain_jobs(text[], boolean, int, timestamptz);
 
--- Makes due jobs of all kinds ready, and, if p_rescue, jobs of p_kinds whose lease has ended. A caller that rescues
+-- Makes due jobs of all kinds ready, and those that waited for other jobs or for the end of a pause; and, if p_rescue,
+-- jobs of p_kinds whose lease has ended. A caller that rescues
 -- must have reached the database without a break for so long that workers which live have renewed. p_seen is the seen_at
 -- of its call before: if that is longer ago than p_within, this call hung in an outage, and rescues nothing. Returns how
 -- many jobs were moved, up to p_limit each, when the next one is due, and its own time; wakes workers if any were moved.
@@ -61,6 +86,8 @@ declare
     v_promoted int;
     v_rescued  int := 0;
     v_next     timestamptz;
+    v_led      boolean;  -- by a worker in Python
+    v_hold     boolean;  -- the leader lets workers renew first
 begin
     if coalesce(p_limit < 1, true) or p_kinds is null then
         raise exception 'p_kinds must be given, and p_limit must be 1 or more' using errcode = 'invalid_parameter_value';
@@ -69,10 +96,11 @@ begin
     select coalesce(sum(p.moved), 0)::int, max(p.last_run_at) filter (where p.queue is null)
     into v_promoted, v_next
     from {schema}.promote(p_limit, '-infinity', p_now) p;
-    -- A leader that lives knows best whether the database was away; without one, the caller does.
-    if p_rescue and coalesce(v_now - p_seen <= p_within, p_seen is null)
-       and not exists (select 1 from {schema}.leader l
-                       where l.name = 'services' and l.next_by >= v_now and l.rescue_from > v_now) then
+    -- A leader that lives opens gates, and knows best whether the database was away; without one, the caller does.
+    select true, l.rescue_from > v_now into v_led, v_hold
+    from {schema}.leader l where l.name = 'services' and l.next_by >= v_now;
+    if v_led is null then v_promoted := v_promoted + {schema}.open_gates(p_limit, p_now); end if;
+    if p_rescue and coalesce(v_now - p_seen <= p_within, p_seen is null) and v_hold is not true then
         v_rescued := {schema}.rescue_expired(p_kinds, p_limit, v_now);  -- not a later time, see p_seen
     end if;
     if v_promoted + v_rescued > 0 then perform pg_notify('{schema}', '[]'); end if;

@@ -53,6 +53,38 @@ begin
     return case when not v_held then 'lost' when v_cancel then 'cancel_requested' else 'held' end;
 end $$;
 
+-- Renews many leases, as renew_job does; answers 'locked', without a wait, for one that another transaction holds: it was
+-- not renewed, and is to be renewed again soon.
+create or replace function {schema}.renew_jobs(
+    p_jobs uuid[], p_claims bigint[], p_lease interval default '5 minutes', p_now timestamptz default null
+) returns table (job_id uuid, claim_id bigint, answer text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {look_up_ids}
+as $$ #variable_conflict use_column
+declare
+    v_before  text := {schema}.act_for_all(p_now);
+    v_renewed bigint[];
+begin
+    perform {schema}.check_lease(p_lease);
+    with renewed as (
+        update {schema}.lease l set expires_at = coalesce(p_now, clock_timestamp()) + p_lease
+        where l.ctid = any (array(
+            select x.ctid from {schema}.lease x
+            join unnest(p_jobs, p_claims) a (job_id, claim_id)
+              on x.job_id = any (array[a.job_id]) and x.claim_id = a.claim_id
+            for no key update of x skip locked))
+        returning l.claim_id
+    )
+    select array_agg(r.claim_id) into v_renewed from renewed r;
+    return query
+    select a.job_id, a.claim_id,
+           case when c.claim_id is null then 'lost'
+                when a.claim_id <> all (coalesce(v_renewed, '{}')) then 'locked'
+                when c.cancel then 'cancel_requested' else 'held' end
+    from unnest(p_jobs, p_claims) a (job_id, claim_id)
+    left join {schema}.check_claims(p_jobs, p_claims) c on c.job_id = a.job_id and c.claim_id = a.claim_id;
+    perform set_config('dutiful.tenant', v_before, true);
+end $$;
+
 -- Returns whether a settlement that found no claim is 'repeated', or 'lost', which it records as an attempt.
 create or replace function {schema}.refuse_one(p_job uuid, p_claim bigint, p_outcome text, p_now timestamptz)
 returns text
@@ -72,7 +104,8 @@ declare
     v_reason text;
 begin
     -- Neither changes while the claim is held.
-    select l.attempt, l.crashes into v_held from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim;
+    select l.attempt, l.crashes, l.worker_id, l.claimed_at into v_held
+    from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim;
     select s.reason into v_reason
     from {schema}.settle(
         p_expired_only => false, p_skip_locked => false, p_now => p_now, p_job_id => array[p_job],
@@ -82,7 +115,15 @@ begin
         p_errors => array[p_errors::text], p_keep_seq => array[p_outcome = 'released'],
         p_phase_to => array[case p_outcome when 'released' then 'interrupted' when 'partial' then null
                                            else p_outcome end]) s;
-    if not found then return 'applied'; end if;
+    if not found then
+        if p_outcome = 'released' then
+            -- Every claim of a session stays on record; a Python worker gives back what it has not begun, without one.
+            insert into {schema}.attempt (job_id, claim_id, worker_id, claimed_at, ended_at, attempt, outcome)
+            values (p_job, p_claim, v_held.worker_id, v_held.claimed_at, coalesce(p_now, clock_timestamp()),
+                    v_held.attempt, 'released');
+        end if;
+        return 'applied';
+    end if;
     if v_reason = 'cancel_requested' then
         v_reason := {schema}.settle_one(
             p_job, p_claim, 'cancelled', 'cancelled', true, null, null,
@@ -195,7 +236,7 @@ begin
     return case when v_came = 'applied' then case when v_again then 'retried' else 'failed' end else v_came end;
 end $$;
 
--- Gives a job back to the position that it had in its queue; the attempt is not counted. Returns 'applied', 'cancelled',
+-- Gives a job back to the position that it had in its queue; the attempt is recorded, and not counted. Returns 'applied', 'cancelled',
 -- 'repeated' or 'lost'.
 create or replace function {schema}.release_job(p_job uuid, p_claim bigint, p_now timestamptz default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -208,6 +249,7 @@ begin
 end $$;
 
 revoke execute on function {schema}.renew_job(uuid, bigint, interval, timestamptz) from public;
+revoke execute on function {schema}.renew_jobs(uuid[], bigint[], interval, timestamptz) from public;
 revoke execute on function {schema}.complete_job(uuid, bigint, jsonb, jsonb, timestamptz) from public;
 revoke execute on function {schema}.fail_job(uuid, bigint, text, boolean, interval, text, timestamptz) from public;
 revoke execute on function {schema}.release_job(uuid, bigint, timestamptz) from public;

@@ -127,7 +127,7 @@ begin
 end $$;
 
 -- Every job that has ended, with how long its last attempt ran, and how long it had been due when it was claimed for
--- its first attempt. As in the metrics, a snoozed claim does not count; a job that was run before its time waited 0.
+-- its first attempt. As in the metrics, a claim that was given back does not count; a job that was run before its time waited 0.
 create or replace view {schema}.job_runs as
 select j.id, j.kind::text, j.queue::text, f.state, f.attempt,
        round(extract(epoch from f.finished_at - f.claimed_at) * 1000)::bigint as duration_ms,
@@ -137,7 +137,7 @@ from {schema}.finished f
 join {schema}.job j on j.id = f.job_id
 cross join lateral (
     select coalesce((select min(a.claimed_at) from {schema}.attempt a
-                     where a.job_id = f.job_id and a.outcome <> 'snoozed'), f.claimed_at) as at
+                     where a.job_id = f.job_id and a.outcome not in ('snoozed', 'released')), f.claimed_at) as at
 ) c;
 
 -- How many jobs of each kind wait and run, and how many have ended within a day.
