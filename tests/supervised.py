@@ -35,12 +35,24 @@ FILLED_IN = """
         where a.send_email_attempt_id = (_payload ->> 'send_email_attempt_id')::bigint
     $$;
 """
+KICKOFF = "select comms.kickoff_send_email(%s)"
+SUPERVISOR = "comms.send_email_supervisor"
+TASK = {"send_email_task_id": 1}
 Row = dict[str, Any]
 Provider = Callable[[Row], Any]
 
 
 class Refused(Exception):
     """A provider's."""
+
+
+def refuse(request: Row) -> None:
+    raise Refused(f"{request['to_address']} is unknown")
+
+
+def outcomes(came: list[Row]) -> list[Any]:
+    """Of the supervisor's runs."""
+    return [one.get("payload", {}).get("outcome", one["status"]) for one in came if one["kind"] == "db_function"]
 
 
 class Session:
@@ -102,6 +114,24 @@ class Supervised:
         """Generates it, and applies it in one transaction."""
         with self.owner.connection.transaction():
             self.owner.rows(self.generate(process, **options))
+
+    def make_email(self) -> "Supervised":
+        """The process comms.send_email, with a before handler that was filled in."""
+        self.owner.rows(MESSAGES)
+        self.make()
+        self.owner.rows(FILLED_IN)
+        return self
+
+    # --- jobs that end, but not by their handlers
+
+    def cancel(self, job: Row) -> None:
+        self.root.rows("select {s}.cancel(%s, 'not needed', null)", job["id"])
+
+    def forget(self, job: Row) -> None:
+        """As retention does with one that was cancelled."""
+        self.cancel(job)
+        for table in ("finished where job_id", "job where id"):
+            self.root.rows(f"delete from {{s}}.{table} = %s", job["id"])
 
     # --- the worker in SQL
 

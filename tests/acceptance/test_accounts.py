@@ -1,4 +1,4 @@
-"""The example accounts: its story is played once by its own command, and its checklist is read path by path."""
+"""The example accounts: its story is played once on each server by its own command, and its checklist is read path by path."""
 
 import os
 import re
@@ -24,13 +24,14 @@ def _run_story(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
 
 
-@pytest.fixture(scope="module")
-def checked(postgres18: Postgres) -> Checked:
+@pytest.fixture(scope="module", params=["postgres18", "postgres16"])
+def checked(request: pytest.FixtureRequest) -> Checked:
     """The marks of the checklist, by path."""
-    before = _databases_and_roles(postgres18)
-    done = _run_story("--database-url", postgres18.dsn())
+    server: Postgres = request.getfixturevalue(request.param)
+    before = _databases_and_roles(server)
+    done = _run_story("--database-url", server.dsn())
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert _databases_and_roles(postgres18) == before, "it removes what it made"
+    assert _databases_and_roles(server) == before, "it removes what it made"
     found: Checked = {}
     for line in done.stdout.splitlines():
         if heading := re.match(r"Checks: (.*)", line):

@@ -1,4 +1,4 @@
-"""The built-in providers against real services: mail by SMTP, messages and files by HTTP."""
+"""The built-in providers from settings, and those of messages and files, against real services."""
 
 import json
 import socket
@@ -19,9 +19,7 @@ from dutiful.channels import (
     HttpFiles,
     HttpSms,
     SmsRequest,
-    SmtpEmail,
 )
-from dutiful.channels.providers.email import EmailRefused
 from dutiful.core.retry.error_info import describe
 from dutiful.settings import Settings
 
@@ -115,77 +113,6 @@ async def test_email_sms_and_file_delete_run_from_settings(
     provided = [p["worker_payload"] for p in world.payloads("success")]
     assert {"id": "m1"} in provided and {"deleted": True, "existed": True} in provided
     assert {"message_id": f"<{jobs[0]}@example.com>"} in provided
-
-
-# --- mail
-
-
-def test_the_same_job_has_the_same_message_id(mailbox: Mailbox) -> None:
-    send = SmtpEmail(mailbox.url)
-    first, again = send(MAIL, CALL), send(MAIL, CALL)
-    assert first == again == {"message_id": "<the-key@example.com>"}
-    assert mailbox.recipients == [["ada@example.org"]] * 2
-    assert {message["Message-ID"] for message in mailbox.messages} == {"<the-key@example.com>"}
-
-
-def test_a_message_has_its_own_headers_and_any_language(mailbox: Mailbox) -> None:
-    SmtpEmail(mailbox.url)(
-        EmailRequest(
-            "Ada <ada@example.org>", "Grüße", "Schöne Grüße\n" + "x" * 2000, from_address="shop@example.com",
-            reply_to="help@example.com", headers={"List-Unsubscribe": "<https://example.com/u>"},
-        ),
-        CALL,
-    )  # fmt: skip
-    (message,) = mailbox.messages
-    assert (message["Subject"], message["Reply-To"]) == ("Grüße", "help@example.com")
-    assert message["List-Unsubscribe"] == "<https://example.com/u>"
-    assert message.get_content().startswith("Schöne Grüße")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"to_address": "ada@example.org, bob@example.org"},
-        {"to_address": "ada"},
-        {"to_address": ""},
-        {"to_address": "ada@example.org\r\nBcc: eve@example.org"},
-        {"subject": "Hello\r\nBcc: eve@example.org"},
-        {"from_address": None},
-        {"from_address": "shop@example.com\nX: y"},
-        {"headers": {"Bcc": "eve@example.org"}},
-        {"headers": {"Content-Type": "text/html"}},
-        {"headers": {"X-A": "1\r\nBcc: eve@example.org"}},
-        {"headers": {"X A: b\r\nBcc": "eve@example.org"}},
-        {"reply_to": "x\r\nBcc: eve@example.org"},
-    ],
-)
-def test_a_message_that_would_go_elsewhere_is_refused(mailbox: Mailbox, wrong: dict[str, Any]) -> None:
-    fields = {"to_address": "ada@example.org", "subject": "s", "body": "b", "from_address": "shop@example.com", **wrong}
-    with pytest.raises(EmailRefused):
-        SmtpEmail(mailbox.url)(EmailRequest(**fields), CALL)
-    assert mailbox.recipients == []
-
-
-def test_a_refusal_of_the_mail_server_is_an_error_with_its_class(mailbox: Mailbox) -> None:
-    for reply, error_class in (("550 no such user", "non_retryable"), ("451 later", "transient")):
-        mailbox.refuse = reply
-        with pytest.raises(Exception, match="no such user|later") as raised:  # noqa: RUF043
-            SmtpEmail(mailbox.url)(MAIL, CALL)
-        assert describe(raised.value)["class"] == error_class
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        with pytest.raises(OSError):
-            SmtpEmail(f"smtp://127.0.0.1:{closed.getsockname()[1]}")(MAIL, CALL)
-
-
-def test_a_password_is_not_sent_without_tls(mailbox: Mailbox) -> None:
-    url = mailbox.url.replace("smtp://", "smtp://ada:hunter2@")
-    with pytest.raises(EmailRefused, match="offers no TLS") as raised:
-        SmtpEmail(url)(MAIL, CALL)
-    assert "hunter2" not in str(raised.value)
-    with pytest.raises(Exception, match="STARTTLS"):
-        SmtpEmail(mailbox.url.replace("smtp://", "smtp+starttls://"))(MAIL, CALL)
-    assert mailbox.messages == []
 
 
 # --- http
