@@ -1,5 +1,6 @@
 """`enqueue`: what is accepted, what is refused and how, and waiting for the result."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -8,11 +9,14 @@ from pathlib import Path
 import pytest
 from command_line import Project
 
+from dutiful import Dutiful
 from dutiful.core import ids
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.audit import AuditFilter
 from dutiful.store.queries import JobFilter
+from faults import until
+from postgres_proxy import Proxy
 
 
 @pytest.fixture
@@ -127,6 +131,11 @@ def test_a_payload_may_come_from_stdin(sqlite_project: Project) -> None:
         (["greet", "name=Ada", "--run-at", "tomorrow"], "not a time"),
         (["greet", "name=Ada", "--delay", "soon"], "delay 'soon'"),
         (["greet", "name=Ada", "--delay", "1h", "--run-at", "2030-01-31T09:00Z"], "not both"),
+        (["greet", "name=Ada", "--unique-for", "7d"], "give the key with --unique"),
+        (["greet", "name=Ada", "--unique", "a", "--unique-for", "window"], "or a length of time as in 7d"),
+        (["greet", "name=Ada", "--unique", "a", "--unique-for", "-1d"], "or a length of time as in 7d"),
+        (["greet", "name=Ada", "--not-during", "at night"], "must be a cron expression and a length"),
+        (["greet", "name=Ada", "--not-during", "* * * * * for 1h"], "leave no time"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(
@@ -163,3 +172,119 @@ def test_waiting_has_an_end_and_the_job_goes_on(sqlite_project: Project) -> None
     assert answer.code == 1
     assert "is not final after 100ms; it continues" in answer.err
     assert sqlite_project.run("jobs", "list", "--state", "ready", "--json").json["jobs"]
+
+
+MARKING = """
+from pathlib import Path
+from dutiful import Dutiful
+
+app = Dutiful()
+
+@app.job
+async def audit() -> str:
+    Path("ran").touch()
+    return "done"
+"""
+
+
+@pytest.mark.req("D106", "D107")
+async def test_it_stores_the_job_hints_at_it_and_runs_nothing(project: Project, store: Store) -> None:
+    (project.folder / "jobs.py").write_text(MARKING)
+
+    answer = project.run("enqueue", "audit")
+
+    (job,) = await store.queries.jobs(JobFilter())
+    assert (answer.code, answer.out, answer.err) == (0, ids.public(job.id) + "\n", "")
+    assert (job.state, job.attempt, (project.folder / "ran").exists()) == (State.READY, 0, False)
+
+
+@pytest.mark.req("D106")
+async def test_an_idle_worker_that_does_not_poll_gets_the_job(project: Project, store: Store) -> None:
+    app = Dutiful(project.url, poll="1h")
+
+    @app.job
+    async def greet(name: str, times: int = 1) -> str:
+        return name * times
+
+    async with app, app.embedded():
+        client = await app.client()
+        await (await greet.enqueue(name="first")).result(timeout="30s")  # by now it listens
+
+        enqueued = ids.parse(project.run("enqueue", "greet", "name=Ada").out.strip())
+
+        assert await client.result(enqueued, "30s") == "Ada"
+
+
+@pytest.mark.req("D106")
+@pytest.mark.parametrize("backend", ["postgres18"])
+async def test_a_repeated_command_after_a_lost_reply_finds_the_job_that_has_run_since(
+    project: Project, store: Store
+) -> None:
+    command = ("enqueue", "greet", "name=Ada", "--unique", "nightly-29384940", "--unique-for", "7d")
+
+    async def once_stored(_: bytes) -> bool:
+        proxy.shut = bool(await store.queries.jobs(JobFilter(kind="greet")))
+        return proxy.shut
+
+    async with Proxy(project.url) as proxy:
+        proxy.cut(once_stored)
+        lost = await asyncio.to_thread(Project(project.folder, proxy.url).run, *command)
+    assert (lost.code, lost.out, lost.err.count("\n")) == (69, "", 1), lost
+    async with Dutiful(project.url) as app:
+        app.job(name="greet")(_greet)
+        async with app.embedded():
+            (first,) = await store.queries.jobs(JobFilter(kind="greet"))
+            await until(lambda: _ended(store), "the job has run")
+
+    again = project.run(*command)
+
+    assert (again.code, again.out.strip()) == (0, ids.public(first.id))
+    assert [job.id for job in await store.queries.jobs(JobFilter(kind="greet"))] == [first.id]
+    assert project.run(*command[:-2]).out.strip() == ids.public(first.id), "the key is held, whatever is asked for now"
+
+
+async def _greet(name: str) -> str:
+    return name
+
+
+async def _ended(store: Store) -> bool:
+    (job,) = await store.queries.jobs(JobFilter(kind="greet"))
+    return job.state.final
+
+
+@pytest.mark.req("D113")
+async def test_a_job_enqueued_in_a_maintenance_window_is_due_at_its_end(project: Project, store: Store) -> None:
+    window = ("--not-during", "0 0 1 * * for 24d")
+
+    moved = project.run("enqueue", "greet", "name=Ada", "--run-at", "2030-01-02T09:00Z", *window)
+    kept = project.run("enqueue", "greet", "name=Bob", "--run-at", "2030-01-26T09:00Z", *window)
+    at_once = project.run("enqueue", "greet", "name=Eve", "--not-during", "0 0 29 2 * for 1s")
+
+    assert moved.err == "that is in a maintenance window; the job is due at its end, 2030-01-25 00:00:00 UTC\n"
+    assert (kept.err, at_once.err) == ("", "")
+    due = {job.payload["name"]: (job.state, job.run_at) for job in await store.queries.jobs(JobFilter())}
+    assert [state for state, _ in due.values()].count(State.SCHEDULED) == 2
+    assert due["Ada"][1] and due["Ada"][1].isoformat() == "2030-01-25T00:00:00+00:00"
+    assert due["Bob"][1] and due["Bob"][1].isoformat() == "2030-01-26T09:00:00+00:00"
+    assert due["Eve"][0] is State.READY
+
+
+@pytest.mark.req("D106")
+def test_a_database_that_is_away_is_reported_and_the_command_fails(tmp_path: Path) -> None:
+    project = Project(tmp_path, "postgresql://postgres@127.0.0.1:9/nowhere").write_jobs()
+
+    answer = project.run("enqueue", "greet", "name=Ada")
+
+    assert (answer.code, answer.out, answer.err.count("\n")) == (69, "", 1)
+    assert "check that it runs, then try again" in answer.err
+
+
+async def test_a_key_outlives_its_job_and_is_still_answered(project: Project, store: Store) -> None:
+    command = ("enqueue", "greet", "name=Ada", "--unique", "a", "--unique-for", "forever", "--json")
+    first = project.run(*command).json
+    project.run("jobs", "cancel", first["id"])
+    assert project.run("jobs", "delete-finished", "--older-than", "0s").code == 0
+
+    again = project.run(*command).json
+
+    assert again == {"id": first["id"], "uuid": first["uuid"], "created": False}

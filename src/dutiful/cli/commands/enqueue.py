@@ -1,7 +1,7 @@
 """`enqueue`: enqueue a job from the command line."""
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +14,8 @@ from dutiful.cli.target import target, this_user
 from dutiful.client.client import JobHandle
 from dutiful.core.duration import duration
 from dutiful.core.errors import JobCancelled, JobFailed, ResultTimeout, UsageError
+from dutiful.core.job import Scope, Unique
+from dutiful.core.maintenance_window import MaintenanceWindow, first_outside
 from dutiful.kind import Kind
 
 
@@ -44,6 +46,20 @@ def enqueue(
             metavar="KEY", help="Only one live job of the kind has this key; if there is one, its id is printed."
         ),
     ] = None,
+    unique_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME|SCOPE",
+            help="How long the key is held: queued, active (until the job has ended; the default), forever, or 7d.",
+        ),
+    ] = None,
+    not_during: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WINDOW",
+            help='Make it due after this maintenance window, as in "0 1 * * SUN for 4h"; may be repeated.',
+        ),
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="The tenant that owns the job.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="Groups related jobs, for searching.")] = None,
     max_attempts: Annotated[
@@ -54,10 +70,10 @@ def enqueue(
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Enqueue a job, and print its id.
+    """Enqueue a job, and print its id; it runs nothing itself.
 
     The payload is checked against the kind's function. A value that is JSON is read as JSON (count=3, on=true,
-    tags='["a"]'), anything else as text.
+    tags='["a"]'), anything else as text. To repeat the command safely after an error, give --unique and --unique-for.
 
     \b
     Examples:
@@ -65,6 +81,7 @@ def enqueue(
       dutiful enqueue greet name=Ada --delay 5m --priority 10
       dutiful enqueue import_file --payload @big.json --unique monday
       dutiful enqueue greet name=Ada --wait --timeout 30s
+      dutiful enqueue cleanup --unique nightly-2030-01-31 --unique-for 7d
     """
     app = target(ctx).app()
     chosen = app.kind(kind)
@@ -75,12 +92,12 @@ def enqueue(
         "priority": priority,
         "delay": delay,
         "run_at": _run_at(run_at),
-        "unique": unique,
+        "unique": _unique(unique, unique_for),
         "tenant": tenant,
         "correlation_id": correlation_id,
         "max_attempts": max_attempts,
     }
-    given = {name: value for name, value in options.items() if value is not None}
+    given = _outside(not_during or [], {name: value for name, value in options.items() if value is not None})
 
     async def session() -> bool:
         async with app:
@@ -92,11 +109,13 @@ def enqueue(
             if not handle.created:
                 note("a job with this unique key exists already; no new one was enqueued")
             ended = not wait or await _ended(handle, limit)
-            record = await handle.record()
+            # Nothing is read that is not printed: the job is stored, so no error may say otherwise.
             if as_json:
-                print_json({**job_json(record), "created": handle.created})
+                record = await (await app.client()).find(handle.id)  # a key may be held longer than its job is kept
+                shown = {"id": handle.public_id, "uuid": str(handle.id)} if record is None else job_json(record)
+                print_json({**shown, "created": handle.created})
             elif wait and ended:
-                print_json(record.result)
+                print_json((await handle.record()).result)
             return ended
 
     if not asyncio.run(session()):
@@ -154,3 +173,31 @@ def _run_at(text: str | None) -> datetime | None:
         return None if text is None else read_time(text, "--run-at")
     except ValueError:
         raise UsageError(f"--run-at {text!r} is not a time; write it as 2030-01-31T09:00+02:00") from None
+
+
+def _unique(key: str | None, held: str | None) -> Unique | None:
+    if key is None:
+        if held is not None:
+            raise UsageError("--unique-for says how long a key is held: give the key with --unique")
+        return None
+    scopes = {scope.value: scope for scope in Scope if scope is not Scope.WINDOW}
+    if held is None or held in scopes:
+        return Unique(key, Scope.ACTIVE if held is None else scopes[held])
+    try:
+        return Unique(key, Scope.WINDOW, window=duration(held, "--unique-for"))
+    except UsageError:
+        raise UsageError(
+            f"--unique-for {held!r:.80} must be one of {', '.join(scopes)}, or a length of time as in 7d"
+        ) from None
+
+
+def _outside(texts: list[str], options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with another time if the job would become due in a maintenance window."""
+    windows = [MaintenanceWindow.parse(text) for text in texts]
+    if not windows or {"delay", "run_at"} <= options.keys():  # both together are refused later
+        return options
+    due = options.get("run_at") or datetime.now(UTC) + duration(options.get("delay", 0), "delay")
+    if (later := first_outside(windows, due)) == due:
+        return options
+    note(f"that is in a maintenance window; the job is due at its end, {later:%Y-%m-%d %H:%M:%S} UTC")
+    return {name: value for name, value in options.items() if name != "delay"} | {"run_at": later}
