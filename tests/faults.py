@@ -52,7 +52,9 @@ async def until(look: Callable[[], Awaitable[T]], what: str, *, within: float = 
 class Process:
     """A child process, its output in a file."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, folder: Path | None = None
+    ) -> None:
         self.log = log
         with log.open("wb") as output:
             # A session of its own, so that it does not get the terminal's Ctrl-C.
@@ -62,6 +64,7 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=folder,
                 start_new_session=True,
             )
 

@@ -53,7 +53,7 @@ class Server:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.port = _free_port()
+        self.port = free_port()
         self._account = _account()
         self._base = Path(tempfile.mkdtemp(prefix=f"dutiful-{name}-")).resolve()
         self._own(self._base)
@@ -301,7 +301,7 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     # Below the ephemeral range: a client that retries there while a server is down can connect to itself.
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
