@@ -148,7 +148,7 @@ class Connections:
         for last in (False, True):
             asked = False
             try:
-                async with self._ready().acquire() as connection:
+                async with self._ready().acquire(statement) as connection:
                     asked = True
                     if (beginning := self._beginning()) is None:
                         return list(await connection.fetch(statement, *args))

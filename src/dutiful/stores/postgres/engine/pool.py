@@ -13,7 +13,12 @@ Connect = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Pool:
-    """Up to `size` connections; lends the one used last, and closes idle ones after a while, all but `keep`."""
+    """Up to `size` connections; closes those that are idle for a while, all but `keep`.
+
+    A statement runs where it has been prepared and planned, if that connection is idle, because a claim takes ten times
+    as long elsewhere. Of several, or if there is none, the one with most plans is lent: so one connection gets to know
+    all statements, and the others are idle long enough to be closed.
+    """
 
     def __init__(self, connect: Connect, *, size: int, idle: float, keep: int = 1) -> None:
         self._connect = connect
@@ -24,39 +29,67 @@ class Pool:
         self._idle: deque[tuple[Any, float]] = deque()  # each with the time since when it is idle
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._busy: set[Any] = set()
-        self._opening = 0
+        self._opening: set[asyncio.Task[None]] = set()
+        self._plans: dict[Any, set[str]] = {}  # the statements that each connection has run
         self._closed = False
         self._shrinking: asyncio.TimerHandle | None = None
 
-    def acquire(self) -> "_Loan":
-        """Lends a connection, as in `async with pool.acquire() as connection:`."""
-        return _Loan(self)
+    def acquire(self, statement: str = "") -> "_Loan":
+        """Lends a connection, for this statement, as in `async with pool.acquire() as connection:`."""
+        return _Loan(self, statement)
 
-    async def _take(self) -> Any:
+    async def _take(self, statement: str) -> Any:
         while True:
-            while self._idle:
-                connection, _ = self._idle.pop()
-                if not connection.is_closed():
-                    self._busy.add(connection)
-                    return connection
-            if len(self._busy) + self._opening < self._size:
-                return await self._open()
-            connection = await self._wait()
+            connection = self._pick(statement)
+            if connection is None:
+                if len(self._busy) + len(self._opening) < self._size:
+                    self._open_another()
+                # Another caller's may be given back sooner: statements are short, and a new one has no plans.
+                connection = await self._wait()
             if connection is not None:
+                self._plans.setdefault(connection, set()).add(statement)
                 return connection
 
-    async def _open(self) -> Any:
-        self._opening += 1
-        try:
-            # In an empty context, because the connection is also used by others, and keeps the one it was made in.
-            connection = await asyncio.create_task(self._connect(), context=Context())
-        except BaseException:
-            self._opening -= 1
-            self._wake(None)  # another connection may be opened
-            raise
-        self._opening -= 1
+    def _pick(self, statement: str) -> Any:
+        """Takes the best of the idle connections, if there is one."""
+        best, rank = -1, (False, -1)
+        for n, (connection, _) in enumerate(self._idle):
+            plans = self._plans[connection]
+            if (other := (statement in plans, len(plans))) > rank:
+                best, rank = n, other
+        if best < 0:
+            return None
+        connection, _ = self._idle[best]
+        del self._idle[best]
+        if connection.is_closed():
+            self._forget(connection)
+            return self._pick(statement)
         self._busy.add(connection)
         return connection
+
+    def _open_another(self) -> None:
+        # In an empty context, because the connection is also used by others, and keeps the one it was made in.
+        self._opening.add(self._loop.create_task(self._open(), context=Context()))
+
+    async def _open(self) -> None:
+        """Opens a connection for the first caller that waits, or for a later one."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            connection = await self._connect()
+        except BaseException as error:
+            self._opening.discard(task)
+            if isinstance(error, Exception):
+                self._fail(error)
+                self._wake(None)  # another connection may be opened
+                return
+            while self._waiting:  # the pool is closed
+                self._fail(ConnectionError("the pool of connections is closed"))
+            raise
+        self._opening.discard(task)
+        self._plans[connection] = set()
+        self._busy.add(connection)
+        self._give_back(connection)
 
     async def _wait(self) -> Any:
         """Waits for a released connection; None if the caller may open a new one."""
@@ -66,7 +99,7 @@ class Pool:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():  # both at once: the next waiter gets it
-                if future.result() is None:
+                if future.exception() is not None or future.result() is None:
                     self._wake(None)
                 else:
                     self._give_back(future.result())
@@ -75,8 +108,7 @@ class Pool:
     def _give_back(self, connection: Any) -> None:
         usable = not connection.is_closed() and not connection.is_in_transaction() and not self._closed
         if not usable:
-            connection.terminate()
-            self._busy.discard(connection)
+            self._end(connection)
             self._wake(None)
         elif not self._wake(connection):
             self._busy.discard(connection)
@@ -84,12 +116,27 @@ class Pool:
             self._shrink_later()
 
     def _wake(self, connection: Any) -> bool:
+        if (waiter := self._next_waiter()) is not None:
+            waiter.set_result(connection)
+        return waiter is not None
+
+    def _fail(self, error: BaseException) -> None:
+        if (waiter := self._next_waiter()) is not None:
+            waiter.set_exception(error)
+
+    def _next_waiter(self) -> "asyncio.Future[Any] | None":
         while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(connection)
-                return True
-        return False
+            if not (waiter := self._waiting.popleft()).done():
+                return waiter
+        return None
+
+    def _end(self, connection: Any) -> None:
+        connection.terminate()
+        self._forget(connection)
+
+    def _forget(self, connection: Any) -> None:
+        self._busy.discard(connection)
+        self._plans.pop(connection, None)
 
     def _shrink_later(self) -> None:
         if self._shrinking is None and len(self._idle) > self._keep:
@@ -100,11 +147,11 @@ class Pool:
         self._shrinking = None
         limit = time.monotonic() - self._idle_limit
         while len(self._idle) > self._keep and self._idle[0][1] <= limit:
-            self._idle.popleft()[0].terminate()
+            self._end(self._idle.popleft()[0])
         self._shrink_later()
 
     async def close(self, patience: float) -> None:
-        """Waits for connections in use, then closes all."""
+        """Waits for connections in use or being opened, then closes all."""
         self._closed = True
         if self._shrinking is not None:
             self._shrinking.cancel()
@@ -113,8 +160,10 @@ class Pool:
                 _hang_up(connection)
             return
         until = time.monotonic() + patience
-        while self._busy and time.monotonic() < until:  # noqa: ASYNC110 (once in a life, and bounded)
+        while (self._busy or self._opening) and time.monotonic() < until:  # noqa: ASYNC110 (once in a life, and bounded)
             await asyncio.sleep(0.01)
+        for task in self._opening:
+            task.cancel()
         for connection in [*self._busy, *(connection for connection, _ in self._idle)]:
             with contextlib.suppress(Exception):  # it is not used again in any case
                 await asyncio.wait_for(connection.close(), 1)
@@ -124,13 +173,14 @@ class Pool:
 class _Loan:
     """A class, because a generator's context manager takes three times as long, for each statement."""
 
-    __slots__ = ("_connection", "_pool")
+    __slots__ = ("_connection", "_pool", "_statement")
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, statement: str) -> None:
         self._pool = pool
+        self._statement = statement
 
     async def __aenter__(self) -> Any:
-        self._connection = await self._pool._take()
+        self._connection = await self._pool._take(self._statement)
         return self._connection
 
     async def __aexit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
