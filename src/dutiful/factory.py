@@ -61,9 +61,10 @@ def make_store(settings: Settings) -> Store:
 
 
 def make_delivery(settings: Settings, store: Store) -> Delivery:
-    from dutiful.stores.sqlite import SqliteStore
+    if scheme_of(settings.database_url.strip()) == "sqlite":  # imported only where it is used: it is large
+        from dutiful.stores.sqlite import SqliteStore
 
-    if isinstance(store, SqliteStore):
+        assert isinstance(store, SqliteStore)
         return InProcessDelivery(FileChanges(store.data_version, written=store.wal_path, signal=store.turn_path))
     from dutiful.delivery.postgres import PostgresDelivery
     from dutiful.stores.postgres import PostgresStore
