@@ -1,6 +1,7 @@
 """Jobs enqueued inside the user's own Postgres transaction, whatever the driver."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,6 +61,19 @@ INSERT = "insert into orders values ('{}')"
 
 
 # --- async
+
+
+@postgres
+async def test_a_connection_with_codecs_of_its_own_stores_the_job_all_the_same(
+    app: Dutiful, bill: Kind[[str], str], app_url: str
+) -> None:
+    connection = await asyncpg.connect(app_url)
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+    job = await bill.options(within=connection, subject={"order": 7}).enqueue("kept")
+    await connection.close()
+    record = await app.find(job.id)
+    assert record is not None and (record.payload, record.subject) == ({"order": "kept"}, {"order": 7})
 
 
 @and_through_a_pooler(ASYNC)

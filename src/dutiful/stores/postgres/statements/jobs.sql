@@ -9,7 +9,7 @@ select job_id, insertion from {schema}.insert_jobs($1, $2, false, true) order by
 
 -- name: insert_within
 -- Every driver can pass one text; the cast is spelled out because some of them misread `::`.
-select job_id, insertion from {schema}.insert_jobs(cast($1 as jsonb), null, {notify}, true) order by ord;
+select job_id, insertion from {schema}.insert_jobs(cast(cast($1 as text) as jsonb), null, {notify}, true) order by ord;
 
 -- name: put_rules
 -- $2: the kinds that no longer have rules.
