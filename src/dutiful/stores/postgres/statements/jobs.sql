@@ -28,5 +28,5 @@ select job_id, insertion from {schema}.insert_for($1, $2, false, true, $3) order
 -- name: insert_within_for
 -- Parameters in order of their numbers, because some drivers have no numbered parameters.
 select job_id, insertion
-from {schema}.insert_for(cast($1 as jsonb), null, {notify}, true, cast($2 as text))
+from {schema}.insert_for(cast(cast($1 as text) as jsonb), null, {notify}, true, cast($2 as text))
 order by ord;

@@ -1,0 +1,37 @@
+"""The HTTP service."""
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from dutiful import Dutiful
+from examples.docverse.api import builds, editions, orgs, queue
+from examples.docverse.factory import Docverse
+from examples.docverse.git_refs import BadRef
+from examples.docverse.services.hosting import Conflict, NotFound, Refused
+from examples.docverse.storage.object_store import BadKey
+from examples.docverse.storage.tarball import BadTarball
+
+ERRORS: dict[type[Exception], int] = {
+    NotFound: 404,
+    Conflict: 409,
+    Refused: 422,
+    BadRef: 422,
+    BadKey: 422,
+    BadTarball: 422,
+    ValueError: 422,
+}
+
+
+def create_api(services: Docverse, jobs: Dutiful) -> FastAPI:
+    api = FastAPI(title="Docverse", description="A documentation host")
+    api.state.docverse, api.state.jobs = services, jobs
+    for module in (orgs, builds, editions, queue):
+        api.include_router(module.router)
+    for kind in ERRORS:
+        api.add_exception_handler(kind, _answer)
+    return api
+
+
+async def _answer(request: Request, error: Exception) -> JSONResponse:
+    code = next(code for kind, code in ERRORS.items() if isinstance(error, kind))
+    return JSONResponse({"detail": str(error)}, code)

@@ -1,0 +1,1 @@
+"""What the host does: plain async code, which knows neither Dutiful nor a broker."""

@@ -1,0 +1,90 @@
+"""Editions: one is pointed to a build, under its lock, and never to an older one unless an admin says so."""
+
+from examples.docverse import public_ids
+from examples.docverse.database import Database
+from examples.docverse.layout import pointer_key
+from examples.docverse.ports import Edge, Job, ObjectInfo, ObjectStore, Pointer
+from examples.docverse.records import Build, Edition, Project
+from examples.docverse.services.dashboards import MetadataWriter
+from examples.docverse.services.edges import Edges
+
+
+class EditionGone(Exception):
+    """The edition was deleted while a build was on its way to it."""
+
+
+class NewerBuild(Exception):
+    """The edge has a newer build already: this job has lost its lock to another one."""
+
+
+class EditionService:
+    def __init__(self, database: Database, objects: ObjectStore, edges: Edges, metadata: MetadataWriter) -> None:
+        self._database = database
+        self._objects = objects
+        self._edges = edges
+        self._metadata = metadata
+
+    async def update(
+        self, edition: Edition, build: Build, project: Project, job: Job, *, assigned: bool = False
+    ) -> bool:
+        """Points the edition to the build; True if it was skipped, because the edition has a newer one.
+
+        A build that an admin has `assigned` is applied even if it is older.
+        """
+        async with job.lock("edition", edition.id):
+            current = await self._database.one("current_build", edition.id)
+            if current is None:
+                raise EditionGone(f"edition {edition.slug} was deleted")
+            if not assigned and current["date_created"] is not None and current["date_created"] > build.date_created:
+                return True
+            if assigned or current["publishing_build_id"] is not None or current["build_id"] != build.id:
+                await self._publish(edition, build, project, current["build_id"], job, assigned=assigned)
+            # Else an earlier attempt of this job has published it, and perhaps died before it wrote the metadata.
+            await self._metadata.write(edition.id, project)
+            return False
+
+    async def superseded_by(self, edition: Edition) -> str:
+        """The build that an update gave way to."""
+        current = await self._database.one("current_build", edition.id)
+        return "of a deleted edition" if current is None else public_ids.spell(current["public_id"])
+
+    async def _publish(
+        self, edition: Edition, build: Build, project: Project, shown: int | None, job: Job, *, assigned: bool
+    ) -> None:
+        if await self._database.value("publishing", edition.id, build.id, shown) is None:
+            raise NewerBuild(f"edition {edition.slug} was changed by another job")
+        edge = await self._edges.of(project.org)
+        if project.org.publishing_mode == "pointer":
+            await self._point(edge, edition, build, project, force=assigned)
+        else:
+            await self._copy(edition, build, project)
+        await edge.purge(project.layout.edition_path(edition.slug))
+        async with self._database.transaction() as transaction:
+            reason = "assigned" if assigned else "tracked"
+            await transaction.run("log_history", edition.id, build.id, reason, job.id)
+            await transaction.run("published", edition.id, build.id)
+
+    async def _point(self, edge: Edge, edition: Edition, build: Build, project: Project, *, force: bool) -> None:
+        key = pointer_key(project.org.slug, project.slug, edition.slug)
+        pointer = Pointer(build.public_id, build.object_prefix, build.date_created)
+        # A lock is no fence: the edge compares dates itself.
+        if not await edge.point(key, pointer, force=force):
+            raise NewerBuild(f"edition {edition.slug} has a newer build than {build.public_id} at the edge")
+
+    async def _copy(self, edition: Edition, build: Build, project: Project) -> None:
+        """Compares what is there, not what should be there, because an earlier attempt may have got half way."""
+        target = project.layout.edition(edition.slug)
+        there = {info.key[len(target) + 1 :]: info.content_hash for info in await self._objects.objects(target)}
+        rows = await self._database.all("build_objects", build.id)
+        wanted = {row["key"]: ObjectInfo(**row) for row in rows}
+        changed = [info for key, info in wanted.items() if there.get(key) != info.content_hash]
+        for info in sorted(changed, key=_copy_order):
+            await self._objects.copy(f"{build.object_prefix}/{info.key}", f"{target}/{info.key}")
+        await self._objects.delete([f"{target}/{key}" for key in there if key not in wanted])
+
+
+def _copy_order(info: ObjectInfo) -> tuple[int, str]:
+    """What pages need comes before them, and the front page last: no page that is served lacks its parts."""
+    if info.content_type != "text/html":
+        return 0, info.key
+    return (2 if info.key == "index.html" else 1), info.key

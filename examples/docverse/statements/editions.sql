@@ -1,0 +1,56 @@
+-- name: add_edition
+insert into docverse.edition (project_id, slug, title, kind, tracking_mode, tracking_params)
+values ($1, $2, $3, $4, $5, $6)
+on conflict (project_id, slug) where date_deleted is null do nothing;
+
+-- name: edition
+select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id
+from docverse.edition where project_id = $1 and slug = $2 and date_deleted is null;
+
+-- name: edition_by_id
+select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id
+from docverse.edition where id = $1 and date_deleted is null;
+
+-- name: editions_of_project
+select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id
+from docverse.edition where project_id = $1 and date_deleted is null order by slug;
+
+-- name: current_build
+-- What an edition shows, and the newest build that it shows or is about to show.
+select e.build_id, e.publishing_build_id, n.public_id, n.date_created
+from docverse.edition e
+left join lateral (
+    select b.public_id, b.date_created from docverse.build b
+    where b.id in (e.build_id, e.publishing_build_id) order by b.date_created desc limit 1
+) n on true
+where e.id = $1 and e.date_deleted is null;
+
+-- name: publishing
+-- Only if the edition is still as it was read.
+update docverse.edition set publishing_build_id = $2 where id = $1 and build_id is not distinct from $3 returning id;
+
+-- name: published
+update docverse.edition set build_id = $2, publishing_build_id = null, date_updated = clock_timestamp() where id = $1;
+
+-- name: log_history
+insert into docverse.edition_build_history (edition_id, build_id, reason, queue_job) values ($1, $2, $3, $4)
+on conflict (edition_id, build_id, queue_job) do nothing;
+
+-- name: history
+select h.id, b.public_id, b.git_ref, h.reason, h.queue_job, h.date_created
+from docverse.edition_build_history h join docverse.build b on b.id = h.build_id
+where h.edition_id = $1 order by h.id desc;
+
+-- name: shown_editions
+-- Everything that dashboards and metadata files show, in the order in which people look for it.
+select e.id, e.slug, e.title, e.kind, e.tracking_mode, e.tracking_params, e.date_updated, e.date_ref_deleted,
+       b.public_id as build, b.git_ref, b.date_created as build_date
+from docverse.edition e left join docverse.build b on b.id = e.build_id
+where e.project_id = $1 and e.date_deleted is null
+order by array_position(array['main', 'release', 'major', 'minor', 'draft'], e.kind), e.slug;
+
+-- name: shown_edition
+select e.id, e.slug, e.title, e.kind, e.tracking_mode, e.tracking_params, e.date_updated, e.date_ref_deleted,
+       b.public_id as build, b.git_ref, b.date_created as build_date
+from docverse.edition e left join docverse.build b on b.id = e.build_id
+where e.id = $1 and e.date_deleted is null;

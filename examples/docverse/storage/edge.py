@@ -1,0 +1,172 @@
+"""The CDN's edge: serves pages from the object store, by keys that name the build of each edition.
+
+It keeps each key in a JSON file, and pages in memory until they are purged. `/ORG/PROJECT/` is the main edition,
+`/ORG/PROJECT/v/SLUG/` any edition, `/ORG/PROJECT/v/` the dashboard; keys are written at `/_kv`, caches purged at
+`/_purge`.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections import OrderedDict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from examples.docverse.layout import MAIN, Layout, pointer_key
+from examples.docverse.storage.object_store import BadKey, DirectoryObjectStore, content_type
+
+CACHED = 5_000  # pages
+
+
+def org_token(secret: str, org: str) -> str:
+    """What an organization's requests for its keys are authorised with."""
+    return hmac.new(secret.encode(), f"edge:{org}".encode(), hashlib.sha256).hexdigest()
+
+
+class Keys:
+    """JSON values by key, each in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store = DirectoryObjectStore(folder)
+        self._writing = asyncio.Lock()
+
+    async def get(self, key: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(await self._store.get(key))
+        except KeyError:
+            return None
+        return found
+
+    async def put(self, key: str, value: dict[str, Any], *, force: bool) -> dict[str, Any] | None:
+        """The newer value that is there already, or None if this one was written."""
+        async with self._writing:
+            there = await self.get(key)
+            if there and not force and _date(there) > _date(value):
+                return there
+            await self._store.put(key, json.dumps(value).encode())
+            return None
+
+    async def delete(self, key: str) -> None:
+        async with self._writing:
+            await self._store.delete([key])
+
+
+def _date(value: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(value["date_created"])
+
+
+class Cache:
+    """Pages by path; the one that was asked for longest ago goes first."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[str, bytes] = OrderedDict()
+        self.purges = 0
+
+    def get(self, path: str) -> bytes | None:
+        if path in self._pages:
+            self._pages.move_to_end(path)
+        return self._pages.get(path)
+
+    def put(self, path: str, page: bytes, purges: int) -> None:
+        # A page that was read before a purge may be an old one.
+        if purges == self.purges:
+            self._pages[path] = page
+            if len(self._pages) > CACHED:
+                self._pages.popitem(last=False)
+
+    def purge(self, path: str) -> int:
+        self.purges += 1
+        stale = [page for page in self._pages if page == path or page.startswith(path.rstrip("/") + "/")]
+        for page in stale:
+            del self._pages[page]
+        return len(stale)
+
+
+class EdgeServer:
+    def __init__(self, folder: Path, secret: str) -> None:
+        self._objects = DirectoryObjectStore(folder / "objects")
+        self._keys = Keys(folder / "keys")
+        self._cache = Cache()
+        self._secret = secret
+        self.refused: set[str] = set()  # keys and paths of which writes and purges fail, as in an outage
+        self.app = Starlette(
+            routes=[
+                Route("/_kv/{org}/{project}/{slug}", self.write_key, methods=["PUT", "DELETE"]),
+                Route("/_purge/{org}/{path:path}", self.purge, methods=["POST"]),
+                Route("/{org}/{project}/{path:path}", self.page, methods=["GET", "HEAD"]),
+            ]
+        )
+
+    async def write_key(self, request: Request) -> Response:
+        org = request.path_params["org"]
+        if not self._authorised(request, org):
+            return JSONResponse({"error": f"the token is not that of organization {org}"}, 403)
+        key = pointer_key(org, request.path_params["project"], request.path_params["slug"])
+        if key in self.refused:
+            return JSONResponse({"error": f"key {key} cannot be written now"}, 503)
+        if request.method == "DELETE":
+            await self._keys.delete(key)
+            return Response(status_code=204)
+        given = await request.json()
+        value = {name: given[name] for name in ("build", "prefix", "date_created")}
+        newer = await self._keys.put(key, value, force=given.get("force") is True)
+        return JSONResponse(newer or value, 409 if newer else 200)
+
+    async def purge(self, request: Request) -> Response:
+        org, path = request.path_params["org"], request.path_params["path"]
+        if not self._authorised(request, org):
+            return JSONResponse({"error": f"the token is not that of organization {org}"}, 403)
+        if f"purge/{org}/{path}".rstrip("/") in self.refused:
+            return JSONResponse({"error": "cannot be purged now"}, 503)
+        return JSONResponse({"purged": self._cache.purge(f"{org}/{path}".rstrip("/"))})
+
+    async def page(self, request: Request) -> Response:
+        org, project, path = (request.path_params[name] for name in ("org", "project", "path"))
+        layout = Layout(org, project)
+        try:
+            if path == "v" or (path.startswith("v/") and path.count("/") == 1 and path != "v/"):
+                return Response(status_code=308, headers={"location": f"{request.url.path}/"})
+            key, shown_as = await self._key(layout, path)
+            page = self._cache.get(shown_as)
+            if page is None:
+                purges = self._cache.purges
+                page = await self._objects.get(key)
+                self._cache.put(shown_as, page, purges)
+        except (KeyError, BadKey):
+            return await self._missing(layout)
+        # HTML is shown as what it is in this organization's own pages only; browsers guess nothing.
+        headers = {"x-content-type-options": "nosniff", "etag": f'"{hashlib.sha256(page).hexdigest()[:32]}"'}
+        return Response(page, media_type=content_type(key), headers=headers)
+
+    async def _key(self, layout: Layout, path: str) -> tuple[str, str]:
+        """The object, and the path below which it is cached."""
+        here = f"{layout.org}/{layout.project}"
+        if path in ("v/", "__dashboard.html"):
+            return layout.dashboard, f"{here}/__dashboard.html"
+        if path == "__switcher.json" or path.startswith("__editions/"):
+            return layout.file(path), f"{here}/{path}"
+        slug, page = MAIN, path
+        if path.startswith("v/"):
+            slug, _, page = path.removeprefix("v/").partition("/")
+        if not page or page.endswith("/"):
+            page += "index.html"
+        pointer = await self._keys.get(pointer_key(layout.org, layout.project, slug))
+        prefix = pointer["prefix"] if pointer else layout.edition(slug)
+        return f"{prefix}/{page}", f"{here}/v/{slug}/{page}"
+
+    async def _missing(self, layout: Layout) -> Response:
+        try:
+            return Response(await self._objects.get(layout.not_found), 404, media_type="text/html")
+        except (KeyError, BadKey):
+            return Response("not found\n", 404, media_type="text/plain")
+
+    def _authorised(self, request: Request, org: str) -> bool:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(given.encode(), org_token(self._secret, org).encode())

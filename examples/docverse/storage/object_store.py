@@ -1,0 +1,118 @@
+"""An object store in a folder: a key is a path, and a put is a rename, so that readers see whole objects only."""
+
+import asyncio
+import hashlib
+import mimetypes
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from examples.docverse.ports import ObjectInfo
+
+LONGEST_KEY, LONGEST_PART = 900, 200
+INCOMING = ".incoming"  # no key has a part that begins with a dot and this name
+
+
+class BadKey(ValueError):
+    """A key that could leave its prefix, or that no file system keeps."""
+
+
+def check_key(key: str) -> str:
+    parts = key.split("/")
+    problem = None
+    if not key or len(key.encode(errors="replace")) > LONGEST_KEY:
+        problem = f"has not 1 to {LONGEST_KEY} bytes"
+    elif key.startswith("/"):
+        problem = "is absolute"
+    elif any(part in ("", ".", "..") for part in parts):
+        problem = "has an empty part, `.` or `..`"
+    elif any(len(part.encode(errors="replace")) > LONGEST_PART for part in parts):
+        problem = f"has a part of over {LONGEST_PART} bytes"
+    elif not key.isprintable() or "\\" in key:
+        problem = "has a character that no key may have"
+    if problem:
+        raise BadKey(f"the key {key[:80]!r} {problem}")
+    return key
+
+
+def content_type(key: str) -> str:
+    return mimetypes.guess_type(key, strict=False)[0] or "application/octet-stream"
+
+
+class DirectoryObjectStore:
+    """Implements ports.ObjectStore; calls block in threads."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._incoming = root / INCOMING
+        self._incoming.mkdir(parents=True, exist_ok=True)
+
+    async def put(self, key: str, data: bytes) -> None:
+        await asyncio.to_thread(self.put_now, key, data)
+
+    async def get(self, key: str) -> bytes:
+        return await asyncio.to_thread(self.get_now, key)
+
+    async def objects(self, prefix: str) -> list[ObjectInfo]:
+        return await asyncio.to_thread(self._objects, prefix)
+
+    async def copy(self, source: str, target: str) -> None:
+        await asyncio.to_thread(lambda: self.put_now(target, self.get_now(source)))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await asyncio.to_thread(self._delete, keys)
+
+    async def move(self, prefix: str, target: str) -> bool:
+        return await asyncio.to_thread(self._move, prefix, target)
+
+    async def delete_prefix(self, prefix: str) -> int:
+        return await asyncio.to_thread(self._delete_prefix, prefix)
+
+    def put_now(self, key: str, data: bytes) -> None:
+        path, incoming = self._path(key), self._incoming / uuid4().hex
+        try:
+            incoming.write_bytes(data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            incoming.replace(path)
+        except BaseException:
+            incoming.unlink(missing_ok=True)
+            raise
+
+    def get_now(self, key: str) -> bytes:
+        try:
+            return self._path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise KeyError(key) from None
+
+    def _objects(self, prefix: str) -> list[ObjectInfo]:
+        found = []
+        for path in self._path(prefix.rstrip("/")).rglob("*"):
+            with suppress(FileNotFoundError, IsADirectoryError):  # deleted meanwhile, or a folder
+                data = path.read_bytes()
+                key = path.relative_to(self._root).as_posix()
+                found.append(ObjectInfo(key, hashlib.sha256(data).hexdigest(), content_type(key), len(data)))
+        return sorted(found, key=lambda info: info.key)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._path(key).unlink(missing_ok=True)
+
+    def _move(self, prefix: str, target: str) -> bool:
+        to = self._path(target.rstrip("/"))
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._path(prefix.rstrip("/")).rename(to)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _delete_prefix(self, prefix: str) -> int:
+        path = self._path(prefix.rstrip("/"))
+        number = sum(1 for below in path.rglob("*") if below.is_file())
+        shutil.rmtree(path, ignore_errors=True)
+        return number
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)

@@ -1,0 +1,99 @@
+"""Reads uploaded tarballs, and refuses those that would write elsewhere, or unpack to more than they may."""
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from examples.docverse.storage.object_store import BadKey, check_key
+
+MEBIBYTE = 1024 * 1024
+
+
+class BadTarball(ValueError):
+    """A tarball that is not published; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    packed: int = 256 * MEBIBYTE
+    unpacked: int = 1024 * MEBIBYTE
+    objects: int = 20_000
+    # Text packs to a tenth; what packs to a hundredth is not documentation. Small ones are let through.
+    ratio: int = 100
+    ratio_from: int = 8 * MEBIBYTE
+
+
+LIMITS = Limits()
+
+
+def unpack(file: Path, write: Callable[[str, bytes], None], limits: Limits = LIMITS) -> int:
+    """Writes every file of a .tar.gz; the number of files. Refused before anything is written."""
+    checked = sum(1 for _ in _files(file, limits))
+    if checked == 0:
+        raise BadTarball("the tarball has no file: pack the folder of your built pages")
+    for name, body in _files(file, limits):
+        write(name, body.read())
+    return checked
+
+
+def _files(file: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
+    names: set[str] = set()
+    packed = file.stat().st_size
+    try:
+        with gzip.open(file) as unzipped:
+            counted = _Counted(unzipped, packed, limits)
+            # A stream: sizes in headers are not believed, because what is read is counted.
+            with tarfile.open(fileobj=counted, mode="r|") as archive:  # type: ignore[call-overload]
+                for member in archive:
+                    if member.isdir():
+                        _check_name(member.name.rstrip("/"), folder=True)
+                        continue
+                    name = _check_name(member.name)
+                    if member.issym() or member.islnk():
+                        raise BadTarball(f"{name!r} is a link to {member.linkname!r}: pack a copy of the file instead")
+                    if not member.isreg():
+                        raise BadTarball(f"{name!r} is neither a file nor a folder: leave it out")
+                    if name in names:
+                        raise BadTarball(f"{name!r} is in the tarball twice")
+                    names.add(name)
+                    if len(names) > limits.objects:
+                        raise BadTarball(f"the tarball has over {limits.objects:,} files: publish fewer")
+                    body = archive.extractfile(member)
+                    assert body is not None
+                    yield name, body
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise BadTarball(f"this is not a whole .tar.gz ({error}): pack it again with `tar -czf`") from error
+
+
+def _check_name(name: str, *, folder: bool = False) -> str:
+    plain = name.removeprefix("./")
+    if folder and plain in ("", "."):
+        return plain
+    try:
+        return check_key(plain)
+    except BadKey as error:
+        raise BadTarball(f"{name[:80]!r} in the tarball: {error}") from None
+
+
+class _Counted:
+    """Reads on until the tarball has unpacked to more than it may."""
+
+    def __init__(self, source: gzip.GzipFile, packed: int, limits: Limits) -> None:
+        self._source = source
+        self._read = 0
+        self._most = limits.unpacked
+        self._suspect = max(limits.ratio_from, packed * limits.ratio)
+        self._limits = limits
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._source.read(size)
+        self._read += len(data)
+        if self._read > self._suspect:
+            raise BadTarball(f"the tarball unpacks to over {self._limits.ratio} times its size: it looks like a bomb")
+        if self._read > self._most:
+            raise BadTarball(f"the tarball unpacks to over {self._most // MEBIBYTE:,} MiB: publish less")
+        return data
