@@ -282,12 +282,19 @@ async def test_a_sweep_passes_by_a_locked_job_of_a_kind_that_is_paused(
     assert (await store.promotion.sweep(10, now=T0)).moved == 1, "the next sweep finds it"
 
 
+@pytest.mark.parametrize("younger", [False, True])
 async def test_a_job_that_an_open_transaction_enqueued_before_the_pause_is_blocked_after_its_commit(
-    store: PostgresStore, other: Any
+    store: PostgresStore, other: Any, pg18_url: str, younger: bool
 ) -> None:
     late = new_job()
+    pausing = await asyncpg.connect(pg18_url)
+    await pausing.execute("BEGIN")
+    if younger:  # its transaction has the last id that was given out
+        await pausing.execute("SELECT pg_current_xact_id()")
     await store.jobs.insert_within(other, [late])
-    await pause(store, PauseScope.KIND, KIND)
+    await pausing.execute("INSERT INTO dutiful.pause (scope, name, since) VALUES ('kind', $1, $2)", KIND, T0)
+    await pausing.execute("COMMIT")
+    await pausing.close()
     for minutes in (2, 3):
         assert (await store.promotion.sweep(10, now=T0 + timedelta(minutes=minutes))).moved == 0
     await other.execute("COMMIT")

@@ -9,7 +9,6 @@ from dutiful.stores.postgres.engine.subject import Session, Subject
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 LATE_COMMIT = timedelta(minutes=1)
-NONE_OPEN = 0  # in place of a transaction id: all have ended
 
 
 class PostgresPromotion(Subject):
@@ -17,8 +16,8 @@ class PostgresPromotion(Subject):
         super().__init__(session)
         self.run_floor = LONG_AGO  # no scheduled job is due before
         self._probes = BreakerProbes(session)
-        # By pause, once it is a minute old: the transaction id before which all must have ended for the last look.
-        self._swept: dict[tuple[str, datetime], int] = {}
+        # Pauses that are a minute old, each with the transaction before which all must end; None: they have.
+        self._swept: dict[tuple[str, datetime], int | None] = {}
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         moved = await self._block_stopped(limit, now)
@@ -37,17 +36,16 @@ class PostgresPromotion(Subject):
         of that moment have ended, because a user's own may have enqueued before the pause and commit an hour after.
         """
         rows = await self._db.fetch(self._sql["stopped_kinds"], now)
-        look: set[str] = set()
-        swept: dict[tuple[str, datetime], int] = {}
-        for row in rows:
-            pause = row["name"], row["since"]
-            wait_for = self._swept.get(pause)
-            if wait_for is None or NONE_OPEN < wait_for <= row["oldest_open"]:
-                look.add(row["name"])
-                wait_for = row["newest"] if wait_for is None else NONE_OPEN
-            if not row["is_new"]:
-                swept[pause] = wait_for
-        moved: int = await self._call("block_paused", sorted(look), limit, now) if look else 0
+        pauses = {(row["name"], row["since"]): row["is_new"] for row in rows}
+        swept = {pause: until for pause, until in self._swept.items() if pauses.get(pause) is False}
+        seen_by_all = [pause for pause, until in swept.items() if until is not None and until <= rows[0]["oldest_open"]]
+        news = pauses.keys() - swept.keys()
+        look = sorted({name for name, _ in (*news, *seen_by_all)})
+        swept |= dict.fromkeys(seen_by_all, None)
+        if olds := [pause for pause in news if not pauses[pause]]:
+            # An id of our own, because a snapshot does not know the last ones that were given out.
+            swept |= dict.fromkeys(olds, (await self._db.fetch(self._sql["transaction_id"]))[0][0])
+        moved: int = await self._call("block_paused", look, limit, now) if look else 0
         if moved < limit:
             self._swept = swept
         return moved

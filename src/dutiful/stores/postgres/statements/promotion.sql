@@ -1,9 +1,11 @@
 -- name: stopped_kinds
--- `oldest_open`: transactions before it have ended; `newest`: the next one to begin.
+-- `oldest_open`: all transactions before it have ended.
 select name, since, coalesce($1, clock_timestamp()) - since <= interval '1 minute' as is_new,
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_open,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint as newest
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_open
 from {schema}.pause where scope in ('kind', 'breaker');
+
+-- name: transaction_id
+select pg_current_xact_id()::text::bigint;
 
 -- name: next_due
 select min(s.run_at) - clock_timestamp()
