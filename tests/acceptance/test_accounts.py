@@ -1,4 +1,4 @@
-"""The example accounts: its story is played once on each server by its own command, and its checklist is read path by path."""
+"""The example accounts: its command plays its story once on each server, and its checklist is read path by path."""
 
 import os
 import re
