@@ -41,7 +41,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     tenants: Sequence[str] = ()  # none: any; jobs of other tenants at the head of a queue are skipped
 
 
-class Completion(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True, gc=False):
     """The common outcome: done, with or without a result."""
 
     job_id: UUID

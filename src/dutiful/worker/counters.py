@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -15,7 +14,7 @@ from dutiful.store.claims import Completion
 from dutiful.store.metrics import AttemptStats, MetricStore, outcome_of
 
 
-class Timing(NamedTuple):
+class Timing(msgspec.Struct, frozen=True, gc=False):
     """How long an attempt took, in seconds."""
 
     buffered: float  # from its claim to its start
@@ -121,13 +120,13 @@ class AttemptCounters:
         """Runs for every job, so it calls next to nothing."""
         kinds = self._kinds(outcome)
         returned = outcome in RETURNED
-        for claim, _, (buffered, ran) in ended:
+        for claim, _, timing in ended:
             one = kinds.get(claim.kind)
             if one is None:
                 one = kinds[claim.kind] = Count(claim.kind, outcome)
-            one.runs.append(ran)
+            one.runs.append(timing.ran)
             if claim.attempt == 1 and not claim.crashes and not returned:
-                one.waits.append(claim.waited + buffered)
+                one.waits.append(claim.waited + timing.buffered)
             payload = claim.payload
             size = len(payload) if payload.isascii() else len(payload.encode())
             one.payload_bytes += size
