@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -96,7 +97,10 @@ async def fill(bench: Bench, peer: Peer, url: str, kind: Kind[..., Any], jobs: i
 async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     app = make_app(url, counter, kinds=(DEFAULT_LANE.kind, "paused"))
     async with app.opened() as client:
-        await app.make_worker(client).run()
+        worker = app.make_worker(client)
+        gc.collect()
+        gc.freeze()  # as `dutiful worker` does
+        await worker.run()
 
 
 POSTGRES = DutifulPeer("dutiful", "postgres", 150_000, _ALL)
