@@ -26,6 +26,10 @@ from benchmarks.scenarios import SCENARIOS
 from servers import PostgresServer
 
 _QUIET_LOAD = 0.5
+# What README's table shows, with a short hold of a snapshot: a quarter of an hour.
+_TABLE = ("drain1", "drain2", "enqueue-single", "enqueue-bulk", "latency", "unpinned", "pinned")
+_TABLE_PEERS = ("dutiful", "dutiful-sqlite", "graphile", "pg-boss", "pgqueuer", "oban", "huey-full")
+_TABLE_PIN_S = 30.0
 
 
 def main() -> int:
@@ -116,7 +120,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, help="how many jobs a drain has, of the default")
     parser.add_argument("--pin-seconds", type=float, help="how long the snapshot is held, 120 by default")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the JSON files")
-    return parser.parse_args()
+    parser.add_argument("--table", action="store_true", help="only what README's table shows, within 15 minutes")
+    options = parser.parse_args()
+    if options.table:
+        options.only, options.peers = _scenarios(",".join(_TABLE)), _names(",".join(_TABLE_PEERS))
+        options.pin_seconds = options.pin_seconds or _TABLE_PIN_S
+    return options
 
 
 def _scenarios(text: str) -> tuple[Scenario, ...]:
