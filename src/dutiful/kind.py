@@ -274,7 +274,7 @@ class Kind(Generic[P, R]):
         if self.phases:
             details["phases"] = [phase.name for phase in self.phases]
         if options.unique is not None:
-            details["unique"] = options.unique.key
+            details |= options.unique.as_options()
         if options.webhook is not None:
             settings = self._enqueuer.settings
             check_secrets(settings.webhook_secrets, "option webhook")

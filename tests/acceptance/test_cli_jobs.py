@@ -9,6 +9,7 @@ from uuid_utils.compat import uuid7
 
 from dutiful.core import ids
 from dutiful.core.ids import from_parts
+from dutiful.core.job import Unique
 from dutiful.core.outcome import Failed
 from dutiful.core.states import State
 from dutiful.store import Store
@@ -170,6 +171,17 @@ async def test_a_finished_job_is_retried_as_a_new_one(project: Project, store: S
     # While that one lives, a second click makes no third job.
     assert second.out == first.out
     assert await store.queries.check_places() == []
+
+
+@pytest.mark.req("W18")
+async def test_a_retry_is_refused_with_the_job_that_holds_its_key(project: Project, store: Store) -> None:
+    old = await finish_one(store, unique=Unique("k"), now=now())
+    holder = await enqueue_one(store, unique=Unique("k"), now=now())
+
+    refused = project.run("jobs", "retry", str(old))
+
+    assert (refused.code, refused.out) == (1, "")
+    assert ids.public(holder) in refused.err and "'k'" in refused.err
 
 
 async def test_a_waiting_retry_is_made_due_and_a_live_job_is_left_alone(project: Project, store: Store) -> None:

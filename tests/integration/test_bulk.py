@@ -125,15 +125,6 @@ async def test_a_run_acts_on_what_it_found_and_nothing_else(store: Store) -> Non
     assert {event.tenant for event in await trail(store)} == {"acme"}
 
 
-async def test_dead_letters_that_share_a_key_are_each_reprocessed(store: Store) -> None:
-    await make_dead_letters(store, 20, options='{"unique": "k"}')
-    ada = operator(store)
-
-    run = await finished(ada, await ada.bulk.start(ReviewAct.REPROCESS, EVERYTHING))
-
-    await check_each_once(store, run, 20)
-
-
 async def test_one_that_was_decided_meanwhile_is_skipped(store: Store) -> None:
     await make_dead_letters(store, 2)
     first = await dead_letter(store)

@@ -353,17 +353,6 @@ async def test_a_tenant_learns_nothing_of_fleetwide_webhooks_and_pauses(store: S
     assert "by root: globex is under attack" in (await operator(store).jobs.explain(waiting)).sentence
 
 
-async def test_a_finished_job_that_is_retried_does_not_hold_its_old_key(store: Store) -> None:
-    job_id = await finish_one(store, now=now(), options='{"unique": "k", "note": 1}')
-
-    retried = await operator(store).jobs.retry(job_id)
-
-    new = await store.queries.job(retried.job_id)
-    assert new is not None
-    assert (new.retry_of, new.created_by) == (job_id, "ada")
-    assert new.options == {"note": 1, "unique": f"retry of {job_id}"}
-
-
 @pytest.mark.req("W53")
 async def test_of_a_tokens_secret_only_a_hash_is_kept(store: Store) -> None:
     ada = operator(store)

@@ -47,6 +47,8 @@ GOOD: dict[str, Any] = {
     "idempotency_key": "email_fetch_conn_456_msg_789",
     "connection_id": 456,
 }
+# What a job's options keep of its key, for a run again.
+KEPT = {"unique_as": {"scope": "forever", "across_kinds": True}, "unique_field": "idempotency_key"}
 POSTGRES = pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
 seen: list[Any] = []
 
@@ -135,7 +137,7 @@ async def test_a_job_gets_its_columns_from_its_payload(app: Dutiful, fetch: Kind
     assert (record.tenant, record.correlation_id) == ("123", GOOD["correlation_id"])
     assert record.payload == {**GOOD, "payload_version": "2.0"}
     key = GOOD["idempotency_key"]
-    assert sorted(seen)[0] == ("123", 456, "inbox", key, {"unique": key, "unique_field": "idempotency_key"})
+    assert sorted(seen)[0] == ("123", 456, "inbox", key, {"unique": key, **KEPT})
     with pytest.raises(UniqueConflict):
         await fetch.enqueue(**GOOD)
 
@@ -375,7 +377,7 @@ async def test_a_job_by_sql_is_as_good_as_one_by_python(app: Dutiful, sql: async
     record = await app.find(made["job_id"])
     assert record is not None and (record.tenant, record.correlation_id) == ("123", GOOD["correlation_id"])
     assert record.payload["payload_version"] == "2.0"
-    assert record.options == {"unique": GOOD["idempotency_key"], "unique_field": "idempotency_key"}
+    assert record.options == {"unique": GOOD["idempotency_key"], **KEPT}
 
 
 @POSTGRES

@@ -1,5 +1,6 @@
 """A job as it is enqueued, as it is claimed, and as it is looked up."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -39,6 +40,29 @@ class Unique(msgspec.Struct, frozen=True):
     window: timedelta | None = None
     across_kinds: bool = False
 
+    def as_options(self) -> dict[str, Any]:
+        """What a job's options keep of its key: it is shown when it is free again, and a new run takes it as it was."""
+        held: dict[str, Any] = {"scope": self.scope.value} if self.scope is not Scope.ACTIVE else {}
+        if self.window is not None:
+            held["window_ms"] = round(self.window / timedelta(milliseconds=1))
+        if self.across_kinds:
+            held["across_kinds"] = True
+        return {"unique": self.key, "unique_as": held} if held else {"unique": self.key}
+
+    @classmethod
+    def of_options(cls, key: str, options: Mapping[str, Any]) -> "Unique | None":
+        """The key as `as_options` has kept it; None if it kept no more than the key."""
+        held = options.get("unique_as")
+        if not isinstance(held, dict):
+            return None
+        window = held.get("window_ms")
+        return cls(
+            key,
+            Scope(held.get("scope", Scope.ACTIVE)),
+            window=None if window is None else timedelta(milliseconds=window),
+            across_kinds=held.get("across_kinds", False),
+        )
+
 
 SUBJECT_LIMIT = 8 * 1024  # bytes of JSON: references to what a job is about; data belongs into its payload
 
@@ -66,11 +90,13 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     options: str | None = None
     unique: Unique | None = None
     depends_on: tuple[UUID, ...] = ()
+    # Keys that it takes over from jobs that have ended; while another job that has not ended holds one, it is rejected.
+    inherits: tuple[Unique, ...] = ()
 
     @property
     def plain(self) -> bool:
         """Whether nothing must be looked up before it is stored, so that it may share a batch."""
-        return self.unique is None and not self.depends_on
+        return self.unique is None and not self.depends_on and not self.inherits
 
 
 class Insertion(StrEnum):

@@ -1,4 +1,4 @@
-"""Makes a new job of an ended one, or of a dead letter, with a unique key of its own."""
+"""Makes a new job of an ended one, or of a dead letter; it takes over the unique key, so that only one of them runs."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.errors import PayloadInvalid
-from dutiful.core.job import NewJob, OnConflict, Unique
+from dutiful.core.job import JobRecord, NewJob, OnConflict, Unique
 from dutiful.core.json import check_whole
 from dutiful.core.rules.rules import Rules
 from dutiful.kind import Kind
@@ -22,15 +22,48 @@ _EARLIER = re.compile(r"(?:_retry_\d+\.\d{3})+$", re.ASCII)
 _MILLISECOND = timedelta(milliseconds=1)
 
 # What a copy has of its own: who asked for it and when, its key, and what callers may change. All else is copied.
-OWN = frozenset(("id", "payload", "options", "run_at", "delay", "retry_of", "created_by", "unique", "depends_on"))
+OWN = frozenset(
+    ("id", "payload", "options", "run_at", "delay", "retry_of", "created_by", "unique", "depends_on", "inherits")
+)
 
 Kinds = Mapping[str, Kind[Any, Any]]
 
 
-def copy_of(row: Mapping[str, Any], *, unique: Unique | None, **own: Any) -> NewJob:
+def copy_of(
+    row: Mapping[str, Any], *, unique: Unique | None = None, inherits: tuple[Unique, ...] = (), **own: Any
+) -> NewJob:
     """Returns a job like an earlier one, whose stored columns are `row`; `own` replaces columns, JSON by its text."""
     kept = {name: _stored(name, row[name]) for name in NewJob.__struct_fields__ if name in row and name not in OWN}
-    return msgspec.structs.replace(msgspec.convert({**kept, **own}, NewJob), unique=unique)
+    return msgspec.structs.replace(msgspec.convert({**kept, **own}, NewJob), unique=unique, inherits=inherits)
+
+
+def run_again(record: JobRecord, *, id: UUID, by: str, kinds: Kinds) -> NewJob:
+    """Returns the job that runs an ended one again, with its key, or none."""
+    options, key = record.options or {}, key_of(record.options)
+    # Of a job without a key, or whose key does not last as long as it runs, a double click still makes one copy only.
+    inherits = [Unique(f"retry of {record.id}")]
+    if key is not None:
+        inherits += [_unique(kinds.get(record.kind), one, options) for one in sorted({key, original_key(key)})]
+    return copy_of(
+        msgspec.structs.asdict(record),
+        id=id,
+        payload=json_text(record.payload) or "{}",
+        retry_of=record.id,
+        created_by=by,
+        options=json_text(options or None),
+        inherits=tuple(inherits),
+    )
+
+
+def key_of(options: Mapping[str, Any] | None) -> str | None:
+    """The unique key that a job's options show."""
+    key = (options or {}).get("unique")
+    return key if isinstance(key, str) else None
+
+
+def original_key(key: str) -> str:
+    """The key of the job that was reprocessed first. Each job that replaces it holds this key as well as its own."""
+    return _EARLIER.sub("", key) or key
 
 
 def _stored(name: str, value: Any) -> Any:
@@ -57,10 +90,12 @@ def new_job(
         raise PayloadInvalid("what was kept of the job cannot be read by Python, so it cannot be sent again", "job")
     options = dict(asked.get("options") or {})
     body = letter.payload if payload is None else payload
-    unique = None
+    unique: Unique | None = None
+    inherits: tuple[Unique, ...] = ()
     if letter.unique_key is not None:
         key = retry_key(letter.unique_key, at, taken)
-        unique = _unique(kind, key)
+        unique = _unique(kind, key, options)
+        inherits = (_unique(kind, original_key(letter.unique_key), options),)
         options["unique"] = key
         body = _rekeyed(body, kind, options, key)
     checked = _checked(letter, body, kind, edited=payload is not None)
@@ -70,7 +105,7 @@ def new_job(
         if unique is None and checked.unique is not None:
             # It failed before its kind had rules; they apply now.
             unique = msgspec.structs.replace(checked.unique, on_conflict=OnConflict.REJECT)
-            options["unique"] = unique.key
+            options |= unique.as_options()
     return copy_of(
         asked,
         id=id,
@@ -80,6 +115,7 @@ def new_job(
         created_by=by,
         options=json_text(options or None),
         unique=unique,
+        inherits=inherits,
     )
 
 
@@ -118,10 +154,12 @@ def json_text(value: Any) -> str | None:
     return None if value is None else check_whole(msgspec.json.encode(value).decode(), "job")
 
 
-def _unique(kind: Kind[Any, Any] | None, key: str) -> Unique:
-    """Unique as the kind declares it, except for conflicts: two dead letters never share a job."""
+def _unique(kind: Kind[Any, Any] | None, key: str, options: Mapping[str, Any]) -> Unique:
+    """The key as the old job held it, or as the kind declares it; on a conflict, two dead letters never share a job."""
     held = Unique(key)
-    if kind is not None and kind.rules is not None and kind.rules.unique_field is not None:
+    if (kept := Unique.of_options(key, options)) is not None:
+        held = kept
+    elif kind is not None and kind.rules is not None and kind.rules.unique_field is not None:
         held = kind.rules.unique_for(key)
     elif kind is not None and kind._defaults.unique is not None:
         held = kind._defaults.unique

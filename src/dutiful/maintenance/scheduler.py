@@ -67,7 +67,7 @@ class Scheduler:
             unique = msgspec.convert(job["unique"], Unique)
             unique = msgspec.structs.replace(unique, key=f"{unique.key}_{at:%Y%m%dT%H%M%S.%f}")
             payload = {**payload, job["unique"]["field"]: unique.key}
-            options |= {"unique": unique.key, "unique_field": job["unique"]["field"]}
+            options |= unique.as_options() | {"unique_field": job["unique"]["field"]}
         return NewJob(
             id=self._new_id(),
             kind=record.kind,

@@ -14,7 +14,7 @@ from dutiful.core.errors import DeadLetterNotFound, IllegalTransition, PayloadIn
 from dutiful.core.job import NewJob
 from dutiful.core.review.audit import AuditOutcome
 from dutiful.core.review.state import OPEN, ReviewAct, check
-from dutiful.maintenance.requeue import changed_fields, new_job
+from dutiful.maintenance.requeue import changed_fields, key_of, new_job
 from dutiful.observe.producer import producing
 from dutiful.operator.actor import AuditedAction, OperatorPart, recordable
 from dutiful.store.dead_letters import (
@@ -141,6 +141,12 @@ class DeadLetters(OperatorPart):
                 (traced,) = production.jobs
                 reviewed = await self._review(ReviewAct.REPROCESS, letter.id, notes, action, after, traced)
                 production.void = not reviewed.applied
+            if reviewed.holder is not None and not await self._has_key(reviewed.holder, job):
+                raise UniqueConflict(
+                    f"{_name(letter.id)} is not run again: job {ids.public(reviewed.holder)} holds its unique key "
+                    f"{letter.unique_key!r}; wait for it, or cancel it",
+                    reviewed.holder,
+                )
             if reviewed.applied or job.unique is None or reviewed.status not in OPEN:
                 _check_applied(reviewed, ReviewAct.REPROCESS)
                 return job
@@ -149,6 +155,11 @@ class DeadLetters(OperatorPart):
                 raise PayloadInvalid(f"{_name(letter.id)}: {problem}", "payload")
             taken.append(job.unique.key)
         raise UniqueConflict(f"{_name(letter.id)}: the keys made for its new job are all taken; try again", letter.id)
+
+    async def _has_key(self, holder: UUID, job: NewJob) -> bool:
+        """Whether a job holds the key that was made for `job`, not the one that this inherits."""
+        held = await self._store.queries.job(holder)
+        return held is None or job.unique is None or key_of(held.options) == job.unique.key
 
     def _new_job(self, letter: DeadLetter, payload: Mapping[str, Any] | None, taken: Sequence[str] = ()) -> NewJob:
         return new_job(

@@ -13,8 +13,8 @@ import uuid_utils.compat
 
 from dutiful.core import ids
 from dutiful.core.duration import brief, duration
-from dutiful.core.errors import DutifulError, IllegalTransition, JobNotFound, NotAllowed, UnknownKind
-from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, Unique, job_not_found
+from dutiful.core.errors import DutifulError, IllegalTransition, JobNotFound, NotAllowed, UniqueConflict, UnknownKind
+from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, job_not_found
 from dutiful.core.outcome import Failed, Released
 from dutiful.core.principal import Role, check_tenant
 from dutiful.core.retry.classify import ErrorClass
@@ -25,7 +25,7 @@ from dutiful.core.states import State, Transition, check
 from dutiful.core.webhooks.endpoint import origin
 from dutiful.delivery.base import EVERYWHERE
 from dutiful.kind import Kind
-from dutiful.maintenance.requeue import copy_of, json_text
+from dutiful.maintenance.requeue import key_of, run_again
 from dutiful.operator.actor import Actor, AuditedAction, OperatorPart, log, recordable
 from dutiful.operator.dead_letters import DeadLetters
 from dutiful.operator.explain import Explanation, FleetState, finished, gate, later, running, unblocked, unserved
@@ -231,21 +231,24 @@ class Jobs(OperatorPart):
         return Retried(record.id, state, made=False)
 
     async def _again(self, record: JobRecord) -> Retried:
-        # A double click must not run it twice at the same time; its own key may still be held by the old job.
-        unique = Unique(f"retry of {record.id}")
-        kept = {name: value for name, value in (record.options or {}).items() if name != "unique_field"}
-        job = copy_of(
-            msgspec.structs.asdict(record),
-            id=uuid_utils.compat.uuid7(),
-            payload=json_text(record.payload) or "{}",
-            retry_of=record.id,
-            created_by=self._actor.principal.name,
-            options=json_text({**kept, "unique": unique.key}),
-            unique=unique,
+        job = run_again(record, id=uuid_utils.compat.uuid7(), by=self._actor.principal.name, kinds=self._actor.kinds)
+        try:
+            inserted = await self._client.submit(job)
+        except UniqueConflict as error:
+            return await self._run_already(record, error.existing)
+        return Retried(inserted.job_id, (await self.get(inserted.job_id)).state, made=True)
+
+    async def _run_already(self, record: JobRecord, holder: UUID) -> Retried:
+        """The copy that a double click finds; raises if another job holds the key."""
+        name, key = ids.public(holder), key_of(record.options)
+        held = await self.find(holder)
+        if held is not None and held.retry_of == record.id and (key is None or not held.state.final):
+            return Retried(held.id, held.state, made=False)
+        raise UniqueConflict(
+            f"job {ids.public(record.id)} is not run again: job {name} has its unique key {key!r} and has not ended; "
+            "wait for it, or cancel it",
+            holder,
         )
-        inserted = await self._client.submit(job)
-        made = inserted.insertion is Insertion.MADE
-        return Retried(inserted.job_id, (await self.get(inserted.job_id)).state, made)
 
     async def enqueue(
         self, kind: str, payload: Mapping[str, Any], reason: str | None = None, **options: Any

@@ -108,7 +108,9 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     notes: str | None = None
     job: NewJob | None = None
     event: AuditEvent | None = None  # appended in the same transaction, if the act is applied
-    refusal: AuditEvent | None = None  # appended instead if it is not, with the dead letter's state in `after`
+    refusal: AuditEvent | None = (
+        None  # appended instead if it is not; `after` gets the dead letter's state, and `held_by`
+    )
 
 
 class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
     status: ReviewState | None
     applied: bool
     new_job_id: UUID | None = None
+    holder: UUID | None = None  # if it was not applied for that: the job that holds a unique key of the new one
 
 
 class BulkState(StrEnum):

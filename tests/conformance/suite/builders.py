@@ -55,7 +55,7 @@ def new_job(**fields: Any) -> NewJob:
     """A job as the client makes it: one with a unique key has it in its options too."""
     if (unique := fields.get("unique")) is not None:
         options = msgspec.json.decode(fields.get("options") or "{}")
-        fields["options"] = msgspec.json.encode({**options, "unique": unique.key}).decode()
+        fields["options"] = msgspec.json.encode({**options, **unique.as_options()}).decode()
     return NewJob(**{"id": new_id(), "kind": KIND, "queue": "default", "payload": "{}", **fields})
 
 

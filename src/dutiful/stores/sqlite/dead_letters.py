@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.ids import public
 from dutiful.core.job import Insertion
 from dutiful.core.json import read_object, read_objects
 from dutiful.core.review.audit import AuditEvent
@@ -98,18 +99,23 @@ class SqliteDeadLetters(Subject):
         if step is not None and not db.value(SQL["is_bulk_step_current"], (step.run_id.bytes, *_cursor(step.after))):
             return []
         standing = {one.id: db.row(SQL["dead_letter_status"], (one.id.bytes,)) for one in reviews}
-        apply = _with_their_jobs(db, _allowed(reviews, standing), at)
+        apply, holders = _with_their_jobs(db, _allowed(reviews, standing), at)
         db.many(SQL["review_dead_letter"], [_reviewed_row(one, to, at) for one, to in apply.values()])
         audit.append(db, [one.event for one, _ in apply.values() if one.event is not None])
         audit.append(
-            db, [_refusal(one.refusal, standing[one.id]) for one in reviews if one.refusal and one.id not in apply]
+            db,
+            [
+                _refusal(one.refusal, standing[one.id], holders.get(one.id))
+                for one in reviews
+                if one.refusal and one.id not in apply
+            ],
         )
         if step is not None:
             skipped = len(reviews) - len(apply) + step.skipped
             moved = (step.run_id.bytes, len(apply), skipped, *_cursor(step.to), int(step.last), at)
             db.run(SQL["take_bulk_step"], moved)
             audit.append(db, [*step.events, *([] if step.event is None else [step.event])])
-        return [_answer(one, apply, standing[one.id]) for one in reviews]
+        return [_answer(one, apply, standing[one.id], holders.get(one.id)) for one in reviews]
 
     async def resolve_reprocessed(
         self, limit: int, *, new_job_id: UUID | None = None, now: datetime | None = None
@@ -161,12 +167,14 @@ def _allowed(reviews: Sequence[Review], standing: dict[UUID, Row | None]) -> App
     return allowed
 
 
-def _with_their_jobs(db: Connection, allowed: Applied, now: int) -> Applied:
-    """Stores the new jobs; leaves out reviews whose new job's unique key is taken."""
+def _with_their_jobs(db: Connection, allowed: Applied, now: int) -> tuple[Applied, dict[UUID, UUID]]:
+    """Stores the new jobs; leaves out reviews whose new job's unique key is taken, and names the jobs that hold it."""
     asked = {id_: one.job for id_, (one, _) in allowed.items() if one.job is not None}
     answers = jobs.insert(db, list(asked.values()), now) if asked else []
-    refused = {id_ for id_, answer in zip(asked, answers, strict=True) if answer.insertion not in _STORED}
-    return {id_: applied for id_, applied in allowed.items() if id_ not in refused}
+    holders = {
+        id_: answer.job_id for id_, answer in zip(asked, answers, strict=True) if answer.insertion not in _STORED
+    }
+    return {id_: applied for id_, applied in allowed.items() if id_ not in holders}, holders
 
 
 def _reviewed_row(one: Review, to: ReviewState, now: int) -> Row:
@@ -175,18 +183,20 @@ def _reviewed_row(one: Review, to: ReviewState, now: int) -> Row:
     return one.id.bytes, to.value, one.by, now, one.notes, new_job_id, by_hand
 
 
-def _refusal(event: AuditEvent, stood: Row | None) -> AuditEvent:
-    return msgspec.structs.replace(event, after={**event.after, "status": None if stood is None else stood[0]})
+def _refusal(event: AuditEvent, stood: Row | None, holder: UUID | None) -> AuditEvent:
+    held = {} if holder is None else {"held_by": public(holder)}
+    return msgspec.structs.replace(event, after={**event.after, "status": None if stood is None else stood[0], **held})
 
 
-def _answer(one: Review, apply: Applied, stood: Row | None) -> Reviewed:
+def _answer(one: Review, apply: Applied, stood: Row | None, holder: UUID | None) -> Reviewed:
     first, to = apply.get(one.id, (None, None))
     if first is not None:
         new_job_id = None if first.job is None else first.job.id
         return Reviewed(id=one.id, status=to, applied=one is first, new_job_id=new_job_id)
     if stood is None:
         return Reviewed(id=one.id, status=None, applied=False)
-    return Reviewed(id=one.id, status=ReviewState(stood[0]), applied=False, new_job_id=maybe_uuid(stood[1]))
+    status, new_job_id = ReviewState(stood[0]), maybe_uuid(stood[1])
+    return Reviewed(id=one.id, status=status, applied=False, new_job_id=new_job_id, holder=holder)
 
 
 def _ended(db: Connection, after: bytes, limit: int) -> tuple[list[Row], bytes]:

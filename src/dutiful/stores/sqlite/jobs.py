@@ -14,7 +14,7 @@ from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store.jobs import Levels, unknown_dependency
 from dutiful.stores.order import SEQ_STEP
 from dutiful.stores.sqlite import placement
-from dutiful.stores.sqlite.engine import SQL, Connection, Engine
+from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Row
 from dutiful.stores.sqlite.engine.codec import clock, micros, span, uuid
 from dutiful.stores.sqlite.engine.columns import JOB, carried_by_new, job_encoder
 from dutiful.stores.sqlite.engine.transactions import borrowed
@@ -103,11 +103,15 @@ def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set
         return Inserted(job.id, Insertion.EXISTING)
     must_wait = _must_wait(db, job)
     insertion = Insertion.MADE
+    if job.inherits and (rejected := _rejected(db, job, now)):
+        return rejected
     if job.unique is not None:
         taken = _take_key(db, job, job.unique, made, now)
         if taken.job_id != job.id:
             return taken
         insertion = taken.insertion
+    for inherited in job.inherits:
+        _inherit_key(db, job, inherited, now)
     row = _row(job, now)
     db.run(SQL["insert_job"], row)
     if must_wait:
@@ -125,10 +129,10 @@ def _take_key(db: Connection, job: NewJob, unique: Unique, made: Set[UUID], now:
 
     A job that the same call has `made` is not replaced.
     """
-    key = (job.tenant or "", "" if unique.across_kinds else job.kind, unique.key)
+    key = _key(job, unique)
     insertion = Insertion.MADE
-    holder = db.row(SQL["unique_holder"], key)
-    if holder is not None and (holder[2] is None or holder[2] > now):
+    holder = _holder(db, key, now)
+    if holder is not None:
         held_by = uuid(holder[1])
         if unique.on_conflict is OnConflict.REJECT:
             return Inserted(held_by, Insertion.REJECTED)
@@ -136,13 +140,49 @@ def _take_key(db: Connection, job: NewJob, unique: Unique, made: Set[UUID], now:
         if keeps or not placement.cancel_waiting(db, holder[1], f"replaced by {public(job.id)}", now):
             return Inserted(held_by, Insertion.EXISTING)
         insertion = Insertion.REPLACED
+    _put_key(db, job, unique, now)
+    return Inserted(job.id, insertion)
+
+
+def _rejected(db: Connection, job: NewJob, now: int) -> Inserted | None:
+    """The answer if a job that has not ended holds one of the keys that `job` inherits."""
+    for unique in job.inherits:
+        holder = _holder(db, _key(job, unique), now)
+        if holder is not None and holder[1] != job.id.bytes and _is_live(db, holder[1]):
+            return Inserted(uuid(holder[1]), Insertion.REJECTED)
+    return None
+
+
+def _inherit_key(db: Connection, job: NewJob, unique: Unique, now: int) -> None:
+    """Moves the key from a job that has ended, for as long as that held it; takes it, if none holds it."""
+    if _holder(db, _key(job, unique), now) is None:
+        _put_key(db, job, unique, now)
+    else:
+        db.run(SQL["move_unique"], (job.id.bytes, *_key(job, unique)))
+
+
+def _is_live(db: Connection, job_id: bytes) -> bool:
+    found = db.row(SQL["final_state"], (job_id,))
+    return found is not None and found[0] is None
+
+
+def _key(job: NewJob, unique: Unique) -> tuple[str, str, str]:
+    return job.tenant or "", "" if unique.across_kinds else job.kind, unique.key
+
+
+def _holder(db: Connection, key: tuple[str, str, str], now: int) -> Row | None:
+    """The row of a key that is held at this time."""
+    holder = db.row(SQL["unique_holder"], key)
+    return None if holder is None or (holder[2] is not None and holder[2] <= now) else holder
+
+
+def _put_key(db: Connection, job: NewJob, unique: Unique, now: int) -> None:
     expires = None
     if unique.scope is Scope.WINDOW:
         if unique.window is None:
             raise UsageError(f"the unique key {unique.key!r} is held for a window, but none is given: set `window`")
         expires = now + span(unique.window)
-    db.run(SQL["put_unique"], (*key, unique.scope.value, job.id.bytes, expires))
-    return Inserted(job.id, insertion)
+    db.run(SQL["put_unique"], (*_key(job, unique), unique.scope.value, job.id.bytes, expires))
 
 
 def _must_wait(db: Connection, job: NewJob) -> bool:

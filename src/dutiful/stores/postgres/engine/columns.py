@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dutiful.core.job import AttemptRecord, Claim, Inserted, Insertion, JobRecord, NewJob
+from dutiful.core.job import AttemptRecord, Claim, Inserted, Insertion, JobRecord, NewJob, Unique
 from dutiful.core.metrics.alert import Alert
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.settle import Change
@@ -255,15 +255,21 @@ def as_object(job: NewJob) -> dict[str, Any]:
     found["run_at"] = job.run_at
     found["delay_ms"] = _milliseconds(job.delay)
     found["depends_on"] = job.depends_on
-    if (unique := job.unique) is not None:
-        found["unique"] = {
-            "key": unique.key,
-            "scope": unique.scope,
-            "on_conflict": unique.on_conflict,
-            "window_ms": _milliseconds(unique.window),
-            "across_kinds": unique.across_kinds,
-        }
+    if job.unique is not None:
+        found["unique"] = _unique(job.unique)
+    if job.inherits:
+        found["inherits"] = [_unique(key) for key in job.inherits]
     return found
+
+
+def _unique(unique: Unique) -> dict[str, Any]:
+    return {
+        "key": unique.key,
+        "scope": unique.scope,
+        "on_conflict": unique.on_conflict,
+        "window_ms": _milliseconds(unique.window),
+        "across_kinds": unique.across_kinds,
+    }
 
 
 def _milliseconds(length: timedelta | None) -> int | None:

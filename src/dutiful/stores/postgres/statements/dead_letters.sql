@@ -36,7 +36,7 @@ cross join lateral (
 order by g.count desc, g.last_at desc;
 
 -- name: review
-select id, status, applied, new_job_id from {schema}.review($1, $2, $3, $4, $5) order by ord;
+select id, status, applied, new_job_id, holder from {schema}.review($1, $2, $3, $4, $5) order by ord;
 
 -- name: insert_bulk_run
 with begun as (

@@ -20,3 +20,6 @@ WHERE tenant = ? AND kind = ? AND key = ?
 
 -- name: put_unique
 REPLACE INTO dutiful_unique_key (tenant, kind, key, scope, job_id, expires_at) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: move_unique
+UPDATE dutiful_unique_key SET job_id = ? WHERE tenant = ? AND kind = ? AND key = ?;

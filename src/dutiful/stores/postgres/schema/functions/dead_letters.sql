@@ -25,7 +25,7 @@ end $$;
 -- row. Of several reviews of one dead letter only the first counts.
 create or replace function {schema}.review(
     p_reviews json, p_moves jsonb, p_resolution text, p_step json, p_now timestamptz
-) returns table (ord bigint, id uuid, status text, applied boolean, new_job_id uuid)
+) returns table (ord bigint, id uuid, status text, applied boolean, new_job_id uuid, holder uuid)
 language plpgsql volatile set lock_timeout = '5s' {look_up_ids} as $$ #variable_conflict use_column
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
@@ -33,7 +33,9 @@ declare
     v_asked  json[];
     v_jobs   jsonb;
     v_new    uuid[];
-    v_taken  uuid[];  -- of the new jobs, those that were not made: their key is held, or rules reject them
+    v_taken  uuid[] := '{}';  -- of the new jobs, those that were not made: their key is held, or rules reject them
+    v_held   uuid[] := '{}';  -- the holders of those keys, null for one that rules reject
+    v_one    record;
     v_done   uuid[];
     v_events json;
 begin
@@ -66,24 +68,25 @@ begin
 
     if v_jobs is not null then
         begin
-            v_taken := array(
-                select v_new[i.ord] from {schema}.insert_jobs(v_jobs, v_now, true) i
-                where i.insertion not in ('made', 'replaced'));
+            select coalesce(array_agg(v_new[i.ord]), '{}'), coalesce(array_agg(i.job_id), '{}') into v_taken, v_held
+            from {schema}.insert_jobs(v_jobs, v_now, true) i
+            where i.insertion not in ('made', 'replaced');
         exception when check_violation then
             if p_step is null then
                 raise;
             end if;
             -- Payloads that break today's rules must not stop a run for good: insert one by one, and skip them.
-            v_taken := '{}';
             for n in 1..cardinality(v_new) loop
                 begin
-                    perform 1 from {schema}.insert_jobs(jsonb_build_array(v_jobs -> (n - 1)), v_now, true) i
-                    where i.insertion in ('made', 'replaced');
-                    if not found then
+                    select i.job_id, i.insertion into v_one
+                    from {schema}.insert_jobs(jsonb_build_array(v_jobs -> (n - 1)), v_now, true) i;
+                    if v_one.insertion not in ('made', 'replaced') then
                         v_taken := v_taken || v_new[n];
+                        v_held := v_held || v_one.job_id;
                     end if;
                 exception when check_violation then
                     v_taken := v_taken || v_new[n];
+                    v_held := v_held || null::uuid;
                 end;
             end loop;
         end;
@@ -110,10 +113,14 @@ begin
     if v_events is not null then perform {schema}.append_audit(v_events); end if;
     select json_agg((r.v -> 'refusal')::jsonb
                     || jsonb_build_object('after', (r.v #> '{refusal,after}')::jsonb
-                                                   || jsonb_build_object('status', d.status)))
+                                                   || jsonb_build_object('status', d.status)
+                                                   || case when h.id is null then '{}'
+                                                           else jsonb_build_object('held_by', {schema}.public_id(h.id))
+                                                           end))
     into v_events
     from json_array_elements(p_reviews) r (v)
     left join {schema}.dead_letter d on d.job_id = (r.v ->> 'id')::uuid
+    cross join lateral (select v_held[array_position(v_taken, (r.v #>> '{job,id}')::uuid)] as id) h
     where json_typeof(r.v -> 'refusal') = 'object' and (r.v ->> 'id')::uuid <> all (coalesce(v_done, '{}'));
     if v_events is not null then perform {schema}.append_audit(v_events); end if;
 
@@ -140,7 +147,7 @@ begin
            -- If its event exists, it was applied by an earlier call, whose reply was lost.
            r.nth = 1 and coalesce(r.id = any (v_done), false)
                or exists (select 1 from {schema}.audit_event e where e.id = (r.v #>> '{event,id}')::uuid),
-           d.new_job_id
+           d.new_job_id, v_held[array_position(v_taken, (r.v #>> '{job,id}')::uuid)]
     from (
         select (e.v ->> 'id')::uuid as id, e.v, e.ord,
                row_number() over (partition by e.v ->> 'id' order by e.ord) as nth

@@ -120,8 +120,35 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp {lo
       and not exists (select 1 from {schema}.finished x where x.job_id = p_job)
 $$;
 
+-- Returns what a job's options keep of a unique key beside the key itself, in the words of Python.
+create or replace function {schema}.unique_kept(p_unique jsonb) returns jsonb
+language sql immutable as $$
+    select case when k.held = '{}' then '{}' else jsonb_build_object('unique_as', k.held) end
+    from (select jsonb_strip_nulls(jsonb_build_object(
+              'scope', nullif(p_unique ->> 'scope', 'active'),
+              'window_ms', p_unique -> 'window_ms',
+              'across_kinds', nullif(p_unique -> 'across_kinds', 'false'))) as held) k
+$$;
+
+-- Gives back the keys of a new job that has lost one of them: inherited ones to the jobs that had them, others are
+-- freed.
+create or replace function {schema}.return_keys(p_jobs jsonb, p_moved jsonb, p_job uuid) returns void
+language sql volatile as $$
+    update {schema}.unique_key k set job_id = m.other
+    from jsonb_to_recordset(p_moved) m (tenant text, kind text, key text, id uuid, other uuid)
+    where m.id = p_job and k.tenant = m.tenant and k.kind = m.kind and k.key = m.key and k.job_id = p_job;
+    delete from {schema}.unique_key k
+    using jsonb_array_elements(p_jobs) e (v),
+          lateral (select v -> 'unique' as u
+                   union all
+                   select i.u from jsonb_array_elements(nullif(v -> 'inherits', 'null')) i (u)) g
+    where (v ->> 'id')::uuid = p_job and k.tenant = coalesce(v ->> 'tenant', '') and k.job_id = p_job
+      and k.kind = case when (u ->> 'across_kinds')::boolean then '' else v ->> 'kind' end and k.key = u ->> 'key';
+$$;
+
 -- Stores jobs, given as a JSON array of objects with the names of table job, and besides:
---   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids].
+--   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids],
+--   inherits [{key, scope, …}]: keys that it takes over from ended jobs; a live holder rejects it.
 -- Returns, in order, the job that represents each request, and what was done: made, existing, rejected, replaced.
 -- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
 -- p_checked: the caller has applied the kinds' payload rules itself; the database may have those of another release.
@@ -140,6 +167,7 @@ declare
     v_key     record;
     v_other   uuid;
     v_lost    uuid;
+    v_moved   jsonb := '[]';  -- inherited keys, with the jobs that had them
     v_looks   int := 0;
 begin
     if not p_checked and exists (select 1 from {schema}.payload_rule) then
@@ -153,7 +181,8 @@ begin
                    case when e.value #>> '{unique,key}' is null then e.value
                         else e.value || jsonb_build_object('options',
                              coalesce(nullif(e.value -> 'options', 'null'), '{}')
-                             || jsonb_build_object('unique', e.value #>> '{unique,key}')) end as v
+                             || jsonb_build_object('unique', e.value #>> '{unique,key}')
+                             || {schema}.unique_kept(e.value -> 'unique')) end as v
             from jsonb_array_elements(p_jobs) with ordinality e
         ) j order by j.id, j.ord
     ), made as (
@@ -171,13 +200,16 @@ begin
     for v_key in
         select (v ->> 'id')::uuid as id, coalesce(v ->> 'tenant', '') as tenant, u ->> 'key' as key,
                case when (u ->> 'across_kinds')::boolean then '' else v ->> 'kind' end as kind,
-               u ->> 'scope' as scope, u ->> 'on_conflict' as action,
+               u ->> 'scope' as scope, inherited, case when inherited then 'reject' else u ->> 'on_conflict' end as action,
                v_now + (u ->> 'window_ms')::bigint * interval '1 millisecond' as expires_at
         from jsonb_array_elements(p_jobs) with ordinality e (v, ord),
-             lateral (select nullif(v -> 'unique', 'null') as u) k
+             lateral (select nullif(v -> 'unique', 'null') as u, false as inherited
+                      union all
+                      select i.u, true from jsonb_array_elements(nullif(v -> 'inherits', 'null')) i (u)) k
         where u is not null and (v ->> 'id')::uuid = any (v_made)
         order by 2, 4, 3, ord
     loop
+        continue when v_key.id <> all (v_made);  -- it has lost another key
         -- Found by its key first; by scope and time, all expired keys would be read.
         delete from {schema}.unique_key k
         where k.ctid = (select x.ctid from {schema}.unique_key x
@@ -193,6 +225,16 @@ begin
             where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key;
             continue when not found;  -- freed between the two statements: try again
             exit when v_other = v_key.id;
+            if v_key.inherited
+               and (exists (select 1 from {schema}.finished f where f.job_id = v_other)
+                    or not exists (select 1 from {schema}.job j where j.id = v_other)) then
+                update {schema}.unique_key k set job_id = v_key.id
+                where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other;
+                continue when not found;  -- freed or moved meanwhile
+                v_moved := v_moved || jsonb_build_object(
+                    'tenant', v_key.tenant, 'kind', v_key.kind, 'key', v_key.key, 'id', v_key.id, 'other', v_other);
+                exit;
+            end if;
             -- A key that was locked when its holder no longer needed it is orphaned, and free.
             delete from {schema}.unique_key k
             where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other
@@ -222,6 +264,7 @@ begin
             v_holders := v_holders || v_other;
             v_actions := v_actions || case v_key.action when 'reject' then 'rejected' else 'existing' end;
             v_made := array_remove(v_made, v_key.id);
+            perform {schema}.return_keys(p_jobs, v_moved, v_key.id);
             perform {schema}.withdraw_job(v_key.id);
             exit;
         end loop;
