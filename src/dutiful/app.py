@@ -15,7 +15,7 @@ from dutiful import factory
 from dutiful.client.client import Client, JobHandle, check_inserted
 from dutiful.client.per_loop import Clients
 from dutiful.client.sync import Portal, SyncJobHandle
-from dutiful.core.duration import Duration
+from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
 from dutiful.core.principal import Principal
@@ -253,6 +253,20 @@ class Dutiful(Registry):
             yield client
         finally:
             await self._close_client(client)
+
+    async def migrate(self, wait: Duration = "1m") -> list[str]:
+        """Creates or updates the tables, and stores the payload rules of all kinds; returns what was applied.
+
+        `wait`: for locks of other sessions.
+        """
+        store = self.make_store()
+        applied = await store.migrate(duration(wait, "wait"))
+        rules = self.payload_rules()
+        if any(rules.values()):
+            # So that SQL is held to them before the first worker starts.
+            async with self.opened() as client:
+                await client.store.jobs.put_payload_rules(rules)
+        return applied
 
     def embedded(self, grace: Duration | None = None) -> "Embedded":
         """A worker in this process: `async with app.embedded():` runs jobs in the background until the block ends."""

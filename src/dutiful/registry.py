@@ -324,7 +324,8 @@ class Registry(Enqueuer):
     def payload_rules(self) -> dict[str, PayloadRule | None]:
         """The rules of every kind that the database itself checks."""
         return {
-            name: None if kind.rules is None else PayloadRule.of(name, kind.rules) for name, kind in self.kinds.items()
+            name: None if kind.rules is None else PayloadRule.of(name, kind.rules, kind.signature)
+            for name, kind in self.kinds.items()
         }
 
 

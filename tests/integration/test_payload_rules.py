@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -378,6 +378,38 @@ async def test_a_job_by_sql_is_as_good_as_one_by_python(app: Dutiful, sql: async
     assert record is not None and (record.tenant, record.correlation_id) == ("123", GOOD["correlation_id"])
     assert record.payload["payload_version"] == "2.0"
     assert record.options == {"unique": GOOD["idempotency_key"], **KEPT}
+
+
+@POSTGRES
+@pytest.mark.req("W9", "W17")
+async def test_a_migrated_database_holds_sql_to_types_and_references_before_any_worker_started(
+    app: Dutiful, fetch: Kind[..., Any], app_url: str
+) -> None:
+    @app.job(rules=Rules(references=["document_id"]))
+    async def scan(document_id: str, pages: int | None = None, until: date | None = None) -> None: ...
+
+    await app.migrate()
+    sql = await asyncpg.connect(app_url)
+    try:
+        for kind, wrong, field in (
+            ("fetch", {**GOOD, "tenant_id": "123"}, "tenant_id is not a whole number"),
+            ("fetch", {**GOOD, "correlation_id": "no-uuid"}, "correlation_id is not a UUID"),
+            ("fetch", {**GOOD, "idempotency_key": 7}, "idempotency_key is not a text"),
+            ("fetch", {**GOOD, "connection_id": "456"}, "connection_id is not a whole number"),
+            ("fetch", {**GOOD, "box": None}, "box"),
+            ("fetch", {**GOOD, "api_key": "x"}, "api_key"),
+            ("scan", {"document_id": "Dear Ada, the papers"}, "document_id is not a reference"),
+            ("scan", {"document_id": "x" * 201}, "document_id is not a reference"),
+            ("scan", {"document_id": "d", "pages": 1.5}, "pages is not a whole number"),
+            ("scan", {"document_id": "d", "until": "soon"}, "until is not a date"),
+        ):
+            with pytest.raises(asyncpg.CheckViolationError) as refused:
+                await insert(sql, wrong, kind=kind)
+            assert field in str(refused.value), wrong
+        for kind, right in (("fetch", GOOD), ("scan", {"document_id": "d", "pages": None, "until": "2026-03-31"})):
+            assert (await insert(sql, right, kind=kind))["insertion"] == "made"
+    finally:
+        await sql.close()
 
 
 @POSTGRES

@@ -58,7 +58,26 @@ def test_a_reference_is_a_whole_number_or_a_text_of_up_to_200_characters_or_a_li
     assert wrong(Rules(references=["id"]), {"id": value}) == []
 
 
-@pytest.mark.parametrize("value", ["x" * 201, " ", 1.5, True, [], [[1]], ["x", None], {"a": 1}, ["x" * 201]])
+@pytest.mark.req("W9")
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Dear Ada, see you",
+        "a\nb",
+        " a",
+        "a\u2003b",
+        "a\x00",
+        "x" * 201,
+        " ",
+        1.5,
+        True,
+        [],
+        [[1]],
+        ["x", None],
+        {"a": 1},
+        ["x" * 201],
+    ],
+)
 def test_anything_else_is_no_reference(value: Any) -> None:
     assert wrong(Rules(references=["id"]), {"id": value}) == ["id"]
 

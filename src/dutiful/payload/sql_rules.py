@@ -1,11 +1,36 @@
 """A kind's rules as the database stores them: those it checks itself when jobs are enqueued by SQL."""
 
+import types
+import typing
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, Self
+from uuid import UUID
 
 import msgspec
 
-from dutiful.core.rules.rules import Rules
+from dutiful.core.rules.rules import Id, Rules
+from dutiful.payload.signature import Schema
+
+# Types that the database can check as Python does; those of other fields are checked before the job runs.
+TYPES: dict[Any, str] = {
+    Id: "id",
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    UUID: "uuid",
+    date: "date",
+}
+
+
+class FieldRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The type of one field, in the words of the function type_problem."""
+
+    name: str
+    type: str
+    nullable: bool = False
+    required: bool = True
 
 
 class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,9 +48,11 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
     unique_as: dict[str, Any]  # scope, on_conflict, …, as insert_jobs reads them
     allowed: Sequence[str] = ()  # names, their words joined by _
     forbidden: Sequence[str] = ()
+    fields: Sequence[FieldRule] = ()
 
     @classmethod
-    def of(cls, kind: str, rules: Rules) -> Self:
+    def of(cls, kind: str, rules: Rules, schema: Schema | None = None) -> Self:
+        """`schema`: of the handler's parameters."""
         unique = rules.unique_for("")
         return cls(
             kind=kind,
@@ -45,4 +72,33 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
             },
             allowed=sorted("_".join(name) for name in rules.allowed),
             forbidden=sorted("_".join(name) for name in rules.forbidden),
+            fields=[*_of_rules(rules), *([] if schema is None else _of_schema(schema))],
         )
+
+
+def _of_rules(rules: Rules) -> list[FieldRule]:
+    typed = [FieldRule(name=name, type=TYPES[hint]) for name, hint in rules.fields.items() if _checked(hint)]
+    ids = [FieldRule(name=name, type="id") for name in sorted(rules.ids) if rules.fields[name] is not Id]
+    return typed + ids
+
+
+def _of_schema(schema: Schema) -> list[FieldRule]:
+    found = []
+    for field in schema.fields():
+        hint, nullable = _without_none(field.hint)
+        if _checked(hint):
+            found.append(FieldRule(name=field.name, type=TYPES[hint], nullable=nullable, required=field.required))
+    return found
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """`int | None` as int, and whether None is allowed."""
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return hint, False
+    others = [one for one in typing.get_args(hint) if one is not type(None)]
+    nullable = len(others) < len(typing.get_args(hint))
+    return (others[0] if len(others) == 1 else None), nullable
+
+
+def _checked(hint: Any) -> bool:
+    return isinstance(hint, type) and hint in TYPES

@@ -22,9 +22,10 @@ def migrate(
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print the script for a DBA; connect to nothing.")] = False,
 ) -> None:
-    """Create or update Dutiful's tables.
+    """Create or update Dutiful's tables, and store the payload rules of the app.
 
-    It can be repeated, and run by several processes at once. If another session keeps a lock that it needs, it says
+    With an app, its rules are in the database from then on, so that jobs enqueued by SQL follow them before a worker has
+    ever started. It can be repeated, and run by several processes at once. If another session keeps a lock that it needs, it says
     which one, and gives up. A SQLite file is also migrated when it is opened; Postgres
     only by this command.
 
@@ -34,13 +35,14 @@ def migrate(
       dutiful migrate --wait 10m
       dutiful migrate --sql --database-url postgresql://localhost/shop > dutiful.sql
     """
-    store = target(ctx).any_app().make_store()
+    app = target(ctx).any_app()
+    store = app.make_store()
     if sql:
         typer.echo(store.migration_sql(), nl=False)
         return
     path = sqlite_file(store)
     if path is not None and not path.exists():
         say(f"creating {path}")
-    for name in asyncio.run(store.migrate() if wait is None else store.migrate(duration(wait, "--wait"))):
+    for name in asyncio.run(app.migrate("1m" if wait is None else duration(wait, "--wait"))):
         say(f"applied {name}")
     say(f"{store.url} is up to date")

@@ -16,7 +16,7 @@ Fields = Mapping[str, Any] | Sequence[str]  # names, or names with their types
 
 
 class Id:
-    """The type of a reference: a whole number or a short text, or a list of them."""
+    """The type of a reference: a whole number, or a short text without spaces, or a list of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

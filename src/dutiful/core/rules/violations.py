@@ -58,7 +58,7 @@ def _field_problem(payload: Mapping[str, Any], field: str, hint: Any) -> str | N
     if value is None or (isinstance(value, str) and not value.strip()):
         return "is empty: it is required"
     if hint is Id:
-        wanted = f"an id, which is a whole number or a text of at most {LONGEST_ID} characters"
+        wanted = f"an id, which is a whole number, or a text of at most {LONGEST_ID} characters without spaces"
         return None if _is_reference(value) else f"is not a reference: give {wanted}"
     try:
         msgspec.convert(value, type=hint)
@@ -84,7 +84,8 @@ def _is_reference(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(_is_reference(item) and not isinstance(item, list) for item in value)
     if isinstance(value, str):
-        return 0 < len(value.strip()) <= len(value) <= LONGEST_ID
+        # Prose has spaces; an id that a person may read aloud has none.
+        return 0 < len(value) <= LONGEST_ID and value.isprintable() and not any(map(str.isspace, value))
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -11,6 +11,40 @@ language sql immutable as $$
     from jsonb_path_query(p_value, 'strict $.**') v
 $$;
 
+-- Returns whether a JSON value is a reference: a whole number, or a short text without spaces.
+create or replace function {schema}.is_id(p_value jsonb) returns boolean
+language sql immutable as $$
+    select case jsonb_typeof(p_value)
+        when 'number' then p_value::text ~ '^-?[0-9]+$'
+        when 'string' then p_value #>> '{}' ~ '^[^[:space:][:cntrl:]]{1,200}$'
+        else false end
+$$;
+
+-- Returns what is wrong with a field's value, null if nothing is; never the value. The types are those of Python that
+-- the database can check alike; others are checked before the job runs.
+create or replace function {schema}.type_problem(p_value jsonb, p_type text) returns text
+language sql immutable as $$
+    select case p_type
+        when 'id' then case
+            when jsonb_typeof(p_value) <> 'array' and {schema}.is_id(p_value) then null
+            when jsonb_typeof(p_value) = 'array' and p_value <> '[]'
+                 and not exists (select 1 from jsonb_array_elements(p_value) e (v) where not {schema}.is_id(e.v)) then null
+            else 'is not a reference: a whole number, or a text of at most 200 characters without spaces' end
+        when 'integer' then case
+            when jsonb_typeof(p_value) = 'number' and p_value::text ~ '^-?[0-9]+(\.0+)?$' then null
+            else 'is not a whole number' end
+        when 'number' then case when jsonb_typeof(p_value) = 'number' then null else 'is not a number' end
+        when 'boolean' then case when jsonb_typeof(p_value) = 'boolean' then null else 'is neither true nor false' end
+        when 'string' then case when jsonb_typeof(p_value) = 'string' then null else 'is not a text' end
+        when 'uuid' then case
+            when p_value #>> '{}' ~* '^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$' and jsonb_typeof(p_value) = 'string'
+            then null else 'is not a UUID' end
+        when 'date' then case
+            when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' then null
+            else 'is not a date' end
+        end
+$$;
+
 -- Checks one job, as insert_jobs takes it, and adds what its payload says of it.
 create or replace function {schema}.apply_rule(p_job jsonb, p_rule {schema}.payload_rule) returns jsonb
 language plpgsql stable as $$
@@ -27,6 +61,7 @@ declare
     v_held    jsonb := p_rule.unique_as || jsonb_build_object('key', v_key);
     v_given   jsonb := jsonb_strip_nulls(nullif(p_job -> 'unique', 'null'));
     v_secret  text;
+    v_wrong   text;
 begin
     if jsonb_typeof(v_payload) <> 'object' then
         return p_job;  -- the table refuses it
@@ -66,6 +101,19 @@ begin
         if v_missing is not null then
             raise exception 'kind %: the payload lacks: %', v_kind, v_missing
                 using errcode = 'check_violation', hint = 'these fields are required, and must not be empty';
+        end if;
+        select string_agg(distinct f.name || ' ' || coalesce(f.problem, 'is missing'), '; ') into v_wrong
+        from (
+            select t.name, {schema}.type_problem(v_payload -> t.name, t.type) as problem
+            from jsonb_to_recordset(p_rule.fields) t (name text, type text, nullable boolean, required boolean)
+            where case
+                when not v_payload ? t.name then coalesce(t.required, true)
+                when v_payload -> t.name = 'null' then not coalesce(t.nullable, false)
+                else {schema}.type_problem(v_payload -> t.name, t.type) is not null end
+        ) f;
+        if v_wrong is not null then
+            raise exception 'kind %: in the payload, %', v_kind, v_wrong
+                using errcode = 'check_violation', hint = 'the types are those of the kind''s rules and handler';
         end if;
     end if;
     if v_tenant is not null and coalesce(v_job ->> 'tenant', v_tenant) <> v_tenant then
