@@ -24,9 +24,9 @@ def migrate(
 ) -> None:
     """Create or update Dutiful's tables, and store the payload rules of the app.
 
-    With an app, its rules are in the database from then on, so that jobs enqueued by SQL follow them before a worker has
-    ever started. It can be repeated, and run by several processes at once. If another session keeps a lock that it needs, it says
-    which one, and gives up. A SQLite file is also migrated when it is opened; Postgres
+    With an app, its rules are in the database from then on: jobs enqueued by SQL follow them before any worker has
+    started. It can be repeated, and run by several processes at once. If another session keeps a lock that it needs,
+    it says which one, and gives up. A SQLite file is also migrated when it is opened; Postgres
     only by this command.
 
     \b

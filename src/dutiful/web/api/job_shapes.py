@@ -72,7 +72,7 @@ class JobItem(Shape):
     error_class: str | None = Field(description="Of the final error; before that, of the previous attempt.")
     error_message: str | None
     created_at: datetime
-    scheduled_at: datetime | None
+    scheduled_at: datetime = Field(description="When it is due, or was: as enqueued, or for its next attempt.")
     started_at: datetime | None
     finished_at: datetime | None
 
@@ -238,7 +238,7 @@ def _item(job: JobRecord, app: Dutiful) -> dict[str, Any]:
         "error_class": error.get("class"),
         "error_message": error.get("message"),
         "created_at": job.created_at,
-        "scheduled_at": job.run_at,
+        "scheduled_at": job.run_at or job.created_at,
         "started_at": job.started_at,
         "finished_at": job.finished_at,
     }
