@@ -1,6 +1,7 @@
 """Serves a web application in this process."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -29,3 +30,12 @@ async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
         finally:
             server.should_exit = True
             await running
+
+
+async def for_ever() -> None:
+    """Waits for Ctrl-C."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        # The server would log an error for each page that is still connected.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

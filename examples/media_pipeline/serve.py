@@ -1,7 +1,6 @@
 """Serves the live page until Ctrl-C."""
 
 import asyncio
-import logging
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from examples.media_pipeline.origin import Origin
 from examples.media_pipeline.service import media_queue
 from examples.media_pipeline.site import site
 from examples.media_pipeline.story import NEW, OLD
-from examples.serving import serving
+from examples.serving import for_ever, serving
 
 
 async def serve(console: Console, folder: Path, port: int) -> None:
@@ -28,8 +27,4 @@ async def serve(console: Console, folder: Path, port: int) -> None:
         await queue.app.make_store().migrate()
         async with queue, serving(site(queue, url, [*origin.files, "nowhere.ppm"]), port) as page:
             console.print(f"[bold]{page}[/] shows it live; Ctrl-C ends it.")
-            try:
-                await asyncio.Event().wait()
-            finally:
-                # The server would log an error for each page that is still connected.
-                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await for_ever()

@@ -8,14 +8,14 @@ from uuid import UUID, uuid4
 import msgspec
 from fastapi import FastAPI, HTTPException, Response
 from pydantic import BaseModel, Field
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import FileResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from dutiful import JobNotFound
 from dutiful.web import EventsEndpoint, Subscription
+from examples.guarding import Guarded
 from examples.media_pipeline.queue import JobQueue
 from examples.media_pipeline.service import order
 
@@ -74,30 +74,3 @@ def site(queue: JobQueue, origin: str, files: Sequence[str]) -> ASGIApp:
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-class Guarded:
-    """Refuses changes from other sites' pages, and sets a content security policy."""
-
-    def __init__(self, app: ASGIApp, pictures: str) -> None:
-        self._app = app
-        own = ("script-src", "style-src", "connect-src")
-        blocked = ("base-uri", "form-action", "frame-ancestors")
-        rules = ["default-src 'none'", *(f"{one} 'self'" for one in own), *(f"{one} 'none'" for one in blocked)]
-        self._headers = {
-            "content-security-policy": "; ".join([*rules, f"img-src 'self' {pictures}"]),
-            "x-content-type-options": "nosniff",
-            "referrer-policy": "no-referrer",
-        }
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
-            await send(message)
-
-        site = Headers(scope=scope).get("sec-fetch-site", "none")
-        if scope["method"] != "GET" and site not in ("same-origin", "none"):
-            await Response("only allowed from this site", 403)(scope, receive, send_guarded)
-        else:
-            await self._app(scope, receive, send_guarded)

@@ -1,15 +1,19 @@
-"""`python -m examples.sports_sites` plays a night shift, then checks the results."""
+"""`python -m examples.sports_sites` plays a night shift, then checks the results; `--serve` opens the register."""
 
 import argparse
 import asyncio
 import logging
+import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from dutiful import UsageError
+from examples.sports_sites.config import Config
+from examples.sports_sites.serve import serve, world
 from examples.sports_sites.story import run_story
 
 
@@ -19,15 +23,29 @@ def main() -> int:
         "--database-url",
         help="a Postgres database, in which schemas are made and dropped (default: a temporary SQLite file)",
     )
-    url: str | None = parser.parse_args().database_url
+    parser.add_argument("--serve", action="store_true", help="serve the register, with a worker, until Ctrl-C")
+    parser.add_argument("--port", type=int, default=8000, help="of the register (default: 8000)")
+    parser.add_argument("--world", action="store_true", help="only serve the services that main:app talks to")
+    chosen = parser.parse_args()
+    url: str | None = chosen.database_url
     if url is not None and not url.startswith("postgres"):
         parser.error("--database-url must be postgresql://…; leave it out for a temporary SQLite file")
     logging.getLogger("dutiful").setLevel(logging.CRITICAL)  # the story prints events itself
-    with tempfile.TemporaryDirectory(prefix="sports-sites-") as folder:
-        try:
-            return 0 if asyncio.run(run_story(Console(), Path(folder), url or f"sqlite:///{folder}/jobs.db")) else 1
-        except UsageError as error:
-            parser.error(str(error))
+    try:
+        if chosen.world:
+            with suppress(KeyboardInterrupt):
+                asyncio.run(world(Console(), Config.read(os.environ)))
+            return 0
+        with tempfile.TemporaryDirectory(prefix="sports-sites-") as folder:
+            where = url or f"sqlite:///{folder}/jobs.db"
+            if chosen.serve:
+                with suppress(KeyboardInterrupt):
+                    asyncio.run(serve(Console(), Path(folder), where, chosen.port))
+                return 0
+            return 0 if asyncio.run(run_story(Console(), Path(folder), where)) else 1
+    except UsageError as error:
+        parser.error(str(error))
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

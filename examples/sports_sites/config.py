@@ -22,7 +22,7 @@ class Config:
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> "Config":
         return cls(
-            folder=Path(environ.get("SPORTS_FOLDER", ".")),
+            folder=Path(environ.get("SPORTS_FOLDER", "sports-data")),
             services=environ.get("SPORTS_SERVICES", cls.services),
             smtp_port=_whole(environ, "SPORTS_SMTP_PORT") or cls.smtp_port,
             reminders_every=environ.get("SPORTS_REMINDERS_EVERY", cls.reminders_every),

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from examples.serving import HOST, serving
 
+SWITCHES = ("grid", "elevation", "copy", "mail")  # what a person at the page may break
 CELL = 250  # metres from centre to centre
 
 
@@ -59,8 +60,11 @@ class FakeServices:
     # --- serving
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Addresses]:
+    async def open(self, port: int = 0, smtp_port: int = 0) -> AsyncIterator[Addresses]:
+        """Serves them at these ports of this machine, or at free ones."""
         routes = [
+            Route("/", self._state),
+            Route("/switch/{service}", self._switch, methods=["PUT"]),
             Route("/grid", self._service("grid", self._grid)),
             Route("/elevation", self._service("elevation", self._elevation)),
             Route("/copy/{lipas_id:int}", self._service("copy", self._copy), methods=["PUT"]),
@@ -68,9 +72,11 @@ class FakeServices:
             Route("/pager", self._page, methods=["POST"]),
         ]
         loop = asyncio.get_running_loop()
-        mail = await loop.create_server(lambda: SMTP(_Mailbox(self), hostname="mail.example", loop=loop), HOST, 0)
+        mail = await loop.create_server(
+            lambda: SMTP(_Mailbox(self), hostname="mail.example", loop=loop), HOST, smtp_port
+        )
         try:
-            async with serving(Starlette(routes=routes)) as url:
+            async with serving(Starlette(routes=routes), port) as url:
                 yield Addresses(url, mail.sockets[0].getsockname()[1])
         finally:
             mail.close()
@@ -90,6 +96,18 @@ class FakeServices:
             return await answer(request) if await self.admit(name) else Response(status_code=503)
 
         return serve
+
+    async def _state(self, request: Request) -> Response:
+        """Who fails at the moment, and the latest mails, the newest first."""
+        mails = [{"to": str(mail["To"]), "subject": str(mail["Subject"])} for mail in self.delivered[:-9:-1]]
+        return JSONResponse({"failing": {name: name in self._failing for name in SWITCHES}, "mails": mails})
+
+    async def _switch(self, request: Request) -> Response:
+        service, failing = request.path_params["service"], (await request.json())["failing"]
+        if service not in SWITCHES:
+            return Response(status_code=404)
+        (self.fail if failing else self.repair)(service)
+        return Response(status_code=204)
 
     async def _grid(self, request: Request) -> Response:
         east, north, radius = (int(request.query_params[name]) for name in ("east", "north", "radius"))

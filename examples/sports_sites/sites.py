@@ -50,6 +50,12 @@ class Sites:
     def add(self, site: Site) -> None:
         self._run("add_site", lipas_id=site.lipas_id, name=site.name, type=site.type, east=site.east, north=site.north)
 
+    def change(self, lipas_id: int, name: str, type: str, east: int, north: int) -> Site:
+        """What was computed of the old place stays until the jobs have computed it anew."""
+        self.get(lipas_id)
+        self._run("change_site", lipas_id=lipas_id, name=name, type=type, east=east, north=north)
+        return self.get(lipas_id)
+
     def get(self, lipas_id: int) -> Site:
         rows = self._run("site", lipas_id=lipas_id)
         if not rows:

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,14 +18,14 @@ from examples.sports_sites.event_log import EventLog, following
 from examples.sports_sites.fake_services import FakeServices
 from examples.sports_sites.jobs import ATTEMPTS, Jobs
 from examples.sports_sites.processes import Deployment, Process, deployment
+from examples.sports_sites.sample_data import CARETAKER, SITES, fill
 from examples.sports_sites.service import KEPT_DAYS, sports_app
-from examples.sports_sites.sites import Site, Sites
 from examples.sports_sites.views import SCHEMA, Views, views
 from examples.sports_sites.watch import Watch
 
 SECRET = "whsec_" + base64.b64encode(b"the pager of the sports register").decode()
 SHIFT, SLOW = "night-shift", ("analysis", "elevation")
-ACTION, MEANWHILE, GRID, CARETAKER = "user-action-123", "meanwhile", "population-grid", "caretaker@club.example"
+ACTION, MEANWHILE, GRID = "user-action-123", "meanwhile", "population-grid"
 DEADLINE = 120.0
 PATIENT = 20  # attempts of an analysis: how many probes fail depends on the machine
 # What takes minutes at night takes seconds here.
@@ -37,12 +37,6 @@ PACE = {
     "DUTIFUL_HEARTBEAT": "500ms",
     "DUTIFUL_RETRY_BASE": "200ms",
 }
-SITES = [
-    Site(12345, "Harbour pool", "swimming", 385_000, 6_672_000),
-    Site(12346, "Hill tracks", "skiing", 385_300, 6_672_200),
-    Site(12347, "School field", "football", 384_900, 6_671_700),
-    Site(12348, "Beach courts", "volleyball", 386_500, 6_672_000),
-]
 
 
 async def run_story(console: Console, folder: Path, database_url: str) -> bool:
@@ -67,8 +61,8 @@ async def run_story(console: Console, folder: Path, database_url: str) -> bool:
         if schema is not None:
             environment["DUTIFUL_SCHEMA"] = schema
         app = sports_app(config, database_url, schema=schema)
-        _fill(folder)
-        await app.make_store().migrate()
+        fill(folder)
+        await app.migrate()
         async with (
             app,
             views(app, views_schema or SCHEMA) as tables,
@@ -88,14 +82,6 @@ async def run_story(console: Console, folder: Path, database_url: str) -> bool:
             await story.maintenance()
             await story.figures()
             return await story.check()
-
-
-def _fill(folder: Path) -> None:
-    sites = Sites(folder)
-    for site in SITES:
-        sites.add(site)
-    sites.remind(12346, CARETAKER, datetime.now(UTC) - timedelta(days=1))
-    sites.close()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ SELECT lipas_id, name, type, east, north, elevation, diversity, population FROM 
 -- name: sites
 SELECT lipas_id, name, type, east, north, elevation, diversity, population FROM site ORDER BY lipas_id;
 
+-- name: change_site
+UPDATE site SET name = :name, type = :type, east = :east, north = :north WHERE lipas_id = :lipas_id;
+
 -- name: set_diversity
 UPDATE site SET diversity = :diversity, population = :population WHERE lipas_id = :lipas_id;
 

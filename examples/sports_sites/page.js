@@ -1,0 +1,160 @@
+// The register: what the server says, drawn again about once a second.
+
+const LOOK = 700; // milliseconds
+// The services outside, with the breaker that stands before each.
+const SERVICES = {
+  grid: ["population-grid", "Population grid"],
+  elevation: ["elevation-service", "Elevation"],
+  copy: ["partners", "Partners"],
+  mail: ["email-service", "Mail server"],
+};
+const find = (selector, within = document) => within.querySelector(selector);
+let chosen = null;
+
+async function ask(path, method = "GET", body = undefined) {
+  const answer = await fetch(path, {
+    method,
+    headers: body === undefined ? {} : {"content-type": "application/json"},
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  if (answer.status === 204) return null;
+  const found = await answer.json().catch(() => ({}));
+  if (answer.ok) return found;
+  const problems = Array.isArray(found.detail) ? found.detail.map((one) => `${one.loc.at(-1)}: ${one.msg}`) : [];
+  throw new Error(problems.join("; ") || found.detail || "the server did not answer as expected");
+}
+
+function say(problem) {
+  const line = find("#problem");
+  line.textContent = problem;
+  line.hidden = !problem;
+}
+
+function element(tag, text = "", kind = "", ...children) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  if (kind) made.className = kind;
+  made.append(...children);
+  return made;
+}
+
+function pill(status) {
+  const made = element("span", status.replaceAll("_", " "), "pill");
+  made.dataset.status = status;
+  return made;
+}
+
+function figure(name, value) {
+  return element("div", "", "", element("dt", name), element("dd", value));
+}
+
+function drawSites(sites) {
+  const figures = (site) => [
+    figure("Elevation", site.elevation === null ? "–" : `${site.elevation.toFixed(1)} m`),
+    figure("Diversity", site.diversity === null ? "–" : site.diversity.toFixed(2)),
+    figure("People", site.population === null ? "–" : site.population.toLocaleString()),
+  ];
+  find("#sites").replaceChildren(
+    ...sites.map((site) => {
+      const made = element(
+        "li", "", "site",
+        element("p", "", "top", element("b", site.name), element("span", site.type, "client")),
+        element("dl", "", "figures", ...figures(site)),
+      );
+      made.dataset.site = site.lipas_id;
+      made.tabIndex = 0;
+      made.setAttribute("aria-current", String(chosen?.lipas_id === site.lipas_id));
+      made.addEventListener("click", () => choose(site));
+      made.addEventListener("keydown", (event) => event.key === "Enter" && choose(site));
+      return made;
+    }),
+  );
+  if (chosen === null && sites.length) choose(sites[0]);
+}
+
+function choose(site) {
+  chosen = site;
+  find("#editing").textContent = `number ${site.lipas_id}`;
+  for (const name of ["name", "type", "east", "north"]) find(`#edit [name=${name}]`).value = site[name];
+  for (const one of document.querySelectorAll(".site")) {
+    one.setAttribute("aria-current", String(Number(one.dataset.site) === site.lipas_id));
+  }
+}
+
+function drawEdits(edits) {
+  find("#no-edits").hidden = edits.length > 0;
+  find("#edits").replaceChildren(
+    ...edits.map((edit) => {
+      const at = new Date(edit.at).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit"});
+      const made = element(
+        "li", "", "",
+        element("p", "", "top", element("b", `Edit of ${edit.site}`), element("span", at, "meta")),
+        element("ul", "", "jobs", ...edit.jobs.map(drawJob)),
+      );
+      return made;
+    }),
+  );
+}
+
+function drawJob(job) {
+  const made = element("li", "", "", element("p", "", "top", element("span", job.type), pill(job.status)));
+  const waits = {breaker: "waits for its service", paused: "waits for its service"}[job.waits_for];
+  const tries = job.status === "failed" ? `attempt ${job.attempts} of ${job.max_attempts} failed, tries again` : "";
+  if (waits || tries) made.append(element("p", waits ?? tries, "meta"));
+  if (job.status === "dead") made.append(element("p", job.error ?? "", "error"));
+  made.dataset.type = job.type;
+  made.dataset.status = job.status;
+  made.style.setProperty("--depth", job.depth);
+  return made;
+}
+
+function drawOutside({breakers, failing, mails}) {
+  const states = new Map(breakers.map((one) => [one.name, one]));
+  find("#services").replaceChildren(
+    ...Object.entries(SERVICES).map(([service, [name, title]]) => {
+      const breaker = states.get(name);
+      const button = element("button", failing[service] ? "Repair" : "Break");
+      button.addEventListener("click", () => act(() => ask(`/api/outside/${service}`, "PUT", {failing: !failing[service]})));
+      const made = element("li", "", "");
+      made.append(element("p", "", "service", element("b", title), pill(breaker?.state ?? "closed"), button));
+      const notes = [failing[service] ? "does not answer" : "", breaker?.waiting ? `${breaker.waiting} jobs wait` : ""];
+      if (notes.some(Boolean)) made.append(element("p", notes.filter(Boolean).join(" · "), "meta"));
+      made.dataset.service = service;
+      return made;
+    }),
+  );
+  find("#no-mails").hidden = mails.length > 0;
+  find("#mails").replaceChildren(
+    ...mails.map((mail) => element("li", "", "", element("b", mail.subject), element("p", mail.to, "meta"))),
+  );
+}
+
+async function look() {
+  const [sites, edits, outside] = await Promise.all([ask("/api/sites"), ask("/api/edits"), ask("/api/outside")]);
+  drawSites(sites);
+  drawEdits(edits);
+  drawOutside(outside);
+}
+
+async function act(work) {
+  try {
+    await work();
+    say("");
+    await look();
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+async function keepLooking() {
+  await look().then(() => say(""), (error) => say(error.message));
+  setTimeout(keepLooking, LOOK);
+}
+
+find("#edit").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const {name, type, east, north, editor} = Object.fromEntries(new FormData(event.target));
+  const body = {name, type, east: Number(east), north: Number(north), editor};
+  act(() => ask(`/api/sites/${chosen.lipas_id}`, "PUT", body));
+});
+keepLooking();
