@@ -16,7 +16,7 @@ practice: $(READY)
 	$(BIN)/python -m examples.practice $(PRACTICE)
 
 sports: $(READY)
-	$(BIN)/python -m examples.sports_sites
+	$(BIN)/python -m examples.sports_sites $(SPORTS)
 
 accounts: $(READY)
 	$(BIN)/python -m examples.accounts $(ACCOUNTS)

@@ -1,4 +1,4 @@
-"""`python -m examples.practice` plays a day in two firms, then checks the results."""
+"""`python -m examples.practice` plays a day in two firms, then checks the results; `--serve` opens their site."""
 
 import argparse
 import asyncio
@@ -6,11 +6,14 @@ import logging
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from dutiful import UsageError
+from examples.practice.platform import Addresses
+from examples.practice.serve import serve, world
 from examples.practice.story import run_story
 
 
@@ -21,16 +24,30 @@ def main() -> int:
         default=os.environ.get("DUTIFUL_DATABASE_URL"),
         help="a Postgres database, in which a schema is made and dropped (default: a temporary SQLite file)",
     )
+    parser.add_argument("--serve", action="store_true", help="serve the platform's site, with a worker, until Ctrl-C")
+    parser.add_argument("--port", type=int, default=8000, help="of the site (default: 8000)")
+    parser.add_argument(
+        "--world", action="store_true", help="only serve the mail servers and calendars that main:app talks to"
+    )
     chosen = parser.parse_args()
+    if chosen.world:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(world(Console(), Addresses.read(os.environ)))
+        return 0
     if chosen.database_url and not chosen.database_url.startswith("postgres"):
         parser.error("--database-url must be postgresql://…; leave it out for a temporary SQLite file")
     logging.getLogger("dutiful").setLevel(logging.CRITICAL)  # the story prints events itself
     with tempfile.TemporaryDirectory(prefix="practice-") as folder:
         url = chosen.database_url or f"sqlite:///{Path(folder).absolute()}/jobs.db"
         try:
+            if chosen.serve:
+                with suppress(KeyboardInterrupt):
+                    asyncio.run(serve(Console(), Path(folder), url, chosen.port))
+                return 0
             return 0 if asyncio.run(run_story(Console(), Path(folder), url)) else 1
         except UsageError as error:
             parser.error(str(error))
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

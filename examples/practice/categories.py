@@ -39,4 +39,9 @@ EVERY_PAYLOAD = Rules(
     versions=[PAYLOAD_VERSION],
     limit=PAYLOAD_LIMIT,
 )
+# Further ids that jobs of a type must have. What else a handler takes is typed by its parameters.
+MORE_REFERENCES = {
+    "email_ingestion_fetch": ["external_message_id"],
+    "email_ingestion_parse": ["external_message_id"],
+}
 CATEGORIES = {name: EVERY_PAYLOAD.plus(Rules(references=[reference])) for name, reference in REFERENCES.items()}

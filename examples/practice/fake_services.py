@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from examples.practice import ics
 from examples.practice.platform import Addresses
-from examples.serving import serving
+from examples.serving import HOST, serving
 
 
 @dataclass
@@ -54,16 +54,18 @@ class FakeServices:
     # --- serving
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Addresses]:
+    async def open(self, port: int = 0, smtp_port: int = 0) -> AsyncIterator[Addresses]:
+        """Serves them at these ports of this machine, or at free ones."""
         routes = [
             Route("/mail/{connection}/{message}", self._message),
+            Route("/mail/{connection}/{message}", self._arrive, methods=["PUT"]),
             Route("/calendars/{calendar}", self._calendar),
             Route("/calendars/{calendar}/{entry}", self._enter, methods=["PUT"]),
         ]
-        receiver = await asyncio.start_server(self._receive, "127.0.0.1", 0)
+        receiver = await asyncio.start_server(self._receive, HOST, smtp_port)
         try:
-            async with serving(Starlette(routes=routes)) as url:
-                yield Addresses(f"{url}/mail", f"{url}/calendars", receiver.sockets[0].getsockname()[1])
+            async with serving(Starlette(routes=routes), port) as url:
+                yield Addresses.at(url, receiver.sockets[0].getsockname()[1])
         finally:
             receiver.close()
 
@@ -77,6 +79,11 @@ class FakeServices:
             return PlainTextResponse("slow down", 429, {"retry-after": "1"})
         found = self.messages.get(name)
         return Response(status_code=404) if found is None else Response(found, media_type="message/rfc822")
+
+    async def _arrive(self, request: Request) -> Response:
+        """A message arrives, and waits to be fetched."""
+        self.messages["{connection}/{message}".format(**request.path_params)] = await request.body()
+        return Response(status_code=201)
 
     async def _calendar(self, request: Request) -> Response:
         found = self.calendars.get(request.path_params["calendar"], [])

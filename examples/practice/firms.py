@@ -21,6 +21,7 @@ TABLES = (
     "appointments",
     "messages",
     "clients",
+    "users",
 )
 Row = dict[str, Any]
 STATEMENTS = load(HERE / "statements.sql")
@@ -30,6 +31,7 @@ class Firms:
     """All firms, in one SQLite file; handlers on the event loop and in threads run one statement at a time."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._lock = threading.Lock()
         self._database = sqlite3.connect(folder / "practice.db", isolation_level=None, check_same_thread=False)
@@ -38,6 +40,11 @@ class Firms:
 
     def firm(self, firm_id: int) -> "Firm":
         return Firm(self, firm_id)
+
+    def user(self, name: str) -> Row | None:
+        """The one who signs in by this name; names are unique on the whole platform."""
+        rows, _ = self.execute(STATEMENTS["user"], {"name": name})
+        return rows[0] if rows else None
 
     def execute(self, statement: str, params: Row) -> tuple[list[Row], int | None]:
         """Returns the rows, and the id of the row that was inserted last."""

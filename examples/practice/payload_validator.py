@@ -19,7 +19,9 @@ class PayloadValidator:
         rules = CATEGORIES.get(category)
         if rules is None:
             return False, [f"category: there is no {category!r}; there are: {', '.join(CATEGORIES)}"]
-        errors = _RULES.validate(rules.plus(Rules(required=additional_required)), payload)
+        # What is called an id has to be one, also if the category does not require it.
+        named = [name for name in payload if name.endswith("_id") and name not in rules.fields]
+        errors = _RULES.validate(rules.plus(Rules(references=[*additional_required, *named])), payload)
         return not errors, [str(error) for error in errors]
 
     @staticmethod

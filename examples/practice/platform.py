@@ -1,6 +1,6 @@
 """What handlers use: the firm of their job, its queue, and external services."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ import httpx2
 from dutiful import Context, Fail
 from examples.practice.firms import Firm, Firms, Row
 from examples.practice.queue import JobQueue
+
+PORT, SMTP_PORT = 8091, 2526  # of mail and calendars, and of SMTP, unless the environment says otherwise
 
 
 class NotThere(Fail):
@@ -20,6 +22,15 @@ class Addresses:
     mail: str  # to fetch messages from
     calendars: str
     smtp_port: int  # on this machine
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> "Addresses":
+        services = environ.get("PRACTICE_SERVICES", f"http://127.0.0.1:{PORT}")
+        return cls.at(services, int(environ.get("PRACTICE_SMTP_PORT", SMTP_PORT)))
+
+    @classmethod
+    def at(cls, services: str, smtp_port: int) -> "Addresses":
+        return cls(f"{services}/mail", f"{services}/calendars", smtp_port)
 
 
 @dataclass(frozen=True)

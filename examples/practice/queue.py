@@ -4,7 +4,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from dutiful import Dutiful, UniqueConflict
+from dutiful import Dutiful, State, UniqueConflict
+from examples.practice.by_hand import ClaimableJob
 from examples.practice.payload_validator import PayloadValidator
 from examples.practice.record import QueueRecord
 
@@ -12,6 +13,7 @@ from examples.practice.record import QueueRecord
 class JobQueue:
     def __init__(self, app: Dutiful, firm_id: int) -> None:
         self.firm_id = firm_id
+        self._app = app
         self._tenant = app.tenant(str(firm_id))
 
     async def create(
@@ -45,6 +47,12 @@ class JobQueue:
     async def list(self, **filters: Any) -> list[QueueRecord]:
         """The newest first; by the filters of `Tenant.jobs`."""
         return [QueueRecord.of(job) for job in await self._tenant.jobs(**filters)]
+
+    async def next_pending(self) -> "ClaimableJob | None":
+        """The firm's next job that is due, by priority, then by time."""
+        due = await self._tenant.jobs(state=State.READY, limit=500)
+        first = min(due, key=lambda job: (job.priority, job.run_at or job.created_at, job.id), default=None)
+        return None if first is None else ClaimableJob(self._app, first)
 
     async def result(self, job_id: UUID | str, timeout: str) -> Any:
         """Waits until it has ended; raises JobFailed if it failed permanently."""

@@ -33,18 +33,27 @@ _STATUS = {
 }
 
 
+def states_of(status: str) -> list[str]:
+    """The states of Dutiful that a status stands for; a word that is no status stands for itself, and is refused."""
+    return [state.value for state, known in _STATUS.items() if known == status] or [status]
+
+
+def status_of(state: str) -> Status:
+    return _STATUS[State(state)]
+
+
 class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
-    tenant: int
-    category: str
+    tenant: int | None
+    category: str | None
     job_type: str
-    payload_version: str
+    payload_version: str | None
     payload: dict[str, Any]
-    idempotency_key: str
-    correlation_id: UUID
+    idempotency_key: str | None
+    correlation_id: UUID | str
     priority: int
     status: Status
-    scheduled_at: datetime | None  # when it is due, or was
+    scheduled_at: datetime  # when it is due, or was
     attempt_count: int
     max_attempts: int
     worker_id: UUID | None
@@ -55,19 +64,20 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, job: JobRecord) -> "QueueRecord":
-        payload, error = job.payload, (job.errors or [{}])[0]
+        """A row that SQL wrote before the rules were stored may lack fields; it must not hide the others of a list."""
+        payload, error = job.payload if isinstance(job.payload, dict) else {}, job.error or {}
         return cls(
             id=job.id,
-            tenant=payload["tenant_id"],
-            category=CATEGORY_OF[job.kind],
+            tenant=int(job.tenant) if job.tenant is not None and job.tenant.isdecimal() else None,
+            category=CATEGORY_OF.get(job.kind),
             job_type=job.kind,
-            payload_version=payload["payload_version"],
+            payload_version=_text(payload.get("payload_version")),
             payload=payload,
-            idempotency_key=payload["idempotency_key"],
-            correlation_id=UUID(job.correlation_id),
+            idempotency_key=_text(payload.get("idempotency_key")),
+            correlation_id=_uuid(job.correlation_id),
             priority=job.priority,
             status=_STATUS[job.state],
-            scheduled_at=job.run_at,
+            scheduled_at=job.run_at or job.created_at,
             attempt_count=job.attempt,
             max_attempts=job.max_attempts,
             worker_id=job.worker_id,
@@ -76,3 +86,14 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
             error_message=error.get("message"),
             created_at=job.created_at,
         )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _uuid(text: str) -> UUID | str:
+    try:
+        return UUID(text)
+    except ValueError:
+        return text

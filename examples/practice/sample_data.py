@@ -7,6 +7,7 @@ from examples.practice.documents import HARMFUL, store_document
 from examples.practice.fake_services import FakeServices
 from examples.practice.firms import Firm, Firms
 from examples.practice.ics import Appointment
+from examples.practice.users import add_user
 
 CONNECTION, OWN_CALENDAR, CLOSED_CALENDAR = 456, 31, 32
 ADA, BOB, CAROL = "ada@client.example", "bob@client.example", "carol@client.example"
@@ -28,6 +29,19 @@ class SampleData:
 
 def raw_mail(sender: str, subject: str) -> bytes:
     return f"From: {sender}\r\nSubject: {subject}\r\n\r\nSee you soon.\r\n".encode()
+
+
+PEOPLE = {
+    123: (("mary", True, True), ("sue", True, False), ("max", False, True)),
+    456: (("otto", True, True),),
+}
+
+
+def add_people(firms: Firms) -> None:
+    """Of each firm, name, whether staff, and whether manager: max is a manager from outside."""
+    for firm_id, people in PEOPLE.items():
+        for name, staff, manager in people:
+            add_user(firms.firm(firm_id), name, staff=staff, manager=manager)
 
 
 def create_sample_data(firms: Firms, firm_id: int) -> SampleData:

@@ -1,5 +1,14 @@
 -- What the firms own. It is the platform's own database: Dutiful knows nothing of it.
 
+CREATE TABLE IF NOT EXISTS users (
+    id         INTEGER PRIMARY KEY,
+    firm_id    INTEGER NOT NULL,
+    name       TEXT    NOT NULL UNIQUE,
+    password   TEXT    NOT NULL,            -- salted and hashed
+    is_staff   INTEGER NOT NULL,
+    is_manager INTEGER NOT NULL
+);
+
 CREATE TABLE IF NOT EXISTS clients (
     id      INTEGER PRIMARY KEY,
     firm_id INTEGER NOT NULL,

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 
-from dutiful import Dutiful, Retry
+from dutiful import Dutiful, Retry, Rules
 from examples.practice import (
     documents,
     export,
@@ -16,7 +16,7 @@ from examples.practice import (
     recurrence,
     sync,
 )
-from examples.practice.categories import CATEGORIES, JOB_TYPES, NORMAL
+from examples.practice.categories import CATEGORIES, JOB_TYPES, MORE_REFERENCES, NORMAL
 from examples.practice.firms import Firms
 from examples.practice.platform import Addresses, Platform
 from examples.practice.queue import JobQueue
@@ -36,13 +36,14 @@ MODULES = {
 RETRY = Retry.named("patient", max_attempts=5)
 
 
-def practice_app(database_url: str, firms: Firms, addresses: Addresses, **settings: Any) -> Dutiful:
+def practice_app(database_url: str | None, firms: Firms, addresses: Addresses, **settings: Any) -> Dutiful:
     """Stores jobs at `database_url`, and the data of firms in `firms`."""
     app = Dutiful(database_url, tenants=True, **settings)
     for category, rules in CATEGORIES.items():
         app.category(category, rules)
         for job_type in JOB_TYPES[category]:
-            app.job(category=category, priority=NORMAL, retry=RETRY)(getattr(MODULES[category], job_type))
+            more = Rules(references=MORE_REFERENCES.get(job_type, ()))
+            app.job(category=category, rules=more, priority=NORMAL, retry=RETRY)(getattr(MODULES[category], job_type))
 
     @app.resource
     async def platform() -> AsyncIterator[Platform]:

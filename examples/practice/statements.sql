@@ -1,5 +1,13 @@
 -- Every statement is about one firm: `:firm` is set by Firm, never by a caller.
 
+-- name: add_user
+INSERT INTO users (firm_id, name, password, is_staff, is_manager)
+VALUES (:firm, :name, :password, :is_staff, :is_manager)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: user
+SELECT firm_id, name, password, is_staff, is_manager FROM users WHERE name = :name;
+
 -- name: add_client
 INSERT INTO clients (firm_id, name, address) VALUES (:firm, :name, :address);
 

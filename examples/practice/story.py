@@ -43,7 +43,7 @@ async def run_story(console: Console, folder: Path, database_url: str) -> bool:
     add_mail_and_calendars(services)
     async with asyncio.timeout(DEADLINE), services.open() as addresses, own_schema(database_url, "practice") as schema:
         app = practice_app(database_url, firms, addresses, schema=schema)
-        await app.make_store().migrate()
+        await app.migrate()
         async with app, following(app, console) as log, serving(create_app(app)) as url, app.embedded():
             samples = {firm: create_sample_data(firms, firm) for firm in (HERE, THERE)}
             story = Story(console, log, app, firms, services, samples)

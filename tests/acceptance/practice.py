@@ -22,8 +22,16 @@ from examples.practice.payload_validator import PayloadValidator
 from examples.practice.platform import Addresses
 from examples.practice.queue import JobQueue
 from examples.practice.record import QueueRecord, Status
-from examples.practice.sample_data import CONNECTION, SampleData, add_mail_and_calendars, create_sample_data
+from examples.practice.sample_data import (
+    CONNECTION,
+    SampleData,
+    add_mail_and_calendars,
+    add_people,
+    create_sample_data,
+)
 from examples.practice.service import practice_app
+from examples.practice.site import practice_site
+from examples.practice.users import SAMPLE_PASSWORD
 from examples.serving import serving
 
 HERE, THERE = 123, 456
@@ -121,6 +129,26 @@ async def practice(database_url: str, folder: Path) -> AsyncIterator[Practice]:
                 assert await (await app.client()).store.queries.check_places() == []
             app.close_sync()
     firms.close()
+
+
+@asynccontextmanager
+async def desk(practice: Practice) -> AsyncIterator[Callable[..., Awaitable[httpx2.AsyncClient]]]:
+    """The platform's own site; gives browsers, each signed in as one of its people, or as no one."""
+    add_people(practice.firms)
+    clients: list[httpx2.AsyncClient] = []
+    async with serving(practice_site(practice.app, practice.firms, practice.addresses)) as url:
+
+        async def enter(name: str | None = "mary") -> httpx2.AsyncClient:
+            client = httpx2.AsyncClient(base_url=url, timeout=DEADLINE)
+            clients.append(client)
+            if name is not None:
+                answer = await client.post("/site/session", json={"name": name, "password": SAMPLE_PASSWORD})
+                assert answer.status_code == 204, answer.text
+            return client
+
+        yield enter
+        for client in clients:
+            await client.aclose()
 
 
 @asynccontextmanager

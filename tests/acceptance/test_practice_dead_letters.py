@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ async def test_the_fifth_failure_makes_a_dead_letter_with_all_five_errors(platfo
 
 @pytest.mark.req("W40", "W41", "W42", "W50", "W51", "W52", "W53")
 async def test_a_manager_lists_looks_and_counts_over_http(platform: Practice) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
     letter = await platform.dead_letter(await platform.poisoned())
     async with reception(platform) as enter:
         manager = await enter()
@@ -85,9 +87,10 @@ async def test_a_manager_lists_looks_and_counts_over_http(platform: Practice) ->
             "error_class": "non_retryable",
             "error_message": letter.message,
             "attempt_count": 1,
-            "original_created_at": item["original_created_at"],
-            "created_at": item["created_at"],
+            "original_created_at": _json_time((await platform.seen(letter.id)).created_at),
+            "created_at": _json_time(letter.died_at),
         }
+        assert before < letter.created_at <= letter.died_at < datetime.now(UTC) + timedelta(seconds=1)
         detail = (await manager.get(f"/dlq/{item['dlq_id']}/")).json()
         assert detail["payload"] == letter.payload and item.items() <= detail.items()
         counts = (await manager.get("/dlq/statistics/")).json()
@@ -105,6 +108,10 @@ async def test_a_manager_lists_looks_and_counts_over_http(platform: Practice) ->
             assert [job["job_type"] for job in jobs] == found, given
         stats = (await manager.get("/queue/statistics/")).json()
         assert (stats["finished"], stats["dead_letters"]) == ({"completed": 1, "failed": 1}, 1)
+
+
+def _json_time(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 @pytest.mark.req("W43", "W44", "W45", "W46", "W47", "W48", "W66", "W68")

@@ -73,7 +73,10 @@ def test_each_category_asks_for_its_own_reference_and_more_can_be_asked_for() ->
     for category, reference in REFERENCES.items():
         assert wrong_fields(bare, category) == [reference]
         assert wrong_fields({**bare, reference: 7}, category) == []
-        assert wrong_fields({**bare, reference: "word " * 100}, category) == [reference], "content is no reference"
+        for prose in ("word " * 100, "Dear Ada", "two\nlines", "x" * 201):
+            assert wrong_fields({**bare, reference: prose}, category) == [reference], "content is no reference"
+    assert wrong_fields({**VALID, "external_message_id": "Dear Ada, see you soon"}) == ["external_message_id"]
+    assert wrong_fields({**VALID, "mailbox_id": "in the cellar"}, more=("mailbox_id",)) == ["mailbox_id"]
     assert wrong_fields(VALID, more=("external_message_id",)) == []
     assert wrong_fields(VALID, more=("mailbox_id", "folder_id")) == ["folder_id", "mailbox_id"]
     assert not PayloadValidator.validate_payload(VALID, "gardening")[0]
@@ -136,7 +139,8 @@ async def platform(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
 @pytest.mark.req("W11", "W14", "W17", "W68")
 async def test_no_entry_point_accepts_a_wrong_payload_and_each_reports_all_errors(platform: Practice) -> None:
     kind = platform.app.kind("email_ingestion_fetch")
-    wrong = {**VALID, "tenant_id": "123", "connection_id": None, "password": "hunter2"}
+    prose = "Dear Ada, here are the papers"
+    wrong = {**VALID, "tenant_id": "123", "connection_id": None, "password": "hunter2", "external_message_id": prose}
     access: dict[str, Callable[[], Awaitable[Any]]] = {
         "queue": lambda: platform.queue().create(kind.name, wrong),
         "app": lambda: platform.app.enqueue(kind.name, wrong),
@@ -147,7 +151,7 @@ async def test_no_entry_point_accepts_a_wrong_payload_and_each_reports_all_error
         with pytest.raises(PayloadInvalid) as caught:
             await enter()
         fields = {error.field for error in caught.value.errors}
-        assert {"tenant_id", "connection_id", "password"} <= fields, name
+        assert {"tenant_id", "connection_id", "password", "external_message_id"} <= fields, name
     with pytest.raises(PayloadInvalid):
         kind.sync.enqueue(**wrong)
     assert not list(await platform.app.jobs())
@@ -169,8 +173,7 @@ async def test_a_firms_queue_takes_no_job_of_another_firm(platform: Practice) ->
 @pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
 @pytest.mark.req("W17", "W25", "W26")
 async def test_the_database_itself_refuses_what_comes_by_sql_and_breaks_the_rules(platform: Practice) -> None:
-    async with platform.working():
-        pass  # a worker stores the rules in the database
+    await platform.app.migrate()  # as `dutiful migrate` with the app; no worker has started yet
     connection = await asyncpg.connect(platform.database_url)
 
     async def enqueue(payload: dict[str, Any]) -> UUID:
@@ -179,7 +182,16 @@ async def test_the_database_itself_refuses_what_comes_by_sql_and_breaks_the_rule
         return job_id
 
     try:
-        for wrong in ({"tenant_id": 123}, {**VALID, "payload_version": "7.0"}, {**VALID, "note": "x" * 11_000}):
+        for wrong in (
+            {"tenant_id": 123},
+            {**VALID, "payload_version": "7.0"},
+            {**VALID, "note": "x" * 11_000},
+            {**VALID, "tenant_id": "123"},
+            {**VALID, "correlation_id": "no-uuid"},
+            {**VALID, "connection_id": "the first one"},
+            {**VALID, "external_message_id": "Dear Ada, here are the papers that you asked for"},
+            {**VALID, "password": "hunter2"},
+        ):
             with pytest.raises(asyncpg.PostgresError):
                 await enqueue(wrong)
         job = await platform.seen(await enqueue(VALID))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -13,7 +14,7 @@ from practice import HERE, THERE, Practice, practice, until
 from dutiful import ErrorClass, UniqueConflict
 from examples.practice.record import QueueRecord, Status
 from examples.practice.sample_data import ADA, CLOSED_CALENDAR, CONNECTION, raw_mail
-from examples.practice.service import RETRY
+from examples.practice.service import RETRY, practice_app
 
 
 @pytest.fixture
@@ -27,12 +28,15 @@ async def platform(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
 
 @pytest.mark.req("W28", "W31", "W69")
 async def test_a_jobs_record_has_everything_about_it(platform: Practice) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
     asked = await platform.fetch("msg_789")
     assert (asked.status, asked.attempt_count, asked.result) == (Status.PENDING, 0, None)
     async with platform.working():
         done = await platform.ended(asked.id)
     record = msgspec.to_builtins(done)
-    assert isinstance(done.worker_id, UUID) and done.created_at <= datetime.now(UTC)
+    assert isinstance(done.worker_id, UUID) and before < done.created_at <= datetime.now(UTC) + timedelta(seconds=1)
+    assert done.scheduled_at == done.created_at, "it was due at once"
+    assert done.payload["connection_id"] == CONNECTION and done.payload["external_message_id"] == "msg_789"
     assert set(record) - {"id", "worker_id", "created_at", "scheduled_at", "payload", "correlation_id"} == {
         "tenant", "category", "job_type", "payload_version", "idempotency_key", "priority", "status", "attempt_count",
         "max_attempts", "result", "error_class", "error_message",
@@ -47,8 +51,9 @@ async def test_a_jobs_record_has_everything_about_it(platform: Practice) -> None
 
 @pytest.mark.req("W29", "W30")
 async def test_a_failure_is_recorded_with_its_class_and_a_message_of_at_most_500_characters(platform: Practice) -> None:
-    job = await platform.fetch("m" * 470)
-    async with platform.working():
+    elsewhere = replace(platform.addresses, mail=f"{platform.addresses.mail}/{'m' * 470}")
+    job = await platform.fetch("msg_789")
+    async with platform.working(practice_app(platform.database_url, platform.firms, elsewhere)):
         failed = await platform.ended(job.id)
     assert (failed.status, failed.error_class) == (Status.FAILED, "non_retryable")
     assert failed.error_message is not None
@@ -73,7 +78,7 @@ async def test_a_key_is_used_once_by_each_firm_for_ever(platform: Practice) -> N
         await platform.fetch("msg_789")
     assert caught.value.existing == jobs[0].id, "also when it has ended"
     with pytest.raises(UniqueConflict):
-        await platform.create("calendar_sync_pull", jobs[0].idempotency_key, calendar_id=31)
+        await platform.create("calendar_sync_pull", f"email_fetch_conn_{CONNECTION}_msg_789", calendar_id=31)
     elsewhere = await platform.fetch("msg_789", THERE)
     assert (elsewhere.idempotency_key, elsewhere.tenant) == (jobs[0].idempotency_key, THERE)
     await other.close()

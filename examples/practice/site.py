@@ -1,0 +1,152 @@
+"""The platform's web site: a person of a firm signs in, sees mail come in, and reviews dead letters.
+
+The admin API is Dutiful's own, with the site's sign-in in front of it. Two of its lists are served in the platform's
+terms: jobs by `status=pending` or `processing`, and audit events by names such as `job_dlq_reprocess_success`.
+"""
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+from fastapi import FastAPI, HTTPException, Request, Response
+from pydantic import BaseModel, Field
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import FileResponse, JSONResponse
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from dutiful import Dutiful
+from dutiful.web import create_app
+from examples.guarding import Guarded
+from examples.practice.audit_names import audit_name
+from examples.practice.firms import Firms
+from examples.practice.ingestion import maildir
+from examples.practice.payload_validator import PayloadValidator
+from examples.practice.platform import Addresses
+from examples.practice.queue import JobQueue
+from examples.practice.record import states_of, status_of
+from examples.practice.sample_data import CONNECTION, POISON, raw_mail
+from examples.practice.users import COOKIE, Sessions, User
+
+HERE = Path(__file__).parent
+ADMIN = "/api/jobs/admin"
+Json = dict[str, Any]
+
+
+class SignIn(BaseModel):
+    name: str = Field(max_length=100)
+    password: str = Field(max_length=200)
+
+
+class Letter(BaseModel):
+    """A message from a client of the firm."""
+
+    sender: str = Field(pattern=r"^[^@\s<>]{1,60}@[^@\s<>]{1,60}$")
+    subject: str = Field(min_length=1, max_length=100, pattern=r"^[^\r\n]+$")
+    damaged: bool = False  # as it arrives when a mail program has lost its head
+
+
+def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
+    sessions = Sessions(firms)
+    api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    def signed_in(request: Request) -> User:
+        user = sessions.user(request)
+        if user is None:
+            raise HTTPException(401, "sign in first")
+        return user
+
+    @api.post("/session")
+    def sign_in(asked: SignIn) -> Response:
+        secret = sessions.sign_in(asked.name, asked.password)
+        if secret is None:
+            raise HTTPException(401, "there is no such name, or the password is another one")
+        answer = Response(status_code=204)
+        answer.set_cookie(COOKIE, secret, httponly=True, samesite="strict")
+        return answer
+
+    @api.get("/session")
+    def who(request: Request) -> Json | None:
+        user = sessions.user(request)
+        return None if user is None else {"name": user.name, "firm": user.firm_id, "role": user.role}
+
+    @api.delete("/session", status_code=204)
+    def sign_out(request: Request) -> None:
+        sessions.sign_out(request)
+
+    @api.get("/mail")
+    def mail(request: Request) -> list[Json]:
+        return firms.firm(signed_in(request).firm_id).all("messages")
+
+    @api.post("/mail", status_code=201)
+    async def receive(request: Request, letter: Letter) -> Json:
+        """A client writes: the message waits on the mail server, and a job fetches it."""
+        user, name = signed_in(request), f"msg_{app.new_id().hex[:16]}"  # in order of time
+        raw = POISON if letter.damaged else raw_mail(letter.sender, letter.subject)
+        async with httpx2.AsyncClient(timeout=10) as http:
+            (await http.put(f"{addresses.mail}/{CONNECTION}/{name}", content=raw)).raise_for_status()
+        key = f"email_fetch_conn_{CONNECTION}_{name}"
+        payload = PayloadValidator.create_payload(
+            user.firm_id, uuid4(), key, connection_id=CONNECTION, external_message_id=name
+        )
+        job = await JobQueue(app, user.firm_id).create("email_ingestion_fetch", payload)
+        return {"external_message_id": name, "job_id": str(job.id)}
+
+    @api.post("/mail/{external_id}/repair", status_code=204)
+    def repair(request: Request, external_id: str, letter: Letter) -> None:
+        """A person writes down by hand what a damaged message says."""
+        firm = firms.firm(signed_in(request).firm_id)
+        row = firm.one("message", connection_id=CONNECTION, external_id=external_id)
+        if row is None:
+            raise HTTPException(404, f"the firm has no message {external_id:.100}")
+        maildir(firm, CONNECTION)[row["maildir_key"]] = raw_mail(letter.sender, letter.subject)
+
+    admin = create_app(app, authenticate=sessions.principal)
+    translated = _Translated(admin)
+    routes = [
+        Route("/", FileResponse(HERE / "page.html")),
+        Route("/shared.css", FileResponse(HERE.parent / "page.css")),
+        *(Route(f"/{file}", FileResponse(HERE / file)) for file in ("page.css", "page.js", "icon.svg")),
+        Route(f"{ADMIN}/queue/", translated.queue),
+        Route(f"{ADMIN}/audit/", translated.audit),
+        Mount("/site", api),
+        Mount("", admin),
+    ]
+    root = FastAPI(routes=routes, docs_url=None, redoc_url=None, openapi_url=None)
+    return TrustedHostMiddleware(Guarded(root), ["127.0.0.1", "localhost"])
+
+
+class _Translated:
+    """Asks the admin API, which knows who may see what, and translates its answer."""
+
+    def __init__(self, admin: ASGIApp) -> None:
+        self._admin = admin
+
+    async def queue(self, request: Request) -> Response:
+        """Jobs by the platform's statuses: pending, processing, completed, failed, cancelled."""
+        asked = []
+        for name, value in request.query_params.multi_items():
+            asked += [(name, state) for state in states_of(value)] if name == "status" else [(name, value)]
+        answer = await self._ask(request, "queue", asked)
+        if isinstance(answer, Response):
+            return answer
+        return JSONResponse(answer | {"jobs": [job | {"status": status_of(job["status"])} for job in answer["jobs"]]})
+
+    async def audit(self, request: Request) -> Response:
+        answer = await self._ask(request, "audit", request.query_params.multi_items())
+        if isinstance(answer, Response):
+            return answer
+        events = [one | {"event": audit_name(one["action"], one["outcome"])} for one in answer["events"]]
+        return JSONResponse(answer | {"events": events})
+
+    async def _ask(self, request: Request, path: str, params: list[tuple[str, str]]) -> Json | Response:
+        """The admin API's answer, or its refusal as it is."""
+        kept = {name: request.headers[name] for name in ("authorization", "cookie") if name in request.headers}
+        transport = httpx2.ASGITransport(app=self._admin, client=("127.0.0.1", 1))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as inner:
+            answer = await inner.get(f"{ADMIN}/{path}/", params=httpx2.QueryParams(params), headers=kept)
+        if answer.status_code != 200:
+            return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+        found: Json = answer.json()
+        return found

@@ -1,0 +1,213 @@
+"""The example practice: its own site, its admin API in its own words, and jobs that a program claims by hand."""
+
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from practice import HERE, THERE, Practice, desk, practice, until
+
+from dutiful import ClaimLost, ReviewState
+from dutiful.core import ids
+from dutiful.core.job import NewJob
+from examples.practice.record import Status
+from examples.practice.sample_data import CONNECTION
+
+ADMIN = "/api/jobs/admin"
+NOTES = {"notes": "Fixed validation issue in source data, safe to reprocess"}
+
+
+@pytest.fixture
+async def platform(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
+    async with practice(app_url, tmp_path) as made:
+        yield made
+
+
+# --- the three gates
+
+
+@pytest.mark.req("W53", "W54", "W55", "W67")
+async def test_each_endpoint_needs_a_session_and_staff_and_a_manager(platform: Practice) -> None:
+    letter = await platform.dead_letter(await platform.poisoned())
+    one = f"{ADMIN}/dlq/{ids.public(letter.id)}"
+    reads = [f"{ADMIN}/{path}" for path in ("queue/", "queue/statistics/", "dlq/", "dlq/statistics/", "audit/")]
+    acts = (f"{one}/reprocess/", f"{one}/discard/")
+    async with desk(platform) as enter:
+        # max is a manager, and no staff: both are needed.
+        for name, status in ((None, 401), ("sue", 403), ("max", 403)):
+            who = await enter(name)
+            answers = [await who.get(path) for path in (*reads, f"{one}/")]
+            answers += [await who.post(path, json=NOTES) for path in acts]
+            assert [answer.status_code for answer in answers] == [status] * 8, name
+        mary, otto = await enter("mary"), await enter("otto")
+        assert [(await mary.get(path)).status_code for path in (*reads, f"{one}/")] == [200] * 6
+        assert [(await otto.get(path)).status_code for path in (*reads, f"{one}/")] == [200] * 5 + [404]
+        assert "msg_790" not in "".join([(await otto.get(path)).text for path in reads])
+        nobody = await enter(None)
+        assert (await nobody.post("/site/session", json={"name": "mary", "password": "no"})).status_code == 401
+        assert (await nobody.get("/site/mail")).status_code == 401
+    assert (await platform.dead_letter(letter.id)).status is ReviewState.PENDING_REVIEW
+
+
+# --- the platform's own words
+
+
+@pytest.mark.req("W47", "W48", "W49", "W44")
+async def test_the_api_serves_audit_events_by_the_platforms_names(platform: Practice) -> None:
+    letter = await platform.dead_letter(await platform.poisoned())
+    async with desk(platform) as enter:
+        mary = await enter("mary")
+        answer = (await mary.post(f"{ADMIN}/dlq/{ids.public(letter.id)}/reprocess/", json=NOTES)).json()
+        events = (await mary.get(f"{ADMIN}/audit/")).json()["events"][::-1]
+    assert [(one["event"], one["principal"], one["reason"]) for one in events] == [
+        ("job_dlq_reprocess_requested", "mary", NOTES["notes"]),
+        ("job_dlq_reprocess_success", "mary", NOTES["notes"]),
+    ]
+    assert events[1]["after"]["new_job"] == answer["new_job_id"]
+    assert answer["message"] == "DLQ item reprocessed successfully"
+
+
+@pytest.mark.req("W51")
+async def test_the_queue_is_listed_by_the_platforms_statuses(platform: Practice) -> None:
+    platform.services.hold(f"{CONNECTION}/msg_789")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    await platform.fetch("msg_791", scheduled_at=later)
+    async with desk(platform) as enter, platform.working():
+        held = await platform.fetch("msg_789")
+        await until(lambda: _is(platform, held.id, Status.PROCESSING))
+        mary = await enter("mary")
+
+        async def listed(status: str) -> list[tuple[str, str]]:
+            jobs = (await mary.get(f"{ADMIN}/queue/", params={"status": status})).json()["jobs"]
+            return [(job["idempotency_key"].rpartition("_conn_")[2], job["status"]) for job in jobs]
+
+        assert await listed("pending") == [("456_msg_791", "pending")]
+        assert await listed("processing") == [("456_msg_789", "processing")]
+        assert await listed("completed") == []
+        assert (await mary.get(f"{ADMIN}/queue/", params={"status": "asleep"})).status_code == 422
+        platform.services.release(f"{CONNECTION}/msg_789")
+        await platform.ended(held.id)
+
+
+async def _is(platform: Practice, job_id: UUID, status: Status) -> bool:
+    return (await platform.seen(job_id)).status is status
+
+
+@pytest.mark.req("W31", "W41")
+async def test_times_are_those_at_which_things_happened(platform: Practice) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    due = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
+    dead = await platform.poisoned()
+    planned = await platform.fetch("msg_791", scheduled_at=due)
+    after = datetime.now(UTC) + timedelta(seconds=1)
+    job = await platform.seen(dead)
+    assert (await platform.seen(planned.id)).scheduled_at == due
+    assert job.scheduled_at == job.created_at and before < job.scheduled_at < after
+    async with desk(platform) as enter:
+        mary = await enter("mary")
+        (item,) = (await mary.get(f"{ADMIN}/dlq/")).json()["dlq_items"]
+        jobs = (await mary.get(f"{ADMIN}/queue/")).json()["jobs"]
+    original, died = (datetime.fromisoformat(item[name]) for name in ("original_created_at", "created_at"))
+    assert original == job.created_at
+    assert original <= died and before < died < after
+    listed = {one["job_id"]: datetime.fromisoformat(one["scheduled_at"]) for one in jobs}
+    assert (listed[ids.public(planned.id)], listed[ids.public(dead)]) == (due, job.created_at)
+
+
+# --- odd rows
+
+
+@pytest.mark.req("W17", "W67")
+async def test_rows_that_break_the_rules_hide_no_others(platform: Practice) -> None:
+    good = await platform.fetch("msg_789")
+    store = (await platform.app.client()).store
+    odd: list[dict[str, Any]] = [
+        {"payload": "{}", "kind": "email_ingestion_fetch"},
+        {"payload": '{"tenant_id": "x", "payload_version": 1, "idempotency_key": []}', "kind": "gardening"},
+        {"payload": "{}", "kind": "firm_purge", "correlation_id": "no-uuid"},
+    ]
+    await store.jobs.insert([NewJob(platform.app.new_id(), queue="default", tenant=str(HERE), **one) for one in odd])
+    assert good.id in [job.id for job in await platform.queue().list()]
+    assert len(await platform.queue().list()) == 4
+    async with desk(platform) as enter:
+        jobs = (await (await enter("mary")).get(f"{ADMIN}/queue/")).json()["jobs"]
+    assert len(jobs) == 4
+    assert await platform.queue(THERE).list() == []
+
+
+# --- claimed by hand
+
+
+@pytest.mark.req("W18", "W19", "W20", "W21", "W22", "W23", "W28")
+async def test_a_program_claims_the_next_job_and_its_loser_gets_nothing(platform: Practice) -> None:
+    await platform.fetch("msg_790")
+    urgent = await platform.fetch("msg_789", priority=1)
+    await platform.fetch("msg_far", priority=0, scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+    await platform.create("email_ingestion_fetch", "theirs", THERE, connection_id=7, external_message_id="msg_1")
+    one, two = [await platform.queue().next_pending() for _ in range(2)]
+    assert one is not None and two is not None and one.id == two.id == urgent.id
+
+    assert await one.claim_for_processing(worker_id="worker-1")
+    assert not await two.claim_for_processing(worker_id="worker-2")
+    assert (await one.record()).status is Status.PROCESSING
+    with pytest.raises(ClaimLost):
+        await two.mark_completed({"fetched_count": 0})
+    await one.mark_completed(result={"fetched_count": 10})
+
+    done = await one.record()
+    assert (done.status, done.result, done.attempt_count) == (Status.COMPLETED, {"fetched_count": 10}, 1)
+    following = await platform.queue().next_pending()
+    assert following is not None and following.payload["external_message_id"] == "msg_790"
+    assert (await following.record()).attempt_count == 0, "what a loser was given meanwhile is given back"
+
+
+@pytest.mark.req("W29", "W32", "W34", "W57", "W58", "W66")
+async def test_a_program_marks_a_job_failed_and_the_policy_decides(platform: Practice) -> None:
+    await platform.fetch("msg_789")
+    job = await platform.queue().next_pending()
+    assert job is not None and await job.claim_for_processing("worker-1")
+    asked = datetime.now(UTC)
+    await job.mark_failed("transient", "the server is busy", should_retry=True)
+    waiting = await job.record()
+    assert (waiting.status, waiting.error_class, waiting.error_message) == (
+        Status.PENDING,
+        "transient",
+        "the server is busy",
+    )
+    assert timedelta(seconds=1.5) < waiting.scheduled_at - asked < timedelta(seconds=2.6 + 5)
+
+    await platform.fetch("msg_791")
+    other = await platform.queue().next_pending()
+    assert other is not None and await other.claim_for_processing("worker-1")
+    await other.mark_failed("non_retryable", "Validation error: invalid payload", should_retry=False)
+    letter = await platform.dead_letter(other.id)
+    assert (letter.status, letter.error_class) == (ReviewState.PENDING_REVIEW, "non_retryable")
+    assert letter.message == "Validation error: invalid payload"
+
+
+# --- run again
+
+
+@pytest.mark.req("W18", "W25", "W68")
+async def test_running_a_job_again_over_http_keeps_its_key(platform: Practice) -> None:
+    first = await platform.fetch("msg_789")
+    async with platform.working():
+        await platform.ended(first.id)
+        await platform.quiet()
+    async with desk(platform) as enter:
+        mary = await enter("mary")
+        again = (await mary.post(f"{ADMIN}/jobs/{ids.public(first.id)}/retry/", json={})).json()
+        copy = await platform.seen(ids.parse_any(again["job_id"]))
+        assert (copy.idempotency_key, copy.payload) == (first.idempotency_key, first.payload)
+        async with platform.working():
+            await platform.ended(copy.id)
+            await platform.quiet()
+        third = (await mary.post(f"{ADMIN}/jobs/{again['job_id']}/retry/", json={})).json()
+        refused = await mary.post(f"{ADMIN}/jobs/{ids.public(first.id)}/retry/", json={})
+        assert (refused.status_code, refused.json()["job_id"]) == (409, third["job_id"])
+        jobs = (await mary.get(f"{ADMIN}/queue/", params={"job_type": "email_ingestion_fetch"})).json()["jobs"]
+    assert {job["idempotency_key"] for job in jobs} == {first.idempotency_key}
+    assert not [job for job in jobs if re.search("retry of", str(job))]

@@ -1,0 +1,77 @@
+"""The desk of examples/practice in a real browser: a manager sees mail come in, and reviews a dead letter."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from chromium import Page, available, browsing
+
+from databases import missing
+from examples.practice.fake_services import FakeServices
+from examples.practice.firms import Firms
+from examples.practice.sample_data import ADA, add_people, create_sample_data
+from examples.practice.service import practice_app
+from examples.practice.site import practice_site
+from examples.practice.users import SAMPLE_PASSWORD
+from examples.serving import serving
+
+HERE = 123
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    if reason := available():
+        missing(reason)
+    firms = Firms(tmp_path / "firms")
+    add_people(firms)
+    create_sample_data(firms, HERE)
+    async with FakeServices().open() as addresses:
+        app = practice_app(f"sqlite:///{tmp_path}/jobs.db", firms, addresses)
+        async with (
+            app,
+            app.embedded(grace="5s"),
+            serving(practice_site(app, firms, addresses)) as url,
+            browsing(tmp_path / "profile") as browser,
+        ):
+            page = await browser.open(url)
+            yield page
+            assert page.problems == []
+    firms.close()
+
+
+async def sign_in(page: Page, name: str) -> None:
+    await page.until("document.querySelector('#sign-in')?.hidden === false")
+    for field, value in (("name", name), ("password", SAMPLE_PASSWORD)):
+        await page.evaluate(f"document.querySelector('#sign-in [name={field}]').value = '{value}'")
+    await page.click("#sign-in .main")
+    await page.until("document.querySelector('#desk')?.hidden === false")
+
+
+def jobs(status: str) -> str:
+    return f"document.querySelectorAll('#jobs [data-status={status}][data-job]').length"
+
+
+@pytest.mark.req("W40", "W43", "W47", "W48", "W54")
+async def test_a_manager_sees_mail_come_in_and_reviews_a_dead_letter(page: Page) -> None:
+    await sign_in(page, "mary")
+    await page.click("#write .main")
+    await page.until("document.querySelector('#messages .client')?.textContent === 'Ada'")
+    await page.until(f"{jobs('completed')} === 2")
+
+    await page.evaluate("document.querySelector('#write [name=damaged]').checked = true")
+    await page.click("#write .main")
+    await page.until("document.querySelectorAll('#letters li').length === 1")
+    assert "no usable From" in await page.evaluate("document.querySelector('#letters .error').textContent")
+    assert await page.evaluate(jobs("failed")) == 1
+
+    await page.evaluate(f"document.querySelector('#letters [name=sender]').value = '{ADA}'")
+    await page.click("#letters [value=reprocess]")
+    await page.until("document.querySelectorAll('#letters li').length === 0")
+    await page.until("document.querySelectorAll('#messages .client').length === 2")
+    trail = await page.evaluate("[...document.querySelectorAll('#trail b')].map(one => one.textContent)")
+    assert trail == ["job_dlq_reprocess_success", "job_dlq_reprocess_requested"]
+
+    await page.click("#sign-out")
+    await sign_in(page, "max")
+    await page.until("document.querySelectorAll('#messages li').length === 2")
+    assert await page.evaluate("document.querySelector('#review').hidden && document.querySelector('#work').hidden")
