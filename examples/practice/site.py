@@ -6,6 +6,7 @@ terms: jobs by `status=pending` or `processing`, and audit events by names such 
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import httpx2
@@ -145,7 +146,7 @@ class _Translated:
         kept = {name: request.headers[name] for name in ("authorization", "cookie") if name in request.headers}
         transport = httpx2.ASGITransport(app=self._admin, client=("127.0.0.1", 1))
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as inner:
-            answer = await inner.get(f"{ADMIN}/{path}/", params=httpx2.QueryParams(params), headers=kept)
+            answer = await inner.get(f"{ADMIN}/{path}/?{urlencode(params)}", headers=kept)
         if answer.status_code != 200:
             return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
         found: Json = answer.json()
