@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 
@@ -15,6 +16,7 @@ class Config:
     edge_secret: str  # the edge derives from it the token of each organization
     fernet_keys: tuple[str, ...]  # the first one encrypts; all of them decrypt
     superuser_token: str
+    job_retention: timedelta = timedelta(days=7)  # of the records of ended jobs
     backoff: str = "10s"  # before the second attempt of a job; doubled before each further one
 
     @classmethod
@@ -26,6 +28,7 @@ class Config:
             edge_secret=environment["DOCVERSE_EDGE_SECRET"],
             fernet_keys=tuple(environment["DOCVERSE_FERNET_KEYS"].split(",")),
             superuser_token=environment["DOCVERSE_SUPERUSER_TOKEN"],
+            job_retention=timedelta(days=float(environment.get("DOCVERSE_JOB_RETENTION_DAYS", 7))),
             backoff=environment.get("DOCVERSE_BACKOFF", cls.backoff),
         )
 
@@ -38,6 +41,7 @@ class Config:
             "DOCVERSE_EDGE_SECRET": self.edge_secret,
             "DOCVERSE_FERNET_KEYS": ",".join(self.fernet_keys),
             "DOCVERSE_SUPERUSER_TOKEN": self.superuser_token,
+            "DOCVERSE_JOB_RETENTION_DAYS": str(self.job_retention / timedelta(days=1)),
             "DOCVERSE_BACKOFF": self.backoff,
         }
 

@@ -12,12 +12,18 @@ from examples.docverse.git_refs import GitRepositories
 from examples.docverse.ports import ObjectStore
 from examples.docverse.services.build_processing import BuildProcessing
 from examples.docverse.services.credentials import CredentialEncryptor, Credentials
+from examples.docverse.services.dashboard_sync import DashboardSync, TemplateService
 from examples.docverse.services.dashboards import DashboardService, MetadataWriter
+from examples.docverse.services.deletion import DeletionService
 from examples.docverse.services.edges import EdgeFor, Edges
 from examples.docverse.services.edition_update import EditionUpdate
 from examples.docverse.services.editions import EditionService
 from examples.docverse.services.hosting import HostingService, QueueIn
 from examples.docverse.services.inventory import InventoryService
+from examples.docverse.services.lifecycle import LifecycleService
+from examples.docverse.services.purgatory import PurgatoryService
+from examples.docverse.services.reencryption import Reencryption
+from examples.docverse.services.ref_audit import RefAudit
 from examples.docverse.services.tracking import TrackingService
 from examples.docverse.storage.edge_client import EdgeClient
 from examples.docverse.storage.object_store import DirectoryObjectStore
@@ -38,6 +44,12 @@ class Docverse:
     dashboards: DashboardService
     build_processing: BuildProcessing
     edition_update: EditionUpdate
+    templates: TemplateService
+    dashboard_sync: DashboardSync
+    lifecycle: LifecycleService
+    ref_audit: RefAudit
+    purgatory: PurgatoryService
+    reencryption: Reencryption
 
 
 @asynccontextmanager
@@ -56,11 +68,13 @@ async def open_docverse(
         metadata = MetadataWriter(database, objects, edges, config.edge_url)
         dashboards = DashboardService(database, objects, edges, metadata, config.edge_url)
         editions = EditionService(database, objects, edges, metadata)
+        repositories = GitRepositories(config.repositories)
+        deletion = DeletionService(database, objects, edges)
         yield Docverse(
             config=config,
             database=database,
             objects=objects,
-            repositories=GitRepositories(config.repositories),
+            repositories=repositories,
             encryptor=encryptor,
             credentials=credentials,
             edges=edges,
@@ -70,4 +84,10 @@ async def open_docverse(
                 database, InventoryService(database, objects), TrackingService(database), editions, dashboards
             ),
             edition_update=EditionUpdate(database, editions, dashboards),
+            templates=TemplateService(database, queue_in),
+            dashboard_sync=DashboardSync(database, objects, repositories, dashboards),
+            lifecycle=LifecycleService(database, deletion, dashboards),
+            ref_audit=RefAudit(database, repositories, deletion, dashboards),
+            purgatory=PurgatoryService(database, objects),
+            reencryption=Reencryption(database, encryptor),
         )

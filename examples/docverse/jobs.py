@@ -12,16 +12,20 @@ from examples.docverse.queue_backend import DutifulQueueBackend
 from examples.docverse.running_job import RunningJob
 from examples.docverse.services.build_processing import EditionsProgress
 from examples.docverse.services.hosting import QueueIn
+from examples.docverse.upkeep import add_dashboard_sync, add_periodic
 
 Opened = Callable[[Config, QueueIn], AbstractAsyncContextManager[Docverse]]
 
 
 def docverse_app(config: Config, opened: Opened = open_docverse, **settings: Any) -> Dutiful:
     """The app of all processes; `opened` makes the services that its jobs use."""
-    app = Dutiful(config.database_url, **settings)
+    # purgatory_cleanup removes the records of ended jobs; workers remove none by themselves.
+    app = Dutiful(config.database_url, **{"retention": "never", **settings})
     app.resource(_docverse(app, config, opened))
     _build_processing(app, config)
     _edition_update(app, config)
+    add_dashboard_sync(app, patient(config))
+    add_periodic(app, periodic(config))
     return app
 
 

@@ -132,12 +132,29 @@ create table docverse.lifecycle_rule (
     unique nulls not distinct (org_id, project_id, rule)
 );
 
--- Content that was deleted and can still be brought back.
+-- Content that was deleted and can still be brought back. A row is written before its content is moved, so that a worker
+-- that dies in between leaves nothing that is not known here.
 create table docverse.purgatory (
     id         bigint primary key generated always as identity,
     org_id     bigint not null references docverse.organization,
+    edition_id bigint references docverse.edition,
+    build_id   bigint references docverse.build,
     object_prefix text not null unique,  -- where it is now
     moved_from text not null,
     reason     text not null,
-    date_moved timestamptz not null default clock_timestamp()
+    date_created timestamptz not null default clock_timestamp(),
+    date_moved timestamptz,
+    check (num_nonnulls(edition_id, build_id) = 1)
+);
+
+create unique index purgatory_of_edition on docverse.purgatory (edition_id) where date_moved is null;
+create unique index purgatory_of_build on docverse.purgatory (build_id) where date_moved is null;
+create index purgatory_age on docverse.purgatory (org_id, date_created);
+
+-- Webhooks that were received: one that is delivered again enqueues nothing.
+create table docverse.github_delivery (
+    org_id      bigint not null references docverse.organization,
+    delivery_id text not null,
+    date_received timestamptz not null default clock_timestamp(),
+    primary key (org_id, delivery_id)
 );

@@ -4,7 +4,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from dutiful import Dutiful
-from examples.docverse.api import builds, editions, orgs, queue
+from examples.docverse.api import builds, editions, github, orgs, queue, upkeep
 from examples.docverse.factory import Docverse
 from examples.docverse.git_refs import BadRef
 from examples.docverse.services.hosting import Conflict, NotFound, Refused
@@ -25,7 +25,7 @@ ERRORS: dict[type[Exception], int] = {
 def create_api(services: Docverse, jobs: Dutiful) -> FastAPI:
     api = FastAPI(title="Docverse", description="A documentation host")
     api.state.docverse, api.state.jobs = services, jobs
-    for module in (orgs, builds, editions, queue):
+    for module in (orgs, builds, editions, queue, upkeep, github):
         api.include_router(module.router)
     for kind in ERRORS:
         api.add_exception_handler(kind, _answer)

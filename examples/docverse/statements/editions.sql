@@ -26,8 +26,13 @@ left join lateral (
 where e.id = $1 and e.date_deleted is null;
 
 -- name: publishing
--- Only if the edition is still as it was read.
-update docverse.edition set publishing_build_id = $2 where id = $1 and build_id is not distinct from $3 returning id;
+-- Only if the edition is still as it was read, and the build was not deleted: its row is locked as lifecycle_eval locks it.
+with there as (
+    select b.id from docverse.build b where b.id = $2 and b.date_deleted is null for key share
+)
+update docverse.edition e set publishing_build_id = there.id
+from there where e.id = $1 and e.build_id is not distinct from $3 and e.date_deleted is null
+returning e.id;
 
 -- name: published
 update docverse.edition set build_id = $2, publishing_build_id = null, date_updated = clock_timestamp() where id = $1;

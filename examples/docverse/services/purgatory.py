@@ -1,0 +1,31 @@
+"""Purgatory cleanup: content is deleted for good when its organization's retention is over."""
+
+from datetime import timedelta
+
+from examples.docverse.database import Database
+from examples.docverse.ports import ObjectStore
+from examples.docverse.records import Org
+
+BATCH = 100
+
+
+class PurgatoryService:
+    def __init__(self, database: Database, objects: ObjectStore) -> None:
+        self._database = database
+        self._objects = objects
+
+    async def set_retention(self, org: Org, retention: timedelta) -> None:
+        await self._database.run("set_retention", org.id, retention)
+
+    async def clean(self, org: Org, batch: int = BATCH) -> int:
+        """Deletes what has expired, in batches; the number of objects.
+
+        A row is forgotten after its objects are gone: a worker that dies in between deletes nothing twice, and leaves
+        nothing that no row names.
+        """
+        deleted = 0
+        while rows := await self._database.all("expired_purgatory", org.id, batch):
+            for row in rows:
+                deleted += await self._objects.delete_prefix(row["object_prefix"])
+            await self._database.run("forget_purgatory", [row["id"] for row in rows])
+        return deleted

@@ -1,0 +1,233 @@
+"""dashboard_sync: webhooks of GitHub, templates of repositories, and the dashboards rendered with them."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from docverse import CleanDocverse, Host, HostedProject, Json, hosting, installed
+from docverse_upkeep import FailingStore, Repository, Together, attempts, on_store, replaced, sql
+
+from databases import Postgres
+
+SECRET = "a secret of sixteen or more"
+
+
+@pytest.fixture(scope="module")
+def clean(postgres18: Postgres) -> Iterator[CleanDocverse]:
+    with installed(postgres18) as clean:
+        yield clean
+
+
+@pytest.fixture
+async def host(clean: CleanDocverse, tmp_path: Path) -> AsyncIterator[Host]:
+    async with hosting(clean.reset(), tmp_path) as host:
+        yield host
+
+
+class GitHub:
+    """Sends webhooks as GitHub does."""
+
+    def __init__(self, host: Host, secret: str = SECRET) -> None:
+        self._host, self._secret = host, secret
+
+    async def push(
+        self, repository: str, ref: str = "refs/heads/main", *, org: str = "rubin", expected: int = 202, **more: Any
+    ) -> list[str]:
+        body = json.dumps({"ref": ref, "repository": {"full_name": repository}, **more.pop("body", {})}).encode()
+        answer = await self.send(org, body, **more)
+        assert answer.status_code == expected, answer.text
+        return list(answer.json().get("queue_jobs", []))
+
+    async def send(self, org: str, body: bytes, *, event: str = "push", delivery: str = "", **headers: str) -> Any:
+        signature = "sha256=" + hmac.new(self._secret.encode(), body, hashlib.sha256).hexdigest()
+        given = {
+            "x-github-event": event,
+            "x-github-delivery": delivery or str(uuid4()),
+            "x-hub-signature-256": signature,
+        } | headers
+        return await self._host.http.post(f"/orgs/{org}/webhooks/github", content=body, headers=given)
+
+
+async def templated(host: Host, *projects: str) -> tuple[Repository, list[HostedProject]]:
+    """An organization whose template is in the repository rubin/theme."""
+    await host.add_org()
+    await host.http.put(
+        "/orgs/rubin/credentials/github",
+        json={"secret": SECRET},
+        headers={"authorization": f"Bearer {host.config.superuser_token}"},
+    )
+    hosted = [await host.add_project(slug=slug) for slug in projects]
+    theme = Repository(host, "rubin/theme")
+    theme.commit(dashboard_html="<h1>first {{ project.slug }}</h1>")
+    return theme, hosted
+
+
+async def track(host: Host, path: str = "/orgs/rubin/template", **given: str) -> Json:
+    body = {"repository": "rubin/theme", **given}
+    return await host.ended((await host.call("PUT", path, 202, json=body))["queue_job"])
+
+
+@pytest.mark.req("D94", "D95")
+async def test_a_push_copies_the_templates_and_renders_every_dashboard_of_the_organization(host: Host) -> None:
+    theme, projects = await templated(host, "guide", "tutorial")
+    await host.add_org("other")
+    other = await host.add_project("other", "guide")
+    async with host.working():
+        assert (await track(host))["status"] == "completed"
+        assert [await project.page("v/") for project in projects] == ["<h1>first guide</h1>", "<h1>first tutorial</h1>"]
+        theme.commit(dashboard_html="<h1>second {{ project.slug }}</h1>")
+
+        (job,) = await GitHub(host).push("rubin/theme")
+        ended = await host.ended(job)
+
+        assert (ended["kind"], ended["status"], ended["project_id"]) == ("dashboard_sync", "completed", None)
+        assert [await project.page("v/") for project in projects] == [
+            "<h1>second guide</h1>", "<h1>second tutorial</h1>",
+        ]  # fmt: skip
+        assert "second" not in await other.page("v/", 404)
+    (row,) = sql(host, "select object_prefix, commit_sha from docverse.dashboard_template")
+    copied = await host.services.objects.objects(row[0])
+    assert [info.key for info in copied] == [f"{row[0]}/dashboard.html"] and row[1] in row[0]
+
+
+@pytest.mark.req("D95")
+async def test_an_override_renders_its_own_project_only(host: Host) -> None:
+    theme, (guide, tutorial) = await templated(host, "guide", "tutorial")
+    own = Repository(host, "rubin/own")
+    own.commit(dashboard_html="own one")
+    async with host.working():
+        await track(host)
+        await track(host, "/orgs/rubin/projects/guide/template", repository="rubin/own")
+        before = sql(host, "select count(*) from docverse.queue_job")
+        own.commit(dashboard_html="own two")
+        theme.commit(dashboard_html="unseen")  # its push is not reported
+
+        (job,) = await GitHub(host).push("rubin/own")
+        ended = await host.ended(job)
+
+        assert ended["project_id"] is not None and before != sql(host, "select count(*) from docverse.queue_job")
+        assert await guide.page("v/") == "own two"
+        assert await tutorial.page("v/") == "<h1>first tutorial</h1>"
+
+
+@pytest.mark.req("D96")
+async def test_dashboards_of_several_projects_are_rendered_at_the_same_time(host: Host) -> None:
+    await templated(host, "guide", "tutorial", "manual")
+
+    opened = replaced(dashboard_sync=lambda services: Together(services.dashboard_sync, "render", 3))
+    async with host.working(opened):
+        assert (await track(host))["status"] == "completed"
+
+
+async def test_a_delivery_that_comes_again_enqueues_nothing(host: Host) -> None:
+    await templated(host, "guide")
+    async with host.working():
+        await track(host)
+        first = await GitHub(host).push("rubin/theme", delivery="the-same")
+        again = await GitHub(host).push("rubin/theme", delivery="the-same")
+        await host.ended(first[0])
+    assert (len(first), again) == (1, [])
+
+
+async def test_only_pushes_to_tracked_refs_start_a_sync(host: Host) -> None:
+    await templated(host, "guide")
+    async with host.working():
+        await track(host)
+        github = GitHub(host)
+        assert await github.push("rubin/elsewhere") == []
+        assert await github.push("rubin/theme", "refs/heads/draft") == []
+        assert await github.push("rubin/theme", event="ping") == []
+        assert await github.push("rubin/theme", body={"deleted": True}) == []
+
+
+async def test_a_delivery_that_is_not_signed_by_the_organization_is_refused(host: Host) -> None:
+    await templated(host, "guide")
+    await host.add_org("other")
+    body = json.dumps({"ref": "refs/heads/main", "repository": {"full_name": "rubin/theme"}}).encode()
+    github = GitHub(host)
+    refused = [
+        await GitHub(host, "another secret, also long").send("rubin", body),
+        await github.send("other", body),  # it has no secret
+        await github.send("nowhere", body),
+        await github.send("rubin", body, **{"x-hub-signature-256": ""}),
+        await github.send("rubin", body, **{"x-hub-signature-256": "sha256=" + "0" * 64}),
+        await github.send("rubin", body, **{"x-hub-signature-256": "sha1=" + "0" * 40}),
+    ]
+    assert {(answer.status_code, answer.json()["detail"]) for answer in refused} == {
+        (401, "the signature in X-Hub-Signature-256 is missing or wrong")
+    }
+    assert (await github.send("rubin", b" " * 1_000_001)).status_code == 413
+    assert sql(host, "select count(*) from docverse.queue_job") == [(0,)]
+    assert sql(host, "select count(*) from docverse.github_delivery") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("body", "reported"),
+    [
+        (b"not json", "repository.full_name and ref"),
+        (b"[]", "repository.full_name and ref"),
+        (b'{"ref": 7, "repository": {"full_name": "rubin/theme"}}', "repository.full_name and ref"),
+        (b'{"ref": "refs/heads/--upload-pack=x", "repository": {"full_name": "rubin/theme"}}', "git_ref"),
+        (b'{"ref": "refs/heads/main", "repository": {"full_name": "../../etc"}}', "repository"),
+        (b'{"ref": "refs/heads/main", "repository": {"full_name": 7}}', "repository.full_name is no text"),
+    ],
+)
+async def test_a_signed_body_that_is_no_push_is_refused(host: Host, body: bytes, reported: str) -> None:
+    await templated(host, "guide")
+    answer = await GitHub(host).send("rubin", body)
+    assert answer.status_code == 422 and reported in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("files", "reported"),
+    [
+        ({"dashboard_html": "{% if %}"}, "dashboard.html, line 1"),
+        ({"readme_md": "nothing"}, "has no template"),
+        ({"dashboard_html": "x" * 1_000_001}, "over 1,000,000 bytes"),
+    ],
+)
+async def test_a_template_that_cannot_be_rendered_changes_no_dashboard(
+    host: Host, files: dict[str, str], reported: str
+) -> None:
+    theme, (guide,) = await templated(host, "guide")
+    async with host.working():
+        await track(host)
+        theme.git("rm", "--quiet", "dashboard.html")
+        theme.commit(**files)
+        (job,) = await GitHub(host).push("rubin/theme")
+        ended = await host.ended(job)
+        assert ended["status"] == "failed" and reported in json.dumps(ended["errors"])
+        assert await attempts(host, ended) == 1, "trying again would not help"
+        assert await guide.page("v/") == "<h1>first guide</h1>"
+
+
+@pytest.mark.parametrize(
+    ("given", "reported"),
+    [
+        ({"repository": "../secrets"}, "repository"),
+        ({"repository": "-rubin"}, "repository"),
+        ({"git_ref": "--output=x"}, "git_ref"),
+        ({"path": "../other"}, "path"),
+    ],
+)
+async def test_a_template_that_git_could_misread_is_not_tracked(
+    host: Host, given: dict[str, str], reported: str
+) -> None:
+    await host.add_org()
+    refused = await host.call("PUT", "/orgs/rubin/template", 422, json={"repository": "rubin/theme", **given})
+    assert reported in refused["detail"]
+    assert sql(host, "select count(*) from docverse.dashboard_template") == [(0,)]
+
+
+@pytest.mark.req("D127")
+@pytest.mark.parametrize(("times", "status"), [(2, "completed"), (3, "failed")])
+async def test_a_sync_is_tried_three_times(host: Host, times: int, status: str) -> None:
+    await templated(host, "guide")
+    async with host.working(on_store(FailingStore(host.config.objects, "templates", times))):
+        ended = await track(host)
+        assert (ended["status"], await attempts(host, ended)) == (status, 3)
