@@ -231,6 +231,39 @@ async def test_a_function_that_ends_its_sessions_fails_after_three_of_them(world
     assert [row["result"].get("accepted") for row in rows] == [None, False, True, False]
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        "set_config('default_transaction_read_only', 'on', false)",
+        "set_config('client_encoding', 'latin1', false)",
+        "set_config('statement_timeout', '1', false)",
+        "pg_advisory_lock(7)",
+    ],
+)
+async def test_what_a_function_leaves_in_its_session_is_gone_for_the_next(world: ChannelWorld, left: str) -> None:
+    leaves = world.define("leaves", f"perform {left}; return comms.answer(p);")
+    answer = {"status": "succeeded", "text": "€"}
+    async with serving(world, concurrency=1):
+        await world.ended(world.call(leaves, answer=answer))
+        rows = await world.ended(*(world.call("comms.answer", answer=answer) for _ in range(2)))
+        locks = world.run("select count(*) as n from pg_locks where locktype = 'advisory'")
+    assert [(row["state"], row["attempt"]) for row in rows] == [("completed", 1)] * 2
+    assert locks == [{"n": 0}]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_functions_run_at_read_committed_whatever_the_default_is(world: ChannelWorld, level: str) -> None:
+    asks = world.define("asks", "return jsonb_build_object('status', current_setting('transaction_isolation'));")
+    role = world.logins.name("sql_worker")
+    world.logins.run(f"ALTER ROLE {{}} SET default_transaction_isolation = '{level}'", role)
+    try:
+        async with serving(world):
+            (row,) = await world.ended(world.call(asks))
+    finally:
+        world.logins.run("ALTER ROLE {} RESET default_transaction_isolation", role)
+    assert row["result"] == {"status": "read committed"}
+
+
 async def test_what_fails_the_commit_is_a_failure_of_the_function(world: ChannelWorld) -> None:
     """A deferred constraint: the function has returned, and its reply is not what is recorded."""
     world.run("create table comms.parent (id int primary key)")

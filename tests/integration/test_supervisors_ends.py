@@ -147,3 +147,53 @@ def test_a_success_that_is_recorded_during_the_run_is_not_overlooked(
     answer = world.run("comms.ping_supervisor", {"ping_task_id": 1})
     assert answer["payload"]["outcome"] == "attempt_outstanding"
     assert world.facts("comms.ping") == {"tasks": 1, "attempts": 1, "succeeded": 1, "failed": 0, "final": []}
+
+
+# --- checks that end, but not by their supervisor's word
+
+STUCK = "select comms.is_send_email_stuck(7)"
+
+
+def test_a_check_that_fails_by_a_passing_error_is_made_again(email: Supervised) -> None:
+    email.owner.rows(KICKOFF, 7)
+    email.owner.rows("alter table comms.send_email_attempt add constraint full_disk check (false)")
+
+    (failed,) = email.work("email")
+
+    assert failed["status"] == "check_failed" and "full_disk" in failed["payload"]["error_message"]
+    assert email.facts()["attempts"] == 0 and email.owner.value(STUCK) is False
+    email.owner.rows("alter table comms.send_email_attempt drop constraint full_disk")
+    email.time_passes()
+    sent: list[Row] = []
+    email.work("email", provider=sent.append)
+    assert len(sent) == 1 and email.facts()["succeeded"] == 1
+
+
+def test_a_task_that_a_person_has_locked_does_not_end_its_checks(email: Supervised) -> None:
+    email.owner.rows(KICKOFF, 7)
+    email.owner.rows("alter function comms.send_email_supervisor set lock_timeout = '10ms'")
+    with email.root.connection.transaction():
+        email.root.rows("select 1 from comms.send_email_task for update")
+        (failed,) = email.work("email")
+    assert "lock timeout" in failed["payload"]["error_message"]
+    email.time_passes()
+    assert outcomes(email.work("email", provider=lambda request: None)) == ["attempt_created"]
+
+
+@pytest.mark.req("S46", "S59")
+def test_a_process_whose_check_was_cancelled_is_stuck_until_it_is_kicked_off_again(email: Supervised) -> None:
+    email.owner.rows(KICKOFF, 7)
+    assert email.owner.value(STUCK) is False
+    email.cancel(email.jobs()[0])
+    assert email.owner.value(STUCK) is True
+
+    for _ in range(2):
+        assert email.owner.value(KICKOFF, 7) is None
+
+    assert email.owner.value(STUCK) is False
+    assert [job["state"] for job in email.jobs()].count("ready") == 1
+    assert outcomes(email.work("email", provider=lambda request: None)) == ["attempt_created"]
+    email.time_passes()
+    email.work("email")
+    assert email.owner.value(KICKOFF, 7) is None  # it has succeeded
+    assert email.work("email") == [] and email.facts()["attempts"] == 1

@@ -258,7 +258,7 @@ def test_the_guide_quotes_what_is_generated_and_runs(world: Supervised) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "supervisors.md").read_text()
     blocks = re.findall(r"(<!-- not run[^\n]*\n)?```sql\n(.*?)```", page, re.DOTALL)
     table, handler, start, *quoted = [text for not_run, text in blocks if not not_run]
-    assert len(quoted) == 3
+    assert len(quoted) == 4
 
     world.owner.rows(table)
     text = world.generate()

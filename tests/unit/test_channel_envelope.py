@@ -40,6 +40,15 @@ def text(value: Any) -> str:
             Envelope("invalid", problem="no number", retryable=False),
         ),
         ({"validation_failure_message": "no"}, Envelope("invalid", problem="no", retryable=False)),
+        (
+            {"status": "succeeded", "success": False},
+            Envelope("failed", problem="it said neither error nor validation_failure_message"),
+        ),
+        ({"status": "succeeded", "error": "boom"}, Envelope("failed", problem="boom")),
+        ({"success": True, "error": "boom"}, Envelope("failed", problem="boom")),
+        ({"success": True, "validation_failure_message": "no"}, Envelope("invalid", problem="no", retryable=False)),
+        ({"success": True, "error": "", "validation_failure_message": ""}, Envelope("succeeded")),
+        ({"success": False, "error": "boom", "validation_failure_message": ""}, Envelope("failed", problem="boom")),
         ({"success": False}, Envelope("failed", problem="it said neither error nor validation_failure_message")),
     ],
 )

@@ -20,6 +20,10 @@ LONGEST_MESSAGE = 1_000
 _CALLED = ("dequeue", "renew_jobs", "complete_job", "release_job", "run_function", "maintain_jobs")
 PATIENCE, RENEWAL_PATIENCE = 15.0, 5.0  # seconds to wait for an answer
 ANSWER_MARGIN = 10.0  # seconds that the server has to report that a statement took too long
+# Whatever the default of the server is: supervisors have to see facts that were added while they waited for a lock.
+_BEGIN = "begin isolation level read committed"
+# A function can change its session for good, as by a session's setting or lock, and the next one must not notice.
+_COMMIT = "commit; reset session authorization; reset all; close all; unlisten *; select pg_advisory_unlock_all()"
 # A function that raised one of these may succeed if it is run again: conflicts of transactions, a lack of resources.
 _TRANSIENT = (
     asyncpg.exceptions.TransactionRollbackError,
@@ -111,7 +115,7 @@ class ChannelDatabase:
         self.schema = schema
         self.url = redacted_url(dsn)
         self._direct_dsn = direct_dsn
-        self._limit = f"set local statement_timeout = {round(statement_timeout.total_seconds() * 1000)}"
+        self._begin = f"{_BEGIN}; set local statement_timeout = {round(statement_timeout.total_seconds() * 1000)}"
         self._db = Connections(dsn, size=pool_size, command_timeout=statement_timeout.total_seconds() + ANSWER_MARGIN)
         self._sql = statements(schema)
         self.server_started: datetime | None = None  # as it was last seen
@@ -154,7 +158,9 @@ class ChannelDatabase:
     ) -> list[ChannelJob]:
         named = None if queues is None else list(queues)
         # Committed only when the rows have arrived: a claim that is lost on its way would count as a worker's death.
-        begun = self._db.beginning_with(f"set local statement_timeout = {round(PATIENCE * 1000)}")
+        begun = self._db.beginning_with(
+            f"set transaction isolation level read committed; set local statement_timeout = {round(PATIENCE * 1000)}"
+        )
         args = list(kinds), named, limit, lease, worker, suspects
         rows = await self._fetch("dequeue", *args, repeat=False, connections=begun)
         return [ChannelJob(*row) for row in rows]
@@ -199,11 +205,7 @@ class ChannelDatabase:
         transaction: ClaimTransaction | None = None
         committing = False
         try:
-            async with self._db.lend() as connection:
-                try:
-                    await connection.execute(self._limit)
-                except DRIVER_ERRORS as error:
-                    raise translate(error, self.url) from error
+            async with self._db.lend_between(self._begin, _COMMIT) as connection:
                 transaction = ClaimTransaction(connection, self._sql, self.url)
                 yield transaction
                 committing = True

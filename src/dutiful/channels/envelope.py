@@ -13,6 +13,7 @@ from dutiful.core.json import read
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 INVALID = "invalid"  # the status of a validation failure
+_MESSAGES = ("error", "validation_failure_message")
 _SHAPE = 'return {"status": "succeeded"}, with a "payload" if it is a before handler'
 
 
@@ -39,6 +40,8 @@ def read_envelope(text: str | None) -> Envelope:
     match answer:
         case None:
             raise EnvelopeInvalid(f"returned null: {_SHAPE}")
+        case {"status": "succeeded"} | {"success": True} if _contradicts(answer):
+            return _refusal(answer)  # what is sent cannot be taken back
         case {"status": str(status), **rest} if status.strip():
             return Envelope(status, rest.get("payload"))
         case {"status": _}:
@@ -55,12 +58,24 @@ def read_envelope(text: str | None) -> Envelope:
             raise EnvelopeInvalid(f"returned {_kind_of(answer)}, and no object: {_SHAPE}")
 
 
+def _contradicts(answer: dict[str, Any]) -> bool:
+    """Whether an envelope that says it succeeded also says that it did not."""
+    return answer.get("success") is False or any(_message(answer, name) for name in _MESSAGES)
+
+
+def _message(answer: dict[str, Any], name: str) -> str | None:
+    """What it says there; an empty text says nothing, as a language without null returns it."""
+    value = answer.get(name)
+    return None if value is None or not str(value).strip() else str(value)
+
+
 def _refusal(answer: dict[str, Any]) -> Envelope:
-    invalid, error, payload = answer.get("validation_failure_message"), answer.get("error"), answer.get("payload")
+    error, invalid = (_message(answer, name) for name in _MESSAGES)
+    payload = answer.get("payload")
     if invalid is not None:
-        return Envelope(INVALID, payload, str(invalid), retryable=False)
+        return Envelope(INVALID, payload, invalid, retryable=False)
     if error is not None:
-        return Envelope(FAILED, payload, str(error))
+        return Envelope(FAILED, payload, error)
     if "success" not in answer:
         raise EnvelopeInvalid(f"returned an object without a status: {_SHAPE}")
     return Envelope(FAILED, payload, "it said neither error nor validation_failure_message")

@@ -133,7 +133,7 @@ def _policy(plan: SupervisorPlan, words: dict[str, str]) -> dict[str, str]:
         "base": f"{seconds:.15g} seconds",
         "channel_text": literal(plan.channel),
         "request": _REQUESTS.get(plan.channel, "…"),
-        "attempt_payload": ",\n                ".join(
+        "attempt_payload": ",\n                    ".join(
             f"{literal(name)}, {value}" for name, value in _payload(plan, words).items()
         ),
         "comment_text": literal(MARK + json.dumps(facts, ensure_ascii=False)),

@@ -203,6 +203,26 @@ class Connections:
             except DRIVER_ERRORS as error:
                 raise translate(error, self.url) from error
 
+    @asynccontextmanager
+    async def lend_between(self, begin: str, commit: str) -> AsyncIterator[Any]:
+        """`lend`, with statements of the caller's that begin and commit: several of them in one round trip each."""
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(self._lender().acquire())
+                await connection.execute(begin)
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
+            try:
+                yield connection
+            except BaseException:
+                with suppress(*DRIVER_ERRORS):  # then the server rolls back by itself
+                    await connection.execute("rollback")
+                raise
+            try:
+                await connection.execute(commit)
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.url) from error
+
     def _beginning(self) -> str | None:
         if self.limits is None:
             return self.first

@@ -78,7 +78,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select count(*)::integer from {attempt} a where a.{task_id} = _task_id
 $$;
 
--- Returns whether the process has ended, or is about to, without success; false if there is none.
+-- Returns whether the process has ended, or is about to, without success, or has lost its checks, as by a person who
+-- cancelled one: {kickoff} starts them again. False if there is no process.
 create or replace function {is_stuck}({key_parameters}) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select exists (
@@ -88,13 +89,14 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
           and ({count_failed}(t.{task_id}) >= {max_attempts}
                or exists (
                    select 1 from {final} f
-                   where f.{task_id} = t.{task_id})))
+                   where f.{task_id} = t.{task_id})
+               or not {dutiful}.has_live_job({correlation_text} || t.{task_id}, 'db_function')))
 $$;
 
 -- The supervisor. Runs at the same time, early and repeated ones make no attempt while one is outstanding.
 
 create or replace function {supervisor}(_payload jsonb) returns jsonb
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '30s' as $$
 declare
     _max_attempts  constant integer := {max_attempts};
     _base          constant interval := '{base}';
@@ -107,6 +109,7 @@ declare
     _next_check_at timestamptz;
     _attempt_id    bigint;
     _job_id        uuid;
+    _answer        jsonb;
 begin
     -- Input: the task, locked, and then its facts.
     if _task_id is null then
@@ -116,57 +119,72 @@ begin
         -- Facts that were added during the wait for the lock would be missed, and an attempt repeated.
         raise exception 'a supervisor needs the isolation level read committed';
     end if;
-    select t.* into _task from {task} t where t.{task_id} = _task_id for update;
-    if not found then
-        return jsonb_build_object('status', {task_not_found_text});
-    end if;
-    if {has_succeeded}(_task_id) then
-        return jsonb_build_object('status', 'succeeded');
-    end if;
+    begin
+        select t.* into _task from {task} t where t.{task_id} = _task_id for update;
+        if not found then
+            return jsonb_build_object('status', {task_not_found_text});
+        end if;
+        if {has_succeeded}(_task_id) then
+            return jsonb_build_object('status', 'succeeded');
+        end if;
 
-    -- Where tenants are separated, jobs are read and written on behalf of all, for the rest of the transaction.
-    perform set_config('dutiful.tenant', '*', true);
+        -- Where tenants are separated, jobs are read and written on behalf of all, for the rest of the transaction.
+        perform set_config('dutiful.tenant', '*', true);
 {ended_attempts}
-    _num_attempts := {count_attempts}(_task_id);
-    _num_failures := {count_failed}(_task_id);
+        _num_attempts := {count_attempts}(_task_id);
+        _num_failures := {count_failed}(_task_id);
 
-    -- Compute: whether it is over, and when to look again.
-    if _num_failures >= _max_attempts then
-        insert into {final} ({task_id}, error_message)
-        select _task_id, _num_failures || ' of ' || _max_attempts || ' attempts failed, the last: ' || f.error_message
-        from {attempt} a join {failed} f using ({attempt_id})
-        where a.{task_id} = _task_id
-        order by {attempt_id} desc
-        limit 1
-        on conflict do nothing;
-    end if;
-    select f.error_message into _error_message
-    from {final} f where f.{task_id} = _task_id;
-    if found then
-        return jsonb_build_object(
-            'status', case when _num_failures >= _max_attempts then 'max_attempts_reached'
-                           else 'attempt_not_recorded' end,
-            'payload', jsonb_build_object('error_message', _error_message));
-    end if;
-    _next_check_at := now() + _base * (2 ^ _num_failures);
+        -- Compute: whether it is over, and when to look again.
+        if _num_failures >= _max_attempts then
+            insert into {final} ({task_id}, error_message)
+            select _task_id, _num_failures || ' of ' || _max_attempts || ' attempts failed, the last: ' || f.error_message
+            from {attempt} a join {failed} f using ({attempt_id})
+            where a.{task_id} = _task_id
+            order by {attempt_id} desc
+            limit 1
+            on conflict do nothing;
+        end if;
+        select f.error_message into _error_message
+        from {final} f where f.{task_id} = _task_id;
+        if found then
+            return jsonb_build_object(
+                'status', case when _num_failures >= _max_attempts then 'max_attempts_reached'
+                               else 'attempt_not_recorded' end,
+                'payload', jsonb_build_object('error_message', _error_message));
+        end if;
+        _next_check_at := now() + _base * (2 ^ _num_failures);
 
-    -- Output: an attempt with its job, if none is outstanding, and the next check, if none is queued.
-    if _num_attempts = _num_failures then
-        insert into {attempt} ({task_id}, job_id)
-        values (_task_id, {dutiful}.new_id())
-        returning {attempt_id}, job_id into _attempt_id, _job_id;
-        perform {dutiful}.enqueue(
-            {channel_text},
-            jsonb_build_object(
-                {attempt_payload}),
-            p_id => _job_id,
-            p_correlation_id => {correlation_text} || _task_id);
-    else
-        -- One that takes long, as while no worker serves its channel, is checked less and less often.
-        select greatest(_next_check_at, now() + least((now() - max(a.created_at)) / 2, interval '1 hour'))
-        into _next_check_at
-        from {attempt} a where a.{task_id} = _task_id;
-    end if;
+        -- Output: an attempt with its job, if none is outstanding, and the next check, if none is queued.
+        if _num_attempts = _num_failures then
+            insert into {attempt} ({task_id}, job_id)
+            values (_task_id, {dutiful}.new_id())
+            returning {attempt_id}, job_id into _attempt_id, _job_id;
+            perform {dutiful}.enqueue(
+                {channel_text},
+                jsonb_build_object(
+                    {attempt_payload}),
+                p_id => _job_id,
+                p_correlation_id => {correlation_text} || _task_id);
+        else
+            -- One that takes long, as while no worker serves its channel, is checked less and less often.
+            select greatest(_next_check_at, now() + least((now() - max(a.created_at)) / 2, interval '1 hour'))
+            into _next_check_at
+            from {attempt} a where a.{task_id} = _task_id;
+        end if;
+        _answer := jsonb_build_object(
+            'status', 'succeeded',
+            'payload', jsonb_build_object(
+                'outcome', case when _attempt_id is null then 'attempt_outstanding' else 'attempt_created' end,
+                'attempts', {count_attempts}(_task_id),
+                'failures', _num_failures));
+    exception when others then
+        -- A passing error, as of a lock or of a full disk, must not end the checks: look again soon, later and later.
+        _answer := jsonb_build_object(
+            'status', 'check_failed', 'payload', jsonb_build_object('error_message', sqlerrm));
+        select now() + greatest(_base, least((now() - t.created_at) / 2, interval '10 minutes')) into _next_check_at
+        from {task} t where t.{task_id} = _task_id;
+        perform set_config('dutiful.tenant', '*', true);
+    end;
     perform {dutiful}.enqueue(
         'db_function',
         jsonb_build_object(
@@ -177,22 +195,18 @@ begin
         p_unique => {unique_text} || _task_id,
         p_unique_scope => 'queued',
         p_correlation_id => {correlation_text} || _task_id);
-    return jsonb_build_object(
-        'status', 'succeeded',
-        'payload', jsonb_build_object(
-            'outcome', case when _attempt_id is null then 'attempt_outstanding' else 'attempt_created' end,
-            'attempts', {count_attempts}(_task_id),
-            'failures', _num_failures));
+    return _answer;
 end $$;
 
--- Starts the process, once: where there is a task, it does nothing. Bad input is answered by a message, null: none.
+-- Starts the process, once: where there is a task, it does nothing, unless the checks of that were lost. Bad input is
+-- answered by a message, null: none.
 create or replace function {kickoff}(
     {key_parameters}, _scheduled_at timestamptz default now(), out validation_failure_message text
 )
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     _tenant      text := coalesce(current_setting('dutiful.tenant', true), '');
-    _new_task_id bigint;
+    _new_task_id bigint;  -- of the task that is to be checked
 begin
     {key_checks}
     if _scheduled_at < '0001-01-01 00:00+00' or _scheduled_at >= '10000-01-01 00:00+00' then
@@ -203,7 +217,17 @@ begin
     on conflict do nothing
     returning {task_id} into _new_task_id;
     if _new_task_id is null then
-        return;
+        -- Its checks may have been lost. A process that has ended, or is checked, is left alone.
+        select t.{task_id} into _new_task_id from {task} t
+        where {key_match}
+          and not {has_succeeded}(t.{task_id})
+          and not exists (
+              select 1 from {final} f
+              where f.{task_id} = t.{task_id})
+          and not {dutiful}.has_live_job({correlation_text} || t.{task_id}, 'db_function');
+        if not found then
+            return;
+        end if;
     end if;
     perform set_config('dutiful.tenant', '*', true);
     perform {dutiful}.enqueue(

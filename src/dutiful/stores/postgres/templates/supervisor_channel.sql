@@ -1,40 +1,40 @@
 -- name: ended_attempts
-    -- An attempt whose job has ended, but whose handlers recorded nothing. What a provider may have accepted is never
-    -- repeated; a job that retention has deleted may have been accepted, too.
-    for _ended in
-        select a.{attempt_id} as attempt_id, j.state,
-               coalesce(j.errors -> -1, j.last_error) ->> 'message' as message,
-               case when j.result ? 'accepted' then j.result ->> 'accepted' = 'true'
-                    -- It failed by its worker's own word, or never ran: no worker died, and none was running it.
-                    when j.state = 'failed' then j.crashes > 0
-                    when j.state = 'cancelled' then j.crashes > 0 or j.started_at is not null
-                    else true end as accepted
-        from {attempt} a left join lateral {dutiful}.look_up_job(a.job_id) j on true
-        where a.{task_id} = _task_id
-          and not exists (
-              select 1 from {failed} f
-              where f.{attempt_id} = a.{attempt_id})
-          -- One that succeeded a moment ago has a job that ended, too; a statement sees both or neither.
-          and not exists (
-              select 1 from {succeeded} s
-              where s.{attempt_id} = a.{attempt_id})
-    loop
-        continue when _ended.state in ('scheduled', 'ready', 'blocked', 'running');
-        if _ended.accepted then
-            insert into {final} ({task_id}, error_message)
-            values (_task_id, 'attempt ' || _ended.attempt_id || case when _ended.state is null
-                        then ' was not recorded, and its job is gone: it may have been accepted by the provider'
-                        when _ended.state in ('failed', 'cancelled')
-                        then ' may have been accepted by the provider: its worker died, and its job ended as '
-                             || _ended.state
-                        else ' was accepted by the provider, but not recorded' end)
-            on conflict do nothing;
-        else
-            insert into {failed} ({attempt_id}, error_message)
-            values (_ended.attempt_id, 'its job ended as ' || _ended.state || coalesce(': ' || _ended.message, ''))
-            on conflict do nothing;
-        end if;
-    end loop;
+        -- An attempt whose job has ended, but whose handlers recorded nothing. What a provider may have accepted is never
+        -- repeated; a job that retention has deleted may have been accepted, too.
+        for _ended in
+            select a.{attempt_id} as attempt_id, j.state,
+                   coalesce(j.errors -> -1, j.last_error) ->> 'message' as message,
+                   case when j.result ? 'accepted' then j.result ->> 'accepted' = 'true'
+                        -- It failed by its worker's own word, or never ran: no worker died, and none was running it.
+                        when j.state = 'failed' then j.crashes > 0
+                        when j.state = 'cancelled' then j.crashes > 0 or j.started_at is not null
+                        else true end as accepted
+            from {attempt} a left join lateral {dutiful}.look_up_job(a.job_id) j on true
+            where a.{task_id} = _task_id
+              and not exists (
+                  select 1 from {failed} f
+                  where f.{attempt_id} = a.{attempt_id})
+              -- One that succeeded a moment ago has a job that ended, too; a statement sees both or neither.
+              and not exists (
+                  select 1 from {succeeded} s
+                  where s.{attempt_id} = a.{attempt_id})
+        loop
+            continue when _ended.state in ('scheduled', 'ready', 'blocked', 'running');
+            if _ended.accepted then
+                insert into {final} ({task_id}, error_message)
+                values (_task_id, 'attempt ' || _ended.attempt_id || case when _ended.state is null
+                            then ' was not recorded, and its job is gone: it may have been accepted by the provider'
+                            when _ended.state in ('failed', 'cancelled')
+                            then ' may have been accepted by the provider: its worker died, and its job ended as '
+                                 || _ended.state
+                            else ' was accepted by the provider, but not recorded' end)
+                on conflict do nothing;
+            else
+                insert into {failed} ({attempt_id}, error_message)
+                values (_ended.attempt_id, 'its job ended as ' || _ended.state || coalesce(': ' || _ended.message, ''))
+                on conflict do nothing;
+            end if;
+        end loop;
 
 -- name: own_functions
 -- The handlers, which are yours: each is made only if there is none of its name.

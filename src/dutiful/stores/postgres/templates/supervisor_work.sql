@@ -1,24 +1,24 @@
 -- name: ended_attempts
-    -- An attempt whose job has ended without a record: its work was rolled back with it, so it may be repeated.
-    for _ended in
-        select a.{attempt_id} as attempt_id, j.state,
-               coalesce(j.errors -> -1, j.last_error) ->> 'message' as message
-        from {attempt} a left join lateral {dutiful}.look_up_job(a.job_id) j on true
-        where a.{task_id} = _task_id
-          and not exists (
-              select 1 from {failed} f
-              where f.{attempt_id} = a.{attempt_id})
-          -- One that succeeded a moment ago has a job that ended, too; a statement sees both or neither.
-          and not exists (
-              select 1 from {succeeded} s
-              where s.{attempt_id} = a.{attempt_id})
-    loop
-        continue when _ended.state in ('scheduled', 'ready', 'blocked', 'running');
-        insert into {failed} ({attempt_id}, error_message)
-        values (_ended.attempt_id, coalesce(
-            'its job ended as ' || _ended.state || coalesce(': ' || _ended.message, ''), 'its job is gone'))
-        on conflict do nothing;
-    end loop;
+        -- An attempt whose job has ended without a record: its work was rolled back with it, so it may be repeated.
+        for _ended in
+            select a.{attempt_id} as attempt_id, j.state,
+                   coalesce(j.errors -> -1, j.last_error) ->> 'message' as message
+            from {attempt} a left join lateral {dutiful}.look_up_job(a.job_id) j on true
+            where a.{task_id} = _task_id
+              and not exists (
+                  select 1 from {failed} f
+                  where f.{attempt_id} = a.{attempt_id})
+              -- One that succeeded a moment ago has a job that ended, too; a statement sees both or neither.
+              and not exists (
+                  select 1 from {succeeded} s
+                  where s.{attempt_id} = a.{attempt_id})
+        loop
+            continue when _ended.state in ('scheduled', 'ready', 'blocked', 'running');
+            insert into {failed} ({attempt_id}, error_message)
+            values (_ended.attempt_id, coalesce(
+                'its job ended as ' || _ended.state || coalesce(': ' || _ended.message, ''), 'its job is gone'))
+            on conflict do nothing;
+        end loop;
 
 -- name: own_functions
 -- The work, which is yours: it is made only if there is none of its name. What it raises is the attempt's failure.

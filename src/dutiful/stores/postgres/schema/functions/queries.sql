@@ -189,3 +189,28 @@ begin
            or strpos(lower({schema}.last_error(c.id)::text), p_text) > 0)
     order by c.id desc;
 end $$;
+
+-- Returns whether a job of this kind and correlation id has not ended. It has its owner's rights, so that the owners of
+-- processes in SQL can ask it about theirs where tenants are separated, too.
+create or replace function {schema}.has_live_job(p_correlation_id text, p_kind text) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {walk_in_order} as $$
+declare
+    v_before text := coalesce(current_setting('dutiful.tenant', true), '');
+    v_all    text := set_config('dutiful.tenant', '*', true);
+    v_job    uuid;
+    v_live   boolean := false;
+begin
+    -- The newest first, because one that lives is mostly the last.
+    for v_job in
+        select j.id from {schema}.job j
+        where j.correlation_id collate "C" = p_correlation_id and j.correlation_id is not null and j.kind = p_kind
+        order by j.correlation_id collate "C" desc, j.id desc
+    loop
+        v_live := not exists (select 1 from {schema}.finished f where f.job_id = v_job);
+        exit when v_live;
+    end loop;
+    v_all := set_config('dutiful.tenant', v_before, true);
+    return v_live;
+end $$;
+
+revoke execute on function {schema}.has_live_job(text, text) from public;

@@ -68,9 +68,9 @@ returns boolean
 language sql immutable as $$
     select case p_group
         when 'worker' then true
-        when 'operator' then not p_definer or p_name = 'withdraw_job'
+        when 'operator' then not p_definer or p_name in ('withdraw_job', 'has_live_job')
         -- Most have their caller's rights, and fail.
-        when 'client' then not p_definer or p_name = 'withdraw_job'
+        when 'client' then not p_definer or p_name in ('withdraw_job', 'has_live_job')
         -- What views call, too; it cannot write.
         when 'reader' then not p_definer and not p_volatile
         when 'sql_worker' then p_name in (

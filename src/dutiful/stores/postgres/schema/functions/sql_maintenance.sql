@@ -53,7 +53,7 @@ declare
     v_moved int;
 begin
     if not exists (select 1 from {schema}.blocked)
-       or p_now is null and v_began < nullif(current_setting('dutiful.gates', true), '')::timestamptz then
+       or p_now is null and {schema}.seq_at(v_began) < nullif(current_setting('dutiful.gates', true), '')::bigint then
         return 0;
     end if;
     perform 1 from {schema}.meta m where m.key = 'lock_secret' for no key update skip locked;
@@ -63,7 +63,8 @@ begin
     from (select r.moved from {schema}.unblock_resumed(p_limit, p_now) r
           union all
           select d.moved from {schema}.unblock_dependents(p_limit, p_now) d) u;
-    perform set_config('dutiful.gates', (clock_timestamp() + 20 * (clock_timestamp() - v_began - interval '0.1 s'))::text, false);
+    perform set_config('dutiful.gates', {schema}.seq_at(
+        clock_timestamp() + 20 * (clock_timestamp() - v_began - interval '0.1 s'))::text, false);
     return v_moved;
 end $$;
 
