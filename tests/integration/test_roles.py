@@ -23,6 +23,7 @@ DATABASE = "dutiful_roles"
 LOGINS = ("owner", "operator", "client", "worker", "member", "sql_worker", "reader", "nobody")
 DOOR = {
     "dequeue", "renew_job", "renew_jobs", "complete_job", "fail_job", "release_job", "run_function", "maintain_jobs",
+    "report_worker",
 }  # fmt: skip
 RELATIONS = """
     select c.relname, c.relkind from pg_class c join pg_namespace n on n.oid = c.relnamespace

@@ -1,6 +1,7 @@
 """The published functions, called with the login of a SQL worker, which may execute them and touch no table."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -12,12 +13,13 @@ import msgspec
 
 from dutiful.core.errors import DutifulError, NotAllowed, SchemaMismatch, StoreAway, StoreUnavailable
 from dutiful.core.retry.error_info import storable
+from dutiful.stores import liveness
 from dutiful.stores.database_url import redacted_url
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.engine.sql import check_schema, statements
 
 LONGEST_MESSAGE = 1_000
-_CALLED = ("dequeue", "renew_jobs", "complete_job", "release_job", "run_function", "maintain_jobs")
+_CALLED = ("dequeue", "renew_jobs", "complete_job", "release_job", "run_function", "maintain_jobs", "report_worker")
 PATIENCE, RENEWAL_PATIENCE = 15.0, 5.0  # seconds to wait for an answer
 ANSWER_MARGIN = 10.0  # seconds that the server has to report that a statement took too long
 # Whatever the default of the server is: supervisors have to see facts that were added while they waited for a lock.
@@ -174,6 +176,15 @@ class ChannelDatabase:
 
     async def release(self, job: ChannelJob) -> str:
         return str((await self._fetch("release", job.job_id, job.claim_id))[0][0])
+
+    async def report(
+        self, worker: UUID, kinds: Sequence[str], queues: Sequence[str] | None, slots: int, jobs: Sequence[UUID]
+    ) -> None:
+        """Records that the worker lives, and what it runs; without slots, that it has stopped."""
+        host, pid = liveness.HOST, os.getpid()
+        served = None if queues is None else list(queues)
+        name, mark = f"sql {host}-{pid}", liveness.mark_of(host, pid)
+        await self._fetch("report", worker, name, list(kinds), served, slots, list(jobs), host, pid, mark)
 
     async def maintain(
         self, kinds: Sequence[str], *, rescue: bool, seen: datetime | None, within: timedelta

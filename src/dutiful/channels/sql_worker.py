@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -29,6 +30,7 @@ RETRY = 1.0  # seconds; the leader rescues soon after an outage, so living worke
 SHORTEST_BREAK = 3.0  # seconds; a shorter silence of the database costs no worker its lease
 LONGEST_MARGIN = 5.0  # seconds beyond a renewal that a worker waits before it rescues jobs of others
 HANDLER_SHARE = 0.8  # of a lease that a function may take
+HEARTBEAT = 5.0  # seconds; a record counts for 30
 CLEANUP = 5.0  # seconds to give jobs back after the grace period
 
 
@@ -70,6 +72,7 @@ class SqlWorker:
         self._stopping = asyncio.Event()
         self._aborting = asyncio.Event()
         self._locked: set[int] = set()  # claims that could not be renewed, because another transaction holds their rows
+        self._report_at = 0.0
         self._reached_since: float | None = None  # since when the database has answered without a break
         self._outages.waiting = lambda: f"{len(self._running)} jobs wait for it"
 
@@ -105,6 +108,7 @@ class SqlWorker:
             for task in duties:
                 task.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
+            await self._sign_off()
             await self._database.close()
 
     async def _open(self) -> bool:
@@ -118,12 +122,30 @@ class SqlWorker:
         while not self._stopping.is_set():
             self._wake.clear()
             taken = False
+            await self._report()
             try:
                 taken = await self._take()
             except Exception as error:
                 self._failed("dequeue", error)
             if not taken:
                 await self._sleep(self._config.poll.total_seconds())
+
+    async def _report(self) -> None:
+        """Sends a heartbeat if one is due: here, because no dequeue is under way that may have missed a pause."""
+        if time.monotonic() < self._report_at:
+            return
+        config, jobs = self._config, [held.job.job_id for held in self._running.values()]
+        try:
+            await self._database.report(config.worker_id, self.kinds, config.queues, config.concurrency, jobs)
+            self._outages.works("heartbeat")
+            self._report_at = time.monotonic() + HEARTBEAT
+        except Exception as error:
+            self._failed("heartbeat", error)
+            self._report_at = time.monotonic() + RETRY
+
+    async def _sign_off(self) -> None:
+        with suppress(DutifulError, TimeoutError):  # the record expires by itself
+            await asyncio.wait_for(self._database.report(self._config.worker_id, (), None, 0, ()), CLEANUP)
 
     async def _take(self) -> bool:
         """Dequeues as many jobs as there are free slots; returns whether there may be more."""

@@ -20,7 +20,7 @@ from dutiful.store.workers import LaneRecord, WorkerRecord
 
 CLOSED = BreakerState.CLOSED
 ZERO = timedelta(0)
-START = "start one with `dutiful worker`; workers in SQL, as `dutiful sql-worker`, are not known here"
+START = "start one with `dutiful worker`, or `dutiful sql-worker` for SQL functions and channels"
 
 
 class Why(StrEnum):
@@ -75,6 +75,11 @@ class FleetState:
         breakers: Sequence[BreakerRecord] = (),
     ) -> "FleetState":
         return cls(tuple(w for w in workers if w.alive), tuple(pauses), fleetwide, tuple(breakers))
+
+    @property
+    def leaders(self) -> tuple[WorkerRecord, ...]:
+        """The live workers that can do all maintenance, as those in SQL cannot."""
+        return tuple(worker for worker in self.workers if not worker.in_sql)
 
     def paused(self, scope: PauseScope, name: str) -> Pause | None:
         """The pause of a lane, a queue or a kind: its own, or that of all lanes."""

@@ -9,6 +9,8 @@ import msgspec
 
 from dutiful.store.locks import LockMode
 
+SQL_LANE = "sql"  # of workers in SQL
+
 
 class Process(StrEnum):
     """The state of a worker's process, as seen from this host; processes of other hosts are unseen."""
@@ -51,6 +53,11 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     lanes: dict[str, LaneRecord]
     kinds: list[str]
     locks: LockMode | None = None  # None: it takes none, or does not say
+
+    @property
+    def in_sql(self) -> bool:
+        """Whether it works by published functions only: it promotes and rescues, and leads nothing else."""
+        return self.locks is None and set(self.lanes) == {SQL_LANE}
 
 
 class WorkerStore(Protocol):

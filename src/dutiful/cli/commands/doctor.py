@@ -295,7 +295,7 @@ def _trail(unsealed: Iterable[AuditEvent], fleet: FleetState, moment: datetime) 
     for oldest in unsealed:
         waited = moment - oldest.at
         what = f"audit events have waited for their seal for {brief(waited)}"
-        if fleet.workers and waited > LATE:
+        if fleet.leaders and waited > LATE:
             yield Finding(
                 Level.PROBLEM,
                 f"{what}, though workers are alive",
@@ -309,7 +309,7 @@ def _trail(unsealed: Iterable[AuditEvent], fleet: FleetState, moment: datetime) 
 
 
 def _bulk(runs: Iterable[BulkRun], fleet: FleetState) -> Iterator[Finding]:
-    for run in () if fleet.workers else runs:
+    for run in () if fleet.leaders else runs:
         public = ids.public(run.id)
         what = f"bulk run {public} is at {run.done + run.skipped:,} of {run.total:,}, and no worker is alive"
         yield Finding(Level.WARNING, f"{what} to continue it", f"{START}, or `dutiful bulk resume {public}`")

@@ -26,6 +26,9 @@ select {schema}.complete_job($1, $2, $3, $4);
 -- name: published_release
 select {schema}.release_job($1, $2);
 
+-- name: published_report
+select {schema}.report_worker($1, $2, $3, $4, $5, $6, p_host => $7, p_pid => $8, p_process => $9);
+
 -- name: published_maintain
 select promoted, rescued, next_at - clock_timestamp() as due_in, seen_at
 from {schema}.maintain_jobs($1, $2, p_seen => $3, p_within => $4);

@@ -75,7 +75,7 @@ language sql immutable as $$
         when 'reader' then not p_definer and not p_volatile
         when 'sql_worker' then p_name in (
             'dequeue', 'renew_job', 'renew_jobs', 'complete_job', 'fail_job', 'release_job', 'run_function',
-            'maintain_jobs')
+            'maintain_jobs', 'report_worker')
         end
 $$;
 

@@ -1,4 +1,5 @@
--- Maintenance that workers in SQL do themselves, so that they need no worker in Python: promotion, gates and rescue.
+-- Maintenance that workers in SQL do themselves, so that they need no worker in Python: promotion, gates and rescue; and
+-- their heartbeat.
 
 -- Settles expired claims of these kinds, the longest expired first, by the default policy; returns how many.
 -- Decides as maintenance/rescuer.py does for a kind that it does not know; test_sql_maintenance.py compares them.
@@ -110,3 +111,43 @@ begin
 end $$;
 
 revoke execute on function {schema}.maintain_jobs(text[], boolean, int, timestamptz, interval, timestamptz) from public;
+
+-- Records that a worker in SQL lives, for p_ttl, what it serves, and which jobs it runs: `dutiful workers` lists it, and
+-- `dutiful doctor` and `dutiful drain` know it. Called while no dequeue of the worker is under way, because it also notes
+-- the pauses that the next ones respect. p_slots 0: it has stopped. p_process identifies the process on its host.
+create or replace function {schema}.report_worker(
+    p_worker uuid, p_name text, p_kinds text[], p_queues text[] default null, p_slots int default 1,
+    p_jobs uuid[] default '{}', p_ttl interval default '30 seconds', p_host text default '', p_pid int default 0,
+    p_process text default null, p_lane text default 'sql'
+) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {use_indexes} as $$
+declare v_now timestamptz := clock_timestamp();
+begin
+    if not coalesce(p_slots >= 0 and p_ttl > interval '0' and p_ttl <= interval '1 hour' and cardinality(p_kinds) <= 1000
+                    and coalesce(cardinality(p_queues), 0) <= 1000 and cardinality(p_jobs) <= 10000, false) then
+        raise exception 'p_slots must be 0 or more, p_ttl at most an hour, and lists must be short'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- Only what this function has written: the record of a worker in Python has a mode of locks, or more lanes.
+    if p_slots = 0 then
+        delete from {schema}.worker w where w.id = p_worker and w.locks is null and w.lanes - p_lane = '{}';
+        return;
+    end if;
+    insert into {schema}.worker as w
+        (id, name, host, pid, process_started, started_at, seen_at, expires_at, lanes, kinds)
+    values (p_worker, p_name, p_host, p_pid, p_process, v_now, v_now, v_now + p_ttl, jsonb_build_object(
+        p_lane, jsonb_build_object(
+            'slots', p_slots, 'queues', coalesce(to_jsonb(p_queues), '["*"]'), 'busy', cardinality(p_jobs), 'jobs', p_jobs,
+            'pauses_seen', (
+                select coalesce(jsonb_agg(concat_ws(' ', s.scope, s.name, to_char(
+                           s.since at time zone 'UTC', case when extract(microseconds from s.since)::bigint % 1000000 = 0
+                                                            then 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"'
+                                                            else 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"' end))), '[]')
+                from {schema}.pause s where s.scope in ('queue', 'kind', 'lane')))), to_jsonb(p_kinds))
+    on conflict (id) do update
+    set seen_at = excluded.seen_at, expires_at = excluded.expires_at, lanes = excluded.lanes, kinds = excluded.kinds
+    where w.locks is null and w.lanes - p_lane = '{}';
+end $$;
+
+revoke execute on function {schema}.report_worker(
+    uuid, text, text[], text[], int, uuid[], interval, text, int, text, text) from public;
