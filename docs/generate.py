@@ -41,6 +41,11 @@ SETTINGS = {
     ),
     "direct_url": "Postgres without the pooler, for LISTEN and locks. Without it, workers behind a pooler poll.",
     "schema": "The Postgres schema that holds Dutiful's tables and functions, nothing else; also the NOTIFY channel.",
+    "redis_url": (
+        "Redis, as in `redis://localhost:6379/0`: jobs are delivered through it to Arq workers. See "
+        "[Redis and Arq](../guides/redis.md). Without it, workers find jobs in the database."
+    ),
+    "redis_prefix": "With what the names of keys in Redis begin. Each fleet on one Redis needs its own.",
     "sqlite_driver": "`apsw`, or `sqlite3` to enqueue in transactions of your own on a SQLite file.",
     "pool_size": "The most connections that one process takes from its Postgres pool.",
     "lock_connections": "The most connections that a worker takes for named locks, besides its pool. See "

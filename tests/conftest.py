@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import redis
 from hypothesis import HealthCheck, settings
 
 from databases import DATABASE, CleanDatabase, GivenPostgres, Postgres, missing
@@ -20,7 +21,7 @@ from dutiful.operator import fleet
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
-from servers import PgBouncer, PostgresServer, database_url
+from servers import PgBouncer, PostgresServer, RedisServer, database_url, redis_url
 
 pytest.register_assert_rewrite("suite")
 # A shell ignores INT in what a script starts with `&`, and nohup ignores HUP. A child process inherits an ignored
@@ -114,6 +115,35 @@ def bouncer(postgres18: Postgres) -> Iterator[PgBouncer]:
 def pgbouncer(bouncer: PgBouncer, pg18_url: str) -> str:
     """The URL of `pg18_url`'s database through PgBouncer in transaction mode."""
     return bouncer.dsn(DATABASE)
+
+
+@pytest.fixture(scope="session")
+def redis_server(worker_id: str) -> Iterator[str]:
+    """The URL of a Redis database that no test stops."""
+    if url := redis_url():
+        yield f"{url.rstrip('/')}/{worker_id.removeprefix('gw') if worker_id != 'master' else 0}"
+        return
+    if reason := RedisServer.available():
+        missing(reason)
+    with RedisServer() as server:
+        yield server.url
+
+
+@pytest.fixture
+def empty_redis(redis_server: str) -> str:
+    """The URL of an empty Redis."""
+    with redis.Redis.from_url(redis_server) as client:
+        client.flushdb()
+    return redis_server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis server to stop."""
+    if reason := RedisServer.available():
+        missing(reason)
+    with RedisServer() as server:
+        yield server
 
 
 @pytest.fixture

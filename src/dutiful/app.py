@@ -1,7 +1,7 @@
 """The app: declares jobs, enqueues and finds them, streams their events, runs workers."""
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -21,6 +21,7 @@ from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
 from dutiful.core.principal import Principal
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.states import State
+from dutiful.delivery.backend import QueueBackend
 from dutiful.delivery.base import Delivery
 from dutiful.events import EventStream, Snapshot, Subscription
 from dutiful.events.items import kind_name
@@ -35,6 +36,7 @@ from dutiful.tenant import Tenant
 if TYPE_CHECKING:
     from dutiful.embedded import Embedded
     from dutiful.operator import Operator
+    from dutiful.worker.inbox import Inbox
     from dutiful.worker.worker import Worker
 
 JobRef = UUID | str | Handle[Any] | SyncHandle[Any]
@@ -49,8 +51,16 @@ opening = logging.getLogger("dutiful.startup")
 class Dutiful(Registry):
     """The app: `app = Dutiful()` keeps jobs in ./dutiful.db, `Dutiful("postgresql://…")` in Postgres."""
 
-    def __init__(self, database_url: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        backend: Callable[[Store], QueueBackend] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`backend` makes a queue backend of your own for an open store, once for each event loop."""
         super().__init__()
+        self._backend = backend
         self._given: dict[str, Any] = {"database_url": database_url, **settings}
         self._profiles: dict[str, dict[str, Any]] = {}
         self._settings: Settings | None = None
@@ -238,7 +248,7 @@ class Dutiful(Registry):
     async def _open_client(self) -> Client:
         store, tracer = self.make_store(), factory.make_tracer(self.settings)
         await store.open()
-        return Client(store, self.make_delivery(store), tracer)
+        return Client(store, self.make_delivery(store), tracer, self.make_backend(store))
 
     async def _close_client(self, client: Client) -> None:
         await client.close()
@@ -287,11 +297,20 @@ class Dutiful(Registry):
     def make_delivery(self, store: Store) -> Delivery:
         return factory.make_delivery(self.settings, store)
 
+    def make_backend(self, store: Store) -> QueueBackend:
+        return factory.make_backend(self.settings, store) if self._backend is None else self._backend(store)
+
     def make_worker(
-        self, client: Client, *, services: bool = True, worker_id: UUID | None = None, embedded: bool = False
+        self,
+        client: Client,
+        *,
+        services: bool = True,
+        worker_id: UUID | None = None,
+        embedded: bool = False,
+        inbox: "Inbox | None" = None,
     ) -> "Worker":
         """A worker on an open client; `await worker.run()` until `worker.stop()`."""
-        return factory.make_worker(self, client, services=services, worker_id=worker_id, embedded=embedded)
+        return factory.make_worker(self, client, services=services, worker_id=worker_id, embedded=embedded, inbox=inbox)
 
 
 def _handle(inserted: Inserted, job: NewJob, client: Client) -> JobHandle[Any]:

@@ -7,6 +7,7 @@ from uuid import UUID
 from dutiful.client.client import Client
 from dutiful.core.errors import UsageError
 from dutiful.declare.alert import check_names
+from dutiful.delivery.backend import QueueBackend, StoreBackend
 from dutiful.delivery.base import Delivery
 from dutiful.delivery.file_changes import FileChanges
 from dutiful.delivery.in_process import InProcessDelivery
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dutiful.maintenance.runner import Service
     from dutiful.maintenance.webhooks.http import WebhookHttp
     from dutiful.observe.tracing import Tracer
+    from dutiful.worker.inbox import Inbox
     from dutiful.worker.worker import Worker
 
 opening = logging.getLogger("dutiful.startup")
@@ -74,6 +76,20 @@ def make_delivery(settings: Settings, store: Store) -> Delivery:
     return PostgresDelivery(settings.schema, store.notify, store.connect_direct if direct else None)
 
 
+def make_backend(settings: Settings, store: Store) -> QueueBackend:
+    """What delivers jobs: Arq on Redis, or the store itself."""
+    if settings.redis_url is None:
+        return StoreBackend(store)
+    if settings.redis_url.strip() == WITHHELD:
+        # A process of a job enqueues all the same: the maintenance service delivers.
+        return StoreBackend(store)
+    try:
+        from dutiful.delivery.arq import ArqBackend
+    except ImportError as error:
+        raise UsageError(f"setting redis_url needs an extra ({error}): pip install 'dutiful[arq]'") from error
+    return ArqBackend(settings.redis_url, store, settings.redis_prefix)
+
+
 def make_tracer(settings: Settings) -> "Tracer | None":
     if not settings.tracing:
         return None
@@ -85,14 +101,22 @@ def make_tracer(settings: Settings) -> "Tracer | None":
 
 
 def make_worker(
-    app: Registry, client: Client, *, services: bool = True, worker_id: UUID | None = None, embedded: bool = False
+    app: Registry,
+    client: Client,
+    *,
+    services: bool = True,
+    worker_id: UUID | None = None,
+    embedded: bool = False,
+    inbox: "Inbox | None" = None,
 ) -> "Worker":
     """A worker on an open client; `await worker.run()` until `worker.stop()`.
 
-    If it is `embedded`, its process outlives it, and so do handlers that could not be stopped.
+    If it is `embedded`, its process outlives it, and so do handlers that could not be stopped. With an `inbox`, it runs
+    only the jobs whose ids are delivered there.
     """
     # Imported here, because a process that only enqueues needs none of it.
     from dutiful.maintenance.alerts import AlertChecker
+    from dutiful.maintenance.deliveries import Redelivery
     from dutiful.maintenance.promotion import Gates, Promoter
     from dutiful.maintenance.rescuer import Rescuer
     from dutiful.maintenance.reviewer import Reviewer
@@ -119,6 +143,9 @@ def make_worker(
     )
     reviewer = Reviewer(store.dead_letters, app.kinds, client.delivery.hint, client.tracer)
     slow: list[Service] = [make_retention(app, client), sender, reviewer, Sealer(store.audit), Rollup(store.metrics)]
+    redelivery = None if client.dispatcher is None else Redelivery(store.deliveries, client.dispatcher)
+    if redelivery is not None:
+        slow.append(redelivery)
     check_names(settings.alerts_off, app.alerts)
     rules = app.alert_rules()
     if unmeasured := ", ".join(name for name, rule in rules.items() if rule.unmeasured):
@@ -138,6 +165,7 @@ def make_worker(
         app.payload_rules(),
         Patience.with_lease(settings.lease),
         outages,
+        followers=[] if redelivery is None else [redelivery],
     )
     config = WorkerConfig(
         worker_id=worker_id or app.new_id(),
@@ -152,6 +180,7 @@ def make_worker(
         outages=outages,
         counters=counters,
         tracer=client.tracer,
+        inbox=inbox,
         make_store=(lambda: make_store(settings)) if embedded else None,
     )
     worker = Worker(config)

@@ -26,6 +26,7 @@ WITHHELD = "withheld:"  # stands for an address
 _SECRETS = {
     "database_url": WITHHELD,
     "direct_url": WITHHELD,
+    "redis_url": WITHHELD,
     "webhook_secrets": new_secret(b"withheld from this process"),
     "smtp_url": WITHHELD,
     "sms_url": WITHHELD,
@@ -53,6 +54,8 @@ class Settings:
     database_url: str = field(default=DEFAULT_URL, repr=False)  # it may have a password, as the next
     direct_url: str | None = field(default=None, repr=False)  # without a pooler, for LISTEN and named locks
     schema: str = "dutiful"
+    redis_url: str | None = field(default=None, repr=False)  # jobs are delivered through it to Arq workers
+    redis_prefix: str = "dutiful"  # of the keys there; each fleet on one Redis needs its own
     profile: str | None = None  # a named set of settings; all others override it
     sqlite_driver: str = "apsw"
     pool_size: int = 8

@@ -374,7 +374,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in dutiful.__all__ if not re.search(rf"\b{name}\b", reference)] == []
 
 
-PUBLIC = {"dutiful", "dutiful.channels", "dutiful.testing", "dutiful.web"}
+PUBLIC = {"dutiful", "dutiful.arq_worker", "dutiful.channels", "dutiful.testing", "dutiful.web"}
 INTERNAL = re.compile(r"^\s*(?:from|import) (dutiful(?:\.\w+)*)\b", re.MULTILINE)
 
 

@@ -146,7 +146,12 @@ def config_of(claims: Any, **settings: Any) -> Any:
     """What a part reads of a WorkerConfig."""
     store = SimpleNamespace(claims=claims)
     return SimpleNamespace(
-        store=store, worker_id=WORKER, kinds={"greet": GREET}, settings=Settings(**settings), outages=OutageLog()
+        inbox=None,
+        store=store,
+        worker_id=WORKER,
+        kinds={"greet": GREET},
+        settings=Settings(**settings),
+        outages=OutageLog(),
     )
 
 

@@ -34,6 +34,7 @@ VERBS = {
     "pause": "fleet",
     "resume": "fleet",
     "drain": "fleet",
+    "redeliver": "redeliver",
     "breakers": "breakers",
     "schedules": "schedules",
     "webhooks": "webhooks",

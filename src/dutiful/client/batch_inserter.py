@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextvars import Context
 
+from dutiful.client.dispatcher import Dispatcher
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Inserted, NewJob
 from dutiful.delivery.base import Delivery
@@ -17,8 +18,10 @@ BATCH = 1_000
 FEW = 100  # jobs are stored within a few milliseconds
 
 
-async def insert_and_hint(store: Store, delivery: Delivery, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """Stores the jobs in one transaction, and hints that there are some, if one of them may be due soon."""
+async def insert_and_hint(
+    store: Store, delivery: Delivery, jobs: Sequence[NewJob], dispatcher: Dispatcher | None = None
+) -> list[Inserted]:
+    """Stores the jobs in one transaction, hints that there are some, if one may be due soon, and has them delivered."""
     levels = hinted_levels(jobs)
     hinted = levels is not None and delivery.hint_in_commit(levels, soon=len(jobs) <= FEW)
     try:
@@ -29,6 +32,8 @@ async def insert_and_hint(store: Store, delivery: Delivery, jobs: Sequence[NewJo
         raise
     if levels is not None:
         delivery.hint(levels, sent=hinted)
+    if dispatcher is not None:
+        dispatcher.dispatch(jobs, inserted)
     delivery.notify_watchers()
     return inserted
 
@@ -36,9 +41,10 @@ async def insert_and_hint(store: Store, delivery: Delivery, jobs: Sequence[NewJo
 class BatchInserter:
     """Stores plain jobs in batches of up to BATCH."""
 
-    def __init__(self, store: Store, delivery: Delivery) -> None:
+    def __init__(self, store: Store, delivery: Delivery, dispatcher: Dispatcher | None = None) -> None:
         self._store = store
         self._delivery = delivery
+        self._dispatcher = dispatcher
         self._pending: Batch = []
         self._flushing: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
@@ -55,7 +61,8 @@ class BatchInserter:
                 if not self._pending:
                     begun = True
                     # Alone, so no task of its own is needed, which would take as long as all the rest on this side.
-                    return (await insert_and_hint(self._store_of(job.tenant), self._delivery, [job]))[0]
+                    store = self._store_of(job.tenant)
+                    return (await insert_and_hint(store, self._delivery, [job], self._dispatcher))[0]
             except asyncio.CancelledError:
                 # The caller gives up waiting, not the job. A statement that was interrupted may be committed or not:
                 # repeated, it stores the job once.
@@ -113,7 +120,7 @@ class BatchInserter:
     async def _insert(self, store: Store, batch: Batch) -> None:
         """Inserts all jobs of the batch, also those whose callers were cancelled meanwhile."""
         try:
-            results = await insert_and_hint(store, self._delivery, [job for job, _ in batch])
+            results = await insert_and_hint(store, self._delivery, [job for job, _ in batch], self._dispatcher)
         except Exception as error:
             whole = isinstance(error, DutifulError) and not isinstance(error, DataRefused)
             if whole or len(batch) == 1:

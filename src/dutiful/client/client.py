@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from dutiful.client.batch_inserter import BatchInserter, insert_and_hint
+from dutiful.client.dispatcher import Dispatcher
 from dutiful.client.result_waiter import ResultWaiter, result_of
 from dutiful.core import ids
 from dutiful.core.duration import Duration, duration
@@ -12,6 +13,7 @@ from dutiful.core.errors import UniqueConflict
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope, job_not_found
 from dutiful.core.retry.error_info import storable
 from dutiful.core.review.audit import REASON_LIMIT
+from dutiful.delivery.backend import QueueBackend, StoreBackend
 from dutiful.delivery.base import Delivery
 from dutiful.events import Watcher
 from dutiful.observe.producer import producing
@@ -57,11 +59,22 @@ class JobHandle(Generic[R]):
 class Client:
     """The client of one open store, on one event loop."""
 
-    def __init__(self, store: Store, delivery: Delivery, tracer: "Tracer | None" = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        delivery: Delivery,
+        tracer: "Tracer | None" = None,
+        backend: QueueBackend | None = None,
+    ) -> None:
+        """`backend` delivers jobs; None: workers find them in the store."""
         self.store = store
         self.delivery = delivery
         self.tracer = tracer
-        self._inserter = BatchInserter(store, delivery)
+        self.backend = StoreBackend(store) if backend is None else backend
+        self.dispatcher: Dispatcher | None = None
+        if not isinstance(self.backend, StoreBackend):
+            self.dispatcher = Dispatcher(self.backend, store.deliveries)
+        self._inserter = BatchInserter(store, delivery, self.dispatcher)
         self._waiter = ResultWaiter(store)
         self.watcher = Watcher(store.events, delivery)
         # Callbacks of workers in this process, so that they stop a cancelled job before their next poll.
@@ -97,7 +110,7 @@ class Client:
         return check_inserted((await self._insert_many([job]))[0], job)
 
     async def _insert_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return await insert_and_hint(self.store, self.delivery, jobs)
+        return await insert_and_hint(self.store, self.delivery, jobs, self.dispatcher)
 
     async def find(self, job_id: UUID) -> JobRecord | None:
         return await self.store.queries.job(job_id)
@@ -124,6 +137,8 @@ class Client:
 
     async def close(self) -> None:
         await self._inserter.close()
+        if self.dispatcher is not None:
+            await self.dispatcher.close()
         await self._waiter.close()
         await self.watcher.close()
 

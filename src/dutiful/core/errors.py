@@ -95,6 +95,10 @@ class StoreAway(StoreUnavailable):
     """The database does not answer, or is full: what waits for it continues when it is back."""
 
 
+class BackendAway(DutifulError):
+    """The broker does not answer, or is full: jobs are stored all the same, and delivered when it is back."""
+
+
 class SchemaMismatch(DutifulError):
     """The database's schema does not fit this release; `remedy` says what to do about `problem`."""
 

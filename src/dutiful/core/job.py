@@ -238,6 +238,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     stale_at: datetime | None = None  # set by retention, which will delete it later
     last_error: dict[str, Any] | None = None  # of an earlier attempt, until the job ends
+    backend_job_id: str | None = None  # of its last delivery to a broker; None: there was none
 
     @property
     def error(self) -> dict[str, Any] | None:

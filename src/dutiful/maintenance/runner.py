@@ -61,10 +61,14 @@ class MaintenanceRunner:
         rules: Mapping[str, PayloadRule | None],
         patience: Patience = DEFAULT_PATIENCE,
         outages: OutageLog | None = None,
+        *,
+        followers: Sequence[Service] = (),
     ) -> None:
+        """`followers` are slow services that are also run where this process does not lead."""
         self._store = store
         self._services = services
         self._slow = slow
+        self._followers = followers
         self._delivery = delivery
         self._schedules = schedules
         self._rescuer = rescuer
@@ -136,6 +140,7 @@ class MaintenanceRunner:
                     promoted = await self._store.promotion.promote(1_000)
                 self._hint(on_ready, promoted.levels or None)
             await self._tick(self._webhooks, survey)
+            self._start(self._followers, survey)
             return FOLLOWER_POLL
         busy = False
         leading = asyncio.create_task(self._keep_leading(worker_id))
@@ -146,16 +151,20 @@ class MaintenanceRunner:
                 self._hint(on_ready, levels)
         finally:
             leading.cancel()
-        for service in self._slow:
-            running = self._tasks.get(service.name)
-            if running is None or running.done():
-                self._tasks[service.name] = asyncio.create_task(self._tick(service, survey))
+        self._start(self._slow, survey)
         if busy:
             return MIN_PAUSE  # what was due is done; survey at once for more
         known = (survey.next_run_at, survey.next_fire_at, survey.next_post_at)
         times = [t for t in known if t is not None and t > survey.now]
         soonest = min((t - survey.now).total_seconds() for t in times) if times else LEADER_POLL
         return min(LEADER_POLL, max(MIN_PAUSE, soonest))
+
+    def _start(self, services: Sequence[Service], survey: Survey) -> None:
+        """Ticks each of them in a task of its own, unless its last tick still runs."""
+        for service in services:
+            running = self._tasks.get(service.name)
+            if running is None or running.done():
+                self._tasks[service.name] = asyncio.create_task(self._tick(service, survey))
 
     async def _survey(self, worker_id: UUID) -> Survey:
         return await self._store.leadership.survey(worker_id, LEADER_TTL, self._patience)

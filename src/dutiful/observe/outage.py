@@ -1,4 +1,5 @@
-"""Logs what keeps a worker from its store: an outage once for all its parts, any other error once for each of them."""
+"""Logs what keeps a worker from its store, or from a broker: an outage once for all its parts, any other error once for
+each of them."""
 
 import logging
 import threading
@@ -21,7 +22,13 @@ class OutageLog:
     An outage begins when it fails the first of them, and is over when it has answered all that it has failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str = "the database", away: type[Exception] = StoreAway, logger: logging.Logger = log
+    ) -> None:
+        """`away` is the error that means an outage of what has this `name`."""
+        self._name = name
+        self._away_error = away
+        self._logger = logger
         self.waiting: Callable[[], str] = lambda: "nothing waits"  # says what waits for the store
         self._lock = threading.Lock()
         self._failing: set[str] = set()
@@ -33,7 +40,7 @@ class OutageLog:
         """Reports whether the block succeeds, and that it fails if the store is away; the error is raised on."""
         try:
             yield
-        except StoreAway as error:
+        except self._away_error as error:
             self.failed(part, error)
             raise
         self.works(part)
@@ -42,7 +49,7 @@ class OutageLog:
         """Logs the error, unless it is part of an outage that was logged, or the same as a moment ago."""
         now = time.monotonic()
         with self._lock:
-            if isinstance(error, StoreAway):
+            if isinstance(error, self._away_error):
                 self._away(part, error, now)
             else:
                 self._log_once(part, error, logger, now)
@@ -54,15 +61,16 @@ class OutageLog:
         with self._lock:
             self._failing.discard(part)
             if not self._failing:
-                log.warning("the database is back after %s", _length(self._begun))
+                self._logger.warning("%s is back after %s", self._name, _length(self._begun))
 
-    def _away(self, part: str, error: StoreAway, now: float) -> None:
+    def _away(self, part: str, error: Exception, now: float) -> None:
         if not self._failing:
             self._begun = self._logged = now
-            log.warning("the database is away, and what needs it waits: %s", error)
+            self._logger.warning("%s is away, and what needs it waits: %s", self._name, error)
         elif now - self._logged >= REPEAT:
             self._logged = now
-            log.warning("the database has been away for %s; %s: %s", _length(self._begun), self.waiting(), error)
+            lasted, waits = _length(self._begun), self.waiting()
+            self._logger.warning("%s has been away for %s; %s: %s", self._name, lasted, waits, error)
         self._failing.add(part)
 
     def _log_once(self, part: str, error: Exception, logger: logging.Logger, now: float) -> None:

@@ -16,6 +16,7 @@ from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.states import State
 from dutiful.store.breakers import BreakerRecord
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
+from dutiful.store.deliveries import WaitingJob
 from dutiful.store.workers import LaneRecord, WorkerRecord
 
 CLOSED = BreakerState.CLOSED
@@ -43,6 +44,7 @@ class Why(StrEnum):
     QUEUE_UNSERVED = "queue_unserved"
     KIND_UNKNOWN = "kind_unknown"
     TENANT_UNSERVED = "tenant_unserved"
+    UNDELIVERED = "undelivered"
     SUSPECT = "suspect"
     WAITING_FOR_SLOT = "waiting_for_slot"
     NEXT = "next"
@@ -251,6 +253,26 @@ def unblocked(record: JobRecord, fleet: FleetState, ahead: int, *, exact: bool) 
     return Explanation(
         Why.WAITING_FOR_SLOT, f"waits for a slot: {count}; {served}", "give its lane more slots, or add workers"
     )
+
+
+def undelivered(job: WaitingJob, now: datetime) -> Explanation:
+    """It is ready, and its broker has no message of it."""
+    before = "was never delivered" if job.delivered_at is None else "has to be delivered again"
+    due = brief(max(now - job.due_at, ZERO))
+    return Explanation(
+        Why.UNDELIVERED,
+        f"has been ready for {due} and {before} to an Arq worker; a leading worker does that within a second or two, "
+        "unless Redis is away",
+        "`dutiful doctor` checks Redis and the workers; `dutiful redeliver` delivers all that waits, at once",
+    )
+
+
+def with_delivery(found: Explanation, job: WaitingJob, place: str, now: datetime) -> Explanation:
+    """Adds where its message is."""
+    ago = "" if job.delivered_at is None else f" {brief(max(now - job.delivered_at, ZERO))} ago"
+    text = f"{found.sentence}; it was delivered to {place}{ago}, and no Arq worker has taken it yet"
+    remedy = found.remedy or "if none runs, start one with `dutiful worker --arq`"
+    return Explanation(found.code, text, remedy)
 
 
 def resume_command(pause: Pause) -> str:

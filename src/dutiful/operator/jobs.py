@@ -23,12 +23,24 @@ from dutiful.core.review.state import BY_HAND, OPEN, ReviewState
 from dutiful.core.settle import Change, Policy, decide, decide_or_fail
 from dutiful.core.states import State, Transition, check
 from dutiful.core.webhooks.endpoint import origin
+from dutiful.delivery.backend import place_of
 from dutiful.delivery.base import EVERYWHERE
 from dutiful.kind import Kind
 from dutiful.maintenance.requeue import key_of, run_again
 from dutiful.operator.actor import Actor, AuditedAction, OperatorPart, log, recordable
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.operator.explain import Explanation, FleetState, finished, gate, later, running, unblocked, unserved
+from dutiful.operator.explain import (
+    Explanation,
+    FleetState,
+    finished,
+    gate,
+    later,
+    running,
+    unblocked,
+    undelivered,
+    unserved,
+    with_delivery,
+)
 from dutiful.operator.jobs_stuck import STUCK, check_releasable, check_released, ended, stuck_jobs
 from dutiful.operator.queues import Queues
 from dutiful.options import Options, read_options
@@ -117,8 +129,16 @@ class Jobs(OperatorPart):
                     return held
                 if found := unserved(record, fleet, now):
                     return found
+                waits = None
+                if (dispatcher := self._client.dispatcher) is not None and record.state is State.READY:
+                    waits = await self._store.deliveries.find(job_id)
+                    if waits is not None and not waits.outstanding:
+                        return undelivered(waits, now)
                 ahead, exact = await self._ahead(record)
-                return unblocked(record, fleet, ahead, exact=exact)
+                found = unblocked(record, fleet, ahead, exact=exact)
+                if dispatcher is None or waits is None:
+                    return found
+                return with_delivery(found, waits, place_of(dispatcher.backend, record.queue), now)
             case State.COMPLETED | State.COMPLETED_WITH_ERRORS | State.FAILED | State.CANCELLED:
                 return finished(record, now)
             case _:

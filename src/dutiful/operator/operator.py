@@ -14,6 +14,7 @@ from dutiful.operator.audit import Audit
 from dutiful.operator.breakers import Breakers
 from dutiful.operator.bulk import Bulk
 from dutiful.operator.dead_letters import DeadLetters
+from dutiful.operator.deliveries import Deliveries
 from dutiful.operator.fleet import Fleet
 from dutiful.operator.jobs import Jobs
 from dutiful.operator.metrics import Metrics
@@ -48,6 +49,7 @@ class Operator:
         self.jobs = Jobs(actor, self.dead_letters, self.queues)
         self.trace = Trace(actor, self.jobs)
         self.fleet = Fleet(actor)
+        self.deliveries = Deliveries(actor)
         self.schedules = Schedules(actor)
         self.webhooks = Webhooks(actor)
         self.breakers = Breakers(actor)

@@ -20,6 +20,7 @@ from dutiful.store.breakers import BreakerStore
 from dutiful.store.claims import ClaimStore
 from dutiful.store.control import ControlStore
 from dutiful.store.dead_letters import DeadLetterStore
+from dutiful.store.deliveries import DeliveryStore
 from dutiful.store.events import EventStore
 from dutiful.store.jobs import JobStore
 from dutiful.store.leadership import LeadershipStore
@@ -60,6 +61,9 @@ class Store(Protocol):
 
     @property
     def promotion(self) -> PromotionStore: ...
+
+    @property
+    def deliveries(self) -> DeliveryStore: ...
 
     @property
     def leadership(self) -> LeadershipStore: ...

@@ -41,6 +41,18 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     tenants: Sequence[str] = ()  # none: any; jobs of other tenants at the head of a queue are skipped
 
 
+class JobClaimRequest(msgspec.Struct, frozen=True):
+    """Which jobs a lane wants to claim, because a broker has delivered their ids."""
+
+    worker_id: UUID
+    lane: str
+    job_ids: Sequence[UUID]
+    kinds: Sequence[str]
+    lease: timedelta
+    suspects: int = 0  # the most of `job_ids` with a lost attempt that are claimed
+    tenants: Sequence[str] = ()  # none: any
+
+
 class Completion(msgspec.Struct, frozen=True, gc=False):
     """The common outcome: done, with or without a result."""
 
@@ -115,6 +127,9 @@ class ClaimStore(Protocol):
 
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
         """Claims up to `limit` jobs, in order of levels and seq; fewer does not mean that there are no more."""
+
+    async def claim_jobs(self, ask: JobClaimRequest, *, now: datetime | None = None) -> list[Claim]:
+        """Claims those of `job_ids` that are ready and may run, in their order; their deliveries count as taken."""
 
     async def complete(
         self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None

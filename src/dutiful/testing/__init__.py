@@ -12,9 +12,10 @@
 It works with any test framework.
 """
 
+from dutiful.testing.backend import InProcessBackend
 from dutiful.testing.clock import Clock, ClockedStore
 from dutiful.testing.drain import RanAttempt
 from dutiful.testing.inline import inline
 from dutiful.testing.kit import Kit, app_on
 
-__all__ = ["Clock", "ClockedStore", "Kit", "RanAttempt", "app_on", "inline"]
+__all__ = ["Clock", "ClockedStore", "InProcessBackend", "Kit", "RanAttempt", "app_on", "inline"]

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from dutiful.kind import Kind
 from dutiful.maintenance.scheduler import Scheduler
 from dutiful.settings import Settings
 from dutiful.store import Store
-from dutiful.store.claims import ClaimRequest, QueueLevel
+from dutiful.store.claims import ClaimRequest, JobClaimRequest, QueueLevel
 from dutiful.store.leadership import Survey
 from dutiful.testing.clock import Clock
 from dutiful.worker.executor.attempt import Executor
@@ -68,30 +68,49 @@ class DrainRunner:
 
     async def run(self, until: datetime | None, advance: bool, limit: int) -> list[RanAttempt]:
         ran: list[RanAttempt] = []
-        settling = asyncio.create_task(self._settler.run(), name="dutiful drain")
-        try:
+        async with self._settling():
             while True:
                 while claims := await self._claim():
-                    for claim in claims:
-                        ran.append(await self._attempt(claim))
-                    if len(ran) > limit:
-                        raise UsageError(
-                            f"more than {limit} attempts were made and jobs are still due; if none of them enqueues or "
-                            "snoozes itself for ever, give drain a higher limit"
-                        )
+                    await self._attempt_all(claims, ran, limit)
                 if not await self._move_clock(until, advance):
                     return ran
+
+    async def run_delivered(self, next_jobs: Callable[[], Awaitable[list[UUID]]], limit: int) -> list[RanAttempt]:
+        """Runs what `next_jobs` returns, until it returns nothing that can be claimed."""
+        ran: list[RanAttempt] = []
+        async with self._settling():
+            while True:
+                await self._promote()
+                before = len(ran)
+                for job_id in await next_jobs():
+                    request = JobClaimRequest(
+                        WORKER, "drain", [job_id], list(self._kinds), self._settings.lease, suspects=1
+                    )
+                    await self._attempt_all(await self._store.claims.claim_jobs(request), ran, limit)
+                if len(ran) == before:
+                    return ran
+
+    @asynccontextmanager
+    async def _settling(self) -> AsyncIterator[None]:
+        settling = asyncio.create_task(self._settler.run(), name="dutiful drain")
+        try:
+            yield
         finally:
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
 
+    async def _attempt_all(self, claims: list[Claim], ran: list[RanAttempt], limit: int) -> None:
+        for claim in claims:
+            ran.append(await self._attempt(claim))
+        if len(ran) > limit:
+            raise UsageError(
+                f"more than {limit} attempts were made and jobs are still due; if none of them enqueues or "
+                "snoozes itself for ever, give drain a higher limit"
+            )
+
     async def _claim(self) -> list[Claim]:
         """Claims the next job; suspects, too."""
-        if self._clock is not None:
-            now = self._clock.now()
-            await self._scheduler.tick(Survey(True, now, next_fire_at=await self._next_fire()))
-        await self._store.promotion.promote(BATCH)
-        await self._store.promotion.sweep(BATCH)
+        await self._promote()
         found = await self._store.claims.peek(list(self._kinds))
         levels = [QueueLevel(one.queue, one.priority) for one in sorted(found, key=lambda one: (one.priority, one.seq))]
         if not levels:
@@ -99,6 +118,13 @@ class DrainRunner:
         return await self._store.claims.claim(
             ClaimRequest(WORKER, "drain", levels, list(self._kinds), limit=1, lease=self._settings.lease, suspects=1)
         )
+
+    async def _promote(self) -> None:
+        if self._clock is not None:
+            now = self._clock.now()
+            await self._scheduler.tick(Survey(True, now, next_fire_at=await self._next_fire()))
+        await self._store.promotion.promote(BATCH)
+        await self._store.promotion.sweep(BATCH)
 
     async def _attempt(self, claim: Claim) -> RanAttempt:
         kind, slot = self._kinds[claim.kind], Slot("drain")

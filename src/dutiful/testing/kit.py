@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import msgspec
 
@@ -15,15 +16,18 @@ from dutiful.client.client import Client
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord
+from dutiful.delivery.backend import StoreBackend
 from dutiful.delivery.file_changes import FileChanges
 from dutiful.delivery.in_process import InProcessDelivery
 from dutiful.events.items import kind_name
 from dutiful.factory import make_retention
 from dutiful.kind import Kind
+from dutiful.maintenance.deliveries import redeliver
 from dutiful.maintenance.scheduler import Scheduler
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter
 from dutiful.stores.sqlite import SqliteStore
+from dutiful.testing.backend import InProcessBackend
 from dutiful.testing.clock import Clock, ClockedStore
 from dutiful.testing.drain import WORKER, DrainRunner, RanAttempt
 from dutiful.worker.assembly import open_executor
@@ -41,11 +45,13 @@ async def app_on(
     clock: Clock | None = None,
     path: str | Path | None = None,
     resources: Mapping[str, Any] | None = None,
+    deliver: bool = False,
 ) -> AsyncIterator["Kit"]:
     """Keeps the app's jobs in a temporary SQLite file (or in `path`) for the length of a test.
 
     With a `clock`, time stands still until the test moves it. `resources` replace those of the same name that the app
-    would make. Enqueued jobs wait for `kit.drain()`.
+    would make. Enqueued jobs wait for `kit.drain()`. With `deliver`, they are also delivered to an InProcessBackend,
+    and `kit.run_delivered()` runs them; Redis is never used.
     """
     if app._clients.open:
         raise UsageError("the app is open on its own database; close it first, or enter app_on before it is used")
@@ -61,7 +67,10 @@ async def app_on(
         def make_delivery(store: Any) -> InProcessDelivery:
             return InProcessDelivery(FileChanges(store.data_version, written=store.wal_path, signal=store.turn_path))
 
-        stack.enter_context(patch.multiple(app, make_store=make_store, make_delivery=make_delivery))
+        backend = InProcessBackend if deliver else StoreBackend
+        stack.enter_context(
+            patch.multiple(app, make_store=make_store, make_delivery=make_delivery, make_backend=backend)
+        )
         stack.callback(app.close_sync)
         await stack.enter_async_context(app)
         yield Kit(app, await app.client(), clock, resources or {}, stack)
@@ -98,6 +107,24 @@ class Kit:
         executor, scheduler = await self._opened_executor(), Scheduler(self.store, self.app.new_id)
         drain = DrainRunner(self.store, self.app.kinds, self.app.settings, executor, scheduler, self.clock)
         return await drain.run(self._moment(until, advance), advance, limit)
+
+    async def run_delivered(self, limit: int = 1_000) -> list[RanAttempt]:
+        """Runs delivered jobs in the order of their delivery, each claimed by its id; returns the attempts in order.
+
+        What is due and was not delivered, as a retry or what a lost broker has held, is delivered first.
+        """
+        backend, dispatcher = self.client.backend, self.client.dispatcher
+        if not isinstance(backend, InProcessBackend) or dispatcher is None:
+            raise UsageError("jobs are not delivered in this test: enter it with app_on(app, deliver=True)")
+        executor, scheduler = await self._opened_executor(), Scheduler(self.store, self.app.new_id)
+        drain = DrainRunner(self.store, self.app.kinds, self.app.settings, executor, scheduler, self.clock)
+
+        async def next_jobs() -> list[UUID]:
+            await dispatcher.flush()
+            await redeliver(self.store.deliveries, dispatcher)
+            return backend.take()
+
+        return await drain.run_delivered(next_jobs, limit)
 
     async def run_retention(self) -> None:
         """Runs one pass of retention by the app's settings: marks jobs stale and deletes them, callbacks included."""

@@ -123,6 +123,7 @@ NAMED: dict[str, Any] = {
     "attempt": 1,
     "by": "ada",
     "category": "ingestion",
+    "backend_job_id": "01937b6a-33e5-7d04-8b6f-4b1f0c6b3f12:1",
     "broken": None,
     "code": "waiting_for_slot",
     "correlation_id": "550e8400-e29b-41d4-a716-446655440000",

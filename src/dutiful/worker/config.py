@@ -19,6 +19,7 @@ from dutiful.worker.counters import AttemptCounters
 
 if TYPE_CHECKING:
     from dutiful.observe.tracing import Tracer
+    from dutiful.worker.inbox import Inbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class WorkerConfig:
     outages: OutageLog = field(default_factory=OutageLog)  # shared with maintenance
     counters: AttemptCounters | None = None
     tracer: "Tracer | None" = None
+    inbox: "Inbox | None" = None  # jobs that a broker delivers; None: lanes find them in the store
     # Opens a store for handlers that outlive the worker; None: the process ends with the worker, and so do they.
     make_store: Callable[[], Store] | None = None
 

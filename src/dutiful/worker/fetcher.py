@@ -9,6 +9,7 @@ from dutiful.settings import ANY, LaneSettings
 from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.control import Pause
 from dutiful.worker.config import WorkerConfig
+from dutiful.worker.inbox import InboxSource
 from dutiful.worker.leases import Leases
 
 FORGET_AFTER = 60.0
@@ -78,6 +79,10 @@ class FetchCursors:
             self._used[key] = now
             self._hinted.pop(key, None)
 
+    def serves(self, queues: tuple[str, ...]) -> bool:
+        """Whether there is a level of these queues."""
+        return bool(self._floors) and (ANY in queues or any(queue in queues for queue, _ in self._floors))
+
     def levels(self, queues: tuple[str, ...]) -> list[QueueLevel]:
         """The levels of these queues, best priority first; queues of one priority take turns to be first."""
         everything = ANY in queues
@@ -137,6 +142,30 @@ class Suspects:
             wake()
 
 
+class LevelSource:
+    """Claims what is next in the queues of a lane."""
+
+    def __init__(self, config: WorkerConfig, lane: LaneSettings, cursors: FetchCursors) -> None:
+        self._config = config
+        self._kinds = list(config.kinds)
+        self._lane = lane
+        self._cursors = cursors
+
+    @property
+    def empty(self) -> bool:
+        return not self._cursors.serves(self._lane.queues)
+
+    async def claim(self, want: int, suspects: int) -> list[Claim]:
+        asked_at = time.monotonic()
+        config, levels = self._config, self._cursors.levels(self._lane.queues)
+        lease, tenants = config.settings.lease, config.settings.claim_tenants
+        request = ClaimRequest(config.worker_id, self._lane.name, levels, self._kinds, want, lease, suspects, tenants)
+        claims = await config.store.claims.claim(request)
+        if claims:
+            self._cursors.advance(claims, asked_at)
+        return claims
+
+
 class Fetcher:
     def __init__(
         self,
@@ -147,44 +176,38 @@ class Fetcher:
         suspects: Suspects,
         wake: Callable[[], None],
     ) -> None:
-        """`wake` is called when a suspect may be claimed that could not be before."""
+        """`wake` is called when a suspect may be claimed that could not be before, or a broker has delivered a job."""
         self._store = config.store
         self._worker_id = config.worker_id
-        self._kinds = list(config.kinds)
-        self._settings = config.settings
-        self._lane = lane
-        self._cursors = cursors
         self._leases = leases
         self._suspects = suspects
         self._wake = wake
         self._fetching = False
         self._fetches = 0  # including the one under way
         self._noticed: dict[str, int] = {}  # by a pause's mark: the fetches that may have begun before it was known
+        self._source: LevelSource | InboxSource
+        if config.inbox is None:
+            self._source = LevelSource(config, lane, cursors)
+        else:
+            self._source = InboxSource(config, config.inbox, lane)
+            config.inbox.on_arrival.append(wake)
 
     async def fetch(self, want: int, suspect: bool) -> list[Claim]:
         """Claims up to `want` jobs, and besides, if asked to, a `suspect`, which is to be run before them."""
-        asked_at = time.monotonic()
-        levels = self._cursors.levels(self._lane.queues)
-        if not levels:
+        if self._source.empty:
             return []
         suspect = suspect and self._suspects.reserve(self._wake)
-        lease, tenants = self._settings.lease, self._settings.claim_tenants
-        request = ClaimRequest(
-            self._worker_id, self._lane.name, levels, self._kinds, want, lease, int(suspect), tenants
-        )
         claims: list[Claim] = []
         try:
             self._fetching = True
             self._fetches += 1
             with self._leases.claiming():
-                claims = await self._store.claims.claim(request)
+                claims = await self._source.claim(want, int(suspect))
                 self._leases.add(claims)
         finally:
             self._fetching = False
             if suspect:
                 self._suspects.assign(claims)
-        if claims:
-            self._cursors.advance(claims, asked_at)
         return claims
 
     async def unknown_claims(self) -> list[HeldClaim]:

@@ -38,7 +38,7 @@ class Worker:
         self._slots = Slots()
         self._grace = config.settings.grace
         self._cleanup = CLEANUP_SECONDS
-        self._stopping = asyncio.Event()
+        self.stopping = self._stopping = asyncio.Event()  # claims no more
         self._aborting = asyncio.Event()
         self.lanes: list[Lane] = []
         self.started = asyncio.Event()

@@ -17,10 +17,12 @@ from dutiful.cli.output.printing import console, now, plain, print_json, show
 from dutiful.cli.target import sqlite_file, target
 from dutiful.core import ids
 from dutiful.core.duration import brief
-from dutiful.core.errors import SchemaMismatch, StoreAway, StoreBusy, StoreUnavailable
+from dutiful.core.errors import BackendAway, SchemaMismatch, StoreAway, StoreBusy, StoreUnavailable
 from dutiful.core.metrics.alert import Alert, AlertRule, AlertState
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.states import State
+from dutiful.delivery.backend import ClosableBackend, Pingable, QueueBackend, StoreBackend
+from dutiful.operator.deliveries import count_deliveries
 from dutiful.operator.explain import START, FleetState, paused_text, resume_command
 from dutiful.store import Store
 from dutiful.store.dead_letters import BulkRun
@@ -105,6 +107,7 @@ async def _examine(app: Dutiful) -> Report:
         await store.open()
         try:
             await _check(store, report, app.alert_rules())
+            await _check_broker(app.make_backend(store), store, report)
         finally:
             await store.close()
     except SchemaMismatch as error:
@@ -172,6 +175,27 @@ async def _check(store: Store, report: Report, rules: Mapping[str, AlertRule]) -
     for needed, check in checks:
         if needed <= found.keys():
             report.findings += check()
+
+
+async def _check_broker(backend: QueueBackend, store: Store, report: Report) -> None:
+    """Checks Redis, if jobs are delivered through it."""
+    if isinstance(backend, StoreBackend):
+        return
+    counts = await count_deliveries(store.deliveries)
+    report.facts["delivered"] = counts.outstanding
+    report.facts["undelivered"] = counts.undelivered
+    if counts.undelivered and counts.undelivered == (await count_deliveries(store.deliveries)).undelivered:
+        what = f"{counts.undelivered:,}{' or more' * counts.more} ready jobs are not delivered to Arq workers"
+        remedy = "start a worker with the setting redis_url, which delivers them; or `dutiful redeliver`"
+        report.findings.append(Finding(Level.WARNING, what, remedy))
+    if isinstance(backend, Pingable):
+        try:
+            report.facts["redis"] = await backend.ping()
+        except BackendAway as error:
+            remedy = "start Redis, or mend redis_url; jobs are stored meanwhile, and delivered when it is back"
+            report.findings.append(Finding(Level.PROBLEM, str(error), remedy))
+    if isinstance(backend, ClosableBackend):
+        await backend.close()
 
 
 def _facts(found: Mapping[str, Any]) -> dict[str, Any]:

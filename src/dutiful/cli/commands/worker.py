@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
@@ -29,6 +29,9 @@ from dutiful.worker.counters import AttemptCounters
 from dutiful.worker.startup import StartLimit
 from dutiful.worker.supervisor import WORKER_ID, Supervisor, child_command
 from dutiful.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from dutiful.arq_worker import ArqWorker
 
 log = logging.getLogger("dutiful.worker")
 
@@ -62,6 +65,9 @@ def worker(
     startup_timeout: Annotated[
         str | None, typer.Option(help="How long to wait for a database that is away at the start; 0s: not at all.")
     ] = None,
+    arq: Annotated[
+        bool, typer.Option("--arq", help="Run only jobs that Arq delivers through Redis (setting redis_url).")
+    ] = False,
     no_services: Annotated[bool, typer.Option("--no-services", help="Only run jobs, never lead.")] = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = None,
@@ -86,7 +92,7 @@ def worker(
     adopt_log_format(app, log_format)
     if not app.kinds:
         raise UsageError("the app has no kinds; import the modules that define them where the app is made")
-    _run(_exit_after(_supervise(app, processes) if processes > 1 else _serve(app, services=not no_services)))
+    _run(_exit_after(_supervise(app, processes) if processes > 1 else _serve(app, services=not no_services, arq=arq)))
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -107,19 +113,20 @@ async def _exit_after(work: Coroutine[Any, Any, int]) -> None:
     os._exit(code)
 
 
-async def _serve(app: Dutiful, *, services: bool) -> int:
+async def _serve(app: Dutiful, *, services: bool, arq: bool = False) -> int:
     given = os.environ.get(WORKER_ID)
     if given:
         threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
     limit = StartLimit(app.settings.startup_timeout)
     async with _opened(app, limit) as client:
-        worker = app.make_worker(client, services=services, worker_id=UUID(given) if given else None)
+        worker = _make_worker(app, client, arq, services, UUID(given) if given else None)
         _handle_signals(worker)
         lanes = ", ".join(f"{lane.name} {lane.slots}" for lane in app.settings.lanes)
         profile = f"; profile {app.settings.profile}" if app.settings.profile else ""
         whose = f"; of {', '.join(app.settings.claim_tenants)} only" if app.settings.claim_tenants else ""
         kinds = len(app.settings.kinds or app.kinds)
-        summary = f"lanes {lanes}; {kinds} {'kind' if kinds == 1 else 'kinds'}{whose}{profile}"
+        source = "; jobs come from Redis" if arq else ""
+        summary = f"lanes {lanes}; {kinds} {'kind' if kinds == 1 else 'kinds'}{whose}{profile}{source}"
         log.info("worker %s on %s: %s", os.getpid(), client.store.url, summary)
         # What is alive now lives as long as this process. Otherwise each full collection looks at all of it, and no job
         # starts meanwhile: for 10 ms, or more if the app is large.
@@ -135,6 +142,20 @@ async def _serve(app: Dutiful, *, services: bool) -> int:
                 await asyncio.to_thread(client.tracer.flush)
         log.info("worker %s stopped; no job was left running", os.getpid())
         return 0
+
+
+def _make_worker(
+    app: Dutiful, client: Client, arq: bool, services: bool, worker_id: UUID | None
+) -> "Worker | ArqWorker":
+    if not arq:
+        return app.make_worker(client, services=services, worker_id=worker_id)
+    try:
+        from dutiful.arq_worker import make_arq_worker
+    except ImportError as error:
+        raise UsageError(f"--arq needs an extra ({error}): pip install 'dutiful[arq]'") from error
+    # Arq logs each message, at the level at which Dutiful logs the life of a worker.
+    logging.getLogger("arq").setLevel(max(logging.WARNING, logging.getLogger("dutiful").level))
+    return make_arq_worker(app, client, services=services, worker_id=worker_id)
 
 
 @asynccontextmanager
@@ -153,7 +174,7 @@ def _stop_without(supervisor: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _handle_signals(worker: Worker) -> None:
+def _handle_signals(worker: "Worker | ArqWorker") -> None:
     loop = asyncio.get_running_loop()
     interrupts = 0
 

@@ -107,6 +107,7 @@ class JobDetails:
             "cancel asked": when(job.cancel_requested_at),
             "ended": when(job.finished_at),
             "worker": self.worker,
+            "delivered as": job.backend_job_id,
         }
         print_facts(facts)
 

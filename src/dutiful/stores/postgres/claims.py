@@ -14,6 +14,7 @@ from dutiful.store.claims import (
     ClaimRequest,
     Completion,
     Errors,
+    JobClaimRequest,
     QueueLevel,
     Refusal,
     RefusalReason,
@@ -115,6 +116,15 @@ class PostgresClaims(Subject):
             order = {(level.queue, level.priority): n for n, level in enumerate(levels)}
             claims.sort(key=lambda c: order[c.queue, c.priority])  # a stable sort keeps each level's own order
         return claims
+
+    async def claim_jobs(self, ask: JobClaimRequest, *, now: datetime | None = None) -> list[Claim]:
+        rows = await self._rows(
+            "claim_jobs", "{claim_columns}",
+            ask.worker_id, ask.lane, ask.job_ids, ask.kinds, ask.suspects, ask.lease, ask.tenants or None, now,
+            repeat=False,
+        )  # fmt: skip
+        order = {job_id: n for n, job_id in enumerate(ask.job_ids)}
+        return sorted((Claim(*row) for row in rows), key=lambda claim: order[claim.job_id])
 
     async def complete(
         self, done: Sequence[Completion], *, skip_locked: bool = False, now: datetime | None = None

@@ -50,6 +50,29 @@ _SETTINGS = {
 }
 # SQL that several files use.
 _SHARED = {
+    # Claims the ready rows in v_tids.
+    "take_ready": """with taken as (
+        delete from {schema}.ready x where x.ctid = any (v_tids)
+        -- Bounded, so that one row that was written by hand does not stop a queue, or the rescue, by an overflow.
+        returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1 as attempt, least(x.crashes, 2147483646) as crashes
+    ), leased as (
+        insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
+        select t.job_id, nextval('{schema}.claim_seq'), p_worker, t.seq, v_now, v_now + p_lease, t.attempt, t.crashes
+        from taken t
+        returning job_id, claim_id, attempt, crashes, seq
+    ), freed as (
+        -- Locked keys are skipped instead of waiting for a user's open transaction. A skipped key counts as free.
+        delete from {schema}.unique_key u
+        where u.ctid = any (array(
+            select k.ctid from {schema}.unique_key k
+            where k.scope = 'queued' and k.job_id = any (array(select t.job_id from taken t))
+            for update skip locked))
+    )
+    select {claim_values},
+           greatest(extract(epoch from v_now - greatest(j.created_at, j.run_at))::float8, 0)
+    from leased l
+    -- The limit makes this a look-up by id, also if the planner believes the table to be empty.
+    cross join lateral (select x.* from {schema}.job x where x.id = l.job_id limit 1) j;""",
     # Kinds whose jobs are blocked: paused by a person, or by a breaker that is open or probing.
     "blocked_kinds": "array(select name from {schema}.pause where scope in {blocking_scopes})",
     "blocking_scopes": "('kind', 'breaker', 'probing')",

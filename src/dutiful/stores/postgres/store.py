@@ -12,6 +12,7 @@ from dutiful.stores.postgres.breakers import PostgresBreakers
 from dutiful.stores.postgres.claims import PostgresClaims
 from dutiful.stores.postgres.control import PostgresControl
 from dutiful.stores.postgres.dead_letters import PostgresDeadLetters
+from dutiful.stores.postgres.deliveries import PostgresDeliveries
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.engine.holders import read_blockers, remedy
 from dutiful.stores.postgres.engine.sql import check_schema
@@ -55,6 +56,7 @@ class PostgresStore:
         self.progress = PostgresProgress(session)
         self.locks = PostgresLocks(session)
         self.promotion = PostgresPromotion(session)
+        self.deliveries = PostgresDeliveries(session)
         self.leadership = PostgresLeadership(session, self.promotion)
         self.workers = PostgresWorkers(session, self.leadership)
         self.schedules = PostgresSchedules(session)

@@ -16,6 +16,7 @@ from dutiful.store.claims import (
     ClaimRequest,
     Completion,
     Errors,
+    JobClaimRequest,
     LeaseRenewer,
     QueueLevel,
     Refusal,
@@ -37,7 +38,7 @@ from dutiful.stores.sqlite.leadership import may_rescue
 _STOPPING = (PauseScope.KIND.value, PAUSE_SCOPES[BreakerState.OPEN])
 
 _FIELDS = Claim.__struct_fields__  # a picked row has these columns, in this order
-_PAYLOAD = _FIELDS.index("payload")
+_PAYLOAD, _QUEUE, _CRASHES = map(_FIELDS.index, ("payload", "queue", "crashes"))
 _order = itemgetter(*map(_FIELDS.index, ("seq", "job_id")))
 _ready_key = itemgetter(*map(_FIELDS.index, ("queue", "priority", "seq", "job_id")))
 _lease_values = itemgetter(*map(_FIELDS.index, ("job_id", "attempt", "crashes", "seq")))
@@ -52,7 +53,13 @@ class SqliteClaims(Subject):
         return [QueueLevel(queue, priority, seq) for queue, priority, seq in found if seq is not None]
 
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
-        asked: asyncio.Future[list[Claim]] = self._engine.submit(lambda db: claim(db, ask, clock(now)))
+        return await self._claimed(lambda db: claim(db, ask, clock(now)))
+
+    async def claim_jobs(self, ask: JobClaimRequest, *, now: datetime | None = None) -> list[Claim]:
+        return await self._claimed(lambda db: claim_jobs(db, ask, clock(now)))
+
+    async def _claimed(self, claiming: Callable[[Connection], list[Claim]]) -> list[Claim]:
+        asked: asyncio.Future[list[Claim]] = self._engine.submit(claiming)
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
@@ -189,17 +196,56 @@ def queue_levels(db: Connection) -> list[tuple[str, int]]:
 
 
 def claim(db: Connection, ask: ClaimRequest, now: int) -> list[Claim]:
-    paused = {(scope, name) for scope, name in db.rows(SQL["pauses_for_claim"])}
-    if not paused.isdisjoint(((PauseScope.LANE.value, ask.lane), (PauseScope.LANE.value, EVERY_LANE))):
+    paused = _pauses(db)
+    if _is_lane_paused(paused, ask.lane):
         return []
     levels = [level for level in ask.levels if (PauseScope.QUEUE.value, level.queue) not in paused]
+    picked = _pick(db, levels, _running_kinds(paused, ask.kinds), ask, now)
+    return _take(db, picked, ask.worker_id, ask.lease, now)
+
+
+def claim_jobs(db: Connection, ask: JobClaimRequest, now: int) -> list[Claim]:
+    paused = _pauses(db)
+    if _is_lane_paused(paused, ask.lane):
+        return []
+    wanted = {
+        "kinds": _running_kinds(paused, ask.kinds),
+        "tenants": to_json(list(ask.tenants)) if ask.tenants else None,
+        "now": now,
+    }
+    suspects, picked = ask.suspects, []
+    for job_id in dict.fromkeys(ask.job_ids):
+        row = db.row(SQL["pick_job"], {**wanted, "id": job_id.bytes})
+        if row is None or (PauseScope.QUEUE.value, row[_QUEUE]) in paused:
+            continue
+        if row[_CRASHES]:
+            if suspects <= 0:
+                continue
+            suspects -= 1
+        picked.append(row)
+    db.many(SQL["take_deliveries_of"], [_lease_values(row)[:1] for row in picked])
+    return _take(db, picked, ask.worker_id, ask.lease, now)
+
+
+def _pauses(db: Connection) -> set[tuple[str, str]]:
+    return {(scope, name) for scope, name in db.rows(SQL["pauses_for_claim"])}
+
+
+def _is_lane_paused(paused: set[tuple[str, str]], lane: str) -> bool:
+    return not paused.isdisjoint(((PauseScope.LANE.value, lane), (PauseScope.LANE.value, EVERY_LANE)))
+
+
+def _running_kinds(paused: set[tuple[str, str]], kinds: Sequence[str]) -> str:
     stopped = {name for scope, name in paused if scope in _STOPPING}
-    kinds = to_json([kind for kind in ask.kinds if kind not in stopped])
-    picked = _pick(db, levels, kinds, ask, now)
+    return to_json([kind for kind in kinds if kind not in stopped])
+
+
+def _take(db: Connection, picked: Sequence[Row], worker_id: UUID, lease: timedelta, now: int) -> list[Claim]:
+    """Makes ready rows leases."""
     if not picked:
         return []
-    expires = now + span(ask.lease)
-    worker = ask.worker_id.bytes
+    expires = now + span(lease)
+    worker = worker_id.bytes
     first: int = db.value(SQL["next_claim"], (len(picked),)) - len(picked) + 1
     leases = [
         (job_id, claim_id, worker, attempt, crashes, seq, now, expires)
@@ -208,7 +254,7 @@ def claim(db: Connection, ask: ClaimRequest, now: int) -> list[Claim]:
     db.many(SQL["take_ready"], map(_ready_key, picked))
     db.many(SQL["insert_lease"], leases)
     if db.value(SQL["any_queued_key"]):
-        db.many(SQL["free_queued_key"], [lease[:1] for lease in leases])
+        db.many(SQL["free_queued_key"], [one[:1] for one in leases])
     return [*map(_claim, map(_without_replaced_payload, picked), count(first))]
 
 

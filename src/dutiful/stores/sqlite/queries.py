@@ -26,6 +26,7 @@ _RECORD = Columns(
     JobRecord, **RECORD, state=Codec(decode=State), attempt=PLAIN, crashes=PLAIN, run_at=TIME, started_at=TIME,
     finished_at=TIME, expires_at=TIME, cancel_requested_at=TIME, worker_id=ID, result=JSON,
     errors=Codec(decode=read_objects), gate=PLAIN, gate_key=PLAIN, stale_at=TIME, last_error=OBJECT,
+    backend_job_id=PLAIN,
 )  # fmt: skip
 _PROGRESS = Columns(
     Progress, phase=PLAIN, percent=PLAIN, overall=PLAIN, message=PLAIN, items=OBJECT, updated_at=TIME

@@ -150,5 +150,6 @@ def _delete_jobs(db: Connection, job_ids: Sequence[tuple[bytes]]) -> None:
     for statement in ("delete_attempt", "delete_job"):
         db.many(SQL[statement], job_ids)
     progress.delete(db, job_ids)
-    if db.value(SQL["any_stale"]):
-        db.many(SQL["delete_stale"], job_ids)
+    for any_kept, delete in (("any_stale", "delete_stale"), ("any_delivery", "delete_delivery")):
+        if db.value(SQL[any_kept]):
+            db.many(SQL[delete], job_ids)

@@ -14,6 +14,7 @@ from dutiful.stores.sqlite.breakers import SqliteBreakers
 from dutiful.stores.sqlite.claims import SqliteClaims
 from dutiful.stores.sqlite.control import SqliteControl
 from dutiful.stores.sqlite.dead_letters import SqliteDeadLetters
+from dutiful.stores.sqlite.deliveries import SqliteDeliveries
 from dutiful.stores.sqlite.engine import schema
 from dutiful.stores.sqlite.engine.codec import clock
 from dutiful.stores.sqlite.engine.driver import Driver
@@ -68,6 +69,7 @@ class SqliteStore:
         self.progress = SqliteProgress(engine)
         self.locks = SqliteLocks(engine)
         self.promotion = SqlitePromotion(engine)
+        self.deliveries = SqliteDeliveries(engine)
         self.leadership = SqliteLeadership(engine, self._leader, self.promotion)
         self.workers = SqliteWorkers(engine, self._leader)
         self.schedules = SqliteSchedules(engine)

@@ -153,6 +153,7 @@ class JobDetail(JobItem):
     payload_version: str | None
     subject: dict[str, Any] | None
     created_by: str | None
+    backend_job_id: str | None = Field(description="Of its last delivery to a broker, if there is one.")
     worker_id: UUID | None
     parent_id: PublicId | None
     retry_of: PublicId | None
@@ -209,6 +210,7 @@ def detail(job: JobRecord, app: Dutiful, **more: Any) -> JobDetail:
         payload_version=None if version is None else str(version),
         subject=job.subject,
         created_by=job.created_by,
+        backend_job_id=job.backend_job_id,
         worker_id=job.worker_id,
         parent_id=job.parent_id,
         retry_of=job.retry_of,

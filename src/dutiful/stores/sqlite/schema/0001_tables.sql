@@ -116,6 +116,14 @@ CREATE TABLE dutiful_progress (
 
 -- Retention and events ------------------------------------------------------------------------------------------------
 -- sent_at: when the notice of it was sent; its event is published from then on.
+-- The last delivery of a job to a broker. A delivery is outstanding while the job is ready, has spent no attempt since,
+-- and no worker has taken it from the broker.
+CREATE TABLE dutiful_delivery (
+    job_id BLOB NOT NULL PRIMARY KEY,
+    backend_job_id TEXT CHECK (length(backend_job_id) <= 200), number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, delivered_at INTEGER NOT NULL, taken INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE dutiful_stale (
     job_id BLOB NOT NULL PRIMARY KEY,
     stale_at INTEGER NOT NULL,

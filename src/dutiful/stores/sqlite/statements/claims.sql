@@ -44,6 +44,13 @@ WHERE r.queue = :queue AND r.priority = :priority AND r.crashes > 0
   AND (:tenants IS NULL OR r.tenant IN (SELECT value FROM json_each(:tenants)))
 ORDER BY r.seq, r.job_id LIMIT :limit;
 
+-- name: pick_job
+-- :tenants: null for any.
+SELECT {claim_columns} FROM dutiful_ready r
+CROSS JOIN dutiful_job j ON j.id = r.job_id
+WHERE r.job_id = :id AND r.kind IN (SELECT value FROM json_each(:kinds))
+  AND (:tenants IS NULL OR r.tenant IN (SELECT value FROM json_each(:tenants)));
+
 -- name: take_ready
 DELETE FROM dutiful_ready WHERE queue = ? AND priority = ? AND seq = ? AND job_id = ?;
 

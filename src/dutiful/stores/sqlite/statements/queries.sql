@@ -18,6 +18,7 @@ SELECT {record_columns},
            (SELECT a.error FROM dutiful_attempt a INDEXED BY dutiful_attempt_job
             WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)
        END                                                             AS last_error,
+       (SELECT d.backend_job_id FROM dutiful_delivery d WHERE d.job_id = j.id) AS backend_job_id,
        g.phase, g.percent, g.overall, g.message, g.items, g.updated_at,
        j.correlation_id, t.sent_at,
        coalesce(f.claim_id, l.claim_id)                                AS claim_id

@@ -80,5 +80,6 @@ FROM (
     SELECT DISTINCT 'a phase' AS what, job_id FROM dutiful_phase
     UNION ALL SELECT 'progress', job_id FROM dutiful_progress
     UNION ALL SELECT 'a stale mark', job_id FROM dutiful_stale
+    UNION ALL SELECT 'a delivery', job_id FROM dutiful_delivery
 )
 WHERE job_id NOT IN (SELECT id FROM dutiful_job);

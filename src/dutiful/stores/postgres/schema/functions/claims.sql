@@ -117,28 +117,48 @@ begin
     if v_tids is null or cardinality(v_tids) = 0 then return; end if;
 
     return query
-    with taken as (
-        delete from {schema}.ready x where x.ctid = any (v_tids)
-        -- Bounded, so that one row that was written by hand does not stop a queue, or the rescue, by an overflow.
-        returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1 as attempt, least(x.crashes, 2147483646) as crashes
-    ), leased as (
-        insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
-        select t.job_id, nextval('{schema}.claim_seq'), p_worker, t.seq, v_now, v_now + p_lease, t.attempt, t.crashes
-        from taken t
-        returning job_id, claim_id, attempt, crashes, seq
-    ), freed as (
-        -- Locked keys are skipped instead of waiting for a user's open transaction. A skipped key counts as free.
-        delete from {schema}.unique_key u
-        where u.ctid = any (array(
-            select k.ctid from {schema}.unique_key k
-            where k.scope = 'queued' and k.job_id = any (array(select t.job_id from taken t))
-            for update skip locked))
+    {take_ready}
+end $$;
+
+-- Claims those of these jobs that are ready and may run, up to p_suspects of which were running when a worker died. The
+-- deliveries that named them count as taken.
+create or replace function {schema}.claim_jobs(
+    p_worker uuid, p_lane text, p_jobs uuid[], p_kinds text[], p_suspects int, p_lease interval, p_tenants text[],
+    p_now timestamptz
+) returns table (
+    {claim_types}
+)
+language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
+declare
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_tids tid[];
+    v_jobs uuid[];
+begin
+    if exists (select 1 from {schema}.pause where scope = 'lane' and name in (p_lane, '*')) then
+        return;
+    end if;
+    with found as (
+        select r.tid, r.job_id, r.crashes,
+               row_number() over (partition by r.crashes > 0 order by a.ord) as place
+        from unnest(p_jobs) with ordinality a (job_id, ord)
+        cross join lateral (
+            select x.ctid as tid, x.job_id, x.crashes from {schema}.ready x
+            where x.job_id = a.job_id and x.kind = any (p_kinds)
+              and (p_tenants is null or x.tenant = any (p_tenants))
+              and not exists (select 1 from {schema}.pause p
+                              where p.scope in ('kind', 'breaker') and p.name = x.kind
+                                 or p.scope = 'queue' and p.name = x.queue)
+            limit 1
+            for update of x skip locked
+        ) r
     )
-    select {claim_values},
-           greatest(extract(epoch from v_now - greatest(j.created_at, j.run_at))::float8, 0)
-    from leased l
-    -- The limit makes this a look-up by id, also if the planner believes the table to be empty.
-    cross join lateral (select x.* from {schema}.job x where x.id = l.job_id limit 1) j;
+    select array_agg(f.tid), array_agg(f.job_id) into v_tids, v_jobs
+    from found f where f.crashes = 0 or f.place <= p_suspects;
+    if v_tids is null then return; end if;
+    update {schema}.delivery d set taken = true where d.job_id = any (v_jobs) and not d.taken;
+
+    return query
+    {take_ready}
 end $$;
 
 -- Returns which of these claims are still held, and of which a cancel was requested.

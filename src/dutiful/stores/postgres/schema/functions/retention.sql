@@ -50,6 +50,7 @@ begin
     delete from {schema}.phase p where p.job_id = any (p_jobs);
     delete from {schema}.progress g where g.job_id = any (p_jobs);
     delete from {schema}.stale s where s.job_id = any (p_jobs);
+    delete from {schema}.delivery d where d.job_id = any (p_jobs);
     delete from {schema}.job j where j.id = any (p_jobs);
 end $$;
 

@@ -43,7 +43,7 @@ language sql immutable as $$
                  when p_table like 'audit\_%' then null
                  when p_table = 'job' then 'select, insert, update (id)'  -- dependencies are locked by it
                  when p_table in ('finished', 'attempt', 'webhook_post') then 'select, insert'
-                 when p_table = 'phase' then 'select, insert, update'
+                 when p_table in ('phase', 'delivery') then 'select, insert, update'
                  when p_table = 'lease' then 'select, update (cancel_requested_at, cancel_reason)'
                  when p_table in ('ready', 'scheduled', 'blocked', 'dependency', 'unique_key', 'listener') then
                      'select, insert, update, delete'

@@ -56,7 +56,7 @@ $$;
 create or replace function {schema}.member_tables() returns text[]
 language sql immutable as $$
     select array['job', 'ready', 'scheduled', 'blocked', 'lease', 'finished', 'attempt', 'phase', 'progress', 'stale',
-                 'dependency', 'dead_letter']
+                 'dependency', 'delivery', 'dead_letter']
 $$;
 
 create or replace function {schema}.tenants_enabled() returns boolean

@@ -14,7 +14,8 @@ select j.id, j.kind::text, j.queue::text, p.state, j.payload::jsonb, j.priority:
        case when p.finished_at is null then
            (select a.error from {schema}.attempt a
             where a.job_id = j.id and a.error is not null order by a.id + 0 desc limit 1)
-       end as last_error
+       end as last_error,
+       (select d.backend_job_id from {schema}.delivery d where d.job_id = j.id) as backend_job_id
 from (
     select job_id, 'ready' as state, attempt, crashes, null::timestamptz as run_at, null::timestamptz as started_at,
            null::timestamptz as finished_at, null::timestamptz as expires_at, null::timestamptz as cancel_requested_at,
@@ -114,6 +115,9 @@ from {schema}.phase p where not exists (select 1 from {schema}.job j where j.id 
 union all
 select 'progress is kept of job ' || g.job_id || ', which is gone'
 from {schema}.progress g where not exists (select 1 from {schema}.job j where j.id = g.job_id)
+union all
+select 'a delivery is kept of job ' || d.job_id || ', which is gone'
+from {schema}.delivery d where not exists (select 1 from {schema}.job j where j.id = d.job_id)
 union all
 select 'job ' || s.job_id || ' is marked stale, but it is not finished'
 from {schema}.stale s where not exists (select 1 from {schema}.finished f where f.job_id = s.job_id);

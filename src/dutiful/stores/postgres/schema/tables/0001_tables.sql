@@ -105,6 +105,14 @@ create index blocked_level_tenant on {schema}.blocked (tenant, key, queue, prior
     where gate = 'paused' and seq is not null and tenant is not null;
 create index blocked_tenant on {schema}.blocked (tenant) where tenant is not null;
 
+-- The last delivery of a job to a broker. A delivery is outstanding while the job is ready, has spent no attempt since,
+-- and no worker has taken it from the broker.
+create table {schema}.delivery (
+    job_id uuid primary key,
+    delivered_at timestamptz not null, number int not null, attempt int not null, taken boolean not null default false,
+    backend_job_id text check (length(backend_job_id) <= 200)  -- null: the broker has not given one
+) with (fillfactor = 70);
+
 create table {schema}.dependency (
     job_id uuid not null, needs_id uuid not null,
     primary key (job_id, needs_id)

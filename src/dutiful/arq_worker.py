@@ -1,0 +1,279 @@
+"""Workers that take the ids of their jobs from Redis, through Arq; everything else is as in any worker.
+
+`dutiful worker --arq` runs one. `worker_settings(app)` is for the command `arq`: `arq jobs.WorkerSettings`.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from arq.connections import ArqRedis
+from arq.worker import Function, Retry, func
+from arq.worker import Worker as Arq
+from redis.exceptions import RedisError
+
+from dutiful.app import Dutiful
+from dutiful.client.client import Client
+from dutiful.core.errors import BackendAway, ShutdownTimeout, UsageError
+from dutiful.delivery.arq import FUNCTION, ArqBackend, QueueNames, away, connect, decode, encode, settings_of
+from dutiful.delivery.redis_url import RedisAddress, read_redis_url
+from dutiful.observe.outage import OutageLog
+from dutiful.settings import ANY, DEFAULT_QUEUE, LaneSettings
+from dutiful.worker.inbox import Inbox, Receipt
+from dutiful.worker.startup import StartLimit
+from dutiful.worker.worker import Worker
+
+log = logging.getLogger("dutiful.delivery")
+IN_HAND = 20.0  # seconds that a message waits here for a free slot; then another worker may have it
+# After a kill, Arq lets others have the messages in hand this much later, and 10 s.
+TIMEOUT = IN_HAND + 10
+POLL_DELAY = 0.1
+LOOK_FOR_QUEUES = 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+LONGEST_DEFERRAL = 60
+UNLIMITED = 2**31  # tries of a message: the attempts of its job are counted in its row
+
+
+class ArqIntake:
+    """Takes messages from Redis, with one Arq worker for each queue, and offers them to a worker of Dutiful."""
+
+    def __init__(self, backend: ArqBackend, lanes: Iterable[LaneSettings], queues: Iterable[str]) -> None:
+        """`queues` are those of lanes that serve all; more are served when they are found in Redis."""
+        self.inbox = Inbox()
+        self._backend = backend
+        self._lanes = list(lanes)
+        self._declared = {DEFAULT_QUEUE, *queues}
+        self._outages = OutageLog("Redis", BackendAway, log)
+        self._outages.waiting = lambda: "running jobs continue, and no new ones are received"
+
+    async def run(self) -> None:
+        """Until it is cancelled; waits for a Redis that is away."""
+        named = {queue for lane in self._lanes for queue in lane.queues} - {ANY}
+        serves_all = any(ANY in lane.queues for lane in self._lanes)
+        serving: dict[str, asyncio.Task[None]] = {}
+        redis = connect(self._backend.address)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    wanted = named | (self._declared if serves_all else set())
+                    if serves_all:
+                        with suppress(RedisError, OSError, TimeoutError):  # those that take messages report it
+                            wanted |= {*await self._backend.names.read_known(redis)}
+                    for queue in sorted(wanted - serving.keys()):
+                        serving[queue] = tasks.create_task(self._serve(queue), name=f"dutiful arq {queue}")
+                    await asyncio.sleep(LOOK_FOR_QUEUES)
+        finally:
+            await redis.aclose(close_connection_pool=True)
+
+    async def _serve(self, queue: str) -> None:
+        """Runs an Arq worker, and another one after an error: Arq ends with its connection."""
+        pause = FIRST_PAUSE
+        while True:
+            worker = _ArqWorker(
+                [_function(partial(self.receive, queue))],
+                on_startup=self._on_startup(queue),
+                **self._options(queue),
+                handle_signals=False,
+            )
+            began = asyncio.get_running_loop().time()
+            try:
+                await worker.async_run()
+            except (RedisError, OSError, TimeoutError) as error:
+                self._outages.failed(queue, away(self._backend.address, error))
+            except Exception as error:
+                self._outages.failed(f"messages of queue {queue}", error, log)
+            finally:
+                await _close(worker)
+            lasted = asyncio.get_running_loop().time() - began
+            pause = FIRST_PAUSE if lasted > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    def _on_startup(self, queue: str) -> Any:
+        async def started(_: dict[Any, Any]) -> None:
+            self._outages.works(queue)
+
+        return started
+
+    def _options(self, queue: str) -> dict[str, Any]:
+        return {
+            **_options(self._backend.address),
+            "queue_name": self._backend.names.key(queue),
+            "max_jobs": max(slots_of(self._lanes, queue), 1),
+        }
+
+    async def receive(self, queue: str, ctx: dict[Any, Any], text: str) -> None:
+        """Called by Arq with each message of a queue; when it returns, the job is claimed, or need not be."""
+        try:
+            job_id = UUID(text)
+        except ValueError:
+            log.warning("a message in the queue %s of Redis names no job, and is dropped: %.100r", queue, text)
+            return
+        receipt = await self.inbox.offer(queue, job_id, ctx["job_id"], IN_HAND)
+        if receipt is Receipt.ELSEWHERE:
+            raise Retry(defer=min(2 ** min(ctx["job_try"], 6), LONGEST_DEFERRAL))
+        if receipt is None:
+            raise Retry
+
+
+def slots_of(lanes: Iterable[LaneSettings], queue: str) -> int:
+    """How many jobs of a queue these lanes run at a time."""
+    return sum(lane.slots for lane in lanes if ANY in lane.queues or queue in lane.queues)
+
+
+def _options(address: RedisAddress) -> dict[str, Any]:
+    return {
+        "redis_settings": settings_of(address),
+        "job_timeout": TIMEOUT,
+        "keep_result": 0,
+        "max_tries": UNLIMITED,
+        "poll_delay": POLL_DELAY,
+        "job_serializer": encode,
+        "job_deserializer": decode,
+    }
+
+
+def _function(receive: Callable[[dict[Any, Any], str], Awaitable[None]]) -> Function:
+    return func(receive, name=FUNCTION, timeout=TIMEOUT, keep_result=0, max_tries=UNLIMITED)  # type: ignore[arg-type]
+
+
+class _ArqWorker(Arq):
+    """Drops what Arq would end with, because anything may be in a sorted set of Redis."""
+
+    async def start_jobs(self, job_ids: list[bytes]) -> None:
+        readable = [name for name in job_ids if _is_text(name)]
+        if garbage := [name for name in job_ids if not _is_text(name)]:
+            log.warning("%d entries of %s in Redis are no messages, and are dropped", len(garbage), self.queue_name)
+            await self.pool.zrem(self.queue_name, *garbage)
+        await super().start_jobs(readable)
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        return bool(name.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+async def _close(worker: Arq) -> None:
+    """Gives back the messages in hand. Arq cannot say goodbye to a Redis that is away."""
+    for task in [*worker.tasks.values()]:
+        task.cancel()
+    await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
+    with suppress(RedisError, OSError, TimeoutError):
+        if worker._pool is not None:
+            pool: ArqRedis = worker.pool
+            await pool.aclose(close_connection_pool=True)
+
+
+class ArqWorker:
+    """A worker of Dutiful that is fed by Arq; `await worker.run()` until `worker.stop()`."""
+
+    def __init__(self, worker: Worker, intake: ArqIntake) -> None:
+        self._worker = worker
+        self._intake = intake
+        self.id = worker.id
+        self.stop, self.abort = worker.stop, worker.abort
+        self.started = worker.started
+
+    async def run(self, limit: StartLimit | None = None) -> None:
+        feeding = asyncio.create_task(self._feed(), name="dutiful arq")
+        try:
+            await self._worker.run(limit)
+        finally:
+            await _cancelled(feeding)
+
+    async def _feed(self) -> None:
+        """From the first claim until no more are made."""
+        await self._worker.started.wait()
+        intake = asyncio.create_task(self._intake.run(), name="dutiful arq intake")
+        try:
+            await self._worker.stopping.wait()
+        finally:
+            await _cancelled(intake)
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def make_arq_worker(app: Dutiful, client: Client, *, services: bool = True, worker_id: UUID | None = None) -> ArqWorker:
+    """A worker on an open client whose app has the setting redis_url."""
+    intake = _make_intake(app, client)
+    return ArqWorker(app.make_worker(client, services=services, worker_id=worker_id, inbox=intake.inbox), intake)
+
+
+def _make_intake(app: Dutiful, client: Client) -> ArqIntake:
+    if not isinstance(client.backend, ArqBackend):
+        raise _no_redis()
+    return ArqIntake(client.backend, app.settings.lanes, {kind.queue for kind in app.kinds.values()})
+
+
+def worker_settings(app: Dutiful, queue: str = DEFAULT_QUEUE) -> type:
+    """The settings of the command `arq`: `WorkerSettings = worker_settings(app)`, and `arq jobs.WorkerSettings`.
+
+    Such a process serves one queue, and ends when Redis is away, as Arq does; its running jobs are run again then.
+    """
+    if app.settings.redis_url is None:
+        raise _no_redis()
+    slots = slots_of(app.settings.lanes, queue)
+    if not slots:
+        raise UsageError(f"no lane serves queue {queue!r}: name it in the setting lanes, or name another queue here")
+    inside = _InsideArq(app, queue)
+    options = {
+        **_options(read_redis_url(app.settings.redis_url)),
+        "functions": [_function(inside.receive)],
+        "queue_name": QueueNames(app.settings.redis_prefix).key(queue),
+        "max_jobs": slots,
+        "on_startup": staticmethod(inside.start),
+        "on_shutdown": staticmethod(inside.stop),
+    }
+    return type("WorkerSettings", (), options)
+
+
+class _InsideArq:
+    """A worker of Dutiful in a process that Arq runs."""
+
+    def __init__(self, app: Dutiful, queue: str) -> None:
+        self._app = app
+        self._queue = queue
+        self._intake: ArqIntake | None = None
+        self._worker: Worker | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self, _: dict[Any, Any]) -> None:
+        await self._app.__aenter__()
+        client = await self._app.client()
+        self._intake = _make_intake(self._app, client)
+        self._worker = self._app.make_worker(client, inbox=self._intake.inbox)
+        self._running = asyncio.create_task(self._worker.run(StartLimit(self._app.settings.startup_timeout)))
+        started = asyncio.create_task(self._worker.started.wait())
+        await asyncio.wait([started, self._running], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self._running.done():
+            self._running.result()
+        # A worker that ends by itself has failed; Arq would go on without it.
+        self._running.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+
+    async def receive(self, ctx: dict[Any, Any], text: str) -> None:
+        assert self._intake is not None, "Arq calls no function before on_startup has returned"
+        await self._intake.receive(self._queue, ctx, text)
+
+    async def stop(self, _: dict[Any, Any]) -> None:
+        if self._worker is not None and self._running is not None:
+            self._worker.stop()
+            try:
+                await self._running
+            except ShutdownTimeout as error:
+                log.warning("%s", error)
+        await self._app.__aexit__()
+
+
+def _no_redis() -> UsageError:
+    return UsageError("an Arq worker needs Redis: set redis_url, as in DUTIFUL_REDIS_URL=redis://localhost:6379/0")

@@ -1,0 +1,87 @@
+"""Delivers ready jobs that no broker has: retries, scheduled jobs, and what was lost with the broker."""
+
+import time
+from datetime import datetime, timedelta
+
+from dutiful.client.dispatcher import Dispatcher, Parcel
+from dutiful.core.errors import BackendAway
+from dutiful.delivery.base import QueueLevels
+from dutiful.store.deliveries import Cursor, DeliveryStore, WaitingJob
+from dutiful.store.leadership import Survey
+
+PAGE = 1_000
+PAGES = 5  # that a tick reads at most, unless it finds something to deliver
+TICK_TIME = 1.0
+NEW = timedelta(milliseconds=300)  # a new job that is younger is just being delivered by the process that stored it
+FOLLOWING = timedelta(seconds=5)  # what waits longer is delivered by any process: the leader may have no broker
+LOST_AFTER = timedelta(seconds=10)  # from then on the broker is asked whether it still has the message
+
+
+class Redelivery:
+    """Walks along the ready jobs, a few thousand a second, and delivers what is not outstanding or was lost.
+
+    Two processes may do so at once: both send the same messages, and a claim decides in any case.
+    """
+
+    name = "deliveries"
+
+    def __init__(self, store: DeliveryStore, dispatcher: Dispatcher) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._cursor: Cursor | None = None
+
+    async def tick(self, survey: Survey) -> QueueLevels | None:
+        age = timedelta(0) if survey.leading else FOLLOWING
+        began, pages = time.monotonic(), 0
+        try:
+            while pages < PAGES and time.monotonic() - began < TICK_TIME:
+                page = await self._store.waiting(self._cursor, PAGE)
+                self._cursor = page[-1].cursor if len(page) == PAGE else None
+                if not await self._deliver(page, survey.now, age):
+                    pages += 1
+                if self._cursor is None:
+                    break
+        except BackendAway:  # it is on record; what was read is read again
+            self._cursor = None
+        return None
+
+    async def _deliver(self, page: list[WaitingJob], now: datetime, age: timedelta) -> int:
+        unsent = [job for job in page if not job.outstanding and _waited(job, now) >= max(age, _patience(job))]
+        old = [job for job in page if job.outstanding and job.delivered_at is not None]
+        old = [job for job in old if job.delivered_at is not None and now - job.delivered_at >= max(age, LOST_AFTER)]
+        lost = await self._dispatcher.missing([(job.queue, job.backend_job_id or "") for job in old])
+        parcels = [_next_parcel(job) for job in unsent]
+        parcels += [_same_parcel(job) for job in old if job.backend_job_id in lost]
+        return await self._dispatcher.deliver(parcels)
+
+
+async def redeliver(store: DeliveryStore, dispatcher: Dispatcher, queue: str | None = None) -> int:
+    """Delivers all ready jobs, or those of a queue, whatever is known of their deliveries; returns how many.
+
+    A broker that still has a message keeps it as it is.
+    """
+    sent, after, more = 0, None, True
+    while more:
+        page = await store.waiting(after, PAGE)
+        more = len(page) == PAGE
+        after = page[-1].cursor if page else None
+        wanted = [job for job in page if queue is None or job.queue == queue]
+        sent += await dispatcher.deliver([_same_parcel(j) if j.outstanding else _next_parcel(j) for j in wanted])
+    return sent
+
+
+def _next_parcel(job: WaitingJob) -> Parcel:
+    return Parcel(job.job_id, job.kind, job.queue, job.priority, job.number + 1, job.attempt)
+
+
+def _same_parcel(job: WaitingJob) -> Parcel:
+    """The last delivery again, by the same name: a broker that still has it ignores this one."""
+    return Parcel(job.job_id, job.kind, job.queue, job.priority, job.number, job.attempt)
+
+
+def _waited(job: WaitingJob, now: datetime) -> timedelta:
+    return now - job.due_at
+
+
+def _patience(job: WaitingJob) -> timedelta:
+    return NEW if job.number == 0 and job.attempt == 0 else timedelta.min
