@@ -12,6 +12,7 @@ import msgspec
 import uuid_utils
 
 from dutiful import factory
+from dutiful.client.claimed import ClaimedJob, claim_job
 from dutiful.client.client import Client, JobHandle, check_inserted
 from dutiful.client.per_loop import Clients
 from dutiful.client.sync import Portal, SyncJobHandle
@@ -20,6 +21,7 @@ from dutiful.core.errors import UsageError
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
 from dutiful.core.principal import Principal
 from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.settle import Policy
 from dutiful.core.states import State
 from dutiful.delivery.backend import QueueBackend
 from dutiful.delivery.base import Delivery
@@ -191,6 +193,15 @@ class Dutiful(Registry):
 
     async def cancel(self, job_id: UUID | str, reason: str = "cancelled") -> bool:
         return (await (await self.client()).cancel(read_id(job_id), reason)).changed
+
+    async def claim(self, job: JobRecord, worker: str, lease: Duration = "5m") -> ClaimedJob | None:
+        """Claims the next job of its queue, for a loop without a worker; None if another one was faster.
+
+        The lease is not renewed: give one that is longer than the work.
+        """
+        kind = self.kinds.get(job.kind)
+        store = (await self.client()).store
+        return await claim_job(store, job, worker, duration(lease, "lease"), kind.policy if kind else Policy())
 
     async def operator(self, principal: Principal | str | None = None) -> "Operator":
         """The operations of a person or service; by default of the user of this process."""

@@ -1,0 +1,70 @@
+"""A job that a program claims, runs and settles itself, without a worker."""
+
+import random
+from datetime import timedelta
+from typing import Any
+from uuid import NAMESPACE_DNS, UUID, uuid5
+
+from dutiful.core import ids
+from dutiful.core.errors import ClaimLost
+from dutiful.core.job import Claim, JobRecord
+from dutiful.core.json import encode
+from dutiful.core.outcome import Failed, Outcome, Released
+from dutiful.core.retry.classify import ErrorClass
+from dutiful.core.retry.error_info import make_error
+from dutiful.core.settle import Policy, decide
+from dutiful.store import Store
+from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
+
+LARGEST_RESULT = 16 * 1024 * 1024
+
+
+class ClaimedJob:
+    """Held until its lease ends; afterwards another worker takes the job, and what this one reports is refused."""
+
+    def __init__(self, store: Store, claim: Claim, policy: Policy) -> None:
+        self.id: UUID = claim.job_id
+        self.attempt = claim.attempt
+        self._store = store
+        self._claim = claim
+        self._policy = policy
+
+    async def complete(self, result: Any = None) -> None:
+        text = None if result is None else encode(result, what="result", limit=LARGEST_RESULT)
+        self._check(await self._store.claims.complete([Completion(self.id, self._claim.claim_id, text)]))
+
+    async def fail(self, error_class: ErrorClass | str, message: str, *, retry: bool = True) -> None:
+        """Retries it later, as its kind's policy says; without `retry`, or without attempts left, it is dead."""
+        error = make_error("FailedByProgram", message, ErrorClass(error_class))
+        await self._settle(Failed(error, final=not retry))
+
+    async def release(self) -> None:
+        """Gives it back; the attempt does not count."""
+        await self._settle(Released())
+
+    async def _settle(self, outcome: Outcome) -> None:
+        change = decide(self._claim, outcome, self._policy, self._claim.max_attempts, random.uniform)
+        self._check(await self._store.claims.settle([change]))
+
+    def _check(self, refused: Any) -> None:
+        if refused:
+            raise ClaimLost(f"job {ids.public(self.id)}: its claim is no longer held, so its outcome is not recorded")
+
+
+async def claim_job(store: Store, job: JobRecord, worker: str, lease: timedelta, policy: Policy) -> ClaimedJob | None:
+    """Claims a job that is the next of its kind, queue, priority and tenant; None if another worker was faster."""
+    request = ClaimRequest(
+        worker_id=uuid5(NAMESPACE_DNS, worker),
+        lane="by hand",
+        levels=[QueueLevel(job.queue, job.priority)],
+        kinds=[job.kind],
+        limit=1,
+        lease=lease,
+        tenants=[] if job.tenant is None else [job.tenant],
+    )
+    for claim in await store.claims.claim(request):
+        claimed = ClaimedJob(store, claim, policy)
+        if claim.job_id == job.id:
+            return claimed
+        await claimed.release()  # the one after it: the job itself is taken, or not due
+    return None
