@@ -19,7 +19,10 @@ from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections
 from dutiful.stores.postgres.engine.sql import check_schema, statements
 
 LONGEST_MESSAGE = 1_000
-_CALLED = ("dequeue", "renew_jobs", "complete_job", "release_job", "run_function", "maintain_jobs", "report_worker")
+_CALLED = (
+    "dequeue", "renew_job", "renew_jobs", "complete_job", "release_job", "run_function", "maintain_jobs",
+    "report_worker",
+)  # fmt: skip
 PATIENCE, RENEWAL_PATIENCE = 15.0, 5.0  # seconds to wait for an answer
 ANSWER_MARGIN = 10.0  # seconds that the server has to report that a statement took too long
 # Whatever the default of the server is: supervisors have to see facts that were added while they waited for a lock.
@@ -173,6 +176,10 @@ class ChannelDatabase:
         # A call that hangs must leave time for the next one.
         patience = min(lease.total_seconds() / 4, RENEWAL_PATIENCE)
         return {row[0]: row[1] for row in await self._fetch("renew", ids, claims, lease, patience=patience)}
+
+    async def renew_one(self, job: ChannelJob, lease: timedelta) -> str:
+        """`held`, `cancel_requested` or `lost`; waits for who holds its row, as another renewal does for a moment."""
+        return str((await self._fetch("renew_one", job.job_id, job.claim_id, lease))[0][0])
 
     async def release(self, job: ChannelJob) -> str:
         return str((await self._fetch("release", job.job_id, job.claim_id))[0][0])

@@ -29,7 +29,7 @@ from dutiful.channels.payload import (
 )
 from dutiful.channels.replies import Ending, Reply, after_function, error_of, failed_reply, read_reply, worker_payload
 from dutiful.core import ids
-from dutiful.core.errors import StoreBusy, StoreUnavailable
+from dutiful.core.errors import StoreUnavailable
 from dutiful.observe.logs import PROCESS_JOB
 from dutiful.observe.outage import OutageLog
 
@@ -153,19 +153,13 @@ class Dispatcher:
 
     async def _check_claim(self, job: ChannelJob) -> None:
         """Renews once more, because from here on the work cannot be taken back."""
-        match await self._patiently(lambda: self._renewed(job)):
+        match await self._patiently(lambda: self._database.renew_one(job, self._lease)):
             case "held":
                 return
             case "cancel_requested":
                 raise _CancelRequested
             case _:
                 raise _NotApplied("lost")
-
-    async def _renewed(self, job: ChannelJob) -> str | None:
-        answer = (await self._database.renew([job], self._lease)).get(job.claim_id)
-        if answer == "locked":
-            raise StoreBusy(f"the lease of job {ids.public(job.job_id)} is locked by another transaction")
-        return answer
 
     async def _succeed(self, job: ChannelJob, channel: Channel, handler: str, value: Any) -> None:
         provided, errors = worker_payload(channel.name, value)

@@ -72,6 +72,7 @@ class SqlWorker:
         self._stopping = asyncio.Event()
         self._aborting = asyncio.Event()
         self._locked: set[int] = set()  # claims that could not be renewed, because another transaction holds their rows
+        self._warned: set[int] = set()  # those of them that were logged
         self._report_at = 0.0
         self._reached_since: float | None = None  # since when the database has answered without a break
         self._outages.waiting = lambda: f"{len(self._running)} jobs wait for it"
@@ -196,12 +197,14 @@ class SqlWorker:
             return
         answers = await self._database.renew([held.job for held in jobs.values()], self._config.lease)
         locked = {claim for claim, answer in answers.items() if answer == "locked"}
-        for claim in locked - self._locked:
+        # For a moment, the settlement of a job locks it, too.
+        for claim in (locked & self._locked) - self._warned:
             log.warning(
                 "job %s (%s): another transaction has locked its lease, which is renewed when that ends",
                 ids.public(jobs[claim].job.job_id),
                 jobs[claim].job.kind,
             )
+        self._warned = (self._warned | (locked & self._locked)) & locked
         self._locked = locked
         for claim, answer in answers.items():
             if answer == "cancel_requested":

@@ -17,6 +17,9 @@ from {schema}.dequeue($1, $2, $3, $4, $5, p_suspects => $6);
 -- name: published_renew
 select claim_id, answer from {schema}.renew_jobs($1, $2, $3);
 
+-- name: published_renew_one
+select {schema}.renew_job($1, $2, $3);
+
 -- name: published_run
 select {schema}.run_function($1, $2);
 
