@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo example practice sports accounts test check bench soak mutants release clean
+.PHONY: demo example practice sports accounts docverse test check bench soak mutants release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
@@ -20,6 +20,9 @@ sports: $(READY)
 
 accounts: $(READY)
 	$(BIN)/python -m examples.accounts $(ACCOUNTS)
+
+docverse: $(READY)
+	$(BIN)/python -m examples.docverse $(DOCVERSE)
 
 # In the order of the folders: the long files come first and the short ones of tests/unit last, so that no worker idles at the end.
 test: check

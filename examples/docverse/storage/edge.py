@@ -95,7 +95,10 @@ class EdgeServer:
         self._keys = Keys(folder / "keys")
         self._cache = Cache()
         self._secret = secret
-        self.refused: set[str] = set()  # keys and paths of which writes and purges fail, as in an outage
+        self.refused: set[str] = set()  # keys that cannot be written, as in an outage
+        self.asked = asyncio.Event()  # a purge was asked for
+        self.answering = asyncio.Event()  # cleared, purges are not answered
+        self.answering.set()
         self.app = Starlette(
             routes=[
                 Route("/_kv/{org}/{project}/{slug}", self.write_key, methods=["PUT", "DELETE"]),
@@ -123,8 +126,8 @@ class EdgeServer:
         org, path = request.path_params["org"], request.path_params["path"]
         if not self._authorised(request, org):
             return JSONResponse({"error": f"the token is not that of organization {org}"}, 403)
-        if f"purge/{org}/{path}".rstrip("/") in self.refused:
-            return JSONResponse({"error": "cannot be purged now"}, 503)
+        self.asked.set()
+        await self.answering.wait()
         return JSONResponse({"purged": self._cache.purge(f"{org}/{path}".rstrip("/"))})
 
     async def page(self, request: Request) -> Response:

@@ -1,0 +1,49 @@
+"""`python -m examples.docverse` publishes documentation, lets builds race and fail, then checks the results."""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from dutiful import UsageError
+from examples.accounts.database import own_server
+from examples.docverse.story import run_story, serve
+
+PORTS = (8000, 8001)  # of the edge and the API
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.docverse", description=__doc__)
+    parser.add_argument(
+        "--database-url",
+        default=os.environ.get("DUTIFUL_DATABASE_URL"),
+        help="a Postgres server; a database on it is made and dropped (default: a server of its own)",
+    )
+    parser.add_argument(
+        "--serve", action="store_true", help="publish sample pages and serve them at http://127.0.0.1:8000 until Ctrl-C"
+    )
+    chosen = parser.parse_args()
+    url: str | None = chosen.database_url
+    if url and not url.startswith("postgres"):
+        parser.error("--database-url must be postgresql://…; leave it out for a server of its own")
+    logging.getLogger("dutiful").setLevel(logging.CRITICAL)  # the story prints what happens itself
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="docverse-")))
+        try:
+            server = url or stack.enter_context(own_server())
+            if chosen.serve:
+                with suppress(KeyboardInterrupt):
+                    asyncio.run(serve(Console(), folder, server, PORTS))
+                return 0
+            return 0 if all(asyncio.run(run_story(Console(), folder, server)).values()) else 1
+        except UsageError as error:
+            parser.error(str(error))
+
+
+sys.exit(main())

@@ -1,0 +1,163 @@
+"""The documentation host refuses bad input with a clear error, and writes nothing."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from docverse import Host, HostedProject, tarball
+
+from examples.docverse.storage.edge import org_token
+from examples.docverse.storage.object_store import BadKey, DirectoryObjectStore
+from examples.docverse.storage.tarball import BadTarball, Limits, unpack
+
+pytest_plugins = ["docverse_fixtures"]
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
+    """A tarball with a good page, and one more member."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("index.html"))
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, target
+        archive.addfile(member)
+    return packed.getvalue()
+
+
+BAD = {
+    "above its folder": (_member("../../escape.html"), "has an empty part, `.` or `..`"),
+    "in the middle": (_member("a/../../escape.html"), "has an empty part, `.` or `..`"),
+    "absolute": (_member("/etc/cron.d/x"), "is absolute"),
+    "a backslash": (_member("..\\escape.html"), "a character that no key may have"),
+    "an absolute link": (_member("a", tarfile.SYMTYPE, "/etc/passwd"), "is a link to '/etc/passwd'"),
+    "a link upwards": (_member("a", tarfile.SYMTYPE, "../../secret"), "is a link to"),
+    "a hard link": (_member("a", tarfile.LNKTYPE, "/etc/shadow"), "is a link to"),
+    "a device": (_member("a", tarfile.CHRTYPE), "neither a file nor a folder"),
+    "a pipe": (_member("a", tarfile.FIFOTYPE), "neither a file nor a folder"),
+    "twice": (_member("index.html"), "is in the tarball twice"),
+    "too long a name": (_member("x" * 201), "over 200 bytes"),
+    "not packed": (b"<h1>no tarball</h1>", "not a whole .tar.gz"),
+    "cut off": (tarball({"index.html": "x" * 5_000})[:60], "not a whole .tar.gz"),
+    "empty": (tarball({}), "has no file"),
+    "a bomb": (tarball({"zeros.bin": bytes(32 * 1024 * 1024)}), "100 times its size"),
+}
+
+
+async def test_a_bad_tarball_is_refused_and_leaves_no_object(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    for case, (body, why) in BAD.items():
+        build = (await host.call("POST", f"{project.path}/builds", 201, json={"git_ref": "main"}))["id"]
+        refused = await host.call("PUT", f"{project.path}/builds/{build}/content", 422, content=body)
+        assert why in refused["detail"], case
+        assert [path for path in host.config.objects.rglob("*") if path.is_file()] == [], case
+        await host.call("PATCH", f"{project.path}/builds/{build}", 409, json={"status": "uploaded"})
+    assert not list(await host.jobs.jobs())
+
+
+def test_a_tarball_is_limited_in_files_and_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "content.tar.gz"
+    file.write_bytes(tarball({f"{n}.html": "page" for n in range(11)}))
+    with pytest.raises(BadTarball, match="over 10 files"):
+        unpack(file, lambda name, data: None, Limits(objects=10))
+    with pytest.raises(BadTarball, match="unpacks to over 0 MiB"):
+        unpack(file, lambda name, data: None, Limits(unpacked=1_000))
+    written: list[str] = []
+    assert unpack(file, lambda name, data: written.append(name)) == len(written) == 11
+
+
+async def test_a_slug_with_markup_or_worse_is_refused(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    for slug in ("<script>", "a b", "..", "Über", "a/b", "-x", "", "x" * 61, "a\n"):
+        for path, body in [
+            ("/orgs", {"slug": slug, "title": "x"}),
+            ("/orgs/rubin/projects", {"slug": slug, "title": "x"}),
+            (f"{project.path}/editions", {"slug": f"{slug}<", "title": "x"}),
+        ]:
+            assert "slug" in str((await host.call("POST", path, 422, json=body))["detail"])
+
+
+async def test_markup_in_titles_and_refs_is_shown_as_text(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project(slug="shown", title="<script>alert(1)</script>")
+    async with host.working():
+        await project.publish("main")
+        for page in (await project.page("v/"), await project.page("none", 404)):
+            assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+async def test_a_ref_or_repository_that_git_might_take_for_something_else_is_refused(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    for ref in ("--upload-pack=touch", "-x", "a..b", "a b", "a\n", "a/", "x.lock", "a@{1}", "$(id)"):
+        for path, body in [
+            (f"{project.path}/builds", {"git_ref": ref}),
+            (f"{project.path}/editions", {"slug": "e", "title": "E", "git_ref": ref}),
+            ("/orgs/rubin/projects", {"slug": "other", "title": "Other", "default_ref": ref}),
+        ]:
+            assert "git_ref" in (await host.call("POST", path, 422, json=body))["detail"]
+    for name in ("../outside", "/etc", "--exec=x", "ext::sh -c id", "a//b"):
+        body = {"slug": "p", "title": "P", "source_repository": name}
+        assert "repository" in (await host.call("POST", "/orgs/rubin/projects", 422, json=body))["detail"]
+
+
+async def test_another_organizations_project_and_builds_are_out_of_reach(host: Host) -> None:
+    for org in ("rubin", "lsst"):
+        await host.add_org(org)
+    project = await host.add_project()
+    build = await project.upload("main")
+    stranger = (await host.call("POST", "/orgs/lsst/tokens", 201, json={"role": "admin"}))["token"]
+    for method, path, body in [
+        ("POST", f"{project.path}/builds", {"git_ref": "main"}),
+        ("PATCH", f"{project.path}/builds/{build}", {"status": "uploaded"}),
+        ("GET", f"{project.path}/builds/{build}", None),
+        ("PATCH", f"{project.path}/editions/__main", {"build": build}),
+        ("POST", "/orgs/lsst/projects/guide/builds", {"git_ref": "main"}),
+        ("GET", f"/orgs/lsst/projects/guide/builds/{build}", None),
+    ]:
+        await host.call(method, path, 404, json=body, token=stranger)
+    own = await host.add_project("lsst", "notes")
+    await host.call("GET", f"{own.path}/builds/{build}", 404)
+    await host.call("PATCH", f"{own.path}/editions/__main", 404, json={"build": build})
+    assert not list(await host.jobs.jobs())
+
+
+async def test_an_uploader_assigns_no_build_and_makes_no_project(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    uploader = (await host.call("POST", "/orgs/rubin/tokens", 201, json={"role": "uploader"}))["token"]
+    build = await project.upload("main")
+    await host.call("PATCH", f"{project.path}/editions/__main", 403, json={"build": build}, token=uploader)
+    await host.call("POST", "/orgs/rubin/projects", 403, json={"slug": "x", "title": "x"}, token=uploader)
+    await host.call("POST", "/orgs", 403, json={"slug": "x", "title": "x"}, token=uploader)
+
+
+async def test_the_edge_takes_keys_from_their_own_organization_only_and_serves_nothing_outside(host: Host) -> None:
+    headers = {"authorization": f"Bearer {org_token(host.config.edge_secret, 'lsst')}"}
+    value = {"build": "b", "prefix": "orgs/rubin", "date_created": "2026-01-01T00:00:00+00:00"}
+    assert (await host.site.put("/_kv/rubin/guide/__main", json=value, headers=headers)).status_code == 403
+    assert (await host.site.post("/_purge/rubin/guide", headers=headers)).status_code == 403
+    (host.config.folder / "secret.txt").write_text("secret")
+    for path in ("/rubin/guide/..%2f..%2f..%2f..%2fsecret.txt", "/rubin/%2e%2e/v/%2e%2e/secret.txt"):
+        answer = await host.site.get(path)
+        assert answer.status_code == 404 and "secret" not in answer.text
+
+
+def test_a_key_cannot_leave_the_store(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "objects")
+    for key in ("../x", "/x", "a//b", "a/./b", "a/..", "", "a\0b", "a" * 901):
+        with pytest.raises(BadKey):
+            store.put_now(key, b"x")
+    assert [path.name for path in tmp_path.rglob("*")] == ["objects", ".incoming"]
+
+
+async def test_a_build_that_was_signalled_takes_no_other_content(host: Host) -> None:
+    await host.add_org()
+    project: HostedProject = await host.add_project()
+    build = await project.upload("main")
+    await project.signal(build)
+    refused = await host.call("PUT", f"{project.path}/builds/{build}/content", 409, content=tarball({"x.html": "x"}))
+    assert "make a new build" in refused["detail"]
+    assert (await project.build(build))["status"] == "uploaded"
