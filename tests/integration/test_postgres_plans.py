@@ -101,7 +101,7 @@ async def finish(store: PostgresStore, count: int) -> list[UUID]:
 
 async def test_looking_jobs_up_touches_a_few_pages_for_each(misled: MisledStore) -> None:
     asked = misled.finished[:: len(misled.finished) // ASKED][:ASKED]
-    everything = (asked, "completed", [KIND], "default", "acme", '{"order": 7}', "transient", "text")
+    everything = (asked, "completed", [KIND], "default", "acme", '{"order": 7}', "transient", "text", "upload")
 
     assert await misled.buffers("job_records", asked) < 40 * ASKED
     assert await misled.buffers("outcomes", asked) < 40 * ASKED

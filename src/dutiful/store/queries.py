@@ -40,6 +40,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueRecord] = []  # of the same snapshot
 
 
+class TenantCount(msgspec.Struct, frozen=True):
+    """How many jobs of a tenant ended in a state lately; `tenant` is None for jobs without one."""
+
+    tenant: str | None
+    state: State
+    jobs: int
+
+
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to list, newest first; `before` is the previous page's cursor.
 
@@ -55,6 +63,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     subject: dict[str, Any] | None = None
     error_class: str | None = None
+    phase: str | None = None  # that its progress names: the running one, or the last one of an ended job
     text: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -102,6 +111,9 @@ class QueryStore(Protocol):
         """Queues that have jobs or are paused; with `tenant`, those with jobs of the tenant."""
 
     async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats: ...
+
+    async def ended_by_tenant(self, since: timedelta, *, now: datetime | None = None) -> list[TenantCount]:
+        """Jobs that ended within `since`, by tenant and state; of at most 100,000, so that it stays fast."""
 
     async def clock(self, *, now: datetime | None = None) -> datetime:
         """The store's time, which may differ from that of this machine."""

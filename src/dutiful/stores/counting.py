@@ -17,6 +17,8 @@ EXACT = 10_000
 """Up to this many jobs of a state are counted exactly."""
 LOOKED_UP = 5_000
 """How many of a tenant's newest jobs are read to count the finished ones."""
+ENDED = 100_000
+"""Up to this many jobs that ended lately are counted by tenant."""
 RUNNING = 20_000
 """Up to this many running jobs are counted exactly."""
 

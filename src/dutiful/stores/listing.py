@@ -71,7 +71,8 @@ class Walk(msgspec.Struct, frozen=True):
 
 
 class FilterIds(msgspec.Struct, frozen=True):
-    """Asks which of `ids` match the state, kinds, queue, tenant, subject, error_class and text that are not None.
+    """Asks which of `ids` match those of the state, kinds, queue, tenant, subject, error_class, phase and text that are
+    not None.
 
     The order of ids is kept.
     """
@@ -185,7 +186,8 @@ def _sources(wanted: JobFilter) -> Generator[Lookup, Any, list[_Source]]:
 
 def _source(branches: Sequence[Branch], asked: JobFilter, **answered: None) -> _Source:
     rest = msgspec.structs.replace(asked, **answered)
-    open_questions = (rest.state, rest.kinds, rest.queue, rest.tenant, rest.subject, rest.error_class, rest.text)
+    by_row = (rest.state, rest.kinds, rest.queue, rest.tenant)
+    open_questions = (*by_row, rest.subject, rest.error_class, rest.phase, rest.text)
     return _Source(branches, rest if any(question is not None for question in open_questions) else None)
 
 

@@ -11,7 +11,7 @@ from dutiful.core.outcome import Cancelled, Failed, Partial
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
-from dutiful.store.queries import DETAILS, JobFilter, QueueRecord
+from dutiful.store.queries import DETAILS, JobFilter, QueueRecord, TenantCount
 from suite.builders import (
     OOPS,
     T0,
@@ -202,3 +202,18 @@ class QuerySuite:
         assert await store.migrate() == []
         assert await store.queries.job(job_id) is not None
         assert "create table" in store.migration_sql().lower()
+
+    @pytest.mark.req("D76")
+    async def test_jobs_that_ended_lately_are_counted_by_tenant_and_state(self, store: Store) -> None:
+        for tenant in ("acme", "acme", "other", None):
+            await finish_one(store, tenant=tenant)
+        await finish_one(store, Failed(OOPS, final=True), tenant="acme")
+        await enqueue_one(store, tenant="acme")
+
+        found = await store.queries.ended_by_tenant(timedelta(hours=1), now=at(10))
+
+        assert found == [
+            TenantCount("acme", State.COMPLETED, 2), TenantCount("acme", State.FAILED, 1),
+            TenantCount("other", State.COMPLETED, 1), TenantCount(None, State.COMPLETED, 1),
+        ]  # fmt: skip
+        assert await store.queries.ended_by_tenant(timedelta(hours=1), now=at(4000)) == []

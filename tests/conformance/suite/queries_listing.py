@@ -32,6 +32,8 @@ from suite.builders import (
     enqueue_one,
     finish_one,
     new_job,
+    progress,
+    report_all,
     settle,
     start_one,
 )
@@ -78,6 +80,7 @@ async def jobs_of_all_sorts(store: Store, choose: random.Random, count: int) -> 
     await enqueue(store, *jobs)
     claims = await claim(store, levels=[QueueLevel(queue, 0) for queue in QUEUES], kinds=KINDS, limit=count)
     claims += await claim(store, levels=[QueueLevel(queue, 100) for queue in QUEUES], kinds=KINDS, limit=count // 4)
+    await report_all(store, *(progress(claimed, phase=choose.choice(["upload", "resize"])) for claimed in claims[::2]))
     for claimed in claims:
         match choose.choice(["run", "done", "other", "other", "again"]):
             case "again":
@@ -99,6 +102,7 @@ CHOICES: dict[str, list[Any]] = {
     "correlation_id": ["order-7", "order_7", "unknown", str(id_at(20)), str(id_at(21)), str(id_at(21)).upper()],
     "subject": [{"order": 7}, {"order": 1, "paid": False}, {"order": True}, {"paid": 1}, {"none": None}, {}],
     "error_class": ["transient", "rate_limited", "unknown"],
+    "phase": ["upload", "resize", "unknown"],
     "text": ["ADA", "0% off_", "0%off", "_", "order", "OOPS", "500 of", "no answer here"],
     "since": [at(30), at(80.0005), at(10**7), datetime(1960, 1, 1, tzinfo=T0.tzinfo)],
     "until": [at(90), at(40.0005), at(10**7), datetime(1960, 1, 1, tzinfo=T0.tzinfo)],
@@ -119,6 +123,7 @@ def matches(job: JobRecord, last: dict[str, Any], wanted: JobFilter) -> bool:
             wanted.correlation_id in (None, job.correlation_id),
             all(repr(subject.get(name, "none")) == repr(value) for name, value in (wanted.subject or {}).items()),
             wanted.error_class in (None, error.get("class", "")),
+            wanted.phase in (None, job.progress.phase if job.progress else ""),
             wanted.text is None or any(wanted.text.lower() in text for text in texts),
             wanted.since is None or time_of(job.id) >= wanted.since,
             wanted.until is None or time_of(job.id) < wanted.until,

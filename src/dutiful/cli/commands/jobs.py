@@ -52,6 +52,7 @@ def list_jobs(
             help="Only jobs whose last error is of this class: the final one, or that of the previous attempt."
         ),
     ] = None,
+    phase: Annotated[str | None, typer.Option(help="Only jobs that are in this phase, or ended in it.")] = None,
     text: Annotated[str | None, typer.Option(help="Only jobs with this text in payload, subject or errors.")] = None,
     since: Annotated[
         str | None,
@@ -73,6 +74,7 @@ def list_jobs(
     Examples:
       dutiful jobs list --state failed --since 2h
       dutiful jobs list --subject order=17 --text timeout
+      dutiful jobs list --state running --phase upload
       dutiful jobs list --kind send_email --limit 10 --json
     """
     wanted = JobFilter(
@@ -83,6 +85,7 @@ def list_jobs(
         correlation_id=correlation_id,
         subject=_subject(subject or []),
         error_class=None if error_class is None else _error_class(error_class),
+        phase=phase,
         text=text,
         since=read_moment(since, "--since"),
         until=read_moment(until, "--until"),
@@ -98,6 +101,7 @@ def list_jobs(
         return
     tenants = any(j.tenant is not None for j in found)
     errors = any(j.error is not None for j in found)
+    phases = any(j.progress is not None for j in found)
     print_table(
         (
             "id",
@@ -108,6 +112,7 @@ def list_jobs(
             "tries#",
             "made",
             "due or ended",
+            *(["progress"] if phases else []),
             *(["class", "error"] if errors else []),
         ),
         (
@@ -120,6 +125,7 @@ def list_jobs(
                 _tries(j),
                 ago(j.created_at),
                 _moment(j),
+                *([_progress(j)] if phases else []),
                 *([(j.error or {}).get("class"), error_text(j.error)] if errors else []),
             )
             for j in found
@@ -129,6 +135,16 @@ def list_jobs(
     if found.next is not None:
         searched = "" if len(found) == limit else f"searched back to {when(found.searched_since)}; "
         note(f"{searched}there may be more: --before {ids.public(found.next)}")
+
+
+def _progress(job: JobRecord) -> str | None:
+    """The phase, and how many of its items are done or else what share: "editions 3/5"."""
+    if (progress := job.progress) is None:
+        return None
+    share = None if progress.percent is None else f"{progress.percent:.0f}%"
+    if progress.items is not None:
+        share = f"{progress.items['total'] - len(progress.items['in_progress'])}/{progress.items['total']}"
+    return " ".join(part for part in (progress.phase, share) if part) or None
 
 
 def _subject(pairs: list[str]) -> dict[str, Any] | None:

@@ -40,6 +40,9 @@ def queues(ctx: typer.Context, tenant: Tenant = None, as_json: AsJson = False) -
 def stats(
     ctx: typer.Context,
     since: Annotated[str, typer.Option(metavar="TIME", help="Count jobs that ended within this time.")] = "1h",
+    by_tenant: Annotated[
+        bool, typer.Option("--by-tenant", help="Count jobs that ended, by tenant and state, instead.")
+    ] = False,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,8 +51,20 @@ def stats(
     \b
     Examples:
       dutiful stats --since 24h
+      dutiful stats --by-tenant --since 1h
     """
     length = duration(since, "--since")
+    if by_tenant:
+        counts = operate(ctx, lambda operator: operator.queues.ended_by_tenant(length), tenant)
+        if as_json:
+            print_json({"since_seconds": length.total_seconds(), "ended": counts})
+            return
+        print_table(
+            ("tenant", "state", "jobs#"),
+            ((count.tenant, count.state.value, count.jobs) for count in counts),
+            empty=f"no job has ended in the last {brief(length)}",
+        )
+        return
     found = operate(ctx, lambda operator: operator.queues.stats(length), tenant)
     if as_json:
         print_json(msgspec.structs.asdict(found))

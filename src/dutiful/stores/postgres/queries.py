@@ -6,9 +6,10 @@ from typing import Any, assert_never
 from uuid import UUID
 
 from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.states import State
 from dutiful.store.metrics import LETTERS, Depth
-from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats
-from dutiful.stores.counting import EXACT, LOOKED_UP, by_queue, by_state, of_many
+from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats, TenantCount
+from dutiful.stores.counting import ENDED, EXACT, LOOKED_UP, by_queue, by_state, of_many
 from dutiful.stores.listing import Fetch, FilterIds, KindQueues, Lookup, Walk, listing, needle
 from dutiful.stores.postgres.engine.subject import Session, Subject, as_struct, record, text
 from dutiful.stores.postgres.locks import PostgresLocks
@@ -53,7 +54,7 @@ class PostgresQueries(Subject):
             case FilterIds(ids, wanted):
                 rows = await fetch(sql["filter_ids"], ids, wanted.state, wanted.kinds, wanted.queue, wanted.tenant,
                                    None if wanted.subject is None else text(wanted.subject), wanted.error_class,
-                                   None if wanted.text is None else needle(wanted.text))  # fmt: skip
+                                   None if wanted.text is None else needle(wanted.text), wanted.phase)  # fmt: skip
                 return [row[0] for row in rows]
             case Fetch(ids, details):
                 shown = "{record}" if details else "{summary}"
@@ -102,6 +103,10 @@ class PostgresQueries(Subject):
         if exact or tenant is not None:
             return seen, exact
         return of_many(seen, await self._metrics.ended(since, now)), False
+
+    async def ended_by_tenant(self, since: timedelta, *, now: datetime | None = None) -> list[TenantCount]:
+        rows = await self._db.fetch(self._sql["ended_by_tenant"], (now or await self._clock()) - since, ENDED)
+        return [TenantCount(tenant, State(state), jobs) for tenant, state, jobs in rows]
 
     async def clock(self, *, now: datetime | None = None) -> datetime:
         return now or await self._clock()

@@ -11,8 +11,8 @@ from dutiful.core.json import read_objects
 from dutiful.core.states import State
 from dutiful.store.control import PauseScope
 from dutiful.store.metrics import LETTERS, Depth
-from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats
-from dutiful.stores.counting import EXACT, LOOKED_UP, by_queue, by_state, of_many
+from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats, TenantCount
+from dutiful.stores.counting import ENDED, EXACT, LOOKED_UP, by_queue, by_state, of_many
 from dutiful.stores.sqlite import metrics_depths, queries_health, queries_listing
 from dutiful.stores.sqlite.control import pauses
 from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, browses, reads
@@ -81,6 +81,11 @@ class SqliteQueries(Subject):
             estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in found),
             queues=_queues(db, found, oldest, tenant),
         )
+
+    @browses
+    def ended_by_tenant(self, db: Connection, since: timedelta, *, now: datetime | None = None) -> list[TenantCount]:
+        rows = db.rows(SQL["ended_by_tenant"], {"since": clock(now) - span(since), "limit": ENDED})
+        return [TenantCount(tenant, State(state), jobs) for tenant, state, jobs in rows]
 
     async def clock(self, *, now: datetime | None = None) -> datetime:
         return moment(clock(now))

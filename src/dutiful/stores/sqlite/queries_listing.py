@@ -68,6 +68,7 @@ def _filter_ids(db: Connection, ids: Sequence[UUID], wanted: JobFilter) -> list[
         "tenant": wanted.tenant,
         "state": None if wanted.state is None else wanted.state.value,
         "error_class": wanted.error_class,
+        "phase": wanted.phase,
         "subjects": wanted.subject is not None or wanted.text is not None,
         "texts": wanted.text is not None,
     }

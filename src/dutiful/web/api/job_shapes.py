@@ -33,6 +33,7 @@ class QueueQuery(Ask):
         default=None,
         description="Jobs whose last error is of this class: the final one, or that of the previous attempt.",
     )
+    phase: Text | None = Field(default=None, description="Jobs that are in this phase, or ended in it.")
     text: Text | None = Field(default=None, description="Searched for in payload, subject and errors, ignoring case.")
     since: Moment | None = Field(default=None, description="Enqueued then or later.")
     until: Moment | None = Field(default=None, description="Enqueued before.")
@@ -48,6 +49,7 @@ class QueueQuery(Ask):
             tenant=self.tenant,
             subject=None if self.subject is None else msgspec.json.decode(self.subject),
             error_class=self.error_class,
+            phase=self.phase,
             text=self.text,
             since=self.since,
             until=self.until,
@@ -55,6 +57,15 @@ class QueueQuery(Ask):
             limit=self.limit,
             details=False,
         )
+
+
+class Progress(Shape):
+    phase: str | None
+    percent: float | None
+    overall: int | None
+    message: str | None
+    items: dict[str, Any] | None
+    updated_at: datetime
 
 
 class JobItem(Shape):
@@ -75,6 +86,7 @@ class JobItem(Shape):
     scheduled_at: datetime = Field(description="When it is due, or was: as enqueued, or for its next attempt.")
     started_at: datetime | None
     finished_at: datetime | None
+    progress: Progress | None
 
 
 class Window(Shape):
@@ -108,15 +120,6 @@ class Phase(Shape):
     ended_at: datetime | None
     result: Any
     error: dict[str, Any] | None
-
-
-class Progress(Shape):
-    phase: str | None
-    percent: float | None
-    overall: int | None
-    message: str | None
-    items: dict[str, Any] | None
-    updated_at: datetime
 
 
 class Need(Shape):
@@ -161,7 +164,6 @@ class JobDetail(JobItem):
     lease_ends_at: datetime | None
     result: Any
     errors: list[dict[str, Any]]
-    progress: Progress | None
     why: Why
     attempts: list[Attempt] = Field(description="Those before the running or final one.")
     phases: list[Phase]
@@ -218,7 +220,6 @@ def detail(job: JobRecord, app: Dutiful, **more: Any) -> JobDetail:
         lease_ends_at=job.expires_at,
         result=job.result,
         errors=job.errors or [],
-        progress=None if job.progress is None else Progress.model_validate(job.progress),
         **more,
     )
 
@@ -243,4 +244,5 @@ def _item(job: JobRecord, app: Dutiful) -> dict[str, Any]:
         "scheduled_at": job.run_at or job.created_at,
         "started_at": job.started_at,
         "finished_at": job.finished_at,
+        "progress": None if job.progress is None else Progress.model_validate(job.progress),
     }

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import Field
 
+from dutiful.core.states import State
 from dutiful.web.admission import OperatorDep
 from dutiful.web.operations import Operations
 from dutiful.web.shapes import Ask, Shape, Text
@@ -17,6 +18,20 @@ queues = Operations("Queue", "/admin/queues")
 class StatisticsQuery(Ask):
     tenant: Text | None = None
     hours: int = Field(default=1, ge=1, le=744, description="Count jobs that ended within this time.")
+
+
+class EndedQuery(Ask):
+    hours: int = Field(default=1, ge=1, le=744, description="Count jobs that ended within this time.")
+
+
+class TenantCount(Shape):
+    tenant: str | None
+    status: State = Field(validation_alias="state")
+    jobs: int
+
+
+class EndedByTenant(Shape):
+    ended: list[TenantCount]
 
 
 class QueueItem(Shape):
@@ -61,6 +76,13 @@ async def queue_statistics(operator: OperatorDep, query: Annotated[StatisticsQue
         estimated=stats.estimated,
         queues=[QueueItem.model_validate(one) for one in stats.queues],
     )
+
+
+@statistics.read("/statistics/tenants/")
+async def ended_by_tenant(operator: OperatorDep, query: Annotated[EndedQuery, Query()]) -> EndedByTenant:
+    """Count jobs that ended lately by tenant and status; of at most 100,000."""
+    found = await operator.queues.ended_by_tenant(timedelta(hours=query.hours))
+    return EndedByTenant(ended=[TenantCount.model_validate(one) for one in found])
 
 
 @queues.read("/")

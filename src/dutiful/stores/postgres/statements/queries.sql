@@ -8,7 +8,7 @@ select {summary} from {schema}.job_records({schema}.dependency_ids($1)) order by
 select ids from {schema}.walk_ids($1, $2, $3, $4, $5, $6) order by branch;
 
 -- name: filter_ids
-select id from {schema}.filter_ids($1, $2, $3, $4, $5, $6, $7, lower($8)) as id;
+select id from {schema}.filter_ids($1, $2, $3, $4, $5, $6, $7, lower($8), $9) as id;
 
 -- name: paused_queues
 select name from {schema}.pause where scope = 'queue';
@@ -34,3 +34,10 @@ select current_setting('server_version') as server_version,
        (select coalesce(sum(n_dead_tup), 0) from pg_stat_user_tables
         where schemaname = $1 and relname in ('ready', 'lease')) as dead_rows,
        current_user as role;
+
+-- name: ended_by_tenant
+select j.tenant::text, f.state, count(*) as jobs
+from (select x.job_id, x.state from {schema}.finished x where x.finished_at >= $1 limit $2) f
+join {schema}.job j on j.id = f.job_id
+group by j.tenant, f.state
+order by j.tenant, f.state;

@@ -42,6 +42,14 @@ SELECT state, count(*)
 FROM (SELECT state FROM dutiful_finished INDEXED BY dutiful_finished_time WHERE finished_at >= :since LIMIT :limit)
 GROUP BY state;
 
+-- name: ended_by_tenant
+SELECT j.tenant, f.state, count(*)
+FROM (SELECT job_id, state FROM dutiful_finished INDEXED BY dutiful_finished_time
+      WHERE finished_at >= :since LIMIT :limit) f
+CROSS JOIN dutiful_job j ON j.id = f.job_id
+GROUP BY j.tenant, f.state
+ORDER BY j.tenant IS NULL, j.tenant, f.state;
+
 -- name: count_finished_of_tenant
 -- Among the tenant's newest jobs; also returns how many those are.
 SELECT f.state, count(*)

@@ -82,6 +82,7 @@ WHERE j.id = :id
           WHEN 'blocked' THEN (SELECT 'blocked' FROM dutiful_blocked p WHERE p.job_id = j.id)
           WHEN 'running' THEN (SELECT 'running' FROM dutiful_lease p WHERE p.job_id = j.id)
           ELSE f.state END)
+  AND (:phase IS NULL OR :phase = (SELECT g.phase FROM dutiful_progress g WHERE g.job_id = j.id))
   AND (:error_class IS NULL OR :error_class = CASE WHEN f.job_id IS NULL THEN
           (SELECT json_extract(a.error, '$.class') FROM dutiful_attempt a
            WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)

@@ -158,7 +158,7 @@ end $$;
 -- the last attempt while the job has not ended. p_text is in lower case and spelt as within JSON.
 create or replace function {schema}.filter_ids(
     p_ids uuid[], p_state text, p_kinds text[], p_queue text, p_tenant text, p_subject jsonb, p_error_class text,
-    p_text text
+    p_text text, p_phase text
 ) returns setof uuid
 language plpgsql stable {look_up_ids} as $$
 begin
@@ -179,6 +179,7 @@ begin
                else (select f.state from {schema}.finished f where f.job_id = c.id) end)
       and (p_subject is null
            or (select bool_and(coalesce(c.subject -> w.key = w.value, false)) from jsonb_each(p_subject) w))
+      and (p_phase is null or p_phase = (select g.phase from {schema}.progress g where g.job_id = c.id))
       and (p_error_class is null
            or p_error_class = (select f.errors -> 0 ->> 'class' from {schema}.finished f where f.job_id = c.id)
            or p_error_class = {schema}.last_error(c.id) ->> 'class')
