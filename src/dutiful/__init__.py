@@ -57,6 +57,7 @@ from dutiful.core.retry.policy import Retry
 from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.core.rules.rules import Rules
 from dutiful.core.states import State
+from dutiful.declare.limits import Concurrency, RateLimit
 from dutiful.delivery.backend import QueueBackend
 from dutiful.events import EventStream, Gap, Snapshot
 from dutiful.observe.logs import JobFields, JsonLines
@@ -80,6 +81,7 @@ __all__ = [
     "Cancel",
     "CatchUp",
     "ClaimLost",
+    "Concurrency",
     "Context",
     "CorrelationTree",
     "Cron",
@@ -127,6 +129,7 @@ __all__ = [
     "Principal",
     "Progress",
     "QueueBackend",
+    "RateLimit",
     "RateLimited",
     "ResultTimeout",
     "Retry",

@@ -117,6 +117,7 @@ def make_worker(
     # Imported here, because a process that only enqueues needs none of it.
     from dutiful.maintenance.alerts import AlertChecker
     from dutiful.maintenance.deliveries import Redelivery
+    from dutiful.maintenance.limits import Admitter
     from dutiful.maintenance.promotion import Gates, Promoter
     from dutiful.maintenance.rescuer import Rescuer
     from dutiful.maintenance.reviewer import Reviewer
@@ -136,7 +137,9 @@ def make_worker(
     opening.debug("retry policies of %d kinds", len(app.kinds))
     counters, outages = AttemptCounters() if settings.metrics else None, OutageLog()
     rescuer = Rescuer(store, app.kinds, on_rescue=None if counters is None else counters.rescued)
-    fast: list[Service] = [Promoter(store), rescuer, Gates(store), Scheduler(store, app.new_id, client.tracer)]
+    admitter = Admitter(store.limits)
+    gates: list[Service] = [Promoter(store), rescuer, Gates(store), admitter]
+    fast = [*gates, Scheduler(store, app.new_id, client.tracer)]
     declared = [spec.record for spec in app.webhooks.values()]
     sender = WebhookSender(
         store.webhooks, declared, lambda: _make_http(settings), app.webhook_secrets, settings.webhook_timeout, notify
@@ -166,6 +169,7 @@ def make_worker(
         Patience.with_lease(settings.lease),
         outages,
         followers=[] if redelivery is None else [redelivery],
+        admitter=admitter if any(kind.limits for kind in app.kinds.values()) else None,
     )
     config = WorkerConfig(
         worker_id=worker_id or app.new_id(),
@@ -176,6 +180,7 @@ def make_worker(
         resources=app.resources,
         breakers=app.breaker_policies(),
         breaker_kinds=app.breaker_kinds(),
+        limits=app.kind_limits(),
         maintenance=runner if services else None,
         outages=outages,
         counters=counters,

@@ -19,6 +19,7 @@ from dutiful.core.settle import Policy
 from dutiful.core.webhooks.endpoint import check_url
 from dutiful.core.webhooks.message import check_secrets
 from dutiful.declare.attempt_hook import AttemptHook
+from dutiful.declare.limits import LimitSpec
 from dutiful.handle import Enqueuer, Handle, SyncHandle
 from dutiful.options import DEFAULT_RETRY, NO_TIMEOUT, Options, read_options
 from dutiful.payload.signature import Schema, Signature
@@ -67,6 +68,7 @@ class Declaration:
     category: str | None
     rules: Rules | None
     breaker: str | None  # while it is open, jobs of this kind are blocked
+    limits: tuple[LimitSpec, ...] = ()  # its jobs are blocked until each has a slot for them
 
 
 class Kind(Generic[P, R]):
@@ -93,6 +95,7 @@ class Kind(Generic[P, R]):
         self.category = declared.category
         self.rules = declared.rules
         self.breaker = declared.breaker
+        self.limits = declared.limits
         self._policy = declared.policy
         self._timeout = declared.timeout
         self._defaults = declared.options
@@ -232,11 +235,21 @@ class Kind(Generic[P, R]):
         if self._validator is None:
             self.check_tenant(tenant)
             check = self.signature.encode
-            return [copy(template, id=own_id or new_id(), payload=check(payload, limit)) for payload in payloads]
+            plain = [copy(template, id=own_id or new_id(), payload=check(payload, limit)) for payload in payloads]
+            return plain if not self.limits else list(map(self._with_limit_keys, plain))
         others = () if subject is None else self._validator.subject_errors(subject)
         checked = (self._validator.check(payload, others) for payload in payloads)
         jobs = [(copy(template, id=own_id or new_id(), payload=one.text), one) for one in checked]
-        return [self._with_columns(job, one, options) for job, one in jobs]
+        made = [self._with_columns(job, one, options) for job, one in jobs]
+        return made if not self.limits else list(map(self._with_limit_keys, made))
+
+    def _with_limit_keys(self, job: NewJob) -> NewJob:
+        """Adds the keys by which its limits count it."""
+        fields = {field.name: field.default for field in self.signature.fields() if not field.required}
+        fields |= msgspec.json.decode(job.payload)
+        details = {} if job.options is None else msgspec.json.decode(job.options)
+        details["limits"] = {spec.limit.name: spec.key_of(self.name, fields, job.tenant) for spec in self.limits}
+        return msgspec.structs.replace(job, options=_json(details))
 
     def _with_columns(self, job: NewJob, checked: Checked, options: Options) -> NewJob:
         """Adds the columns that the payload sets; they must not contradict the options."""

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -15,6 +15,7 @@ from dutiful.core.duration import Duration
 from dutiful.core.errors import DutifulError, FieldError, UnknownKind, UsageError
 from dutiful.core.job import JobRecord, Unique
 from dutiful.core.json import check_name
+from dutiful.core.limits import KindLimit
 from dutiful.core.metrics.alert import AlertRule
 from dutiful.core.retry.policy import Retry
 from dutiful.core.rules.rules import Rules
@@ -22,6 +23,7 @@ from dutiful.declare.alert import AlertOptions, check_off, read_alert, rules_of
 from dutiful.declare.attempt_hook import AttemptHook, HookFunction, read_hook
 from dutiful.declare.breaker import BreakerSpec, breaker_policy, read_breaker
 from dutiful.declare.breaker import name_of as breaker_name
+from dutiful.declare.limits import Concurrency, RateLimit, read_limits
 from dutiful.declare.schedule import ScheduleSpec, read_schedule
 from dutiful.declare.webhook import WebhookSpec, read_webhook
 from dutiful.kind import Declaration, Enqueuer, Kind, Mode
@@ -56,6 +58,8 @@ class KindOptions(TypedDict, total=False):
     category: str | None
     rules: Rules | None  # besides those of its category
     breaker: BreakerSpec | str | None  # while it is open, jobs of the kind wait, and no attempt is counted
+    concurrency: Concurrency | Sequence[Concurrency] | None  # how many run at once, for each key
+    rate: RateLimit | Sequence[RateLimit] | None  # how many start within a time, for each key
 
 
 class JobDecorator(Protocol):
@@ -152,6 +156,8 @@ class Registry(Enqueuer):
         category: str | None = None,
         rules: Rules | None = None,
         breaker: BreakerSpec | str | None = None,
+        concurrency: Concurrency | Sequence[Concurrency] | None = None,
+        rate: RateLimit | Sequence[RateLimit] | None = None,
     ) -> Callable[[str], Declaration]:
         """Checks the options of a kind; its name may be known only later."""
         declared = partial(
@@ -168,7 +174,15 @@ class Registry(Enqueuer):
 
         def declare(name: str) -> Declaration:
             _check_new(name, self.kinds, "a kind", " name: @app.job(name=…)")
-            return declared(name=check_name(name, "kind"))
+            limits = read_limits(check_name(name, "kind"), concurrency, rate)
+            known = {spec.limit.name: spec.limit for kind in self.kinds.values() for spec in kind.limits}
+            for limit in (spec.limit for spec in limits):
+                if known.get(limit.name, limit) != limit:
+                    raise UsageError(
+                        f"kind {name}: another kind declares the limit {limit.name!r} with other numbers; those that "
+                        "share a limit by its name declare the same"
+                    )
+            return declared(name=name, limits=limits)
 
         return declare
 
@@ -320,6 +334,10 @@ class Registry(Enqueuer):
     def breaker_kinds(self) -> dict[str, str | None]:
         """The breaker of every kind."""
         return {name: kind.breaker for name, kind in self.kinds.items()}
+
+    def kind_limits(self) -> dict[str, list[KindLimit]]:
+        """The limits of every kind."""
+        return {name: [spec.stored for spec in kind.limits] for name, kind in self.kinds.items()}
 
     def payload_rules(self) -> dict[str, PayloadRule | None]:
         """The rules of every kind that the database itself checks."""

@@ -43,10 +43,10 @@ OPEN = [
 # What Postgres refuses and SQLite stores: the text "\\u0000", which jsonb cannot hold. Nothing is compared after that.
 STRICTER = ("jobs.insert", "progress.report", "claims.complete")
 UNORDERED = ("events.views",)  # the contract promises no order
-MOVING = ("breakers", "claims", "control", "jobs", "progress", "promotion", "retention", "schedules", "webhooks")
+MOVING = ("breakers", "claims", "control", "jobs", "limits", "progress", "promotion", "retention", "schedules", "webhooks")
 READS = {
     ("breakers", "all"), ("breakers", "kinds"), ("claims", "expired"), ("claims", "held_by"), ("claims", "peek"),
-    ("control", "pauses"), ("progress", "phases"), ("webhooks", "posts"), ("webhooks", "all"),
+    ("control", "pauses"), ("limits", "all"), ("progress", "phases"), ("webhooks", "posts"), ("webhooks", "all"),
 }  # fmt: skip
 GENERATED = ("WebhookPost.id", "PostView.id")  # ids that the store makes
 JSON = ("payload", "subject", "options")  # text that a store may format

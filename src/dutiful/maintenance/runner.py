@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from dutiful.core.errors import DutifulError, StoreAway
 from dutiful.delivery.base import EVERYWHERE, Delivery, QueueLevels
+from dutiful.maintenance.limits import Admitter
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.maintenance.webhooks.sender import WebhookSender
 from dutiful.observe.outage import OutageLog
@@ -63,6 +65,7 @@ class MaintenanceRunner:
         outages: OutageLog | None = None,
         *,
         followers: Sequence[Service] = (),
+        admitter: Admitter | None = None,
     ) -> None:
         """`followers` are slow services that are also run where this process does not lead."""
         self._store = store
@@ -76,6 +79,7 @@ class MaintenanceRunner:
         self._rules = rules
         self._patience = patience
         self._outages = outages or OutageLog()
+        self._admitter = admitter  # if this worker has kinds with limits
         self._tasks: dict[str, asyncio.Task[QueueLevels | None]] = {}
         self._wake = asyncio.Event()
         self._wakes_at = 0.0
@@ -104,6 +108,9 @@ class MaintenanceRunner:
 
     async def run(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
+        admitting: list[asyncio.Task[None]] = []
+        if self._admitter is not None:
+            admitting = [asyncio.create_task(self._admitter.run(partial(self._hint, on_ready)))]
         try:
             if schedules := self._schedules(datetime.now(UTC)):  # without any, nothing is asked of the store
                 with self._outages.watching(PART):
@@ -114,9 +121,10 @@ class MaintenanceRunner:
                     # A handler blocks the event loop. Each gap between surveys defers rescues, so another should lead.
                     await self._resign(worker_id)
         finally:
-            for task in self._tasks.values():
+            running = [*self._tasks.values(), *admitting]
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             await self._resign(worker_id)
 
     async def _resign(self, worker_id: UUID) -> None:
@@ -221,6 +229,16 @@ class MaintenanceRunner:
                 wait = await self._store.promotion.next_due()
                 if wait is not None and wait.total_seconds() < LEADER_POLL:
                     self.job_scheduled(wait)
+
+    def hinted(self) -> None:
+        """Called when jobs may have come in: those of limited kinds wait until they are admitted."""
+        if self.leading and self._admitter is not None:
+            self._admitter.wake()
+
+    def slots_freed(self) -> None:
+        """Jobs of limited kinds have ended or were given back by this worker."""
+        if self._admitter is not None:
+            self._admitter.wake()
 
     def jobs_ended(self) -> None:
         """Jobs of this worker have ended that a webhook waits for."""

@@ -24,6 +24,7 @@ from dutiful.store.deliveries import DeliveryStore
 from dutiful.store.events import EventStore
 from dutiful.store.jobs import JobStore
 from dutiful.store.leadership import LeadershipStore
+from dutiful.store.limits import LimitStore
 from dutiful.store.locks import LockStore
 from dutiful.store.metrics import MetricStore
 from dutiful.store.progress import ProgressStore
@@ -91,6 +92,9 @@ class Store(Protocol):
 
     @property
     def breakers(self) -> BreakerStore: ...
+
+    @property
+    def limits(self) -> LimitStore: ...
 
     @property
     def metrics(self) -> MetricStore: ...

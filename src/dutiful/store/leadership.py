@@ -43,6 +43,7 @@ class Survey(msgspec.Struct, frozen=True):
     next_post_at: datetime | None = None  # of the first pending webhook post
     reviewing: bool = False  # a bulk run is running, or a dead letter is reprocessing
     unsealed: bool = False  # audit events wait for their seal
+    limited: bool = False  # there are limits
 
 
 class LeadershipStore(Protocol):

@@ -1,13 +1,14 @@
 """The configuration of one worker, made by the factory."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from dutiful.core.breaker.state import BreakerPolicy
 from dutiful.core.errors import UnknownKind
+from dutiful.core.limits import KindLimit
 from dutiful.core.settle import Uniform
 from dutiful.delivery.base import Delivery
 from dutiful.kind import Kind
@@ -34,6 +35,7 @@ class WorkerConfig:
     resources: Mapping[str, Callable[[], Any]]
     breakers: Mapping[str, BreakerPolicy]
     breaker_kinds: Mapping[str, str | None]  # of every kind, also of those not run here
+    limits: Mapping[str, Sequence[KindLimit]] = field(default_factory=dict)  # likewise
     uniform: Uniform = random.uniform
     maintenance: MaintenanceRunner | None = None
     outages: OutageLog = field(default_factory=OutageLog)  # shared with maintenance

@@ -262,6 +262,8 @@ class Poller:
 
     async def listen(self) -> None:
         async for levels in self._config.delivery.listen():
+            if self._config.maintenance is not None:
+                self._config.maintenance.hinted()
             if levels and self._cursors.add_hinted(levels):
                 self._wake({queue for queue, _ in levels})
                 continue

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,7 @@ class Settler:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._limited = frozenset(name for name, kind in self.kinds.items() if kind.limits)
         self.settled_count = 0
 
     @property
@@ -218,6 +219,8 @@ class Settler:
         self.settled_count += len(done)
         self.leases.drop([claim.claim_id for claim, _, _ in done])
         self._on_final(any(one.webhook for _, one, _ in done))
+        if self._limited:
+            self._free_slots(claim for claim, _, _ in done)
         if self.counters is not None:
             lost = _of(refused, RefusalReason.LOST)
             self.counters.completed([one for one in done if one[0].claim_id not in lost] if lost else done)
@@ -260,6 +263,8 @@ class Settler:
         for claim, change in stored:
             self._log_failure(claim, change)
             self._on_settled(claim, change)
+        if self._limited:
+            self._free_slots(claim for claim, _ in stored)
         self._count(stored, refused)
         _log_lost(refused, [claim for claim, _ in changes])
         if cancelled:
@@ -319,6 +324,10 @@ class Settler:
             self.maintenance.job_scheduled(change.delay)
         if change.to.final:
             self._on_final(_names_webhook(claim))
+
+    def _free_slots(self, claims: Iterable[Claim]) -> None:
+        if self.maintenance is not None and any(claim.kind in self._limited for claim in claims):
+            self.maintenance.slots_freed()
 
     def _on_final(self, webhook: bool) -> None:
         if self.maintenance is not None and (webhook or self.maintenance.wants_jobs):

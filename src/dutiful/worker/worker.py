@@ -83,6 +83,7 @@ class Worker:
         # By every worker, also one that never leads: it releases jobs that a breaker rejects, and would claim them
         # again at once while the store does not know that their kind has to wait.
         await parts.declaration.declare()
+        await self._config.store.limits.put(self._config.limits)
         if self._maintenance is not None:
             await self._maintenance.prepare()
             opening.debug("recovered")

@@ -73,9 +73,12 @@ _SHARED = {
     from leased l
     -- The limit makes this a look-up by id, also if the planner believes the table to be empty.
     cross join lateral (select x.* from {schema}.job x where x.id = l.job_id limit 1) j;""",
-    # Kinds whose jobs are blocked: paused by a person, or by a breaker that is open or probing.
+    # Kinds whose jobs are blocked: by a pause, by a breaker that is open or probing, or until a limit admits them.
     "blocked_kinds": "array(select name from {schema}.pause where scope in {blocking_scopes})",
-    "blocking_scopes": "('kind', 'breaker', 'probing')",
+    "blocking_scopes": "('kind', 'breaker', 'probing', 'limited')",
+    # Without those whose jobs only wait for a limit: their jobs may be scheduled, and limits may admit them.
+    "stopped_kinds": "array(select name from {schema}.pause where scope in {stopping_scopes})",
+    "stopping_scopes": "('kind', 'breaker', 'probing')",
     "seq_step": str(SEQ_STEP),
     "late_commit": str(LATE_COMMIT),
     # The default policy of crashes, and what groups the errors that it records.

@@ -20,6 +20,7 @@ from dutiful.stores.postgres.engine.subject import Session
 from dutiful.stores.postgres.events import PostgresEvents
 from dutiful.stores.postgres.jobs import PostgresJobs
 from dutiful.stores.postgres.leadership import PostgresLeadership
+from dutiful.stores.postgres.limits import PostgresLimits
 from dutiful.stores.postgres.locks import PostgresLocks
 from dutiful.stores.postgres.metrics import PostgresMetrics
 from dutiful.stores.postgres.progress import PostgresProgress
@@ -66,6 +67,7 @@ class PostgresStore:
         self.events = PostgresEvents(session)
         self.webhooks = PostgresWebhooks(session)
         self.breakers = PostgresBreakers(session)
+        self.limits = PostgresLimits(session)
         self.metrics = PostgresMetrics(session)
         self.alerts = PostgresAlerts(session)
         self.tokens = PostgresTokens(session)

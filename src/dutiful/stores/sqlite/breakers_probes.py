@@ -19,7 +19,7 @@ from dutiful.core.breaker.probes import (
     serving,
 )
 from dutiful.core.breaker.state import Breaker, BreakerState
-from dutiful.stores.sqlite import breakers, placement
+from dutiful.stores.sqlite import breakers, limits, placement
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import moment, span
 from dutiful.stores.sqlite.engine.columns import Carried
@@ -79,6 +79,8 @@ def admit(
             if row is None or row[0] != placement.PAUSED:
                 continue
             _, _, _, seq, *carried = row
+            if not limits.Slots(db, now).take(job_id):
+                continue
             db.run(SQL["delete_blocked"], (job_id,))
             db.run(SQL["put_probe"], (breaker.name, job_id, breaker.round, None, now))
             placing.add(job_id, Carried(*carried), None, seq)
@@ -86,13 +88,17 @@ def admit(
     return moved
 
 
-def block(db: Connection, job_id: bytes, blocking: placement.Placing, paused: frozenset[str] | None = None) -> bool:
+def block(
+    db: Connection, job_id: bytes, blocking: placement.Placing, paused: placement.BlockedKinds | None = None
+) -> bool:
     """Blocks a job if it is still ready, and its kind is one of `paused` (None: any)."""
     row = db.row(SQL["ready_row"], (job_id,))
     if row is None:
         return False
     seq, carried = row[0], Carried(*row[1:])
     if paused is not None and carried.kind not in paused:
+        return False
+    if paused is not None and not paused[carried.kind] and limits.admitted(db, job_id):
         return False
     db.run(SQL["delete_ready"], (job_id,))
     blocking.add(job_id, carried, None, seq)

@@ -63,7 +63,7 @@ def insert(db: Connection, jobs: Sequence[NewJob], now: int) -> list[Inserted]:
 
 
 def _insert_plain(
-    db: Connection, jobs: Sequence[NewJob], paused: frozenset[str], now: int, first: int
+    db: Connection, jobs: Sequence[NewJob], paused: placement.BlockedKinds, now: int, first: int
 ) -> list[Inserted]:
     """`first` is the seq of the first of those that are due now."""
     rows = [_row(job, now) for job in jobs]
@@ -74,7 +74,7 @@ def _insert_plain(
         results = _which_are_new(db, jobs)
         pairs = [pair for pair in zip(jobs, rows, results, strict=True) if pair[2].insertion is Insertion.MADE]
         jobs, rows = [job for job, _, _ in pairs], [row for _, row, _ in pairs]
-    if not paused and all(row[_RUN_AT] is None for row in rows):
+    if all(row[_RUN_AT] is None for row in rows) and not (paused and any(job.kind in paused for job in jobs)):
         # The common case: all are due now. This saves a large batch as much time as the index for lists costs it.
         placement.append_ready(db, jobs, [row[_ID] for row in rows], first)
         return results
@@ -96,7 +96,9 @@ def _which_are_new(db: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     return results
 
 
-def _insert_gated(db: Connection, job: NewJob, paused: frozenset[str], made: Set[UUID], now: int, seq: int) -> Inserted:
+def _insert_gated(
+    db: Connection, job: NewJob, paused: placement.BlockedKinds, made: Set[UUID], now: int, seq: int
+) -> Inserted:
     """Stores one job that has a unique key or dependencies."""
     raw = job.id.bytes
     if db.value(SQL["job_exists"], (raw,)):

@@ -46,7 +46,7 @@ class SqliteLeadership:
 
     def _survey(self, db: Connection, now: int) -> Survey:
         """Also lets a process lead without the lock while the leader is stopped or stuck."""
-        *due, any_blocked, reviewing, unsealed = db.rows(SQL["survey"])[0]
+        *due, any_blocked, reviewing, unsealed, limited = db.rows(SQL["survey"])[0]
         next_run_at, next_fire_at, next_expiry, next_post_at = due
         stopped = stopped_kinds(db)
         blocked = bool(any_blocked) or not stopped <= self._promotion.swept
@@ -65,6 +65,7 @@ class SqliteLeadership:
             next_post_at=maybe_moment(next_post_at),
             reviewing=bool(reviewing),
             unsealed=bool(unsealed),
+            limited=bool(limited),
         )
 
 

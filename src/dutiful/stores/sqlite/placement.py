@@ -22,13 +22,18 @@ from dutiful.stores.sqlite.engine.columns import (
     row_maker,
 )
 
-PAUSED, DEPENDENCY, BREAKER = "paused", "dependency", "breaker"
+PAUSED, DEPENDENCY, BREAKER, LIMIT = "paused", "dependency", "breaker", "limit"
 _new_ready = new_ready_encoder()
 _ready_row, _scheduled_row, _blocked_row = row_maker(ReadyRow), row_maker(ScheduledRow), row_maker(BlockedRow)
 
 
-def blocked_kinds(db: Connection) -> frozenset[str]:
-    return frozenset(name for (name,) in db.rows(SQL["blocked_kinds"]))
+BlockedKinds = Mapping[str, bool]
+"""Kinds whose jobs are blocked instead of ready, each with whether it is stopped. If not, its jobs wait for its limits,
+and may be scheduled."""
+
+
+def blocked_kinds(db: Connection) -> BlockedKinds:
+    return {name: bool(stopped) for name, stopped in db.rows(SQL["blocked_kinds"])}
 
 
 def state_of(db: Connection, job_id: bytes) -> State | None:
@@ -50,7 +55,7 @@ def block_dependent(db: Connection, job_id: bytes, carried: Carried, run_at: int
 class Placing:
     """Gives jobs that have no place one: blocked if their kind is paused, scheduled if not due, or ready."""
 
-    def __init__(self, db: Connection, paused: frozenset[str], now: int) -> None:
+    def __init__(self, db: Connection, paused: BlockedKinds, now: int) -> None:
         self._db = db
         self._paused = paused
         self._now = now
@@ -72,7 +77,8 @@ class Placing:
         What is due gets a seq even if its kind is paused, and becomes ready at that position when the pause is over.
         """
         due = run_at is None or run_at <= self._now
-        if carried.kind in self._paused:
+        stopped = self._paused.get(carried.kind)
+        if stopped or (stopped is not None and due and rejected_by is None):
             self._block(job_id, carried, PAUSED, carried.kind, run_at, (seq or self._seq(run_at)) if due else None)
             return State.BLOCKED
         if rejected_by is not None:

@@ -115,14 +115,14 @@ def _move(db: Connection, found: Found, now: int) -> Promotion:
     moved = db.many(SQL["assign_due_seq"], [(job_id,) for job_id in found.due])
     moved += sum(_admit(db, job_id, placing, paused, now) for job_id in found.admit)
     moved += sum(breakers_probes.block(db, job_id, placing, paused) for job_id in found.block)
-    probes = placement.Placing(db, frozenset(), now)
+    probes = placement.Placing(db, {}, now)
     moved += breakers_probes.admit(db, found.turns, probes, placing, now)
     placing.write()
     probes.write()
     return Promotion(moved, frozenset(placing.levels | probes.levels), maybe_moment(db.value(SQL["next_run_at"])))
 
 
-def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: frozenset[str], now: int) -> bool:
+def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: placement.BlockedKinds, now: int) -> bool:
     row = db.row(SQL["blocked_row"], (job_id,))
     if row is None:
         return False

@@ -23,6 +23,7 @@ from dutiful.stores.sqlite.engine.file_lock import LeaderLock
 from dutiful.stores.sqlite.events import SqliteEvents
 from dutiful.stores.sqlite.jobs import SqliteJobs
 from dutiful.stores.sqlite.leadership import SqliteLeadership
+from dutiful.stores.sqlite.limits import SqliteLimits
 from dutiful.stores.sqlite.locks import SqliteLocks
 from dutiful.stores.sqlite.metrics import SqliteMetrics
 from dutiful.stores.sqlite.progress import SqliteProgress
@@ -79,6 +80,7 @@ class SqliteStore:
         self.events = SqliteEvents(engine)
         self.webhooks = SqliteWebhooks(engine)
         self.breakers = SqliteBreakers(engine)
+        self.limits = SqliteLimits(engine)
         self.metrics = SqliteMetrics(engine)
         self.alerts = SqliteAlerts(engine)
         self.tokens = SqliteTokens(engine)

@@ -60,6 +60,9 @@ WHERE gate = 'paused' AND seq IS NOT NULL;
 CREATE INDEX dutiful_blocked_level_tenant ON dutiful_blocked (tenant, key, queue, priority, seq)
 WHERE gate = 'paused' AND seq IS NOT NULL AND tenant IS NOT NULL;
 
+CREATE INDEX dutiful_blocked_limit ON dutiful_blocked (key, priority, seq, job_id) WHERE gate = 'limit';
+CREATE INDEX dutiful_blocked_limit_kind ON dutiful_blocked (kind) WHERE gate = 'limit';
+
 CREATE TABLE dutiful_dependency (
     job_id BLOB NOT NULL, needs_id BLOB NOT NULL,
     PRIMARY KEY (job_id, needs_id)
@@ -204,12 +207,38 @@ CREATE INDEX dutiful_unique_key_queued ON dutiful_unique_key (job_id) WHERE scop
 CREATE INDEX dutiful_unique_key_active ON dutiful_unique_key (job_id) WHERE scope = 'active';
 CREATE INDEX dutiful_unique_key_expiry ON dutiful_unique_key (expires_at) WHERE expires_at IS NOT NULL;
 
--- Of scope breaker and probing, the name is a kind: its breaker is open, or half-open.
+-- Of scope breaker and probing, the name is a kind: its breaker is open, or half-open. Of scope limited, too: its jobs
+-- become ready one by one, as its limits admit them.
 CREATE TABLE dutiful_pause (
-    scope TEXT NOT NULL CHECK (scope IN ('queue', 'kind', 'lane', 'breaker', 'probing')),
+    scope TEXT NOT NULL CHECK (scope IN ('queue', 'kind', 'lane', 'breaker', 'probing', 'limited')),
     name TEXT NOT NULL, since INTEGER NOT NULL, by TEXT, reason TEXT,
     PRIMARY KEY (scope, name)
 ) STRICT, WITHOUT ROWID;
+
+-- How many jobs with one key may run at once or, with `per`, start within that time; times in microseconds.
+CREATE TABLE dutiful_limit_rule (
+    name TEXT NOT NULL PRIMARY KEY, most INTEGER NOT NULL CHECK (most >= 1), per INTEGER CHECK (per >= 10000),
+    burst INTEGER CHECK (burst >= 1),  -- so many may start together; null: `most`
+    fixed INTEGER NOT NULL,  -- windows begin at multiples of `per`; 0: they slide
+    chosen INTEGER CHECK (chosen >= 0)  -- instead of `most`, by an operator; 0: none may start
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dutiful_limit_kind (
+    kind TEXT NOT NULL, name TEXT NOT NULL,
+    field TEXT,  -- the payload's field that is the key of jobs that do not name one
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- What admitted jobs take of a limit: while they are ready or run or, with `per`, for that time after they started.
+CREATE TABLE dutiful_limit_slot (
+    id INTEGER PRIMARY KEY, job_id BLOB NOT NULL, name TEXT NOT NULL, key TEXT NOT NULL, admitted_at INTEGER NOT NULL,
+    started_at INTEGER  -- known of starts that a limit with `per` counts
+) STRICT;
+
+CREATE INDEX dutiful_limit_slot_key ON dutiful_limit_slot (name, key, started_at);
+CREATE INDEX dutiful_limit_slot_job ON dutiful_limit_slot (job_id);
+CREATE INDEX dutiful_limit_slot_open ON dutiful_limit_slot (id) WHERE started_at IS NULL;
+CREATE INDEX dutiful_limit_slot_started ON dutiful_limit_slot (name, started_at) WHERE started_at IS NOT NULL;
 
 CREATE TABLE dutiful_worker (
     id BLOB NOT NULL PRIMARY KEY,

@@ -1,5 +1,8 @@
 -- name: blocked_kinds
-SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing');
+-- Each with whether it is stopped; if not, its jobs wait only for its limits.
+SELECT name, max(scope <> 'limited') FROM dutiful_pause
+WHERE scope IN ('kind', 'breaker', 'probing', 'limited')
+GROUP BY name;
 
 -- name: next_each
 -- each: claim lock_wait

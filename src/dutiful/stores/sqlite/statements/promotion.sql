@@ -1,5 +1,5 @@
 -- name: stopped_kinds
-SELECT name, since FROM dutiful_pause WHERE scope IN ('kind', 'breaker');
+SELECT name, since FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'limited');
 
 -- name: due
 SELECT run_at, job_id, {carried_columns} FROM dutiful_scheduled
@@ -24,7 +24,7 @@ WITH RECURSIVE waits (kind) AS (
 SELECT w.kind
 FROM waits w
 WHERE w.kind IS NOT NULL
-  AND w.kind NOT IN ({blocked_kinds});
+  AND w.kind NOT IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker', 'probing', 'limited'));
 
 -- name: waiting_of_kind
 -- By position; those that are not due yet come last.
@@ -56,9 +56,12 @@ WHERE b.gate = 'dependency'
 ORDER BY b.since, b.job_id LIMIT ?;
 
 -- name: ready_of_stopped_kinds
--- A scan of all ready jobs; once per pause, because no job of a paused kind becomes ready.
-SELECT job_id FROM dutiful_ready
-WHERE kind IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker'))
+-- A scan of all ready jobs; once per pause, because no job of a paused kind becomes ready. And those that became ready
+-- before their kind was limited.
+SELECT r.job_id FROM dutiful_ready r
+WHERE r.kind IN (SELECT name FROM dutiful_pause WHERE scope IN ('kind', 'breaker'))
+   OR (r.kind IN (SELECT name FROM dutiful_pause WHERE scope = 'limited')
+       AND NOT EXISTS (SELECT 1 FROM dutiful_limit_slot s WHERE s.job_id = r.job_id))
 LIMIT ?;
 
 -- name: blocked_row

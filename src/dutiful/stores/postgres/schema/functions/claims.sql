@@ -71,7 +71,7 @@ declare
     v_tids   tid[];
     v_more   tid[];
 begin
-    if exists (select 1 from {schema}.pause) then
+    if exists (select 1 from {schema}.pause where scope <> 'limited') then
         if exists (select 1 from {schema}.pause where scope = 'lane' and name in (p_lane, '*')) then
             return;
         end if;

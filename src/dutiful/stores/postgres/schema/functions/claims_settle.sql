@@ -158,6 +158,7 @@ declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_seq    bigint := {schema}.seq_at(v_now);
     v_paused text[] := {blocked_kinds};
+    v_stopped text[] := {stopped_kinds};
     v_gone   bigint[];
     v_final  uuid[];
     v_dead   uuid[];
@@ -196,9 +197,10 @@ begin
     ), moved as (
         select g.*, {route of j},
                j.options ? 'phases' as phased, j.options ? 'webhook' as own_webhook,
-               case when g.target in ('ready', 'scheduled') and j.kind = any (v_paused) then 'blocked'
+               case when (g.target = 'ready' and j.kind = any (v_paused))
+                      or (g.target = 'scheduled' and j.kind = any (v_stopped)) then 'blocked'
                     else g.target end as place,
-               g.target = 'blocked' and j.kind <> all (v_paused) as rejected
+               g.target = 'blocked' and j.kind <> all (v_stopped) as rejected
         from gone g join {schema}.job j on j.id = any (array[g.job_id])
     ), ended as (
         insert into {schema}.finished

@@ -8,11 +8,12 @@ declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_seq    bigint := {schema}.seq_at(v_now);
     v_paused text[] := {blocked_kinds};
+    v_stopped text[];
     v_count  bigint;
     v_made   uuid[];
 begin
     if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
-    if p_run_at is null and p_delay is null and cardinality(v_paused) = 0 then
+    if p_run_at is null and p_delay is null and not v_paused && p_kind then
         -- The common case: everything is due now, so all jobs go to ready.
         if cardinality(p_id) >= 20 then
             -- A batch is assumed to be new: that saves each of its rows a probe and a second WAL record, and is worth a
@@ -48,6 +49,7 @@ begin
         return;
     end if;
 
+    v_stopped := {stopped_kinds};
     with made as (
         insert into {schema}.job (created_at, run_at, {job_columns})
         select v_now, coalesce(a.run_at, v_now + a.delay), {job_values}
@@ -65,11 +67,11 @@ begin
     ), to_scheduled as (
         insert into {schema}.scheduled (run_at, job_id, {carried})
         select m.run_at, m.id, {carried_new of m}
-        from made m where m.run_at > v_now and m.kind <> all (v_paused)
+        from made m where m.run_at > v_now and m.kind <> all (v_stopped)
     ), to_blocked as (
         insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
         select m.id, v_now, m.run_at, m.seq, 'paused', m.kind, {carried_new of m}
-        from in_order m where m.kind = any (v_paused)
+        from in_order m where m.kind = any (case when m.seq is null then v_stopped else v_paused end)
     )
     select array_agg(m.id) into v_made from made m;
     return query
@@ -92,7 +94,7 @@ begin
     if v_run_at > v_now then
         insert into {schema}.scheduled (run_at, job_id, {carried})
         select v_run_at, p_id, {one_carried}
-        where not exists (select 1 from {schema}.pause where name = p_kind and scope in {blocking_scopes});
+        where not exists (select 1 from {schema}.pause where name = p_kind and scope in {stopping_scopes});
     else
         insert into {schema}.ready (seq, job_id, {carried})
         select {schema}.seq_at(coalesce(v_run_at, v_now)), p_id, {one_carried}
@@ -160,6 +162,7 @@ declare
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
     v_seq     bigint := {schema}.seq_at(v_now);
     v_paused  text[] := {blocked_kinds};
+    v_stopped text[] := {stopped_kinds};
     v_made    uuid[];  -- the new jobs, without those that lost a key
     v_holders uuid[] := '{}';
     v_losers  uuid[] := '{}';
@@ -304,7 +307,8 @@ begin
                             where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors') offset 0)
                         offset 0)
                     then 'dependency'
-                    when j.kind = any (v_paused) then 'paused' end as gate
+                    when j.kind = any (case when j.run_at > v_now then v_stopped else v_paused end)
+                    then 'paused' end as gate
         from (
             select (v ->> 'id')::uuid as id, min(o) as ord
             from jsonb_array_elements(p_jobs) with ordinality e (v, o) group by 1

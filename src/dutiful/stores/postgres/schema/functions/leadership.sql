@@ -16,7 +16,8 @@ create or replace function {schema}.survey(
     p_now timestamptz
 ) returns table (
     leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, expired boolean,
-    blocked boolean, next_post_at timestamptz, reviewing boolean, unsealed boolean, none_expired_at timestamptz
+    blocked boolean, next_post_at timestamptz, reviewing boolean, unsealed boolean, limited boolean,
+    none_expired_at timestamptz
 )
 language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
@@ -33,7 +34,7 @@ begin
     where l.holder = p_worker or l.expires_at <= v_now;
     if not found then
         return query
-        select false, v_now, null::timestamptz, null::timestamptz, false, false, null::timestamptz, false, false,
+        select false, v_now, null::timestamptz, null::timestamptz, false, false, null::timestamptz, false, false, false,
                null::timestamptz;
         return;
     end if;
@@ -51,6 +52,6 @@ begin
            (select p.next_at from {schema}.webhook_post p where p.state = 'pending' order by p.next_at limit 1),
            exists (select 1 from {schema}.bulk_run b where b.state = 'running')
                or exists (select 1 from {schema}.dead_letter d where d.status = 'reprocessing'),
-           exists (select 1 from {schema}.audit_unsealed),
+           exists (select 1 from {schema}.audit_unsealed), exists (select 1 from {schema}.limit_rule),
            case when v_may_rescue and not v_expired then v_now end;
 end $$;

@@ -37,7 +37,7 @@ begin
         select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1), false;
 end $$;
 
--- Moves jobs from blocked to ready or scheduled. A job with a seq keeps it.
+-- Moves jobs from blocked to ready or scheduled, but those for which a limit has no slot. A job with a seq keeps it.
 create or replace function {schema}.unblock(p_jobs uuid[], p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
@@ -45,6 +45,7 @@ declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_seq bigint := {schema}.seq_at(v_now);
 begin
+    if exists (select 1 from {schema}.limit_rule) then p_jobs := {schema}.take_limit_slots(p_jobs, v_now); end if;
     return query
     with free as (
         delete from {schema}.blocked b where b.job_id = any (p_jobs) returning b.*
@@ -63,7 +64,7 @@ begin
 end $$;
 
 -- Moves ready jobs of kinds that are paused, or whose breaker is open, to blocked, so that claims do not scan past
--- them; each keeps its seq. Reads all of ready; returns how many were moved.
+-- them, and those that became ready before their kind was limited; each keeps its seq. Reads all of ready; returns how many were moved.
 create or replace function {schema}.block_paused(p_kinds text[], p_limit int, p_now timestamptz) returns bigint
 language plpgsql volatile as $$
 declare v_moved bigint;
@@ -71,7 +72,11 @@ begin
     with stopped as (
         delete from {schema}.ready r
         where r.ctid = any (array(
-            select x.ctid from {schema}.ready x where x.kind = any (p_kinds) limit p_limit for update skip locked))
+            select x.ctid from {schema}.ready x
+            where x.kind = any (p_kinds)
+              and (x.kind = any ({stopped_kinds})
+                   or not exists (select 1 from {schema}.limit_slot s where s.job_id = x.job_id offset 0))
+            limit p_limit for update skip locked))
         returning r.*
     )
     insert into {schema}.blocked (job_id, since, seq, gate, key, {carried})

@@ -262,7 +262,7 @@ begin
                 limit 1
                 for update skip locked)
               and (v_n > 0
-                   or not (exists (select 1 from {schema}.pause)
+                   or not (exists (select 1 from {schema}.pause where scope <> 'limited')
                            or v_kept[4]::boolean
                               and (exists (select 1 from {schema}.ready r
                                            where r.kind <> '' and (r.queue, r.priority) < (v_queue, v_priority))
@@ -284,7 +284,7 @@ begin
             end if;
             select l.queues, l.priorities, l.starts into v_queues, v_priorities, v_starts
             from {schema}.session_levels(v_key, p_kinds, p_queues, p_suspects, v_at) l;
-            if p_limit > 1 or p_tenants is not null or exists (select 1 from {schema}.pause) then
+            if p_limit > 1 or p_tenants is not null or exists (select 1 from {schema}.pause where scope <> 'limited') then
                 return query
                 select c.job_id, c.claim_id, c.kind, c.queue, c.priority, c.payload, c.attempt, c.max_attempts,
                        c.crashes, c.tenant, c.correlation_id, c.parent_id, c.subject, c.options, c.seq, v_now + p_lease

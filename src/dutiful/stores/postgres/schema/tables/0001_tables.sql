@@ -90,8 +90,8 @@ create table {schema}.blocked (
     since timestamptz not null, run_at timestamptz,
     seq bigint,  -- at a pause or a breaker, the seq it keeps; null: it is not due yet
     priority int not null, attempt int not null, crashes int not null,
-    gate text not null,  -- paused (a person or a breaker), breaker (rejected a call), dependency
-    key text collate "C" not null,  -- the kind, the breaker, or the job's own id
+    gate text not null,  -- paused (a person, a breaker, or a limit not asked yet), breaker (rejected a call), limit, dependency
+    key text collate "C" not null,  -- the kind, the breaker, the limit and its key, or the job's own id
     queue text collate "C" not null, kind text collate "C" not null, tenant text
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
 create index blocked_gate on {schema}.blocked (gate, key, seq);
@@ -104,6 +104,8 @@ create index blocked_level on {schema}.blocked (key, queue, priority, seq)
 create index blocked_level_tenant on {schema}.blocked (tenant, key, queue, priority, seq)
     where gate = 'paused' and seq is not null and tenant is not null;
 create index blocked_tenant on {schema}.blocked (tenant) where tenant is not null;
+create index blocked_limit on {schema}.blocked (key, priority, seq, job_id) where gate = 'limit';
+create index blocked_limit_kind on {schema}.blocked (kind) where gate = 'limit';
 
 -- The last delivery of a job to a broker. A delivery is outstanding while the job is ready, has spent no attempt since,
 -- and no worker has taken it from the broker.
@@ -231,9 +233,10 @@ create index unique_key_queued on {schema}.unique_key (job_id) where scope = 'qu
 create index unique_key_active on {schema}.unique_key (job_id) where scope = 'active';
 create index unique_key_window on {schema}.unique_key (expires_at) where scope = 'window';
 
--- With scope breaker or probing, the name is a kind whose breaker is open, or half-open.
+-- With scope breaker or probing, the name is a kind whose breaker is open, or half-open; with scope limited, a kind whose
+-- jobs become ready one by one, as its limits admit them.
 create table {schema}.pause (
-    scope text not null check (scope in ('queue', 'kind', 'lane', 'breaker', 'probing')),
+    scope text not null check (scope in ('queue', 'kind', 'lane', 'breaker', 'probing', 'limited')),
     name text collate "C" not null,
     since timestamptz not null check (since between '0001-01-02Z' and '9999-12-30Z'),  -- what Python can read
     by text, reason text,
@@ -435,6 +438,34 @@ create table {schema}.breaker_probe (
 
 create table {schema}.breaker_kind (kind text collate "C" primary key, breaker text collate "C" not null);
 create index breaker_kind_breaker on {schema}.breaker_kind (breaker, kind);
+
+-- How many jobs with one key may run at once or, with `per`, start within that time.
+create table {schema}.limit_rule (
+    name text collate "C" primary key,
+    most int not null check (most >= 1),
+    per interval check (per between '10 milliseconds' and '366 days'),
+    burst int check (burst >= 1),  -- so many may start together; null: `most`
+    fixed boolean not null,  -- windows begin at multiples of `per`; false: they slide
+    chosen int check (chosen >= 0)  -- instead of `most`, by an operator; 0: none may start
+);
+
+create table {schema}.limit_kind (
+    kind text collate "C" not null, name text collate "C" not null,
+    field text,  -- the payload's field that is the key of jobs that do not name one
+    primary key (kind, name)
+);
+create index limit_kind_name on {schema}.limit_kind (name);
+
+-- What admitted jobs take of a limit: while they are ready or run or, with `per`, for that time after they started.
+create table {schema}.limit_slot (
+    id bigint generated always as identity primary key, job_id uuid not null, admitted_at timestamptz not null,
+    started_at timestamptz,  -- known of starts that a limit with `per` counts
+    name text collate "C" not null, key text collate "C" not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
+create index limit_slot_key on {schema}.limit_slot (name, key);
+create index limit_slot_job on {schema}.limit_slot (job_id);
+create index limit_slot_open on {schema}.limit_slot (id) where started_at is null;
+create index limit_slot_started on {schema}.limit_slot (name, started_at) where started_at is not null;
 
 -- Counters of all time, by kind and outcome. A sketch (run, wait) is JSON: how many by the number of their bucket. None
 -- of the counter tables belongs to a tenant.

@@ -1,0 +1,88 @@
+"""The contract of limits: jobs of a limited kind are blocked until a slot of each of its limits is free.
+
+They wait outside of `ready`, so that claims never read past them, however many there are. An admitted job takes a slot
+of each limit. A slot of a limit on what runs at once is free when its job is neither ready nor running; one of a limit
+on starts counts until its time is over. Slots are freed by the next admission, so a crash leaves none behind.
+
+A limit is never exceeded: admissions are made one at a time, and nothing else makes such a job ready.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import msgspec
+
+from dutiful.core.limits import KindLimit, Limit, read_gate
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What an admission did."""
+
+    seen: int = 0  # jobs that it looked at; as many as asked for: there may be more
+    levels: frozenset[tuple[str, int]] = frozenset()  # the (queue, priority) that got jobs
+    wait: timedelta | None = None  # until a start ceases to count, if jobs wait
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    """How much of a limit one key uses."""
+
+    key: str
+    used: int
+    waiting: int
+
+
+class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit, and how it is used."""
+
+    limit: Limit
+    chosen: int | None = None  # by an operator, instead of limit.most
+    kinds: list[str] = []
+    used: int = 0
+    waiting: int = 0
+    keys: list[KeyUse] = []  # those that most jobs wait for
+
+    @property
+    def most(self) -> int:
+        return self.limit.most if self.chosen is None else self.chosen
+
+
+class LimitStore(Protocol):
+    async def put(self, kinds: Mapping[str, Sequence[KindLimit]], *, now: datetime | None = None) -> None:
+        """Stores the limits of these kinds, in place of those they had; what runs or is ready counts from now on."""
+
+    async def admit(self, limit: int, *, everywhere: bool = False, now: datetime | None = None) -> Admission:
+        """Makes jobs ready for which there are slots, up to `limit`: where slots were freed, and new ones.
+
+        `everywhere`: also where nothing changed, because a limit may have been raised, or a kind resumed.
+        """
+
+    async def all(self, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
+        """All limits by name, each with up to `keys` keys."""
+
+    async def choose(self, name: str, most: int | None) -> bool:
+        """Sets how many may run or start, in place of the declared number (None: that one); False: no such limit."""
+
+
+def records(
+    limits: Iterable[LimitRecord], used: Mapping[tuple[str, str], int], waits: Mapping[str, int], most: int
+) -> list[LimitRecord]:
+    """Adds the use of each key to its limit: `used` by name and key, `waits` by gate."""
+    uses: dict[str, dict[str, list[int]]] = {}
+    for (name, key), count in used.items():
+        uses.setdefault(name, {}).setdefault(key, [0, 0])[0] = count
+    for gate, count in waits.items():
+        name, key = read_gate(gate)
+        uses.setdefault(name, {}).setdefault(key, [0, 0])[1] = count
+    return [_with_uses(record, uses.get(record.limit.name, {}), most) for record in limits]
+
+
+def _with_uses(record: LimitRecord, uses: Mapping[str, list[int]], most: int) -> LimitRecord:
+    keys = [KeyUse(key, used, waiting) for key, (used, waiting) in uses.items()]
+    keys.sort(key=lambda one: (-one.waiting, -one.used, one.key))
+    return msgspec.structs.replace(
+        record,
+        used=sum(one.used for one in keys),
+        waiting=sum(one.waiting for one in keys),
+        keys=keys[:most],
+    )

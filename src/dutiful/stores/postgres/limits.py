@@ -1,0 +1,38 @@
+"""Limits in Postgres: which blocked jobs may become ready."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from dutiful.core.limits import KindLimit, Limit
+from dutiful.store.limits import Admission, LimitRecord, records
+from dutiful.stores.postgres.engine.subject import Subject, arrays
+
+
+class PostgresLimits(Subject):
+    async def put(self, kinds: Mapping[str, Sequence[KindLimit]], *, now: datetime | None = None) -> None:
+        of_kinds = [(kind, one.limit.name, one.field) for kind, its in kinds.items() for one in its]
+        limits = list({one.limit.name: one.limit for its in kinds.values() for one in its}.values())
+        columns = [list(column) for column in zip(*of_kinds, strict=True)] or [[], [], []]
+        rules = arrays(limits, "name", "most", "per", "burst", "fixed")
+        await self._call("put_limits", list(kinds), *columns, *rules, now)
+
+    async def admit(self, limit: int, *, everywhere: bool = False, now: datetime | None = None) -> Admission:
+        rows = await self._rows("admit_limited", "queue, priority, moved, wait", everywhere, limit, now)
+        if not rows:
+            return Admission()
+        *levels, last = rows
+        return Admission(last["moved"], frozenset((row["queue"], row["priority"]) for row in levels), last["wait"])
+
+    async def all(self, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
+        rules = [
+            LimitRecord(limit=Limit(*row[:5]), chosen=row["chosen"], kinds=list(row["kinds"]))
+            for row in await self._db.fetch(self._sql["limit_rules"])
+        ]
+        if not rules:
+            return []
+        used = {(row["name"], row["key"]): row["used"] for row in await self._db.fetch(self._sql["limit_slots"], now)}
+        waits = {row["gate"]: row["waiting"] for row in await self._db.fetch(self._sql["limit_waits"])}
+        return records(rules, used, waits, keys)
+
+    async def choose(self, name: str, most: int | None) -> bool:
+        return bool(await self._db.fetch(self._sql["choose_limit"], name, most))

@@ -1,0 +1,284 @@
+-- Limits: which blocked jobs may become ready, so that no more run at once, or start within a time, than a limit allows.
+-- Jobs of a limited kind are blocked until they are admitted, so that claims never read past them. One that is admitted
+-- takes a slot of each of its limits. Nothing frees a slot when its job ends: admission looks which have ended.
+
+-- The gate of a job that waits for a limit.
+create or replace function {schema}.limit_gate(p_name text, p_key text) returns text
+language sql immutable as $$ select jsonb_build_array(p_name, p_key)::text $$;
+
+-- How far back the starts of a limit count.
+create or replace function {schema}.limit_since(p_rule {schema}.limit_rule, p_now timestamptz) returns timestamptz
+language sql stable as $$
+    select case when p_rule.fixed
+                then date_bin(p_rule.per, p_now, '2000-01-01Z') - interval '1 microsecond'
+                else p_now - p_rule.per end
+$$;
+
+-- Stores the limits that kinds declare; those of other kinds stay. A kind without any is no longer limited.
+create or replace function {schema}.put_limits(
+    p_all text[], p_kinds text[], p_kind_names text[], p_fields text[], p_names text[], p_most int[], p_per interval[],
+    p_burst int[], p_fixed boolean[], p_now timestamptz
+) returns void
+language plpgsql volatile set lock_timeout = '10s' {use_indexes} as $$
+declare
+    v_now  timestamptz := coalesce(p_now, clock_timestamp());
+    v_new  text[];
+    v_free text[];
+begin
+    -- In order, so that two workers that start together cannot wait for each other.
+    insert into {schema}.limit_rule as r (name, most, per, burst, fixed)
+    select * from unnest(p_names, p_most, p_per, p_burst, p_fixed) a (name, most, per, burst, fixed) order by a.name
+    on conflict (name) do update
+    set most = excluded.most, per = excluded.per, burst = excluded.burst, fixed = excluded.fixed
+    where (r.most, r.per, r.burst, r.fixed)
+          is distinct from (excluded.most, excluded.per, excluded.burst, excluded.fixed);
+    perform 1 from {schema}.limit_rule r order by r.name for update;
+    v_new := array(select distinct k from unnest(p_kinds) k
+                   where not exists (select 1 from {schema}.limit_kind x where x.kind = k));
+    delete from {schema}.limit_kind x
+    where x.kind = any (p_all)
+      and not exists (select 1 from unnest(p_kinds, p_kind_names) a (kind, name)
+                      where a.kind = x.kind and a.name = x.name);
+    insert into {schema}.limit_kind as x (kind, name, field)
+    select * from unnest(p_kinds, p_kind_names, p_fields) a (kind, name, field) order by a.kind, a.name
+    on conflict (kind, name) do update set field = excluded.field where x.field is distinct from excluded.field;
+    v_free := array(
+        select p.name from {schema}.pause p
+        where p.scope = 'limited' and p.name = any (p_all) and p.name <> all (p_kinds));
+    delete from {schema}.pause p where p.scope = 'limited' and p.name = any (v_free);
+    insert into {schema}.pause (scope, name, since)
+    select 'limited', k, v_now from (select distinct unnest(p_kinds) as k) a order by k
+    on conflict do nothing;
+    -- What waited for a limit that is gone waits for nothing, and the next sweep makes it ready.
+    update {schema}.blocked b set gate = 'paused', key = b.kind where b.gate = 'limit' and b.kind = any (v_free);
+    delete from {schema}.limit_rule r where not exists (select 1 from {schema}.limit_kind x where x.name = r.name);
+    delete from {schema}.limit_slot s where not exists (select 1 from {schema}.limit_rule r where r.name = s.name);
+    perform {schema}.block_paused(v_new, null, v_now);
+    -- What runs already counts.
+    insert into {schema}.limit_slot (job_id, admitted_at, started_at, name, key)
+    select l.job_id, v_now, case when r.per is not null then l.claimed_at end, r.name, g.key
+    from {schema}.lease l
+    join {schema}.job j on j.id = l.job_id
+    join {schema}.limit_kind k on k.kind = j.kind
+    join {schema}.limit_rule r on r.name = k.name
+    cross join lateral {schema}.limit_key(j, k) g (key)
+    where j.kind = any (v_new) and g.key is not null
+      and not exists (select 1 from {schema}.limit_slot s where s.job_id = l.job_id and s.name = r.name);
+end $$;
+
+-- The key of a job: as it was enqueued, or the payload's field. Null: the limit does not apply to it.
+create or replace function {schema}.limit_key(p_job {schema}.job, p_kind {schema}.limit_kind) returns text
+language sql immutable as $$
+    select case when p_job.options -> 'limits' ? p_kind.name then p_job.options -> 'limits' ->> p_kind.name
+                when p_kind.field = 'tenant' and not p_job.payload ? 'tenant' then coalesce(p_job.tenant, '')
+                else left(coalesce(p_job.payload ->> p_kind.field, ''), 200) end
+$$;
+
+-- Frees slots: of jobs that are neither ready nor running, and of starts that no longer count. Returns the gates at which
+-- jobs may wait for them.
+create or replace function {schema}.free_limit_slots(p_now timestamptz) returns text[]
+language plpgsql volatile {walk_indexes} as $$
+declare v_gates text[];
+begin
+    -- A start is known from its claim. The offsets make these look-ups for each slot, whatever the statistics say.
+    update {schema}.limit_slot s set started_at = f.at
+    from (
+        select o.id, coalesce(
+                   (select l.claimed_at from {schema}.lease l where l.job_id = o.job_id limit 1),
+                   (select f.claimed_at from {schema}.finished f where f.job_id = o.job_id limit 1),
+                   (select max(a.claimed_at) from {schema}.attempt a where a.job_id = o.job_id)) as at
+        from {schema}.limit_slot o
+        where o.started_at is null
+          and (select r.per is not null from {schema}.limit_rule r where r.name = o.name)
+          and not exists (select 1 from {schema}.ready r where r.job_id = o.job_id offset 0)
+    ) f
+    where s.id = f.id and f.at >= s.admitted_at;
+    with ended as (
+        delete from {schema}.limit_slot s
+        where s.id = any (array(
+            select o.id from {schema}.limit_slot o
+            where o.started_at is null
+              and not exists (select 1 from {schema}.ready r where r.job_id = o.job_id offset 0)
+              and not exists (select 1 from {schema}.lease l where l.job_id = o.job_id offset 0)))
+        returning s.name, s.key
+    ), over as (
+        delete from {schema}.limit_slot s
+        where s.id = any (array(
+            select x.id from {schema}.limit_rule r
+            cross join lateral (
+                select o.id from {schema}.limit_slot o
+                where o.name = r.name and o.started_at is not null and o.started_at <= {schema}.limit_since(r, p_now)
+                offset 0
+            ) x
+            where r.per is not null))
+        returning s.name, s.key
+    )
+    select array_agg(distinct {schema}.limit_gate(g.name, g.key)) into v_gates
+    from (
+        select * from ended union all select * from over union all
+        -- These count, but no longer towards the burst.
+        select b.name, b.key
+        from {schema}.limit_rule r
+        cross join lateral (
+            select s.name, s.key from {schema}.limit_slot s
+            where s.name = r.name and s.started_at <= p_now - r.per * (r.burst::float8 / r.most)
+            offset 0
+        ) b
+        where r.burst < r.most
+    ) g;
+    return coalesce(v_gates, '{}');
+end $$;
+
+-- Takes the slots that each of these jobs needs, in their order; jobs of kinds without limits need none. Returns those
+-- that have theirs; the others wait at the gate of the first limit that is full.
+create or replace function {schema}.take_limit_slots(p_jobs uuid[], p_now timestamptz) returns uuid[]
+language plpgsql volatile {walk_indexes} as $$
+declare
+    v_taken   uuid[] := '{}';
+    v_full    text[] := '{}';
+    v_names   text[];
+    v_keys    text[];
+    v_refused text;
+    v_used    bigint;
+    v_job     record;
+    v_limit   record;
+begin
+    -- One at a time, so that two cannot take the same slot.
+    perform 1 from {schema}.limit_rule r order by r.name for update;
+    for v_job in
+        select b.job_id, b.gate, b.key, b.kind, j.job
+        from unnest(p_jobs) with ordinality a (id, ord)
+        cross join lateral (
+            select x.job_id, x.gate, x.key, x.kind from {schema}.blocked x where x.job_id = a.id limit 1) b
+        cross join lateral (select x as job from {schema}.job x where x.id = a.id limit 1) j
+        order by a.ord
+    loop
+        v_refused := null;
+        v_names := '{}';
+        v_keys := '{}';
+        for v_limit in
+            select r as rule, r.name, r.per, r.burst, coalesce(r.chosen, r.most) as most, g.key
+            from {schema}.limit_kind k
+            join {schema}.limit_rule r on r.name = k.name
+            cross join lateral {schema}.limit_key(v_job.job, k) g (key)
+            where k.kind = v_job.kind and g.key is not null
+            order by k.name
+        loop
+            v_refused := {schema}.limit_gate(v_limit.name, v_limit.key);
+            exit when v_refused = any (v_full);
+            select count(*) into v_used from {schema}.limit_slot s where s.name = v_limit.name and s.key = v_limit.key;
+            exit when v_used >= v_limit.most;
+            if v_limit.burst < v_limit.most then
+                select count(*) into v_used from {schema}.limit_slot s
+                where s.name = v_limit.name and s.key = v_limit.key
+                  and (s.started_at is null
+                       or s.started_at > p_now - v_limit.per * (v_limit.burst::float8 / v_limit.most));
+                exit when v_used >= v_limit.burst;
+            end if;
+            v_refused := null;
+            v_names := v_names || v_limit.name::text;
+            v_keys := v_keys || v_limit.key;
+        end loop;
+        if v_refused is null then
+            insert into {schema}.limit_slot (job_id, admitted_at, name, key)
+            select v_job.job_id, p_now, a.name, a.key from unnest(v_names, v_keys) a (name, key);
+            v_taken := v_taken || v_job.job_id;
+        else
+            v_full := v_full || v_refused;
+            if v_job.gate <> 'limit' or v_job.key <> v_refused then
+                update {schema}.blocked b
+                set gate = 'limit', key = v_refused, seq = coalesce(b.seq, {schema}.seq_at(coalesce(b.run_at, p_now)))
+                where b.job_id = v_job.job_id;
+            end if;
+        end if;
+    end loop;
+    return v_taken;
+end $$;
+
+-- Admits jobs of limited kinds: those that wait at gates where slots were freed (p_everywhere: at all gates), and then new
+-- ones. Ends with a row without a queue, which says how many jobs were seen, and how long the next start counts.
+create or replace function {schema}.admit_limited(p_everywhere boolean, p_limit int, p_now timestamptz)
+returns table (queue text, priority int, moved bigint, wait interval)
+language plpgsql volatile set lock_timeout = '2s' {walk_in_order} as $$ #variable_conflict use_column
+declare
+    v_now     timestamptz;
+    v_stopped text[];
+    v_gates   text[];
+    v_jobs    uuid[];
+begin
+    perform 1 from {schema}.limit_rule r order by r.name for update;
+    if not found then return; end if;
+    v_now := coalesce(p_now, clock_timestamp());  -- after the wait for the lock
+    v_stopped := array(select p.name from {schema}.pause p where p.scope in {stopping_scopes});
+    v_gates := {schema}.free_limit_slots(v_now);
+    if p_everywhere then
+        v_gates := array(
+            with recursive gates as (
+                (select b.key from {schema}.blocked b where b.gate = 'limit' order by b.key limit 1)
+                union all
+                select n.key from gates g, lateral (
+                    select b.key from {schema}.blocked b where b.gate = 'limit' and b.key > g.key
+                    order by b.key limit 1
+                ) n
+            )
+            select g.key from gates g);
+        -- A stopped kind's jobs wait for its pause or breaker, where probes are chosen.
+        if cardinality(v_stopped) > 0 then
+            update {schema}.blocked b set gate = 'paused', key = b.kind
+            where b.ctid = any (array(
+                select x.ctid from unnest(v_stopped) k
+                cross join lateral (
+                    select x.ctid from {schema}.blocked x where x.gate = 'limit' and x.kind = k
+                    limit p_limit for update skip locked
+                ) x
+                limit p_limit));
+        end if;
+    end if;
+    v_jobs := array(
+        select w.job_id
+        from unnest(v_gates) g (key)
+        join {schema}.limit_rule r on r.name = (g.key::jsonb ->> 0)
+        cross join lateral (
+            select coalesce(r.chosen, r.most) - (
+                select count(*) from {schema}.limit_slot s where s.name = r.name and s.key = (g.key::jsonb ->> 1)) as free
+            offset 0
+        ) room
+        cross join lateral (
+            select b.job_id from {schema}.blocked b
+            where b.gate = 'limit' and b.key = g.key and b.kind <> all (v_stopped)
+            order by b.priority, b.seq, b.job_id
+            limit greatest(room.free, 0)
+            for update skip locked
+        ) w
+        limit p_limit);
+    v_jobs := v_jobs || array(
+        select w.job_id
+        from (select distinct k.kind from {schema}.limit_kind k) k
+        cross join lateral (
+            select b.job_id from {schema}.blocked b
+            where b.gate = 'paused' and b.key = k.kind and b.seq is not null
+            order by b.seq
+            limit p_limit
+            for update skip locked
+        ) w
+        where k.kind <> all (v_stopped)
+        limit p_limit);
+    if cardinality(v_jobs) > 0 then
+        return query select u.queue, u.priority, u.moved, null::interval from {schema}.unblock(v_jobs, v_now) u;
+    end if;
+    return query
+    select null::text, null::int, cardinality(v_jobs)::bigint, (
+        select min(case when r.fixed and w.length = r.per then date_bin(r.per, v_now, '2000-01-01Z') + r.per
+                        else f.started_at + w.length end) - v_now
+        from {schema}.limit_rule r
+        -- Starts count for the whole time, and for a part of it towards the burst.
+        cross join lateral (
+            select r.per union all select r.per * (r.burst::float8 / r.most) where r.burst < r.most
+        ) w (length)
+        cross join lateral (
+            select s.started_at from {schema}.limit_slot s
+            where s.name = r.name and s.started_at > v_now - w.length
+            order by s.started_at limit 1
+        ) f
+        where r.per is not null and exists (select 1 from {schema}.blocked b where b.gate = 'limit' offset 0));
+end $$;

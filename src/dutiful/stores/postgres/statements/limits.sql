@@ -1,0 +1,22 @@
+-- name: limit_rules
+select r.name, r.most, r.per, r.burst, r.fixed, r.chosen,
+       array(select k.kind from {schema}.limit_kind k where k.name = r.name order by k.kind) as kinds
+from {schema}.limit_rule r
+order by r.name;
+
+-- name: limit_slots
+-- Those that count: starts that no longer do are deleted at the next admission.
+select s.name, s.key, count(*) as used
+from {schema}.limit_slot s
+join {schema}.limit_rule r on r.name = s.name
+where (r.per is not null
+       and (s.started_at is null or s.started_at > {schema}.limit_since(r, coalesce($1, clock_timestamp()))))
+   or exists (select 1 from {schema}.lease l where l.job_id = s.job_id)
+   or exists (select 1 from {schema}.ready x where x.job_id = s.job_id)
+group by s.name, s.key;
+
+-- name: limit_waits
+select b.key as gate, count(*) as waiting from {schema}.blocked b where b.gate = 'limit' group by b.key;
+
+-- name: choose_limit
+update {schema}.limit_rule set chosen = $2 where name = $1 returning name;

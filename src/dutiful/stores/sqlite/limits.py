@@ -1,0 +1,269 @@
+"""Limits in SQLite: which blocked jobs may become ready. The file has one writer, so admissions are made in turn."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dutiful.core.json import read_object
+from dutiful.core.limits import KEY_LIMIT, KindLimit, Limit, gate_of, read_gate
+from dutiful.store.limits import Admission, LimitRecord, records
+from dutiful.stores.sqlite import placement
+from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, writes
+from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, micros, moment, span
+from dutiful.stores.sqlite.engine.columns import Carried
+
+ALL = 2**62
+
+
+class Rule(NamedTuple):
+    limit: Limit
+    chosen: int | None
+
+    @property
+    def most(self) -> int:
+        return self.limit.most if self.chosen is None else self.chosen
+
+
+class SqliteLimits(Subject):
+    async def put(self, kinds: Mapping[str, Sequence[KindLimit]], *, now: datetime | None = None) -> None:
+        if await self._engine.read(lambda db: _stored(db, kinds) != {name: set(its) for name, its in kinds.items()}):
+            await self._engine.write(lambda db: _put(db, kinds, clock(now)))
+
+    @writes
+    def admit(self, db: Connection, limit: int, *, everywhere: bool = False, now: datetime | None = None) -> Admission:
+        return _admit(db, limit, everywhere, clock(now))
+
+    @browses
+    def all(self, db: Connection, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
+        rules, kinds = _rules(db), db.rows(SQL["limit_kinds"])
+        found = [
+            LimitRecord(limit=rule.limit, chosen=rule.chosen, kinds=[kind for kind, of, _ in kinds if of == name])
+            for name, rule in rules.items()
+        ]
+        used = {(name, key): count for name, key, count in db.rows(SQL["use_of_limits"])}
+        return records(found, used, dict(db.rows(SQL["waits_for_limits"])), keys)
+
+    @writes
+    def choose(self, db: Connection, name: str, most: int | None) -> bool:
+        return db.change(SQL["choose_limit"], (most, name)) > 0
+
+
+class Slots:
+    """Takes slots for jobs in the open transaction."""
+
+    def __init__(self, db: Connection, now: int) -> None:
+        self._db = db
+        self._now = now
+        self._rules = _rules(db)
+        self._kinds = {} if not self._rules else _by_kind(db)
+        self._full: set[str] = set()
+
+    def take(self, job_id: bytes) -> bool:
+        """Takes a slot of each of the job's limits; if one is full, the job waits at its gate, and takes none."""
+        if not self._kinds:
+            return True
+        row = self._db.row(SQL["limited_job"], (job_id,))
+        if row is None or row[0] not in self._kinds:
+            return True
+        wanted = [(rule, key) for rule, key in self._wanted(*row) if key is not None]
+        for rule, key in wanted:
+            gate = gate_of(rule.limit.name, key)
+            if gate in self._full or not self._has_room(rule, key):
+                self._full.add(gate)
+                self._db.run(SQL["wait_for_limit"], {"gate": gate, "job": job_id, "now": self._now})
+                return False
+        for rule, key in wanted:
+            self._db.run(SQL["put_slot"], (job_id, rule.limit.name, key, self._now, None))
+        return True
+
+    def count_running(self, job_id: bytes, claimed_at: int) -> None:
+        """Takes slots for a job that runs already."""
+        row = self._db.row(SQL["limited_job"], (job_id,))
+        assert row is not None
+        for rule, key in self._wanted(*row):
+            if key is not None:
+                started = None if rule.limit.per is None else claimed_at
+                self._db.run(SQL["put_slot"], (job_id, rule.limit.name, key, self._now, started))
+
+    def _wanted(
+        self, kind: str, payload: str, tenant: str | None, options: str | None
+    ) -> Iterator[tuple[Rule, str | None]]:
+        """The job's limits, each with its key: as it was enqueued, or the payload's field; None: it does not apply."""
+        given = _object(_object(options).get("limits"))
+        body: dict[str, Any] | None = None
+        for name, field in self._kinds[kind]:
+            if name in given:
+                yield self._rules[name], given[name]
+                continue
+            body = _object(payload) if body is None else body
+            value = tenant if field == "tenant" and "tenant" not in body else body.get(field or "")
+            yield self._rules[name], _text(value)
+
+    def _has_room(self, rule: Rule, key: str) -> bool:
+        limit = rule.limit
+        if self._db.value(SQL["count_slots"], (limit.name, key)) >= rule.most:
+            return False
+        window = limit.burst_window
+        if window is None:
+            return True
+        recent = self._db.value(SQL["count_slots_since"], (limit.name, key, self._now - span(window)))
+        return bool(recent < (limit.burst or 0))
+
+
+def admitted(db: Connection, job_id: bytes) -> bool:
+    """Whether a limit has admitted the job."""
+    return bool(db.value(SQL["has_slot"], (job_id,)))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """What SQL has written in another way counts as empty."""
+    found = read_object(value) if isinstance(value, str) else value
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """A key, as Postgres reads one from a payload."""
+    if value is None:
+        return ""
+    return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:KEY_LIMIT]
+
+
+def _rules(db: Connection) -> dict[str, Rule]:
+    return {
+        name: Rule(Limit(name, most, None if per is None else timedelta(microseconds=per), burst, bool(fixed)), chosen)
+        for name, most, per, burst, fixed, chosen in db.rows(SQL["limit_rules"])
+    }
+
+
+def _by_kind(db: Connection) -> dict[str, list[tuple[str, str | None]]]:
+    found: dict[str, list[tuple[str, str | None]]] = {}
+    for kind, name, field in db.rows(SQL["limit_kinds"]):
+        found.setdefault(kind, []).append((name, field))
+    return found
+
+
+def _stored(db: Connection, kinds: Mapping[str, Sequence[KindLimit]]) -> dict[str, set[KindLimit]]:
+    rules, of = _rules(db), _by_kind(db)
+    return {kind: {KindLimit(rules[name].limit, field) for name, field in of.get(kind, [])} for kind in kinds}
+
+
+def _put(db: Connection, kinds: Mapping[str, Sequence[KindLimit]], now: int) -> None:
+    before = _by_kind(db)
+    for limit in {one.limit for its in kinds.values() for one in its}:
+        per = None if limit.per is None else span(limit.per)
+        db.run(SQL["put_limit_rule"], (limit.name, limit.most, per, limit.burst, int(limit.fixed)))
+    for kind, its in kinds.items():
+        names = {one.limit.name for one in its}
+        db.many(SQL["delete_limit_kind"], [(kind, name) for name, _ in before.get(kind, []) if name not in names])
+        db.many(SQL["put_limit_kind"], [(kind, one.limit.name, one.field) for one in its])
+        if its:
+            db.run(SQL["limit_a_kind"], (kind, now))
+        elif kind in before:
+            db.run(SQL["unlimit_a_kind"], (kind,))
+            db.run(SQL["wait_for_no_limit"], (kind, ALL))
+    db.run(SQL["delete_unused_limits"])
+    db.run(SQL["delete_slots_of_no_limit"])
+    _count_what_is_there(db, [kind for kind, its in kinds.items() if its and kind not in before], now)
+
+
+def _count_what_is_there(db: Connection, kinds: Sequence[str], now: int) -> None:
+    """Blocks ready jobs of kinds that were not limited before, until they are admitted; those that run count."""
+    slots, placing = Slots(db, now), placement.Placing(db, placement.blocked_kinds(db), now)
+    for kind in kinds:
+        for (job_id,) in db.rows(SQL["ready_of_kind"], (kind,)):
+            seq, *carried = db.rows(SQL["ready_row"], (job_id,))[0]
+            db.run(SQL["delete_ready"], (job_id,))
+            placing.add(job_id, Carried(*carried), None, seq)
+        for job_id, claimed_at in db.rows(SQL["running_of_kind"], (kind,)):
+            slots.count_running(job_id, claimed_at)
+    placing.write()
+
+
+def _admit(db: Connection, limit: int, everywhere: bool, now: int) -> Admission:
+    rules = _rules(db)
+    if not rules:
+        return Admission()
+    stopped = {kind for kind, stops in placement.blocked_kinds(db).items() if stops}
+    gates = _free(db, rules, now)
+    if everywhere:
+        for kind in stopped:
+            db.run(SQL["wait_for_no_limit"], (kind, limit))
+        gates = list(_gates(db))
+    slots, placing = Slots(db, now), placement.Placing(db, {}, now)
+    seen = 0
+    for job_id in _candidates(db, gates, stopped, limit):
+        seen += 1
+        if slots.take(job_id):
+            _, _, _, seq, *carried = db.rows(SQL["blocked_row"], (job_id,))[0]
+            db.run(SQL["delete_blocked"], (job_id,))
+            placing.add(job_id, Carried(*carried), None, seq)
+    placing.write()
+    return Admission(seen, frozenset(placing.levels), _wait(db, rules, now))
+
+
+def _candidates(db: Connection, gates: Sequence[str], stopped: set[str], limit: int) -> list[bytes]:
+    """Jobs to admit: for each gate as many as may have a slot, and then new ones."""
+    rules, found = _rules(db), list[bytes]()
+    for gate in gates:
+        name, key = read_gate(gate)
+        rule = rules.get(name)
+        room = 0 if rule is None else rule.most - db.value(SQL["count_slots"], (name, key))
+        for job_id, kind in db.each(SQL["first_at_limit"], (gate,)) if room > 0 else ():
+            if kind not in stopped:
+                found.append(job_id)
+                room -= 1
+            if room <= 0 or len(found) >= limit:
+                break
+        if len(found) >= limit:
+            break
+    kinds = sorted({kind for kind, _, _ in db.rows(SQL["limit_kinds"])} - stopped)
+    new = [job_id for kind in kinds for (job_id,) in db.rows(SQL["due_of_limited_kind"], (kind, limit))]
+    return found + new[:limit]
+
+
+def _free(db: Connection, rules: Mapping[str, Rule], now: int) -> list[str]:
+    """Frees slots of jobs neither ready nor running, and of starts that no longer count; returns their gates."""
+    freed: set[str] = set()
+    for slot, name, key, admitted_at, runs, claimed_at in db.rows(SQL["open_slots"]):
+        rule = rules.get(name)
+        if rule is not None and rule.limit.per is not None and claimed_at is not None and claimed_at >= admitted_at:
+            db.run(SQL["start_slot"], (claimed_at, slot))
+        elif not runs:
+            db.run(SQL["delete_slot"], (slot,))
+            freed.add(gate_of(name, key))
+    for name, rule in rules.items():
+        if rule.limit.per is not None:
+            for slot, key in db.rows(SQL["slots_over"], (name, micros(rule.limit.counts_since(moment(now))))):
+                db.run(SQL["delete_slot"], (slot,))
+                freed.add(gate_of(name, key))
+            if (window := rule.limit.burst_window) is not None:
+                # These count, but no longer towards the burst.
+                over = db.rows(SQL["slots_over"], (name, now - span(window)))
+                freed.update(gate_of(name, key) for _, key in over)
+    return sorted(freed)
+
+
+def _gates(db: Connection) -> Iterator[str]:
+    gate = ""
+    while (found := db.value(SQL["next_gate"], (gate,))) is not None:
+        gate = str(found)
+        yield gate
+
+
+def _wait(db: Connection, rules: Mapping[str, Rule], now: int) -> timedelta | None:
+    """Until a start ceases to count, if jobs wait."""
+    if not db.value(SQL["any_at_limit"]):
+        return None
+    times: list[datetime] = []
+    for name, rule in rules.items():
+        if rule.limit.per is None:
+            continue
+        since = micros(rule.limit.counts_since(moment(now)))
+        if (first := maybe_moment(db.value(SQL["first_start_since"], (name, since)))) is not None:
+            times.append(rule.limit.over_at(first))
+        if (window := rule.limit.burst_window) is not None:
+            recent = maybe_moment(db.value(SQL["first_start_since"], (name, now - span(window))))
+            times += [] if recent is None else [recent + window]
+    return min(times) - moment(now) if times else None

@@ -1,0 +1,109 @@
+-- name: limit_rules
+SELECT name, most, per, burst, fixed, chosen FROM dutiful_limit_rule ORDER BY name;
+
+-- name: limit_kinds
+SELECT kind, name, field FROM dutiful_limit_kind ORDER BY kind, name;
+
+-- name: put_limit_rule
+INSERT INTO dutiful_limit_rule (name, most, per, burst, fixed) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+SET most = excluded.most, per = excluded.per, burst = excluded.burst, fixed = excluded.fixed;
+
+-- name: put_limit_kind
+INSERT INTO dutiful_limit_kind (kind, name, field) VALUES (?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET field = excluded.field;
+
+-- name: delete_limit_kind
+DELETE FROM dutiful_limit_kind WHERE kind = ? AND name = ?;
+
+-- name: limit_a_kind
+INSERT INTO dutiful_pause (scope, name, since) VALUES ('limited', ?, ?) ON CONFLICT DO NOTHING;
+
+-- name: unlimit_a_kind
+DELETE FROM dutiful_pause WHERE scope = 'limited' AND name = ?;
+
+-- name: wait_for_no_limit
+-- What waited for a limit waits for its kind, which may be paused.
+UPDATE dutiful_blocked SET gate = 'paused', key = kind
+WHERE job_id IN (SELECT job_id FROM dutiful_blocked WHERE gate = 'limit' AND kind = ? LIMIT ?);
+
+-- name: delete_unused_limits
+DELETE FROM dutiful_limit_rule WHERE name NOT IN (SELECT name FROM dutiful_limit_kind);
+
+-- name: delete_slots_of_no_limit
+DELETE FROM dutiful_limit_slot WHERE name NOT IN (SELECT name FROM dutiful_limit_rule);
+
+-- name: ready_of_kind
+SELECT job_id FROM dutiful_ready WHERE kind = ?;
+
+-- name: running_of_kind
+SELECT l.job_id, l.claimed_at FROM dutiful_lease l
+CROSS JOIN dutiful_job j ON j.id = l.job_id
+WHERE j.kind = ?;
+
+-- name: limited_job
+SELECT kind, payload, tenant, options FROM dutiful_job WHERE id = ?;
+
+-- name: has_slot
+SELECT 1 FROM dutiful_limit_slot WHERE job_id = ? LIMIT 1;
+
+-- name: put_slot
+INSERT INTO dutiful_limit_slot (job_id, name, key, admitted_at, started_at) VALUES (?, ?, ?, ?, ?);
+
+-- name: count_slots
+SELECT count(*) FROM dutiful_limit_slot WHERE name = ? AND key = ?;
+
+-- name: count_slots_since
+SELECT count(*) FROM dutiful_limit_slot WHERE name = ? AND key = ? AND (started_at IS NULL OR started_at > ?);
+
+-- name: wait_for_limit
+UPDATE dutiful_blocked SET gate = 'limit', key = :gate, seq = coalesce(seq, run_at, :now)
+WHERE job_id = :job AND (gate <> 'limit' OR key <> :gate);
+
+-- name: open_slots
+-- Slots of jobs that are not ready, each with whether its job runs, and when it was last claimed.
+SELECT s.id, s.name, s.key, s.admitted_at, l.job_id IS NOT NULL,
+       coalesce(l.claimed_at,
+                (SELECT f.claimed_at FROM dutiful_finished f WHERE f.job_id = s.job_id),
+                (SELECT max(a.claimed_at) FROM dutiful_attempt a WHERE a.job_id = s.job_id))
+FROM dutiful_limit_slot s
+LEFT JOIN dutiful_lease l ON l.job_id = s.job_id
+WHERE s.started_at IS NULL AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);
+
+-- name: start_slot
+UPDATE dutiful_limit_slot SET started_at = ? WHERE id = ?;
+
+-- name: delete_slot
+DELETE FROM dutiful_limit_slot WHERE id = ?;
+
+-- name: slots_over
+SELECT id, key FROM dutiful_limit_slot WHERE name = ? AND started_at <= ?;
+
+-- name: first_start_since
+SELECT min(started_at) FROM dutiful_limit_slot WHERE name = ? AND started_at > ?;
+
+-- name: next_gate
+SELECT min(key) FROM dutiful_blocked WHERE gate = 'limit' AND key > ?;
+
+-- name: any_at_limit
+SELECT 1 FROM dutiful_blocked WHERE gate = 'limit' LIMIT 1;
+
+-- name: first_at_limit
+SELECT job_id, kind FROM dutiful_blocked WHERE gate = 'limit' AND key = ? ORDER BY priority, seq, job_id;
+
+-- name: due_of_limited_kind
+SELECT job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?;
+
+-- name: use_of_limits
+SELECT s.name, s.key, count(*)
+FROM dutiful_limit_slot s
+WHERE s.started_at IS NOT NULL
+   OR EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = s.job_id)
+   OR EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id)
+GROUP BY s.name, s.key;
+
+-- name: waits_for_limits
+SELECT key, count(*) FROM dutiful_blocked WHERE gate = 'limit' GROUP BY key;
+
+-- name: choose_limit
+UPDATE dutiful_limit_rule SET chosen = ? WHERE name = ?;

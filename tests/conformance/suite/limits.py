@@ -1,0 +1,435 @@
+"""Jobs of limited kinds become ready as their limits admit them: never more at once, or within a time, than allowed."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from dutiful.core.job import NewJob
+from dutiful.core.limits import KindLimit, Limit
+from dutiful.core.outcome import Failed, Released
+from dutiful.core.states import State
+from dutiful.store import Store
+from dutiful.store.control import PauseScope
+from dutiful.store.limits import KeyUse
+from suite.builders import (
+    KIND,
+    OOPS,
+    T0,
+    at,
+    claim,
+    complete,
+    crash,
+    enqueue,
+    new_job,
+    pause,
+    settle,
+    state,
+    states,
+    warm,
+)
+
+TWO = Limit("calls", 2)
+TWO_A_MINUTE = Limit("calls", 2, per=timedelta(minutes=1))
+OTHER = "wave"
+
+
+def keyed(key: str | None, *, limit: str = "calls", **fields: Any) -> NewJob:
+    return new_job(options=msgspec.json.encode({"limits": {limit: key}}).decode(), **fields)
+
+
+async def limited(store: Store, *limits: Limit, kind: str = KIND, now: Any = T0, field: str | None = None) -> None:
+    await store.limits.put({kind: [KindLimit(limit, field) for limit in limits]}, now=now)
+
+
+async def admit(store: Store, *, now: Any = T0, everywhere: bool = False) -> None:
+    await store.limits.admit(100, everywhere=everywhere, now=now)
+
+
+async def ready(store: Store, jobs: Sequence[NewJob]) -> list[int]:
+    """The positions of those that are ready."""
+    found = await states(store, [job.id for job in jobs])
+    return [n for n, one in enumerate(found) if one is State.READY]
+
+
+async def gate(store: Store, job_id: UUID) -> tuple[str | None, str | None]:
+    record = await store.queries.job(job_id)
+    assert record is not None
+    return record.gate, record.gate_key
+
+
+class LimitSuite:
+    async def test_as_many_jobs_become_ready_as_the_limit_of_their_key_allows(self, store: Store) -> None:
+        await limited(store, TWO)
+        jobs = [keyed("acme") for _ in range(4)] + [keyed("zeta")]
+        await enqueue(store, *jobs)
+        assert await ready(store, jobs) == []
+
+        admission = await store.limits.admit(100, now=T0)
+
+        assert admission.levels == {("default", 100)}
+        assert await ready(store, jobs) == [0, 1, 4]
+        assert await gate(store, jobs[2].id) == ("limit", '["calls", "acme"]')
+        assert await store.queries.check_places() == []
+
+    async def test_the_next_one_is_admitted_when_a_job_ends(self, store: Store) -> None:
+        await limited(store, TWO)
+        jobs = [keyed("acme") for _ in range(4)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        first, _ = await claim(store)
+        await admit(store)
+        assert await ready(store, jobs) == []
+
+        await complete(store, first)
+        await admit(store)
+
+        assert await ready(store, jobs) == [2]
+        assert await store.queries.check_places() == []
+
+    async def test_a_retry_gives_its_slot_back_and_waits_for_another(self, store: Store) -> None:
+        await limited(store, TWO)
+        jobs = [keyed("acme") for _ in range(3)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        first, _ = await claim(store)
+        await settle(store, first, Failed(OOPS))
+        assert await state(store, first.job_id) is State.SCHEDULED
+
+        await admit(store)
+        assert await ready(store, jobs) == [2]
+        await store.promotion.promote(10, now=at(60))
+        await admit(store, now=at(60))
+
+        assert await state(store, first.job_id) is State.BLOCKED
+        assert await gate(store, first.job_id) == ("limit", '["calls", "acme"]')
+
+    async def test_a_released_job_gives_its_slot_back(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed("acme") for _ in range(2)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        (only,) = await claim(store)
+        await settle(store, only, Released())
+
+        await admit(store)
+
+        assert len(await ready(store, jobs)) == 1
+
+    async def test_a_job_of_a_dead_worker_gives_its_slot_back(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed("acme") for _ in range(2)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        assert len(await claim(store)) == 1
+
+        later = await crash(store)
+        await admit(store, now=later)
+
+        assert len(await ready(store, jobs)) == 1
+
+    async def test_a_cancelled_job_gives_its_slot_back(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed("acme") for _ in range(2)]
+        await enqueue(store, *jobs)
+        await admit(store)
+
+        await store.control.cancel(jobs[0].id, "no", now=T0)
+        await admit(store)
+
+        assert await ready(store, jobs) == [1]
+
+    async def test_jobs_of_one_key_are_admitted_by_priority_and_then_in_order(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed("acme"), keyed("acme"), keyed("acme", priority=5)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        assert await ready(store, jobs) == [0]
+        (first,) = await claim(store)
+        await complete(store, first)
+
+        await admit(store)
+
+        assert await ready(store, jobs) == [2]
+
+    async def test_a_job_without_a_key_has_no_limit(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed(None) for _ in range(3)]
+        await enqueue(store, *jobs)
+
+        await admit(store)
+
+        assert await ready(store, jobs) == [0, 1, 2]
+
+    async def test_a_job_that_names_no_key_has_that_of_its_payload(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1), field="account")
+        jobs = [new_job(payload=f'{{"account": {account}}}') for account in ("7", "7", '"7"', "8")]
+        await enqueue(store, *jobs)
+
+        await admit(store)
+
+        assert await ready(store, jobs) == [0, 3]
+        assert await gate(store, jobs[2].id) == ("limit", '["calls", "7"]')
+
+    async def test_a_job_that_names_no_key_has_its_tenant_if_that_is_the_field(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1), field="tenant")
+        jobs = [new_job(tenant=tenant) for tenant in ("acme", "acme", "zeta")]
+        await enqueue(store, *jobs)
+
+        await admit(store)
+
+        assert await ready(store, jobs) == [0, 2]
+
+    async def test_kinds_that_name_the_same_limit_share_it(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        await limited(store, Limit("calls", 1), kind=OTHER)
+        jobs = [keyed("acme"), keyed("acme", kind=OTHER)]
+        await enqueue(store, *jobs)
+
+        await admit(store)
+
+        assert await ready(store, jobs) == [0]
+
+    async def test_a_job_with_two_limits_needs_a_slot_of_both(self, store: Store) -> None:
+        await limited(store, Limit("account", 1), Limit("everyone", 2))
+        options = [{"account": account, "everyone": ""} for account in "abbc"]
+        jobs = [new_job(options=msgspec.json.encode({"limits": one}).decode()) for one in options]
+        await enqueue(store, *jobs)
+
+        await admit(store)
+        assert await ready(store, jobs) == [0, 1]
+        assert await gate(store, jobs[2].id) == ("limit", '["account", "b"]')
+        assert await gate(store, jobs[3].id) == ("limit", '["everyone", ""]')
+
+        first, _ = await claim(store)
+        await complete(store, first)
+        await admit(store)
+        assert await ready(store, jobs) == [3]
+
+    async def test_other_kinds_are_not_held_up(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [new_job(kind=OTHER), new_job(kind=OTHER, run_at=at(60))]
+
+        await enqueue(store, *jobs)
+
+        assert await states(store, [job.id for job in jobs]) == [State.READY, State.SCHEDULED]
+
+    async def test_a_delayed_job_is_scheduled_and_then_waits_for_its_slot(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        job = keyed("acme", run_at=at(60))
+        await enqueue(store, job)
+        assert await state(store, job.id) is State.SCHEDULED
+
+        await store.promotion.promote(10, now=at(60))
+        assert await state(store, job.id) is State.BLOCKED
+        await admit(store, now=at(60))
+
+        assert await state(store, job.id) is State.READY
+
+    async def test_jobs_that_are_there_when_a_kind_becomes_limited_are_counted(self, store: Store) -> None:
+        jobs = [keyed("acme") for _ in range(4)]
+        await enqueue(store, *jobs)
+        running = await claim(store, limit=1)
+
+        await limited(store, TWO)
+        assert await ready(store, jobs) == []
+        await admit(store)
+
+        assert await ready(store, jobs) == [1]
+        await complete(store, *running)
+        await admit(store)
+        assert await ready(store, jobs) == [1, 2]
+
+    async def test_a_kind_without_limits_is_free_again(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed("acme") for _ in range(3)]
+        await enqueue(store, *jobs)
+        await admit(store)
+
+        await limited(store)
+        await store.promotion.sweep(100, now=T0)
+
+        assert await ready(store, jobs) == [0, 1, 2]
+        assert await store.limits.all(now=T0) == []
+        assert await store.queries.check_places() == []
+
+    async def test_a_limit_can_be_changed_while_it_is_in_use(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed("acme") for _ in range(4)]
+        await enqueue(store, *jobs)
+        await admit(store)
+
+        assert await store.limits.choose("calls", 3)
+        await admit(store, everywhere=True)
+        assert await ready(store, jobs) == [0, 1, 2]
+        assert await store.limits.choose("calls", 0)
+        await complete(store, *await claim(store))
+        await admit(store, everywhere=True)
+        assert await ready(store, jobs) == []
+        await limited(store, TWO)  # what an operator chose outlives a deploy
+        await admit(store, everywhere=True)
+        assert await ready(store, jobs) == []
+        assert await store.limits.choose("calls", None)
+        await admit(store, everywhere=True)
+
+        assert await ready(store, jobs) == [3]
+        assert not await store.limits.choose("unknown", 1)
+
+    async def test_limits_are_listed_with_their_use(self, store: Store) -> None:
+        await limited(store, TWO)
+        await enqueue(store, *(keyed("acme") for _ in range(5)), keyed("zeta"))
+        await admit(store)
+
+        (listed,) = await store.limits.all(now=T0)
+
+        assert (listed.limit, listed.kinds, listed.used, listed.waiting) == (TWO, [KIND], 3, 3)
+        assert listed.keys == [KeyUse("acme", 2, 3), KeyUse("zeta", 1, 0)]
+
+    async def test_jobs_of_a_paused_kind_are_not_admitted(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        jobs = [keyed("acme") for _ in range(3)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        await pause(store, PauseScope.KIND, KIND)
+        await store.promotion.sweep(100, now=T0)
+
+        await admit(store, everywhere=True)
+        assert await ready(store, jobs) == []
+        assert await gate(store, jobs[2].id) == ("paused", KIND)
+
+        await store.control.resume(PauseScope.KIND, KIND)
+        await store.promotion.sweep(100, now=T0)
+        assert await ready(store, jobs) == []
+        await admit(store, everywhere=True)
+        assert await ready(store, jobs) == [0]
+
+    async def test_a_dependent_job_waits_for_its_slot_when_the_others_are_done(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1))
+        needed = new_job(kind=OTHER)
+        await enqueue(store, needed)
+        jobs = [keyed("acme", depends_on=(needed.id,)), keyed("acme")]
+        await enqueue(store, *jobs)
+        await admit(store)
+        assert await ready(store, jobs) == [1]
+
+        await complete(store, *await claim(store, kinds=[OTHER]))
+        await store.promotion.sweep(100, now=T0)
+        await admit(store)
+
+        assert await gate(store, jobs[0].id) == ("limit", '["calls", "acme"]')
+
+    async def test_no_admission_sees_more_jobs_than_it_may(self, store: Store) -> None:
+        await limited(store, TWO)
+        await enqueue(store, *(keyed(str(n)) for n in range(7)))
+
+        assert [(await store.limits.admit(3, now=T0)).seen for _ in range(4)] == [3, 3, 1, 0]
+
+
+class RateLimitSuite:
+    async def test_no_more_jobs_start_within_the_time_than_allowed(self, store: Store) -> None:
+        await limited(store, TWO_A_MINUTE)
+        jobs = [keyed("acme") for _ in range(4)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        await complete(store, *await claim(store, now=at(10)), now=at(11))
+
+        await admit(store, now=at(69))
+        assert await ready(store, jobs) == []
+        admission = await store.limits.admit(100, now=at(69))
+        assert admission.wait == timedelta(seconds=1)
+        await admit(store, now=at(70))
+
+        assert await ready(store, jobs) == [2, 3]
+
+    async def test_a_start_counts_from_when_the_job_was_claimed(self, store: Store) -> None:
+        await limited(store, TWO_A_MINUTE)
+        jobs = [keyed("acme") for _ in range(3)]
+        await enqueue(store, *jobs)
+        await admit(store)
+
+        await admit(store, now=at(3600))  # both are ready, and have not started yet
+        assert await ready(store, jobs) == [0, 1]
+
+        await claim(store, now=at(3600))
+        await admit(store, now=at(3659))
+        assert await ready(store, jobs) == []
+        await admit(store, now=at(3660))
+        assert await ready(store, jobs) == [2]
+
+    async def test_a_job_that_never_started_costs_nothing(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1, per=timedelta(minutes=1)))
+        jobs = [keyed("acme") for _ in range(2)]
+        await enqueue(store, *jobs)
+        await admit(store)
+
+        await store.control.cancel(jobs[0].id, "no", now=T0)
+        await admit(store)
+
+        assert await ready(store, jobs) == [1]
+
+    async def test_every_attempt_is_a_start(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1, per=timedelta(minutes=1)))
+        jobs = [keyed("acme") for _ in range(2)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        (first,) = await claim(store)
+        await settle(store, first, Failed(OOPS))
+
+        await admit(store, now=at(59))
+        assert await ready(store, jobs) == []
+        await store.promotion.promote(10, now=at(60))
+        await admit(store, now=at(60))
+        assert await ready(store, jobs) == [1]
+        await complete(store, *await claim(store, now=at(61)), now=at(61))
+        await admit(store, now=at(120))
+        assert await ready(store, jobs) == []
+        await admit(store, now=at(121))
+
+        assert await ready(store, jobs) == [0]
+
+    async def test_fixed_windows_begin_by_the_clock(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1, per=timedelta(minutes=1), fixed=True))
+        jobs = [keyed("acme") for _ in range(3)]
+        await enqueue(store, *jobs)
+        await admit(store, now=at(50))
+        await complete(store, *await claim(store, now=at(50)), now=at(50))
+        await admit(store, now=at(59.9))
+        assert await ready(store, jobs) == []
+        assert (await store.limits.admit(100, now=at(59))).wait == timedelta(seconds=1)
+
+        await admit(store, now=at(60))
+
+        assert await ready(store, jobs) == [1]
+
+    async def test_a_burst_starts_together_and_the_others_evenly(self, store: Store) -> None:
+        # Six a minute, two at once: two in any twenty seconds.
+        await limited(store, Limit("calls", 6, per=timedelta(minutes=1), burst=2))
+        jobs = [keyed("acme") for _ in range(9)]
+        await enqueue(store, *jobs)
+        started = []
+        for second in range(0, 61, 5):
+            await admit(store, now=at(second))
+            claims = await claim(store, now=at(second))
+            await complete(store, *claims, now=at(second))
+            started.append(len(claims))
+
+        assert started == [2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2]
+        assert (await store.limits.admit(100, now=at(61))).wait == timedelta(seconds=19)
+
+
+class LimitRaceSuite:
+    @pytest.mark.parametrize("limit", [TWO, TWO_A_MINUTE])
+    async def test_admissions_at_once_admit_no_more_than_one_would(self, store: Store, limit: Limit) -> None:
+        await limited(store, limit)
+        await warm(store)
+        jobs = [keyed("acme") for _ in range(20)]
+        await enqueue(store, *jobs)
+
+        await asyncio.gather(*(store.limits.admit(100, everywhere=n % 2 == 0, now=T0) for n in range(8)))
+
+        assert len(await ready(store, jobs)) == 2
+        assert await store.queries.check_places() == []
