@@ -74,6 +74,7 @@ FLEETWIDE = {
     "resume": "holds back jobs of all tenants",
     "drain": "holds back jobs of all tenants",
     "breakers *": "protect services that all tenants' jobs call",
+    "limits *": "count the jobs of all tenants",
     "alerts *": "are about all tenants",
     "schedules *": "belong to the code",
     "webhooks *": "belong to the code",

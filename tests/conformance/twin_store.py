@@ -43,7 +43,18 @@ OPEN = [
 # What Postgres refuses and SQLite stores: the text "\\u0000", which jsonb cannot hold. Nothing is compared after that.
 STRICTER = ("jobs.insert", "progress.report", "claims.complete")
 UNORDERED = ("events.views",)  # the contract promises no order
-MOVING = ("breakers", "claims", "control", "jobs", "limits", "progress", "promotion", "retention", "schedules", "webhooks")
+MOVING = (
+    "breakers",
+    "claims",
+    "control",
+    "jobs",
+    "limits",
+    "progress",
+    "promotion",
+    "retention",
+    "schedules",
+    "webhooks",
+)
 READS = {
     ("breakers", "all"), ("breakers", "kinds"), ("claims", "expired"), ("claims", "held_by"), ("claims", "peek"),
     ("control", "pauses"), ("limits", "all"), ("progress", "phases"), ("webhooks", "posts"), ("webhooks", "all"),

@@ -36,6 +36,7 @@ VERBS = {
     "drain": "fleet",
     "redeliver": "redeliver",
     "breakers": "breakers",
+    "limits": "limits",
     "schedules": "schedules",
     "webhooks": "webhooks",
     "audit": "audit",

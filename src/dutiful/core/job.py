@@ -226,7 +226,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: UUID | None = None
     result: Any = None
     errors: list[dict[str, Any]] | None = None
-    gate: str | None = None  # why it is blocked: "paused", "dependency" or "breaker"
+    gate: str | None = None  # why it is blocked: "paused", "dependency", "breaker" or "limit"
     gate_key: str | None = None
     tenant: str | None = None
     correlation_id: str = ""

@@ -72,8 +72,8 @@ class LimitSpec:
             value = self.key(**payload)
         except Exception as error:
             raise PayloadInvalid(
-                f"{kind}: the key of limit {self.limit.name} raised {type(error).__name__}: {error:.200}; it is called "
-                "with the payload's fields by name, as in key=lambda account, **_: account",
+                f"{kind}: the key of limit {self.limit.name} raised {type(error).__name__}: {error!s:.200}; it gets "
+                "the payload's fields by name, as in key=lambda account, **_: account",
                 self.limit.name,
             ) from error
         return None if value is None else _text(kind, self.limit.name, value)

@@ -13,10 +13,12 @@ from dutiful.core.breaker.state import BreakerState
 from dutiful.core.breaker.state import due as is_due
 from dutiful.core.duration import brief
 from dutiful.core.job import AttemptRecord, JobRecord
+from dutiful.core.limits import read_gate
 from dutiful.core.states import State
 from dutiful.store.breakers import BreakerRecord
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
 from dutiful.store.deliveries import WaitingJob
+from dutiful.store.limits import LimitRecord
 from dutiful.store.workers import LaneRecord, WorkerRecord
 
 CLOSED = BreakerState.CLOSED
@@ -39,6 +41,7 @@ class Why(StrEnum):
     QUEUE_PAUSED = "queue_paused"
     LANE_PAUSED = "lane_paused"
     BREAKER = "breaker"
+    LIMIT = "limit"
     GATED = "gated"
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
@@ -66,6 +69,7 @@ class FleetState:
     pauses: tuple[Pause, ...]
     fleetwide: bool = True
     breakers: tuple[BreakerRecord, ...] = ()
+    limits: tuple[LimitRecord, ...] = ()
 
     @classmethod
     def of(
@@ -75,8 +79,10 @@ class FleetState:
         *,
         fleetwide: bool = True,
         breakers: Sequence[BreakerRecord] = (),
+        limits: Sequence[LimitRecord] = (),
     ) -> "FleetState":
-        return cls(tuple(w for w in workers if w.alive), tuple(pauses), fleetwide, tuple(breakers))
+        alive = tuple(w for w in workers if w.alive)
+        return cls(alive, tuple(pauses), fleetwide, tuple(breakers), tuple(limits))
 
     @property
     def leaders(self) -> tuple[WorkerRecord, ...]:
@@ -168,7 +174,9 @@ def gate(record: JobRecord, needs: list[JobRecord], fleet: FleetState, now: date
         if waits_for is not None and waits_for.breaker.state is BreakerState.HALF_OPEN and not waits_for.probing:
             # A job that no worker takes is not released as a probe.
             return unserved(record, fleet, now) or _breaker_open(record.kind, fleet, now)
-        return _breaker_open(record.kind, fleet, now)
+        return _breaker_open(record.kind, fleet, now) or _admitted_next(record, fleet)
+    if record.gate == "limit" and record.gate_key is not None:
+        return _limit_full(*read_gate(record.gate_key), fleet)
     if record.gate == "breaker":
         rejected_by = next((r for r in fleet.breakers if r.breaker.name == record.gate_key), None)
         if rejected_by is None or rejected_by.breaker.state is CLOSED:
@@ -192,6 +200,27 @@ def _paused(scope: PauseScope, name: str, fleet: FleetState, now: datetime) -> E
 def _breaker_open(kind: str, fleet: FleetState, now: datetime) -> Explanation | None:
     waits_for = fleet.breaker(kind)
     return None if waits_for is None else _waits_for(waits_for, fleet, now, "its kind needs")
+
+
+def _admitted_next(record: JobRecord, fleet: FleetState) -> Explanation | None:
+    if not any(record.kind in one.kinds for one in fleet.limits):
+        return None
+    remedy = f"if no worker is alive, {START}"
+    return Explanation(Why.LIMIT, "waits until a live worker has checked the limits of its kind", remedy)
+
+
+def _limit_full(name: str, key: str, fleet: FleetState) -> Explanation | None:
+    record = next((one for one in fleet.limits if one.limit.name == name), None)
+    if record is None:
+        return None
+    most, per = record.most, record.limit.per
+    said = f"{most} at once" if per is None else f"{most} in {brief(per)}"
+    of_key = f" with its key {key!r}" if key else ""
+    use = next((one for one in record.keys if one.key == key), None)
+    waiting = "" if use is None else f"; {use.waiting} wait for it"
+    remedy = f"`dutiful limits set {shlex.quote(name)} {most + 1}` allows one more"
+    sentence = f"waits for the limit {name!r}: {said}{of_key}{waiting}"
+    return Explanation(Why.LIMIT, sentence, remedy if fleet.fleetwide else None)
 
 
 def _waits_for(waits_for: BreakerRecord, fleet: FleetState, now: datetime, what: str) -> Explanation:

@@ -123,6 +123,7 @@ class Jobs(OperatorPart):
                     fleetwide=self._actor.tenant is None,
                     # Not through the store of a tenant, which hides them; a tenant learns only that its job waits.
                     breakers=await self._client.store.breakers.all(),
+                    limits=await self._client.store.limits.all(keys=1_000) if record.state is State.BLOCKED else (),
                 )
                 needs = await self.dependencies(job_id) if record.gate == "dependency" else []
                 if record.state is State.BLOCKED and (held := gate(record, needs, fleet, now)):

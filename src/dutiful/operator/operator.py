@@ -17,6 +17,7 @@ from dutiful.operator.dead_letters import DeadLetters
 from dutiful.operator.deliveries import Deliveries
 from dutiful.operator.fleet import Fleet
 from dutiful.operator.jobs import Jobs
+from dutiful.operator.limits import Limits
 from dutiful.operator.metrics import Metrics
 from dutiful.operator.queues import Queues
 from dutiful.operator.schedules import Schedules
@@ -53,6 +54,7 @@ class Operator:
         self.schedules = Schedules(actor)
         self.webhooks = Webhooks(actor)
         self.breakers = Breakers(actor)
+        self.limits = Limits(actor)
         self.metrics = Metrics(actor)
         self.alerts = Alerts(actor)
         self.tokens = Tokens(actor)

@@ -24,6 +24,7 @@ from dutiful.web.api.events import events
 from dutiful.web.api.fleet import fleet
 from dutiful.web.api.health import health
 from dutiful.web.api.jobs import jobs, queue, stuck, trace
+from dutiful.web.api.limits import limits
 from dutiful.web.api.metrics import metrics
 from dutiful.web.api.queues import queues, statistics
 from dutiful.web.api.schedules import schedules
@@ -52,6 +53,7 @@ OPERATIONS = flatten(
         fleet,
         alerts,
         breakers,
+        limits,
         schedules,
         webhooks,
         supervisors,

@@ -8,7 +8,10 @@ from dutiful.store.leadership import DEFAULT_PATIENCE, Patience, Survey
 from dutiful.stores.postgres.engine.subject import Session, Subject
 from dutiful.stores.postgres.promotion import LONG_AGO, PostgresPromotion
 
-_SURVEY = "leads, now_at, next_run_at, next_fire_at, expired, blocked, next_post_at, reviewing, unsealed, limited, none_expired_at"
+_SURVEY = (
+    "leads, now_at, next_run_at, next_fire_at, expired, blocked, next_post_at, reviewing, unsealed, limited, "
+    "none_expired_at"
+)
 # Settled leases stay in the index of expiries while an old snapshot keeps vacuum away, and a search from its beginning
 # walks over all of them: 100 ms for 300,000. So that takes at most a twentieth of the time, and other searches begin
 # where the last one ended.

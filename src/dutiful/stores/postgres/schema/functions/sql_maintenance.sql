@@ -44,8 +44,8 @@ begin
     return cardinality(v_held.jobs) - v_refused;
 end $$;
 
--- Makes jobs ready whose dependencies have completed, or whose kind is no longer paused, and cancels those with a
--- dependency that failed; returns how many became ready. Dependents are all read, so a session that needed long for it
+-- Makes jobs ready whose dependencies have completed, whose kind is no longer paused, or that limits admit, and cancels
+-- those with a dependency that failed; returns how many became ready. Dependents are all read, so a session that needed long for it
 -- pauses, and one session at a time does it.
 create or replace function {schema}.open_gates(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile as $$
@@ -63,7 +63,9 @@ begin
     select coalesce(sum(u.moved), 0) into v_moved
     from (select r.moved from {schema}.unblock_resumed(p_limit, p_now) r
           union all
-          select d.moved from {schema}.unblock_dependents(p_limit, p_now) d) u;
+          select d.moved from {schema}.unblock_dependents(p_limit, p_now) d
+          union all
+          select a.moved from {schema}.admit_limited(true, p_limit, p_now) a where a.queue is not null) u;
     perform set_config('dutiful.gates', {schema}.seq_at(
         clock_timestamp() + 20 * (clock_timestamp() - v_began - interval '0.1 s'))::text, false);
     return v_moved;
@@ -72,7 +74,7 @@ end $$;
 -- Without the options that came later; a second function of this name would make calls ambiguous.
 drop function if exists {schema}.maintain_jobs(text[], boolean, int, timestamptz);
 
--- Makes due jobs of all kinds ready, and those that waited for other jobs or for the end of a pause; and, if p_rescue,
+-- Makes due jobs of all kinds ready, and those that waited for other jobs, a limit or the end of a pause; and, if p_rescue,
 -- jobs of p_kinds whose lease has ended. A caller that rescues
 -- must have reached the database without a break for so long that workers which live have renewed. p_seen is the seen_at
 -- of its call before: if that is longer ago than p_within, this call hung in an outage, and rescues nothing. Returns how

@@ -1,0 +1,181 @@
+"""Limits with real workers: never exceeded, also when workers die; what waits starts as soon as it may."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import limit_jobs
+import pytest
+from fault_jobs import address
+from running_workers import eventually, running
+
+from dutiful import Concurrency, Dutiful, PayloadInvalid, RateLimit, UsageError
+from dutiful.kind import Handle
+from dutiful.maintenance import runner
+from dutiful.settings import LaneSettings
+from dutiful.store import Store
+from dutiful.store.queries import JobFilter
+from faults import Fleet, until
+
+
+@pytest.fixture
+def leader_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader looks once, so that only hints and ends of jobs cause admissions."""
+    monkeypatch.setattr(runner, "LEADER_POLL", 3600.0)
+
+
+async def all_done(store: Store, jobs: Sequence[Handle[Any]]) -> bool:
+    records = [await store.queries.job(job.id) for job in jobs]
+    return all(record is not None and record.state.final for record in records)
+
+
+async def spans(store: Store, job_id: UUID) -> list[tuple[datetime, datetime]]:
+    """When each attempt of a finished job was claimed, and when it ended."""
+    record = await store.queries.job(job_id)
+    assert record is not None and record.started_at is not None and record.finished_at is not None
+    earlier = [(one.claimed_at, one.ended_at) for one in await store.queries.attempts(job_id)]
+    return [*((began, ended) for began, ended in earlier if began), (record.started_at, record.finished_at)]
+
+
+def most_at_once(spans: Iterable[tuple[datetime, datetime]]) -> int:
+    # At one moment, an end comes before a begin.
+    moments = sorted((at, step) for began, ended in spans for at, step in ((began, 1), (ended, -1)))
+    running = most = 0
+    for _, step in moments:
+        running += step
+        most = max(most, running)
+    return most
+
+
+async def test_no_more_jobs_of_a_key_run_at_once_and_the_next_starts_when_one_ends(
+    app: Dutiful, leader_sleeps: None
+) -> None:
+    app.configure(lanes=(LaneSettings("all", 20),))
+    running_now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    @app.job(concurrency=Concurrency(3, key="account"))
+    async def call(account: str) -> None:
+        running_now[account] += 1
+        most[account] = max(most[account], running_now[account])
+        await asyncio.sleep(0.005)
+        running_now[account] -= 1
+
+    async with running(app):
+        jobs = [await call.enqueue(account=account) for _ in range(10) for account in ("acme", "zeta")]
+        await asyncio.gather(*(job.result(60) for job in jobs))
+
+    assert most == {"acme": 3, "zeta": 3}
+
+
+async def test_jobs_without_a_limit_are_not_held_up_by_those_that_wait(app: Dutiful, leader_sleeps: None) -> None:
+    release = asyncio.Event()
+
+    @app.job(concurrency=Concurrency(1))
+    async def slow() -> None:
+        await release.wait()
+
+    @app.job
+    async def quick() -> str:
+        return "done"
+
+    async with running(app):
+        await slow.enqueue_many({} for _ in range(50))
+        assert await (await quick.enqueue()).result(60) == "done"
+        release.set()
+
+
+async def test_no_more_jobs_start_within_a_time_than_its_limit_allows(app: Dutiful) -> None:
+    per = timedelta(seconds=1)
+
+    @app.job(rate=RateLimit(3, per=per, key="account"))
+    async def call(account: str) -> None: ...
+
+    async with running(app) as _:
+        jobs = await call.enqueue_many({"account": "acme"} for _ in range(8))
+        await asyncio.gather(*(job.result(60) for job in jobs))
+        store = (await app.client()).store
+        starts = sorted([(await spans(store, job.id))[0][0] for job in jobs])
+
+    for first, fourth in zip(starts, starts[3:], strict=False):
+        assert fourth - first >= per
+
+
+async def test_a_function_of_the_payload_gives_the_key_and_none_means_no_limit(app: Dutiful) -> None:
+    @app.job(concurrency=Concurrency(1, key=lambda account, vip, **_: None if vip else account.lower()))
+    async def call(account: str, vip: bool = False) -> None: ...
+
+    records = [await (await call.enqueue(account=account)).record() for account in ("Acme", "ACME")]
+    records.append(await (await call.enqueue(account="acme", vip=True)).record())
+
+    assert [list((record.options or {})["limits"].values()) for record in records] == [["acme"], ["acme"], [None]]
+
+
+def test_a_limit_that_cannot_be_kept_is_refused_with_its_remedy(tmp_path: Path) -> None:
+    app = Dutiful(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    async def call(account: str) -> None: ...
+
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"concurrency": 5}, r"concurrency 5 must be a Concurrency, as in Concurrency\(limit=5\)"),
+        ({"concurrency": Concurrency(0)}, r"concurrency.limit 0 must be a whole number from 1"),
+        ({"concurrency": Concurrency(1, key=7)}, r"concurrency.key"),  # type: ignore[arg-type]
+        ({"rate": RateLimit(1, per="0s")}, r"rate.per '0s' must be between 10 milliseconds and 366 days"),
+        ({"rate": RateLimit(1, per="1s", burst=2)}, r"rate.burst 2 must be a whole number from 1 to 1, its limit"),
+        ({"rate": RateLimit(1, per="1s", window="hourly")}, "rate.window 'hourly' must be"),  # type: ignore[arg-type]
+        ({"rate": [RateLimit(1, per="1s"), RateLimit(9, per="1m")]}, r"two limits .*: give each a name of its own"),
+    ]
+    for options, message in refused:
+        with pytest.raises(UsageError, match=message):
+            app.job(**options)(call)
+    app.job(name="one", concurrency=Concurrency(1, name="shared"))(call)
+    with pytest.raises(UsageError, match="another kind declares the limit 'shared' with other numbers"):
+        app.job(name="two", concurrency=Concurrency(2, name="shared"))(call)
+
+
+@pytest.mark.parametrize("key", ["raise", "number", "long"])
+async def test_a_key_that_is_no_text_stores_nothing(app: Dutiful, key: str) -> None:
+    def key_of(account: str) -> Any:
+        return 1 / 0 if key == "raise" else 7 if key == "number" else "x" * 201
+
+    @app.job(name="call", concurrency=Concurrency(1, key=key_of))
+    async def call(account: str) -> None: ...
+
+    with pytest.raises(PayloadInvalid, match="call: the key of limit call:concurrency"):
+        await call.enqueue(account="acme")
+    assert (await (await app.client()).store.queries.jobs(JobFilter())).jobs == []
+
+
+async def test_a_limit_holds_while_workers_are_killed(store: Store, tmp_path: Path) -> None:
+    app = limit_jobs.app
+    app.configure(database_url=address(store))
+    async with (
+        app,
+        Fleet("limit_jobs:app", address(store), folder=tmp_path, path=Path(__file__).parent) as fleet,
+    ):
+        workers = [await fleet.start("--lease", "2s").ready(store) for _ in range(2)]
+        accounts = ("acme", "zeta")
+        jobs = await limit_jobs.call.enqueue_many({"account": accounts[n % 2]} for n in range(60))
+
+        async def some_run() -> bool:
+            return bool(await store.claims.held_by(workers[-1].id))
+
+        await until(some_run, "the worker runs a job")
+        workers[-1].kill()
+        fleet.start("--lease", "2s")
+        await until(lambda: all_done(store, jobs), "all jobs have ended")
+
+        for first in range(2):
+            runs = [span for job in jobs[first::2] for span in await spans(store, job.id)]
+            assert most_at_once(runs) == 2
+
+        async def no_slot_is_left() -> bool:
+            await store.limits.admit(100, everywhere=True)
+            return all(limit.used == 0 for limit in await store.limits.all())
+
+        await eventually(no_slot_is_left)
+        assert await store.queries.check_places() == []
