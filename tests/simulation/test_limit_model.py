@@ -1,0 +1,162 @@
+"""Limits of both stores against their promise: in whatever order things happen, none is exceeded, none is stuck."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from simulated import Run, each_length, simulate_postgres, simulate_sqlite
+
+from databases import CleanDatabase
+from dutiful.core.job import Claim
+from dutiful.core.limits import KindLimit, Limit
+from dutiful.core.outcome import Failed, Released
+from dutiful.core.states import State
+from dutiful.store import Store
+from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
+from dutiful.store.control import PauseScope
+from dutiful.store.queries import JobFilter
+from suite.builders import ADA, LEASE, OOPS, T0, change, pause, rescue
+from suite.limits import keyed
+
+LEVEL = QueueLevel("default", 100)
+KINDS = ("call", "post")  # they share both limits
+KEYS = ("acme", "zeta")
+ACTIONS = (
+    *("enqueue", "admit", "claim", "complete") * 4,
+    *("pass_time", "promote", "admit everywhere", "fail", "release", "rescue", "cancel", "pause", "resume", "sweep"),
+)
+PER = timedelta(seconds=20)
+
+
+class LimitMachine(RuleBasedStateMachine):
+    def __init__(self, store: Store, run: Run) -> None:
+        super().__init__()
+        self.store, self.run = store, run
+        self.now = T0
+        self.claims: list[Claim] = []
+        self.key_of: dict[UUID, str] = {}
+        self.starts: list[tuple[datetime, str]] = []
+        self.paused: set[str] = set()
+
+    @initialize(at_once=st.integers(1, 3), starts=st.integers(1, 4), fixed=st.booleans(), burst=st.integers(0, 3))
+    def declare(self, at_once: int, starts: int, fixed: bool, burst: int) -> None:
+        self.at_once = Limit("at once", at_once)
+        self.rate = Limit("starts", starts, PER, burst if 0 < burst < starts else None, fixed)
+        limits = [KindLimit(self.at_once), KindLimit(self.rate)]
+        self.run(self.store.limits.put(dict.fromkeys(KINDS, limits), now=self.now))
+
+    def teardown(self) -> None:
+        if hasattr(self, "rate"):
+            self._all_run_in_the_end()
+        assert self.run(self.store.queries.check_places()) == []
+
+    @rule(action=st.sampled_from(ACTIONS), pick=st.integers(0, 1000))
+    def step(self, action: str, pick: int) -> None:
+        self.now += timedelta(milliseconds=1)
+        kind, key = KINDS[pick % 2], KEYS[pick // 2 % 2]
+        match action:
+            case "enqueue":
+                self._enqueue(kind, key, delay=timedelta(seconds=5) if pick % 5 == 0 else None)
+            case "admit" | "admit everywhere":
+                self._admit(everywhere=action == "admit everywhere")
+            case "claim":
+                self._claim(1 + pick % 3)
+            case "pass_time":
+                self.now += timedelta(seconds=pick % 12)
+            case "promote":
+                self.run(self.store.promotion.promote(10, now=self.now))
+            case "sweep":
+                self.run(self.store.promotion.sweep(10, now=self.now))
+            case "rescue":
+                self.now += LEASE
+                self.run(rescue(self.store, now=self.now))
+                self.claims = []
+            case "pause":
+                self.run(pause(self.store, PauseScope.KIND, kind, now=self.now))
+                self.paused.add(kind)
+            case "resume":
+                self.run(self.store.control.resume(PauseScope.KIND, kind))
+                self.paused.discard(kind)
+            case "cancel" if self.key_of:
+                self.run(self.store.control.cancel([*self.key_of][pick % len(self.key_of)], "no", now=self.now))
+            case _ if self.claims:
+                self._end(self.claims.pop(pick % len(self.claims)), action)
+
+    @invariant()
+    def no_limit_is_exceeded(self) -> None:
+        if not hasattr(self, "rate"):
+            return
+        jobs = self.run(self.store.queries.jobs(JobFilter(limit=10_000))).jobs
+        taken = Counter(self.key_of[job.id] for job in jobs if job.state in (State.READY, State.RUNNING))
+        assert all(count <= self.at_once.most for count in taken.values()), taken
+        for window, most in ((PER, self.rate.most), (self.rate.burst_window, self.rate.burst)):
+            if window is not None and most is not None:
+                self._check_starts(window, most, fixed=self.rate.fixed and window == PER)
+
+    def _check_starts(self, window: timedelta, most: int, *, fixed: bool) -> None:
+        for key in KEYS:
+            starts = [at for at, of in self.starts if of == key]
+            if fixed:
+                assert max(Counter(self.rate.over_at(at) for at in starts).values(), default=0) <= most
+            else:
+                for first, later in zip(starts, starts[most:], strict=False):
+                    assert later - first >= window, (key, starts)
+
+    def _enqueue(self, kind: str, key: str, delay: timedelta | None = None) -> None:
+        job = keyed(key, limit="at once", kind=kind, delay=delay)
+        options = f'{{"limits": {{"at once": "{key}", "starts": "{key}"}}}}'
+        job = type(job)(**{**{f: getattr(job, f) for f in job.__struct_fields__}, "options": options})
+        self.key_of[job.id] = key
+        self.run(self.store.jobs.insert([job], now=self.now))
+
+    def _admit(self, *, everywhere: bool = False) -> None:
+        self.run(self.store.limits.admit(10, everywhere=everywhere, now=self.now))
+
+    def _claim(self, count: int) -> None:
+        kinds = [kind for kind in KINDS if kind not in self.paused]
+        ask = ClaimRequest(ADA, "general", [LEVEL], kinds, limit=count, lease=LEASE, suspects=1)
+        for claim in self.run(self.store.claims.claim(ask, now=self.now)):
+            self.claims.append(claim)
+            self.starts.append((self.now, self.key_of[claim.job_id]))
+
+    def _end(self, claim: Claim, action: str) -> None:
+        """Ends a claim, which may be lost by now."""
+        if action == "complete":
+            self.run(self.store.claims.complete([Completion(claim.job_id, claim.claim_id, None)], now=self.now))
+            return
+        outcome = Released() if action == "release" else Failed(OOPS)
+        if action in ("release", "fail"):
+            self.run(self.store.claims.settle([change(claim, outcome)], now=self.now))
+
+    def _all_run_in_the_end(self) -> None:
+        for kind in KINDS:
+            self.run(self.store.control.resume(PauseScope.KIND, kind))
+        self.paused = set()
+        for _ in range(10 * len(self.key_of) + 10):
+            self.now += timedelta(seconds=7)
+            self.run(rescue(self.store, now=self.now))
+            self.run(self.store.promotion.promote(100, now=self.now))
+            self.run(self.store.promotion.sweep(100, now=self.now))
+            self._admit(everywhere=True)
+            self._claim(100)
+            self.no_limit_is_exceeded()
+            while self.claims:
+                self._end(self.claims.pop(), "complete")
+            jobs = self.run(self.store.queries.jobs(JobFilter(limit=10_000))).jobs
+            if all(job.state.final for job in jobs):
+                return
+        raise AssertionError("some wait without end")
+
+
+@each_length(15, steps=100)
+def test_limits_of_sqlite_are_never_exceeded(tmp_path: Path, sqlite_template: Path, length: settings) -> None:
+    simulate_sqlite(LimitMachine, tmp_path, sqlite_template, length)
+
+
+@each_length(15, steps=100)
+def test_limits_of_postgres_are_never_exceeded(clean18: CleanDatabase, length: settings) -> None:
+    simulate_postgres(LimitMachine, clean18, settings(length, max_examples=length.max_examples // 3))
