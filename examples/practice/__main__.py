@@ -18,7 +18,8 @@ from examples.practice.story import run_story
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.practice", description=__doc__)
+    usage = "%(prog)s [--database-url URL] [--serve [--port PORT] | --world]"
+    parser = argparse.ArgumentParser(prog="python -m examples.practice", usage=usage, description=__doc__)
     parser.add_argument(
         "--database-url",
         default=os.environ.get("DUTIFUL_DATABASE_URL"),

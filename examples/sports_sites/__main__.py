@@ -18,7 +18,8 @@ from examples.sports_sites.story import run_story
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.sports_sites", description=__doc__)
+    usage = "%(prog)s [--database-url URL] [--serve [--port PORT] | --world]"
+    parser = argparse.ArgumentParser(prog="python -m examples.sports_sites", usage=usage, description=__doc__)
     parser.add_argument(
         "--database-url",
         help="a Postgres database, in which schemas are made and dropped (default: a temporary SQLite file)",
