@@ -1,0 +1,27 @@
+"""The app of Arq workers in processes of their own; each run is a line in the file ARQ_DIARY."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from dutiful import Context, Dutiful
+from dutiful.arq_worker import worker_settings
+
+app = Dutiful()
+DIARY = "ARQ_DIARY"
+
+
+def _write(line: str) -> None:
+    with Path(os.environ[DIARY]).open("a") as diary:
+        diary.write(line)
+
+
+@app.job(max_crashes=10)
+async def note(ctx: Context, number: int, seconds: float = 0.0) -> int:
+    _write(f"{number} {ctx.attempt}\n")
+    await asyncio.sleep(seconds)
+    return number
+
+
+if "ARQ_COMMAND" in os.environ:  # only in the process that Arq starts, because it reads the settings
+    WorkerSettings = worker_settings(app)
