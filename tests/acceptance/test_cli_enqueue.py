@@ -288,3 +288,12 @@ async def test_a_key_outlives_its_job_and_is_still_answered(project: Project, st
     again = project.run(*command).json
 
     assert again == {"id": first["id"], "uuid": first["uuid"], "created": False}
+
+
+@pytest.mark.req("D106")
+def test_a_job_is_stored_while_redis_is_away_and_that_is_reported(sqlite_project: Project) -> None:
+    answer = sqlite_project.run("enqueue", "greet", "name=Ada", DUTIFUL_REDIS_URL="redis://127.0.0.1:9/0")
+
+    assert answer.code == 0 and "Redis is away" in answer.err
+    listed = sqlite_project.run("jobs", "list", "--state", "ready", "--json").json["jobs"]
+    assert [job["id"] for job in listed] == [answer.out.strip()]

@@ -125,10 +125,11 @@ def test_the_compose_file_is_valid_and_has_the_roles_of_one_image() -> None:
 
 @pytest.mark.req("L68", "L69", "D106", "D107")
 async def test_the_commands_of_image_compose_and_chart_work_together(
-    image: Image, database: str, tmp_path: Path
+    image: Image, database: str, empty_redis: str, tmp_path: Path
 ) -> None:
-    services, env = COMPOSE["services"], {"DUTIFUL_DATABASE_URL": database}
-    assert set(env) <= set(services["worker"]["environment"])
+    services = COMPOSE["services"]
+    env = {"DUTIFUL_DATABASE_URL": database, "DUTIFUL_REDIS_URL": empty_redis}
+    assert set(env) == set(services["worker"]["environment"]) and "--arq" in services["worker"]["command"]
     port = free_port()
     server = [str(port) if word == "8000" else word for word in services["server"]["command"]]
     cron = Command.of(
@@ -145,7 +146,8 @@ async def test_the_commands_of_image_compose_and_chart_work_together(
     try:
         enqueued = image.run(cron.args, **env).strip()
         await until(lambda: _answers(f"http://127.0.0.1:{port}/readyz"), "the server is ready")
-        assert _shown(image, enqueued, env)["state"] == "ready", "the server runs no job"
+        shown = _shown(image, enqueued, env)
+        assert shown["state"] == "ready" and shown["backend_job_id"], "delivered; but the server runs no job"
         processes.append(image.start(services["worker"]["command"], tmp_path / "worker", **env))
         greeting = image.run(["enqueue", "greet", "name=Ada", "--wait", "--timeout", "60s"], **env)
         assert greeting.splitlines()[1] == '"Hello, Ada"'

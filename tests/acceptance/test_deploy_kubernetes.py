@@ -148,7 +148,13 @@ def test_workers_can_be_scaled_apart(tmp_path: Path) -> None:
 
     (worker,) = deployments.values()
     pod = worker["spec"]["template"]["spec"]
-    assert Command.of(pod).args == ["worker", "--processes", "2", "--grace", "60s", "--lane", "mail=20:mail"]
+    expected = ["worker", "--arq", "--processes", "2", "--grace", "60s", "--lane", "mail=20:mail"]
+    assert Command.of(pod).args == expected
+    (without,) = by_kind(
+        rendered("--values", values, "--set", "server.enabled=false,redis.secret.name="), "Deployment"
+    ).values()
+    plain = Command.of(without["spec"]["template"]["spec"])
+    assert "--arq" not in plain.args and "DUTIFUL_REDIS_URL" not in str(without)
     assert pod["terminationGracePeriodSeconds"] == 75
 
 
