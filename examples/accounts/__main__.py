@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from dutiful import UsageError
-from examples.accounts.database import own_server
 from examples.accounts.story import run_story
+from examples.servers import own_server
 
 
 def main() -> int:

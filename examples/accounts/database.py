@@ -2,8 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +15,6 @@ import asyncpg
 
 from dutiful import Dutiful
 from examples.schemas import connect
-
-sys.path.append(str(Path(__file__).parents[2] / "tests"))  # where the server that tests start is
-
-from servers import PostgresServer
 
 SCHEMA = sorted((Path(__file__).parent / "schema").glob("*.sql"))
 OWNER, WORKER, QUEUE_OWNER = "accounts_owner", "worker_service_user", "dutiful_owner"
@@ -38,13 +34,6 @@ class Patience:
 
     base_delay: timedelta = timedelta(seconds=10)
     max_attempts: int = 3
-
-
-@contextmanager
-def own_server() -> Iterator[str]:
-    """Starts a Postgres that is deleted at the end; yields its superuser's URL."""
-    with PostgresServer(18, {"fsync": "off"}) as server:
-        yield server.dsn()
 
 
 @dataclass(frozen=True)

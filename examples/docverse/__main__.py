@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from dutiful import UsageError
-from examples.accounts.database import own_server
-from examples.docverse.story import run_story, serve
+from examples.docverse.story import Servers, run_story, serve
+from examples.servers import own_redis, own_server
 
 PORTS = (8000, 8001)  # of the edge and the API
 
@@ -26,6 +26,17 @@ def main() -> int:
         help="a Postgres server; a database on it is made and dropped (default: a server of its own)",
     )
     parser.add_argument(
+        "--delivery",
+        choices=["store", "arq"],
+        default="store",
+        help="how jobs reach workers: by Postgres, or Arq on Redis",
+    )
+    parser.add_argument(
+        "--redis-url",
+        default=os.environ.get("DUTIFUL_REDIS_URL"),
+        help="for --delivery arq (default: a Redis of its own)",
+    )
+    parser.add_argument(
         "--serve", action="store_true", help="publish sample pages and serve them at http://127.0.0.1:8000 until Ctrl-C"
     )
     chosen = parser.parse_args()
@@ -36,12 +47,15 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="docverse-")))
         try:
-            server = url or stack.enter_context(own_server())
+            redis = None
+            if chosen.delivery == "arq":
+                redis = chosen.redis_url or stack.enter_context(own_redis())
+            servers = Servers(url or stack.enter_context(own_server()), redis)
             if chosen.serve:
                 with suppress(KeyboardInterrupt):
-                    asyncio.run(serve(Console(), folder, server, PORTS))
+                    asyncio.run(serve(Console(), folder, servers, PORTS))
                 return 0
-            return 0 if all(asyncio.run(run_story(Console(), folder, server)).values()) else 1
+            return 0 if all(asyncio.run(run_story(Console(), folder, servers)).values()) else 1
         except UsageError as error:
             parser.error(str(error))
 

@@ -18,6 +18,7 @@ class Config:
     superuser_token: str
     job_retention: timedelta = timedelta(days=7)  # of the records of ended jobs
     backoff: str = "10s"  # before the second attempt of a job; doubled before each further one
+    redis_url: str | None = None  # if it is set, Arq delivers the jobs through it
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "Config":
@@ -30,11 +31,14 @@ class Config:
             superuser_token=environment["DOCVERSE_SUPERUSER_TOKEN"],
             job_retention=timedelta(days=float(environment.get("DOCVERSE_JOB_RETENTION_DAYS", 7))),
             backoff=environment.get("DOCVERSE_BACKOFF", cls.backoff),
+            redis_url=environment.get("DUTIFUL_REDIS_URL"),
         )
 
     def environment(self) -> dict[str, str]:
         """The variables that `read` reads."""
+        redis = {} if self.redis_url is None else {"DUTIFUL_REDIS_URL": self.redis_url}
         return {
+            **redis,
             "DUTIFUL_DATABASE_URL": self.database_url,
             "DOCVERSE_FOLDER": str(self.folder),
             "DOCVERSE_EDGE_URL": self.edge_url,

@@ -20,7 +20,7 @@ Opened = Callable[[Config, QueueIn], AbstractAsyncContextManager[Docverse]]
 def docverse_app(config: Config, opened: Opened = open_docverse, **settings: Any) -> Dutiful:
     """The app of all processes; `opened` makes the services that its jobs use."""
     # purgatory_cleanup removes the records of ended jobs; workers remove none by themselves.
-    app = Dutiful(config.database_url, **{"retention": "never", **settings})
+    app = Dutiful(config.database_url, **{"redis_url": config.redis_url, "retention": "never", **settings})
     app.resource(_docverse(app, config, opened))
     _build_processing(app, config)
     _edition_update(app, config)

@@ -46,7 +46,7 @@ class QueueJob:
         return cls(
             id=job.id,
             public_id=public_ids.spell_job(job.id),
-            backend_job_id=None,
+            backend_job_id=job.backend_job_id,
             kind=job.kind,
             status=STATUS[job.state],
             phase=job.progress.phase if job.progress else None,

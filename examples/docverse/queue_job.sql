@@ -38,7 +38,7 @@ create function docverse.queue_job_progress(p_progress jsonb) returns jsonb lang
 $$;
 
 create view docverse.queue_job as
-select j.id, docverse.public_id(j.id) as public_id, null::text as backend_job_id, j.kind,
+select j.id, docverse.public_id(j.id) as public_id, j.backend_job_id, j.kind,
        case j.state when 'running' then 'in_progress' when 'ready' then 'queued' when 'scheduled' then 'queued'
                     when 'blocked' then 'queued' else j.state end as status,
        j.progress ->> 'phase' as phase,

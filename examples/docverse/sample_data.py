@@ -1,5 +1,6 @@
 """Sample documentation: a few linked pages, and the git repository that they come from."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -23,20 +24,32 @@ def pages(title: str, version: str) -> dict[str, str]:
     }
 
 
+TEMPLATE = """<!doctype html>
+<title>{{ project.title }}</title>
+<h1>By the house's own template</h1>
+<ul>{% for edition in editions %}<li><a href="{{ edition.url }}">{{ edition.slug }}</a>{% endfor %}</ul>
+"""
+
+
 def make_repository(folder: Path, branches: list[str]) -> None:
-    """A bare repository with a commit that all the branches have."""
+    """A bare repository with one commit, which all the branches have: a template of dashboards."""
     folder.mkdir(parents=True)
-
-    def git(*command: str, given: str = "") -> str:
-        environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "GIT_CONFIG_GLOBAL": "/dev/null"}
-        for who in ("AUTHOR", "COMMITTER"):
-            environment |= {f"GIT_{who}_NAME": "Ada", f"GIT_{who}_EMAIL": "ada@example.org"}
-        return subprocess.run(
-            ["git", "-C", folder, *command], env=environment, input=given, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    git("init", "--bare", "--quiet")
-    tree = git("mktree")
-    commit = git("commit-tree", tree, "-m", "Begin")
+    _git(folder, "init", "--bare", "--quiet")
+    blob = _git(folder, "hash-object", "-w", "--stdin", given=TEMPLATE)
+    tree = _git(folder, "mktree", given=f"100644 blob {blob}\tdashboard.html\n")
+    commit = _git(folder, "commit-tree", tree, "-m", "Begin")
     for branch in branches:
-        git("update-ref", f"refs/heads/{branch}", commit)
+        _git(folder, "update-ref", f"refs/heads/{branch}", commit)
+
+
+def delete_branch(folder: Path, branch: str) -> None:
+    _git(folder, "update-ref", "-d", f"refs/heads/{branch}")
+
+
+def _git(folder: Path, *command: str, given: str = "") -> str:
+    environment = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull}
+    for who in ("AUTHOR", "COMMITTER"):
+        environment |= {f"GIT_{who}_NAME": "Ada", f"GIT_{who}_EMAIL": "ada@example.org"}
+    return subprocess.run(
+        ["git", "-C", folder, *command], env=environment, input=given, capture_output=True, text=True, check=True
+    ).stdout.strip()

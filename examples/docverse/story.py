@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
@@ -23,7 +23,7 @@ from examples.docverse.installation import install
 from examples.docverse.jobs import docverse_app
 from examples.docverse.processes import worker
 from examples.docverse.queue_backend import DutifulQueueBackend
-from examples.docverse.sample_data import make_repository, pages
+from examples.docverse.sample_data import delete_branch, make_repository, pages
 from examples.docverse.storage.edge import EdgeServer
 from examples.schemas import connect
 from examples.serving import serving
@@ -33,7 +33,16 @@ GUIDE, NOTES = "rubin/guide", "lsst/notes"  # in pointer mode, and in copy mode
 RULES = [{"match": "tickets/*", "slug": "*"}, {"match": "dependabot/*", "ignore": True}]
 WORKER = ("--lease", "2s", "--poll", "200ms", "--grace", "10s", "--log-level", "info")
 COUNTS = "select kind, status, count(*) from docverse.queue_job group by kind, status order by kind, status"
+DELIVERED = "select bool_and(backend_job_id is not null) from docverse.queue_job"
 Checklist = dict[str, bool]
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The URLs of a Postgres and, if Arq delivers the jobs, of a Redis."""
+
+    postgres: str
+    redis: str | None = None
 
 
 @asynccontextmanager
@@ -52,14 +61,15 @@ async def new_database(server_url: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def opened(console: Console, folder: Path, server_url: str, ports: tuple[int, int]) -> AsyncIterator["Story"]:
+async def opened(console: Console, folder: Path, servers: Servers, ports: tuple[int, int]) -> AsyncIterator["Story"]:
     """A new database, the edge and the API in this process."""
     secret, superuser = token_urlsafe(24), token_urlsafe(24)
     edge = EdgeServer(folder, secret)
-    async with new_database(server_url) as url, serving(edge.app, ports[0]) as edge_url:
+    async with new_database(servers.postgres) as url, serving(edge.app, ports[0]) as edge_url:
         config = Config(
             database_url=url, folder=folder, edge_url=edge_url, edge_secret=secret, superuser_token=superuser,
             fernet_keys=(Fernet.generate_key().decode(),), backoff="200ms",
+            redis_url=servers.redis,
         )  # fmt: skip
         jobs = docverse_app(config)
         await install(jobs, url)
@@ -73,9 +83,9 @@ async def opened(console: Console, folder: Path, server_url: str, ports: tuple[i
             yield Story(console, config, jobs, services, edge, Client(http, superuser), site, api_url)
 
 
-async def run_story(console: Console, folder: Path, server_url: str) -> Checklist:
+async def run_story(console: Console, folder: Path, servers: Servers) -> Checklist:
     """Plays everything; returns the checklist."""
-    async with asyncio.timeout(DEADLINE), opened(console, folder, server_url, (0, 0)) as story:
+    async with asyncio.timeout(DEADLINE), opened(console, folder, servers, (0, 0)) as story:
         async with story.working(), story.working():
             await story.set_up()
             await story.publish()
@@ -83,6 +93,7 @@ async def run_story(console: Console, folder: Path, server_url: str) -> Checklis
             await story.fail_and_repair()
             await story.roll_back()
         await story.crash()
+        await story.upkeep()
         await story.look_around()
         story.chapter("Checks")
         for sentence, passed in story.checks.items():
@@ -90,9 +101,9 @@ async def run_story(console: Console, folder: Path, server_url: str) -> Checklis
         return story.checks
 
 
-async def serve(console: Console, folder: Path, server_url: str, ports: tuple[int, int]) -> None:
+async def serve(console: Console, folder: Path, servers: Servers, ports: tuple[int, int]) -> None:
     """Publishes the sample documentation, then serves it until it is interrupted."""
-    async with opened(console, folder, server_url, ports) as story, story.working():
+    async with opened(console, folder, servers, ports) as story, story.working():
         await story.set_up()
         await story.publish()
         console.print(
@@ -114,9 +125,10 @@ class Story:
     api_url: str
     checks: Checklist = field(default_factory=dict)
 
-    def working(self) -> Any:
+    def working(self, config: Config | None = None) -> Any:
         """A worker process."""
-        return worker(self.config.folder, self.config.environment(), *WORKER)
+        arq = () if self.config.redis_url is None else ("--arq",)
+        return worker(self.config.folder, (config or self.config).environment(), *WORKER, *arq)
 
     async def set_up(self) -> None:
         self.chapter("Two organizations: one points its editions to builds, one copies builds to them")
@@ -210,6 +222,34 @@ class Story:
             and [entry["build"] for entry in history].count(build) == 1
         )
 
+    async def upkeep(self) -> None:
+        self.chapter("Upkeep: a template, a deleted branch, purgatory, and credentials under a new key")
+        new_key = Fernet.generate_key().decode()
+        await self.client.call("PUT", "/orgs/rubin/rules/ref_deleted", json={"action": "delete"})
+        await self.client.call("PUT", "/orgs/rubin/retention", json={"days": 0})
+        delete_branch(self.config.repositories / GUIDE, "tickets/DM-1")
+        both = replace(self.config, fernet_keys=(new_key, *self.config.fernet_keys))
+        ended = []
+        async with self.working(both):
+            template = await self.client.call("PUT", "/orgs/rubin/template", json={"repository": GUIDE})
+            ended.append(await self.client.ended(template["queue_job"]))
+            for kind in ("git_ref_audit", "lifecycle_eval", "purgatory_cleanup", "credential_reencrypt"):
+                ended.append(await self.client.ended(str((await self.jobs.enqueue(kind)).id)))
+        for job in ended:
+            self.say(f"{job['kind']}: {job['status']}")
+        async with self.working(replace(self.config, fernet_keys=(new_key,))):
+            _, job = await self.client.publish(GUIDE, "main", pages(GUIDE, "under the new key"))
+        gone, kept = await self.page(GUIDE, "v/DM-1/", 404), await self.page(NOTES, "v/DM-1/")
+        self.checks["the five kinds of upkeep completed"] = [job["status"] for job in ended] == ["completed"] * 5
+        self.checks["the dashboard is rendered by the organization's template"] = (
+            "the house's own template" in await self.page(GUIDE, "v/")
+            and "own template" not in await self.page(NOTES, "v/")
+        )
+        self.checks["the edition of a deleted branch is gone, where a rule says so"] = bool(gone and kept)
+        self.checks["builds are published with credentials under the new key alone"] = job[
+            "status"
+        ] == "completed" and "under the new key" in await self.page(GUIDE, "")
+
     async def look_around(self) -> None:
         """What holds for all jobs and editions at the end."""
         rows = await self.services.database.source.fetch(
@@ -223,6 +263,10 @@ class Story:
             for edition in await self.client.call("GET", f"{path_of(project)}/editions")
         ]
         self.checks["every edition's metadata says what it shows"] = all(shown) and len(shown) >= 12
+        delivered = await self.services.database.source.fetchval(DELIVERED)
+        self.checks["every job was delivered, by Arq or by the store"] = delivered is (
+            self.config.redis_url is not None
+        )
         self.checks["the storage is consistent"] = await (await self.jobs.client()).store.queries.check_places() == []
 
     async def page(self, project: str, path: str, expected: int = 200) -> str:

@@ -21,7 +21,7 @@ pytest_plugins = ["docverse_fixtures"]
 SERVICES = Path(examples.docverse.services.__file__ or "").parent
 
 
-@pytest.mark.req("D4")
+@pytest.mark.req("D1", "D4")
 def test_services_import_neither_dutiful_nor_a_broker() -> None:
     imported = {
         name.partition(".")[0]

@@ -83,7 +83,7 @@ def test_every_state_has_a_status_and_no_status_is_left_out() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.req("D10", "D16", "D17", "D18", "D19", "D20", "D21", "D22", "D23")
+@pytest.mark.req("D10", "D12", "D16", "D17", "D18", "D19", "D20", "D21", "D22", "D23")
 def test_the_record_has_the_columns_of_the_design_and_says_which_may_be_null() -> None:
     assert [field.name for field in dataclasses.fields(QueueJob)] == COLUMNS
     hints = get_type_hints(QueueJob)
@@ -119,6 +119,7 @@ async def test_members_see_the_jobs_of_their_own_organization_only(host: Host) -
     await host.call("GET", f"/queue/jobs/{job_id}", 401, token="unknown")
 
 
+@pytest.mark.req("D1", "D3", "D25", "D27", "D28", "D29")
 async def test_the_backend_stores_delivers_and_answers_what_it_knows(host: Host) -> None:
     await host.add_org()
     project = await host.add_project()

@@ -20,13 +20,22 @@ def _run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
 
 
-@pytest.mark.req("D7", "D49", "D63", "D87", "D93", "D122")
-def test_the_story_ends_with_every_check_passed_and_removes_what_it_made(postgres18: Postgres) -> None:
+@pytest.mark.req("D2", "D7", "D13", "D30", "D49", "D63", "D87", "D93", "D122")
+@pytest.mark.parametrize("delivery", ["store", "arq"])
+def test_the_story_ends_with_every_check_passed_and_removes_what_it_made(
+    postgres18: Postgres, request: pytest.FixtureRequest, delivery: str
+) -> None:
     before = _databases(postgres18)
-    done = _run("--database-url", postgres18.dsn())
+    redis = [] if delivery == "store" else ["--redis-url", request.getfixturevalue("empty_redis")]
+    done = _run("--database-url", postgres18.dsn(), "--delivery", delivery, *redis)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     marks = re.findall(r"^  ([✓✗]) ", done.stdout, re.MULTILINE)
-    assert len(marks) >= 12 and set(marks) == {"✓"}
+    assert len(marks) == 17 and set(marks) == {"✓"}
+    counted = set(re.findall(r"^ +\d+ (\w+) completed", done.stdout, re.MULTILINE))
+    assert counted == {
+        "build_processing", "edition_update", "dashboard_sync", "lifecycle_eval", "git_ref_audit", "purgatory_cleanup",
+        "credential_reencrypt",
+    }  # fmt: skip
     assert _databases(postgres18) == before
 
 
