@@ -62,7 +62,11 @@ SETTINGS = {
         "`never`: without limit."
     ),
     "heartbeat": "How often a worker sends a heartbeat; after three times this long without one it counts as gone.",
-    "watchdog": "How far past its timeout a job may hold the event loop before the worker exits.",
+    "timeout_grace": "How long a handler may take to stop after its timeout; then its attempt ends without it. See "
+    "[stopping](../guides/stopping.md#handlers-that-do-not-stop).",
+    "cancel_grace": "How long a handler may take to stop when its job is cancelled; then the job ends without it.",
+    "lingering_limit": "How many handlers may run on without their jobs before a supervised worker is replaced.",
+    "watchdog": "How far past its timeout, or `cancel_grace`, a job may hold the event loop before the worker exits.",
     "batch": "How many jobs a lane claims at most at once, and ahead of its slots.",
     "retry_base": "The first delay of kinds that declare no retry; it doubles each time.",
     "retry_max": "The longest delay of kinds that declare no retry, jitter included.",

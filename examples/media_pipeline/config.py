@@ -26,6 +26,7 @@ class Config:
     delete_after: timedelta | None = None
     on_stale: Callable[[JobRecord], Any] | None = None
     on_delete: Callable[[JobRecord], Any] | None = None
+    cancel_grace: timedelta = timedelta(0)  # a cancelled job does not wait for its phase
     ping: timedelta = timedelta(seconds=15)
 
     def __post_init__(self) -> None:
@@ -41,6 +42,7 @@ class Config:
         return {
             "schema": self.schema,
             "lanes": f"{self.name}={self.concurrency}:*",
+            "cancel_grace": self.cancel_grace,
             "retention": self.delete_after or "never",
             "stale_after": self.stale_after or "never",
             "webhook_secrets": tuple(self.webhook_secrets),

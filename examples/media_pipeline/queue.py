@@ -88,19 +88,24 @@ class JobQueue:
     # --- events
 
     async def create_event_stream(self, *, snapshot: bool = False) -> AsyncGenerator[QueueEvent, None]:
-        """Streams events from now on, after a snapshot if asked for, with pings in between.
+        """Streams events from now on, after a snapshot if asked for, with a ping every so often, busy or not.
 
         Close it with `aclosing`; that changes no job.
         """
         async with self.app.events(kinds=[self.config.name]) as stream:
             if snapshot:
                 yield await self._snapshot()
+            clock, every = asyncio.get_running_loop().time, self.config.ping.total_seconds()
+            next_ping = clock() + every
             while True:
+                if clock() >= next_ping:
+                    next_ping += every * ((clock() - next_ping) // every + 1)
+                    yield QueueEvent("ping", datetime.now(UTC))
                 try:
-                    async with asyncio.timeout(self.config.ping.total_seconds()):
+                    async with asyncio.timeout_at(next_ping):
                         item = await anext(stream)
                 except TimeoutError:
-                    yield QueueEvent("ping", datetime.now(UTC))
+                    continue
                 except StopAsyncIteration:
                     return
                 else:

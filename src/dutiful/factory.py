@@ -112,7 +112,8 @@ def make_worker(
     """A worker on an open client; `await worker.run()` until `worker.stop()`.
 
     If it is `embedded`, its process outlives it, and so do handlers that could not be stopped. With an `inbox`, it runs
-    only the jobs whose ids are delivered there.
+    only the jobs whose ids are delivered there. An id comes from a supervisor, which starts another process when this
+    one ends.
     """
     # Imported here, because a process that only enqueues needs none of it.
     from dutiful.maintenance.alerts import AlertChecker
@@ -186,6 +187,7 @@ def make_worker(
         counters=counters,
         tracer=client.tracer,
         inbox=inbox,
+        supervised=worker_id is not None,
         make_store=(lambda: make_store(settings)) if embedded else None,
     )
     worker = Worker(config)

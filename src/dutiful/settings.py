@@ -69,6 +69,9 @@ class Settings:
     poll: timedelta = timedelta(seconds=2)
     heartbeat: timedelta = timedelta(seconds=10)
     startup_timeout: timedelta | None = timedelta(minutes=5)  # how long `dutiful worker` waits for the database
+    timeout_grace: timedelta = timedelta(seconds=1)  # these two: how long a handler that was asked to stop may take
+    cancel_grace: timedelta = timedelta(seconds=10)  # by a timeout, by a cancellation; then its job ends without it
+    lingering_limit: int = 10  # how many handlers may run on without their jobs before the worker is replaced
     watchdog: timedelta = timedelta(seconds=5)  # how long past its timeout a job may hold the event loop
     batch: int = 3_000  # the most jobs that a lane claims at once or ahead of its slots
     retry_base: timedelta = timedelta(seconds=1)  # these three: for kinds that declare no retry

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
-from dutiful import Context, Dutiful
+from dutiful import Context, Dutiful, Retry
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from faults import Fleet, WorkerProcess
@@ -61,6 +61,13 @@ async def stuck(ctx: Context) -> None:
     """Blocks the event loop for an hour."""
     record_start(ctx.job_id)
     time.sleep(3600)  # noqa: ASYNC251 - the fault itself
+
+
+@app.job(timeout="200ms", retry=Retry(max_attempts=1))
+def hang(ctx: Context) -> None:
+    """Blocks its thread for an hour."""
+    record_start(ctx.job_id)
+    time.sleep(3600)
 
 
 @app.job

@@ -243,7 +243,7 @@ async def test_a_call_that_has_begun_is_recorded_although_a_cancel_was_requested
         await until(renewed, "a renewal has seen the request")
         gate.open.set()
         (row,) = await world.ended(job_id)
-    assert (row["state"], world.facts()) == ("completed", ([1], []))
+    assert (row["state"], world.facts()) == ("cancelled", ([1], []))
 
 
 # --- providers

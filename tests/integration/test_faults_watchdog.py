@@ -1,9 +1,10 @@
-"""A job that blocks the event loop for ever: the watchdog ends its worker, and only that job fails."""
+"""Jobs that block the event loop or threads for ever: their worker ends itself, and only those jobs fail."""
 
 from datetime import timedelta
 from pathlib import Path
 
 import fault_jobs
+import pytest
 from fault_jobs import executions
 
 from dutiful.core import ids
@@ -43,3 +44,57 @@ async def test_a_job_that_blocks_the_event_loop_ends_as_a_dead_letter_and_its_ne
         assert supervisor.output.count("ended with exit code 70; it is started again") == 3
         assert supervisor.output.count('fault_jobs.py", line') >= 3, "the stacks name the place"
         assert await store.queries.check_places() == []
+
+
+@pytest.mark.req("J49")
+async def test_a_cancelled_job_that_blocks_the_event_loop_is_cancelled_with_its_worker(
+    store: Store, tmp_path: Path
+) -> None:
+    async with fault_jobs.fleet(store, tmp_path, watchdog="1s", cancel_grace="0s", lease="2s") as fleet:
+        guilty = await fault_jobs.app.enqueue("block_loop", {"gate": str(tmp_path / "never")})
+        supervisor = fleet.start("--processes", "2")
+
+        async def begun() -> bool:
+            return guilty.id in executions(tmp_path)
+
+        async def ended() -> bool:
+            return (await guilty.record()).state.final
+
+        await until(begun, "it blocks")
+        assert await guilty.cancel()
+        await until(ended, "it is cancelled")
+        assert (await guilty.record()).state is State.CANCELLED
+        assert executions(tmp_path).count(guilty.id) == 1
+        assert "holds the event loop although it was cancelled" in supervisor.output
+
+
+@pytest.mark.req("L59")
+async def test_a_worker_in_which_handlers_pile_up_is_replaced_by_its_supervisor(store: Store, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with fault_jobs.fleet(store, tmp_path, timeout_grace="0s", lingering_limit="2") as fleet:
+        supervisor = fleet.start("--processes", "2")
+        await until(lambda: _has_workers(store, 2), "both work")
+        first = {worker.pid for worker in await store.workers.all()}
+        hanging = [await fault_jobs.app.enqueue("hang") for _ in range(4)]
+        neighbour = await fault_jobs.app.enqueue("wait", {"gate": str(gate)})
+
+        async def replaced() -> bool:
+            return "ended with exit code 75; it is started again" in supervisor.output
+
+        async def all_timed_out() -> bool:
+            return all([(await job.record()).state is State.FAILED for job in hanging])
+
+        await until(all_timed_out, "all that hang are timed out")
+        gate.touch()
+        await neighbour.result(timeout="60s")
+        await until(replaced, "one has stopped by itself")
+        assert "stopped, because handlers linger in it; no job was left running" in supervisor.output
+        await until(lambda: _has_workers(store, 2), "another has taken its place")
+        assert {worker.pid for worker in await store.workers.all()} != first
+        assert isinstance(await (await fault_jobs.app.enqueue("nothing")).result(timeout="60s"), int)
+        assert (await neighbour.record()).crashes == 0
+        assert await store.queries.check_places() == []
+
+
+async def _has_workers(store: Store, number: int) -> bool:
+    return sum(worker.alive for worker in await store.workers.all()) == number

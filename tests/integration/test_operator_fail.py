@@ -109,7 +109,9 @@ async def test_what_cannot_be_failed_is_left_as_it_is_and_the_refusal_is_on_reco
         await operator(store, role=Role.STAFF).jobs.fail(waiting)
 
     assert await state(store, waiting) is State.READY
-    assert await ada.jobs.fail(stopping) is State.FAILED
+    assert await ada.jobs.fail(stopping) is State.CANCELLED
+    record = await store.queries.job(stopping)
+    assert record is not None and record.errors == [{"type": "Cancelled", "message": "no use"}]
 
 
 @pytest.mark.req("L41")

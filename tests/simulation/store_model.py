@@ -195,7 +195,7 @@ class Model:
                 return {RefusalReason.LOST, RefusalReason.REPEATED}
             return {RefusalReason.REPEATED if taken.settled == change.outcome else RefusalReason.LOST}
         job = self.jobs[change.job_id]
-        if job.cancel_requested and not change.to.final:
+        if job.cancel_requested and change.to is not State.CANCELLED:
             return {RefusalReason.CANCEL_REQUESTED}
         taken.settled, taken.final = change.outcome, change.to.final
         job.attempt, job.crashes = change.attempt, change.crashes

@@ -112,9 +112,9 @@ def test_a_new_job_starts_without_the_reasons_of_the_last(slots: Slots, clock: M
 def test_a_phase_has_its_own_time_but_no_more_than_the_job(slots: Slots, clock: MovingClock) -> None:
     slot, _ = begin(slots, timeout=60)
     end = slot.deadline
-    slot.begin_phase(timedelta(seconds=61))
+    slot.limit_to(timedelta(seconds=61))
     assert slot.deadline == end and not slot.phase_deadline_applies
-    slot.begin_phase(timedelta(seconds=59))
+    slot.limit_to(timedelta(seconds=59))
     assert slot.deadline == clock.now + 59 and slot.phase_deadline_applies
     slot.end_phase()
     assert slot.deadline == end
@@ -124,7 +124,7 @@ async def test_a_phase_that_took_too_long_does_not_stop_the_job_but_a_cancel_doe
     slot, _ = begin(Slots())
     slot.task = asyncio.current_task()
     for later in (None, StopReason.CANCEL):
-        slot.begin_phase(timedelta(seconds=1))
+        slot.limit_to(timedelta(seconds=1))
         slot.request_stop(StopReason.TIMEOUT)
         if later is not None:
             slot.request_stop(later)

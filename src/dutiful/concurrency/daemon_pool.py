@@ -19,7 +19,9 @@ class DaemonPool:
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
+        self._started = 0
         self._spare = 0  # idle threads less queued tasks
+        self._left: set[Future[Any]] = set()  # running tasks that the pool no longer waits for
         self._closed = False
 
     def submit(self, function: Callable[[], Any]) -> "Future[Any]":
@@ -29,11 +31,18 @@ class DaemonPool:
                 raise RuntimeError(f"the threads of {self._name} are closed")
             self._queue.put((future, function))
             self._spare -= 1
-            if self._spare < 0 and self._threads < self._size:
-                self._spare += 1
-                self._threads += 1
-                threading.Thread(target=self._run, name=f"{self._name} {self._threads}", daemon=True).start()
+            self._start_thread()
         return future
+
+    def leave(self, future: "Future[Any]") -> bool:
+        """Lets another thread take the place of the one that runs this task, and ends with it; False: it has ended."""
+        with self._lock:
+            if future.done() or self._closed:
+                return False
+            self._left.add(future)
+            self._threads -= 1
+            self._start_thread()
+        return True
 
     def close(self) -> None:
         """Cancels queued tasks; a running one continues, and its thread ends with it."""
@@ -49,14 +58,25 @@ class DaemonPool:
             for _ in range(self._threads):
                 self._queue.put(None)
 
+    def _start_thread(self) -> None:
+        """Starts one if a task waits for it; under the lock."""
+        if self._spare < 0 and self._threads < self._size:
+            self._spare += 1
+            self._threads += 1
+            self._started += 1
+            threading.Thread(target=self._run, name=f"{self._name} {self._started}", daemon=True).start()
+
     def _run(self) -> None:
         while True:
             task = self._queue.get()
             if task is None:
                 return
             _run_task(*task)
-            del task  # an idle thread must keep nothing alive
             with self._lock:
+                if task[0] in self._left:
+                    self._left.discard(task[0])
+                    return
+                del task  # an idle thread must keep nothing alive
                 self._spare += 1
 
 

@@ -171,10 +171,13 @@ def _quantiles(what: str, sketch: Sketch, labels: dict[str, str]) -> Iterator[Sa
 def _lanes(workers: Iterable[WorkerRecord]) -> Iterator[Sample]:
     slots: dict[str, int] = {}
     used: dict[str, float] = {}
+    lingering: dict[str, int] = {}
     for worker in workers:
         for name, lane in worker.lanes.items() if worker.alive else ():
             share = lane.busy / lane.slots if lane.utilisation is None else lane.utilisation
             slots[name] = slots.get(name, 0) + lane.slots
             used[name] = used.get(name, 0.0) + share * lane.slots
+            lingering[name] = lingering.get(name, 0) + lane.lingering
     for name in slots:
         yield Sample("lane_utilisation", used[name] / slots[name], {"lane": name})
+        yield Sample("lingering_handlers", lingering[name], {"lane": name})

@@ -270,7 +270,7 @@ def _remedy(job: JobRecord, worker: WorkerRecord | None) -> str:
     if worker.process is Process.STOPPED:
         return f"its worker's process is stopped: kill -CONT {worker.pid} continues it, kill -KILL {worker.pid} ends it"
     if job.cancel_requested_at is not None:
-        return f"was asked to stop and has not: dutiful jobs fail {public}; if its handler runs on: stop its worker"
+        return f"was asked to stop; to end it now: dutiful jobs fail {public}; if its handler runs on: stop its worker"
     return f"let it end, or: dutiful jobs cancel {public}; if it does not stop: dutiful jobs fail {public}"
 
 

@@ -15,7 +15,7 @@ from dutiful.core import ids
 from dutiful.core.duration import brief, duration
 from dutiful.core.errors import DutifulError, IllegalTransition, JobNotFound, NotAllowed, UniqueConflict, UnknownKind
 from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, job_not_found
-from dutiful.core.outcome import Failed, Released
+from dutiful.core.outcome import Cancelled, Failed, Released
 from dutiful.core.principal import Role, check_tenant
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
@@ -310,7 +310,8 @@ class Jobs(OperatorPart):
     async def fail(self, job_id: UUID, reason: str | None = None, *, retry: bool = False) -> State:
         """Makes it a dead letter; with `retry`, only ends the running attempt, and its kind's policy decides the rest.
 
-        Its worker finds the claim gone, and stops it. Returns the job's new state.
+        Its worker finds the claim gone, and stops it. Returns the job's new state; it is cancelled if it runs and was
+        asked to stop before.
         """
         found = await self.find(job_id)
         async with self._audited("job.fail", job_id, found, reason, lambda job: _check_failable(job, retry)) as action:
@@ -352,7 +353,8 @@ class Jobs(OperatorPart):
             return None
         kind = self._actor.kinds.get(record.kind)
         policy = kind.policy if kind else Policy()
-        outcome = Failed(error, final=not retry)
+        # A job that was asked to stop can only be cancelled; then that is done here, without its handler.
+        outcome = Cancelled("cancelled") if held.cancel_requested else Failed(error, final=not retry)
         change = decide_or_fail(held, outcome, policy, record.max_attempts, random.uniform)
         if await self._store.claims.settle([change]):
             return None

@@ -69,7 +69,7 @@ def check_released(reason: RefusalReason, held: HeldClaim, job: JobRecord) -> No
 def _stopping(job_id: UUID) -> IllegalTransition:
     public = ids.public(job_id)
     return IllegalTransition(
-        f"job {public} was asked to stop, so it is not run again; if it does not stop: dutiful jobs fail {public}; "
+        f"job {public} was asked to stop, so it is not run again; to end it now: dutiful jobs fail {public}; "
         "if its handler runs on: stop its worker"
     )
 

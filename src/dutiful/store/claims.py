@@ -67,7 +67,7 @@ class RefusalReason(StrEnum):
 
     LOST = "lost"  # the claim is no longer held; recorded as a refused attempt
     REPEATED = "repeated"  # it had been applied before (its reply was lost)
-    CANCEL_REQUESTED = "cancel_requested"  # it would leave the job alive, but a cancel was requested: decide again
+    CANCEL_REQUESTED = "cancel_requested"  # a cancel was requested, so the job can only be cancelled: decide again
     LOCKED = "locked"  # an open transaction of a user holds the lease: try again later (only with skip_locked)
 
 
@@ -116,7 +116,7 @@ class Transaction(Protocol):
 
 def completion_lost(token: ClaimToken) -> ClaimLost:
     return ClaimLost(
-        f"the claim of job {public(token.job_id)} is lost: its lease ended or it was settled before; "
+        f"the claim of job {public(token.job_id)} is lost: its lease ended, or it was settled or cancelled before; "
         "nothing of this transaction is kept"
     )
 

@@ -39,7 +39,10 @@ class ProgressStore(Protocol):
     async def report(
         self, reports: Sequence[ProgressReport], marks: Sequence[PhaseMark] = (), *, now: datetime | None = None
     ) -> frozenset[int]:
-        """Writes marks in order, and reports, in one transaction; returns claims not held, which are skipped."""
+        """Writes marks in order, and reports, in one transaction; returns claims not held, which are skipped.
+
+        A claim with marks counts as not held once its cancellation was requested.
+        """
 
     async def phases(self, job_id: UUID) -> list[PhaseRecord]:
         """The phases that have begun, or were cancelled before they began, by position."""

@@ -59,7 +59,7 @@ async def assemble(stack: AsyncExitStack, config: WorkerConfig, slots: Slots) ->
     lanes = [Lane(config, lane, cursors, leases, suspects, executor, settler, slots) for lane in settings.lanes]
     renewal = LeaseRenewalThread(config, leases, slots, executor.current)
     declaration = BreakerDeclaration(config)
-    heartbeat = Heartbeat(config, lanes, mode_check, declaration, started_at)
+    heartbeat = Heartbeat(config, lanes, slots, mode_check, declaration, started_at)
     return WorkerParts(lanes, settler, renewal, Poller(config, cursors, lanes), heartbeat, mode_check, declaration)
 
 

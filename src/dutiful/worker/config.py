@@ -42,6 +42,7 @@ class WorkerConfig:
     counters: AttemptCounters | None = None
     tracer: "Tracer | None" = None
     inbox: "Inbox | None" = None  # jobs that a broker delivers; None: lanes find them in the store
+    supervised: bool = False  # its process is started again when it ends
     # Opens a store for handlers that outlive the worker; None: the process ends with the worker, and so do they.
     make_store: Callable[[], Store] | None = None
 

@@ -24,7 +24,7 @@ from dutiful.worker.breakers.client import BreakerDeclaration
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.lane import Lane
 from dutiful.worker.locks.manager import LockModeCheck
-from dutiful.worker.slots import Slot
+from dutiful.worker.slots import Slots
 
 log = logging.getLogger("dutiful.worker")
 RETRY = 1.0  # seconds between two heartbeats while the store is away
@@ -37,6 +37,7 @@ class Heartbeat:
         self,
         config: WorkerConfig,
         lanes: Sequence[Lane],
+        slots: Slots,
         mode_check: LockModeCheck,
         declaration: BreakerDeclaration,
         started_at: datetime,
@@ -46,6 +47,7 @@ class Heartbeat:
         self._store = config.store
         self._settings = config.settings
         self._lanes = lanes
+        self._slots = slots
         self._mode_check = mode_check
         self._declaration = declaration
         self._started_at = started_at
@@ -103,12 +105,16 @@ class Heartbeat:
         self.sample_busy()
         samples, busy = self._samples, self._busy
         self._samples, self._busy = 0, Counter()
+        lingering: dict[str, tuple[UUID, ...]] = defaultdict(tuple)
+        for one in self._slots.lingering:
+            lingering[one.lane] += (one.claim.job_id,)
         return {
             lane.name: LaneRecord(
                 slots=lane.settings.slots,
                 queues=lane.settings.queues,
                 busy=lane.busy,
-                jobs=lane.running,
+                jobs=lane.running + lingering[lane.name],
+                lingering=len(lingering[lane.name]),
                 buffered=lane.buffered,
                 utilisation=round(busy[lane.name] / (samples * len(lane.slots)), 4),
                 pauses_seen=lane.fetcher.pauses_seen(pauses),
@@ -145,8 +151,8 @@ class Heartbeat:
         """Set if handlers outlive this worker, and its process too."""
         if self._config.make_store is None:
             return None
-        slots = [slot for lane in self._lanes for slot in lane.slots]
-        lingering = LingeringHandlers(self._config.make_store, self._record({}), self._settings.heartbeat, slots)
+        record = self._record({})
+        lingering = LingeringHandlers(self._config.make_store, record, self._settings.heartbeat, self._slots)
         return lingering if lingering.needed else None
 
 
@@ -158,7 +164,7 @@ class LingeringHandlers:
     """
 
     def __init__(
-        self, make_store: Callable[[], Store], worker: WorkerRecord, heartbeat: timedelta, slots: Sequence[Slot]
+        self, make_store: Callable[[], Store], worker: WorkerRecord, heartbeat: timedelta, slots: Slots
     ) -> None:
         self._make_store = make_store
         self._worker = worker
@@ -169,17 +175,24 @@ class LingeringHandlers:
 
     @property
     def needed(self) -> bool:
-        return any(slot.lingering_job is not None for slot in self._slots)
+        return bool(self._slots.lingering_jobs())
 
     async def beat(self, store: Store) -> None:
         """Records the jobs that still run; nothing more is claimed, so every pause counts as seen."""
         pauses = tuple([pause.mark for pause in await store.control.pauses()])
         jobs: dict[str, tuple[UUID, ...]] = defaultdict(tuple)
-        for slot in self._slots:
-            if (job_id := slot.lingering_job) is not None:
-                jobs[slot.lane] += (job_id,)
+        for lane, job_id in self._slots.lingering_jobs():
+            jobs[lane] += (job_id,)
         lanes = {
-            name: LaneRecord(slots=len(own), queues=(), busy=len(own), jobs=own, utilisation=1.0, pauses_seen=pauses)
+            name: LaneRecord(
+                slots=len(own),
+                queues=(),
+                busy=len(own),
+                jobs=own,
+                lingering=len(own),
+                utilisation=1.0,
+                pauses_seen=pauses,
+            )
             for name, own in jobs.items()
         }
         record = msgspec.structs.replace(self._worker, seen_at=datetime.now(UTC), lanes=lanes, kinds=[], locks=None)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from uuid import UUID
 
+from dutiful.core.breaker.state import CallResult
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed, Outcome, Released
@@ -16,6 +17,7 @@ from dutiful.settings import ANY, LaneSettings
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
 from dutiful.worker.executor.attempt import Executor
+from dutiful.worker.executor.outcomes import breaker_result, outcome_without_handler
 from dutiful.worker.fetcher import FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
@@ -224,6 +226,7 @@ class Lane:
                     self._settle(claim, Failed(describe(error), type(error)), slot.timing(claimed_at))
                 raise
             if slot.abandoned:
+                self._settler.settle_late(claim, outcome)
                 return
             self._settle(claim, outcome, slot.timing(claimed_at))
             if slot.closing:
@@ -232,6 +235,20 @@ class Lane:
             if count % YIELD_EVERY == 0 or task.cancelling():
                 with slot.absorb_cancellation():
                     await asyncio.sleep(0)
+
+    def give_up(self, slot: Slot) -> tuple[CallResult | None, Slot]:
+        """Settles the job of a handler that does not stop, and puts another slot in the place of its own.
+
+        Returns what the breaker of its kind is to know, and the new slot.
+        """
+        claim = slot.claim
+        assert claim is not None
+        slot.abandoned = True
+        outcome = slot.settled or outcome_without_handler(slot)
+        self._settle(claim, outcome, Timing(0.0, slot.elapsed.total_seconds()))
+        fresh = self._all_slots.replace(slot)
+        self.slots[self.slots.index(slot)] = fresh
+        return None if isinstance(outcome, State) else breaker_result(outcome, slot.stop), fresh
 
     def _settle(self, claim: Claim, outcome: Outcome | State, timing: Timing | None = None) -> None:
         if claim.crashes:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 from dutiful.core import ids
 from dutiful.core.job import Claim, ClaimToken
@@ -15,7 +16,7 @@ from dutiful.store.claims import LeaseRenewer
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.slots import CurrentSlot, Slots
 
-EXIT_STUCK = 70  # the exit code of a worker whose event loop was held by a job past its timeout
+EXIT_STUCK = 70  # the exit code of a worker whose event loop was held by a job past its time
 CHECK_EVERY = 1.0
 PART = "renewal of leases"
 
@@ -92,6 +93,8 @@ class LeaseRenewalThread:
         self._open_renewer = config.store.claims.renewer
         self._lease = config.settings.lease
         self._grace = config.settings.watchdog.total_seconds()
+        self._cancel_grace = config.settings.cancel_grace.total_seconds() + self._grace
+        self._cancelled: dict[UUID, float] = {}  # when each request to cancel a held job was first seen
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered_at = time.monotonic()
@@ -136,7 +139,9 @@ class LeaseRenewalThread:
         for claim, _ in held if lost else ():
             if claim.claim_id in lost:
                 self._call(self._lose, claim)
-        for job_id in renewal.cancel | found.cancel:
+        cancelled = renewal.cancel | found.cancel
+        self._cancelled = {job_id: self._cancelled.get(job_id, now) for job_id in cancelled}
+        for job_id in cancelled:
             self._call(self._slots.cancel, job_id)
 
     def _lose(self, claim: Claim) -> None:
@@ -145,18 +150,24 @@ class LeaseRenewalThread:
             self._leases.drop([claim.claim_id])
 
     def _check_event_loop(self, renewer: LeaseRenewer | None) -> None:
-        """Ends the process if a job holds the event loop past its timeout and grace: nothing else can stop it."""
+        """Ends the process if a job holds the event loop past its time and grace: nothing else can stop it."""
         self._call(self._answer)
         silent = time.monotonic() - self._answered_at
         slot = self._current.slot
         if silent < 2 * CHECK_EVERY or slot is None:
             return
-        deadline, claim, kind = slot.deadline, slot.claim, slot.kind
-        if deadline is None or claim is None or kind is None or time.monotonic() < deadline + self._grace:
+        deadline, claim, kind, now = slot.deadline, slot.claim, slot.kind, time.monotonic()
+        if claim is None or kind is None:
+            return
+        if deadline is not None and now >= deadline + self._grace:
+            problem = f"past its timeout of {slot.timeout}"
+        elif now - self._cancelled.get(claim.job_id, now) >= self._cancel_grace:
+            problem = "although it was cancelled"
+        else:
             return
         sys.stderr.write(
-            f"dutiful: job {ids.public(claim.job_id)} ({kind.name}) holds the event loop past its timeout of "
-            f"{slot.timeout}; this worker ends itself. Use `await`, or a plain function, which runs in a thread.\n"
+            f"dutiful: job {ids.public(claim.job_id)} ({kind.name}) holds the event loop {problem}; "
+            "this worker ends itself. Use `await`, or a plain function, which runs in a thread.\n"
         )
         faulthandler.dump_traceback(all_threads=True)
         sys.stderr.flush()

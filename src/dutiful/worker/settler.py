@@ -14,7 +14,7 @@ from dutiful.core import ids
 from dutiful.core.duration import brief
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Claim, HeldClaim
-from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released
+from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Partial, Released
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import class_of, make_error
 from dutiful.core.settle import ZERO, Change, Policy, Uniform, decide_or_fail
@@ -129,6 +129,19 @@ class Settler:
             self._waiting.changes.append((claim, self._decide(claim, outcome)))
         self._wake.set()
 
+    def settle_late(self, claim: Claim, outcome: Outcome | State) -> None:
+        """Takes the outcome of a handler without which its job was settled: the store refuses it, and records that.
+
+        An attempt that stopped at last, or failed, has nothing to lose.
+        """
+        if not isinstance(outcome, (Done, Partial)):
+            log.info("job %s: its handler has ended at last", ids.public(claim.job_id), extra=job_fields(claim))
+        elif claim.claim_id in self.unsettled:
+            asyncio.get_running_loop().call_later(RETRY_LOCKED, self.settle_late, claim, outcome)
+        else:
+            self._waiting.changes.append((claim, self._decide(claim, outcome)))
+            self._wake.set()
+
     def release_unknown(self, held: HeldClaim) -> None:
         """Releases a claim that this worker holds without knowing its job."""
         self.settle(_without_job(held), Released())
@@ -216,6 +229,13 @@ class Settler:
         if refused and (locked := _of(refused, RefusalReason.LOCKED)):
             self._set_aside(SettleBatch([one for one in done if one[0].claim_id in locked]))
             done = [one for one in done if one[0].claim_id not in locked]
+        cancelled = _of(refused, RefusalReason.CANCEL_REQUESTED) if refused else set()
+        if cancelled:
+            unwanted = [one for one in done if one[0].claim_id in cancelled]
+            done = [one for one in done if one[0].claim_id not in cancelled]
+            for claim, _, timing in unwanted:
+                self._note_ended(claim, timing)
+            await self._cancel([claim for claim, _, _ in unwanted])
         self.settled_count += len(done)
         self.leases.drop([claim.claim_id for claim, _, _ in done])
         self._on_final(any(one.webhook for _, one, _ in done))
@@ -268,9 +288,11 @@ class Settler:
         self._count(stored, refused)
         _log_lost(refused, [claim for claim, _ in changes])
         if cancelled:
-            # They were to live on, but a cancellation was requested meanwhile.
-            again = [claim for claim, _ in changes if claim.claim_id in cancelled]
-            await self._apply([(claim, self._decide(claim, Cancelled("cancelled"))) for claim in again])
+            await self._cancel([claim for claim, _ in changes if claim.claim_id in cancelled])
+
+    async def _cancel(self, claims: Sequence[Claim]) -> None:
+        """Settles claims whose cancellation was requested before their outcomes came."""
+        await self._apply([(claim, self._decide(claim, Cancelled("cancelled"))) for claim in claims])
 
     def _decide(self, claim: Claim, outcome: Outcome) -> Change:
         kind = self.kinds.get(claim.kind)

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
+from dutiful.core.breaker.state import CallResult
 from dutiful.core.job import Claim
 from dutiful.core.states import State
-from dutiful.kind import Kind, Mode
+from dutiful.kind import Kind, Mode, Phase
 from dutiful.worker.counters import Timing
 
 REPEAT_STOP = 1.0  # seconds after which a handler that runs past its deadline is asked to stop once more
@@ -28,6 +29,38 @@ class StopReason(Enum):
     CANCEL = "cancel"
     LOST = "lost"  # this worker no longer holds the claim
     SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class StopGrace:
+    """How many seconds a handler that was asked to stop may take; then its job is settled without it."""
+
+    timeout: float
+    cancel: float
+
+    def after(self, reason: StopReason) -> float | None:
+        match reason:
+            case StopReason.TIMEOUT:
+                return self.timeout
+            case StopReason.CANCEL | StopReason.LOST:
+                return self.cancel
+            case StopReason.SHUTDOWN:
+                return None  # the worker has a grace period of its own for it
+            case _:
+                assert_never(reason)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LingeringHandler:
+    """A handler that runs on although its job was settled without it."""
+
+    claim: Claim
+    lane: str
+    running: "Future[Any] | asyncio.Task[None]"  # of its thread, or of its slot
+
+    @property
+    def ended(self) -> bool:
+        return self.running.done()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,17 +78,21 @@ class Slot:
     stop: StopReason | None = None
     later_stop: StopReason | None = None  # another reason, given after the first
     stop_requested_at: float = 0.0
+    stop_since: float = 0.0  # when the present reason was first given
+    phase: tuple[Phase, int] | None = None  # that runs, and which attempt at it
     thread: tuple[UUID, Future[Any]] | None = None  # the job whose handler was started in a thread
-    abandoned: bool = False  # the claim was released while the handler still runs
+    abandoned: bool = False  # the claim was settled or released while the handler still runs
     closing: bool = False  # from now on the worker itself cancels the task
+    on_given_up: Callable[[CallResult], Coroutine[Any, Any, None]] | None = None  # reports to the breaker of its kind
     _interrupt: Callable[[StopReason], None] | None = None
+    _leave: Callable[[], LingeringHandler | None] | None = None  # ends the wait for a handler in a thread
     _job_limit: tuple[float | None, timedelta | None] = (None, None)  # deadline and timeout outside of phases
 
     def begin(self, claim: Claim, kind: Kind[Any, Any]) -> None:
         self.claim = claim
         self.kind = kind
         self.stop = self.later_stop = self.settled = None
-        self.deadline = self.timeout = None
+        self.deadline = self.timeout = self.phase = None
         if kind.mode is Mode.PROCESS:  # its clock starts once it has a process
             self.started = time.monotonic()
         else:
@@ -69,8 +106,12 @@ class Slot:
             self.timeout = self.kind.timeout
         self._job_limit = self.deadline, self.timeout
 
-    def begin_phase(self, timeout: timedelta | None) -> None:
-        """Gives a phase this long, but no longer than what is left of the job's own time."""
+    def begin_phase(self, phase: Phase, attempt: int) -> None:
+        """Gives a phase its own timeout, but no longer than what is left of the job's own time."""
+        self.phase = phase, attempt
+        self.limit_to(phase.timeout)
+
+    def limit_to(self, timeout: timedelta | None) -> None:
         if timeout is not None:
             deadline = time.monotonic() + timeout.total_seconds()
             if self.deadline is None or deadline < self.deadline:
@@ -83,18 +124,19 @@ class Slot:
 
     def end_phase(self) -> None:
         self.deadline, self.timeout = self._job_limit
-        self._interrupt = None
+        self._interrupt = self._leave = self.phase = None
 
     def clear_phase_timeout(self) -> None:
         """Lets the job continue after a phase that exceeded its own timeout; any other reason to stop still holds."""
         if self.stop is StopReason.TIMEOUT and self.phase_deadline_applies:
             self.stop, self.later_stop = self.later_stop, None
-            self.stop_requested_at = 0.0
+            self.stop_requested_at, self.stop_since = 0.0, time.monotonic()
             if self.stop is None and self.task is not None:
                 uncancel(self.task)
 
     def end(self) -> None:
-        self.claim = self.kind = self.deadline = self._interrupt = None
+        self.claim = self.kind = self.deadline = self.phase = None
+        self._interrupt = self._leave = self.on_given_up = None
 
     @contextmanager
     def absorb_cancellation(self) -> Iterator[None]:
@@ -125,9 +167,16 @@ class Slot:
         """The timing of the attempt that has just ended here."""
         return Timing(self.started - claimed_at, time.monotonic() - self.started)
 
-    def set_interrupt(self, interrupt: Callable[[StopReason], None]) -> None:
-        """Says how to stop a handler that does not run on the event loop (a thread, a process)."""
-        self._interrupt = interrupt
+    def set_interrupt(
+        self,
+        interrupt: Callable[[StopReason], None],
+        leave: Callable[[], LingeringHandler | None] | None = None,
+    ) -> None:
+        """Says how to stop a handler that does not run on the event loop (a thread, a process).
+
+        `leave` ends the wait for it, with the error of the stop, and returns what lingers; None if it has just ended.
+        """
+        self._interrupt, self._leave = interrupt, leave
         if self.stop is not None:
             interrupt(self.stop)
 
@@ -136,7 +185,7 @@ class Slot:
         if self.claim is None or self.task is None:
             return
         if self.stop is None:
-            self.stop = reason
+            self.stop, self.stop_since = reason, time.monotonic()
         elif reason is not self.stop:
             self.later_stop = reason
         self.stop_requested_at = time.monotonic()
@@ -144,6 +193,22 @@ class Slot:
             self._interrupt(self.stop)
         else:
             self.task.cancel()
+
+    def is_overdue(self, grace: StopGrace, now: float) -> bool:
+        """Whether the handler had its time to stop, and still runs."""
+        if self.stop is None or self.claim is None or self.abandoned:
+            return False
+        allowed = grace.after(self.stop)
+        return allowed is not None and now - self.stop_since >= allowed
+
+    def leave_thread(self) -> tuple[bool, LingeringHandler | None]:
+        """Whether it waits for a handler in a thread; if so, it does no more, and the handler lingers."""
+        leave, self._leave = self._leave, None
+        if leave is None:
+            return False, None
+        # What follows in its own task (the next phase, the store) has its time as well.
+        self.stop_since = time.monotonic()
+        return True, leave()
 
 
 def uncancel(task: "asyncio.Task[Any]") -> None:
@@ -157,11 +222,33 @@ class Slots:
 
     def __init__(self) -> None:
         self._all: list[Slot] = []
+        self.lingering: list[LingeringHandler] = []
 
     def add(self, lane: str, number: int) -> list[Slot]:
         added = [Slot(lane) for _ in range(number)]
         self._all.extend(added)
         return added
+
+    def replace(self, slot: Slot) -> Slot:
+        """A slot for the place of one whose handler does not stop; the old one is still asked to stop."""
+        (fresh,) = self.add(slot.lane, 1)
+        return fresh
+
+    def forget(self, slot: Slot, _: object = None) -> None:
+        """Removes an abandoned slot whose handler has ended."""
+        self._all.remove(slot)
+
+    def overdue(self, grace: StopGrace) -> list[Slot]:
+        """The slots whose handlers had their time to stop."""
+        now = time.monotonic()
+        return [slot for slot in self._all if slot.stop is not None and slot.is_overdue(grace, now)]
+
+    def lingering_jobs(self) -> list[tuple[str, UUID]]:
+        """Lanes and jobs of handlers that run without a slot; safe to call from any thread."""
+        left = [(one.lane, one.claim.job_id) for one in list(self.lingering) if not one.ended]
+        known = {job_id for _, job_id in left}
+        slots = [slot for slot in list(self._all) if slot.claim is None or slot.claim.job_id not in known]
+        return left + [(slot.lane, job_id) for slot in slots if (job_id := slot.lingering_job) is not None]
 
     def stop_job(self, job_id: UUID, reason: StopReason) -> None:
         for slot in self._all:
@@ -184,12 +271,15 @@ class Slots:
     def stop_overdue(self) -> None:
         now = time.monotonic()
         for slot in self._all:
-            if slot.deadline is not None and now >= slot.deadline and now - slot.stop_requested_at >= REPEAT_STOP:
-                slot.request_stop(StopReason.TIMEOUT)
+            if now - slot.stop_requested_at >= REPEAT_STOP:
+                if slot.abandoned and slot.stop is not None:
+                    slot.request_stop(slot.stop)
+                elif slot.deadline is not None and now >= slot.deadline:
+                    slot.request_stop(StopReason.TIMEOUT)
 
     def stop_all(self) -> list[Slot]:
         """Interrupts every running job because of a shutdown; returns their slots."""
-        running = [slot for slot in self._all if slot.claim is not None]
+        running = [slot for slot in self._all if slot.claim is not None and not slot.abandoned]
         for slot in running:
             slot.request_stop(StopReason.SHUTDOWN)
         return running

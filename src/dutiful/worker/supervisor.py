@@ -18,6 +18,7 @@ log = logging.getLogger("dutiful.supervisor")
 WORKER_ID = "DUTIFUL_WORKER_ID"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 RETRY = 1.0  # seconds between two tries while the database is away
+EXIT_LINGERING = 75  # the exit code of a worker in which too many handlers linger
 EXIT_UNAVAILABLE = 69  # the exit code of a worker that has waited in vain for the database
 STABLE_AFTER = 10.0  # seconds; a worker that ran longer is restarted without a growing pause
 

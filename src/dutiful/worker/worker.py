@@ -19,6 +19,7 @@ from dutiful.worker.assembly import WorkerParts, assemble
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
 from dutiful.worker.lane import Lane
+from dutiful.worker.lingering import Lingering, SlotTasks
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slots
 from dutiful.worker.startup import StartLimit
@@ -42,6 +43,8 @@ class Worker:
         self._aborting = asyncio.Event()
         self.lanes: list[Lane] = []
         self.started = asyncio.Event()
+        self._lingering: Lingering | None = None
+        self.replaced = False  # it has stopped because handlers linger in it
 
     def stop(self, grace: timedelta | None = None) -> None:
         """Claims no more, finishes running jobs within the grace period (of the settings, unless given), then ends."""
@@ -57,6 +60,8 @@ class Worker:
     def cancel(self, job_id: UUID) -> None:
         """Stops this job at once if it runs here, because its cancellation is stored."""
         self._slots.cancel(job_id)
+        if self._lingering is not None:
+            self._lingering.check()  # at once, if the grace period is 0
 
     async def run(self, limit: StartLimit | None = None) -> None:
         """Works until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored.
@@ -96,7 +101,11 @@ class Worker:
         settling = asyncio.create_task(settler.run(), name="dutiful settler")
         services = [asyncio.create_task(_run_forever(self._services, outages))] if self._maintenance is not None else []
         opening.debug("services: %s", ", ".join(self._maintenance.names) if self._maintenance is not None else "none")
-        slots = [asyncio.create_task(lane.run_slot(slot)) for lane in lanes for slot in lane.slots]
+        slots = SlotTasks()
+        for lane in lanes:
+            for slot in lane.slots:
+                slots.start(lane, slot)
+        self._lingering = Lingering(self._config, self._slots, lanes, settler, slots, self._on_pile)
         opening.debug("first claim")
         fetching = [asyncio.create_task(lane.run_fetcher(), name=f"dutiful lane {lane.name}") for lane in lanes]
         background = (poller.listen, poller.poll, parts.heartbeat.heartbeat)
@@ -107,7 +116,8 @@ class Worker:
         interrupted = unsettled = 0
         try:
             # A slot or lane that ends by itself is a bug: end with its error rather than idle.
-            done, _ = await asyncio.wait([stopping, settling, *slots, *fetching], return_when=asyncio.FIRST_COMPLETED)
+            watched = [stopping, settling, slots.ended, *fetching]
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 task.result()
             for lane in lanes:
@@ -122,7 +132,7 @@ class Worker:
             raise
         finally:
             self._slots.close()
-            await _cancel_all([stopping, *slots, *fetching, *loops, *services])
+            await _cancel_all([stopping, *slots.all, *fetching, *loops, *services])
             try:
                 unsettled = await _settle_rest(settler, settling)
             finally:
@@ -147,14 +157,22 @@ class Worker:
                 lane.release_unstarted()
             parts.heartbeat.sample_busy()
             self._slots.stop_overdue()
+            if self._lingering is not None:
+                self._lingering.check()
+
+    def _on_pile(self) -> None:
+        if self._config.supervised:
+            log.error("this worker stops, so that its supervisor starts another in its place")
+            self.replaced = True
+            self.stop()
 
     async def _services(self) -> None:
         assert self._maintenance is not None
         await self._maintenance.run(self.id, self._parts.poller.on_jobs_moved)
 
-    async def _drain(self, settler: Settler, running: Tasks, fetching: Tasks) -> int:
+    async def _drain(self, settler: Settler, running: SlotTasks, fetching: Tasks) -> int:
         """Lets running jobs finish; returns how many took longer than the grace period, and were interrupted."""
-        all_ended = asyncio.create_task(asyncio.wait(running))
+        all_ended = asyncio.create_task(running.wait())
         aborting = asyncio.create_task(self._aborting.wait())
         both: list[asyncio.Task[Any]] = [all_ended, aborting]
         await asyncio.wait(both, timeout=self._grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)

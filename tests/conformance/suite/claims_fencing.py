@@ -4,7 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Released, Snoozed, TimedOut
+from dutiful.core.errors import ClaimLost
+from dutiful.core.job import ClaimToken
+from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.claims import Completion, RefusalReason
@@ -118,12 +120,29 @@ class ClaimFencingSuite:
         assert await settle(store, claimed, Cancelled("no use")) == []
         assert await state(store, claimed.job_id) is State.CANCELLED
 
-    async def test_a_job_that_is_done_before_its_cancellation_is_completed(self, store: Store) -> None:
-        claimed = await start_one(store)
+    @pytest.mark.req("J49", "J51")
+    @pytest.mark.parametrize("outcome", [Done('"done"'), Partial(None, (OOPS,)), Failed(OOPS, final=True)])
+    async def test_a_job_with_a_cancel_request_ends_as_cancelled_only(self, store: Store, outcome: Outcome) -> None:
+        claimed, other = [await start_one(store) for _ in range(2)]
         await store.control.cancel(claimed.job_id, "no use", now=T0)
+        refused = [refusal(claimed, RefusalReason.CANCEL_REQUESTED)]
 
-        assert await complete(store, claimed) == []
-        assert await state(store, claimed.job_id) is State.COMPLETED
+        if isinstance(outcome, Done):
+            done = [Completion(one.job_id, one.claim_id, outcome.result) for one in (claimed, other)]
+            assert await store.claims.complete(done, now=at(1)) == refused
+            assert await store.claims.complete(done[:1], skip_locked=True, now=at(1)) == refused
+            assert await state(store, other.job_id) is State.COMPLETED
+        assert await settle(store, claimed, outcome) == refused
+        with pytest.raises(ClaimLost):
+            async with store.claims.transaction(ClaimToken(claimed.job_id, claimed.claim_id), lambda: None):
+                pass
+
+        assert await state(store, claimed.job_id) is State.RUNNING
+        assert await settle(store, claimed, Cancelled("cancelled"), now=at(2)) == []
+        record = await store.queries.job(claimed.job_id)
+        assert record is not None and record.state is State.CANCELLED
+        assert record.result is None and record.errors == [{"type": "Cancelled", "message": "no use"}]
+        assert await store.queries.attempts(claimed.job_id) == []
 
     async def test_a_rescue_leaves_claims_alone_that_have_not_expired(self, store: Store) -> None:
         claimed = await start_one(store)

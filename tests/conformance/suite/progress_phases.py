@@ -205,14 +205,29 @@ class ProgressPhaseSuite:
 
         assert await store.progress.phases(claimed.job_id) == await store.progress.phases(ready) == []
 
+    @pytest.mark.req("J48")
+    async def test_a_phase_that_ends_after_a_cancel_request_is_cancelled(self, store: Store) -> None:
+        claimed = await start_one(store, options=PIPELINE)
+        await report_all(store, mark(claimed, "download"))
+        await store.control.cancel(claimed.job_id, "no use", now=at(1))
+
+        assert await store.progress.report([progress(claimed, percent=50.0)], now=at(1)) == frozenset()
+        marks = [mark(claimed, "download", COMPLETED, result="1"), mark(claimed, "process")]
+        assert await store.progress.report([progress(claimed, percent=100.0)], marks, now=at(2)) == {claimed.claim_id}
+
+        found = await progress_of(store, claimed.job_id)
+        assert found is not None and found.percent == 50
+        assert await settle(store, claimed, Cancelled("no use"), now=at(3)) == []
+        assert [state for _, state, _ in await phases(store, claimed.job_id)] == [CANCELLED] * len(PHASES)
+
     async def test_a_change_that_is_refused_leaves_the_phase_running(self, store: Store) -> None:
         lost, unwanted = [await start_one(store, options=PIPELINE) for _ in range(2)]
         now = at(EXPIRED)
         (expired,) = [held for held in await store.claims.expired(10, now=now) if held.job_id == lost.job_id]
         assert await store.claims.settle([change(expired, Lost())], expired_only=True, now=now) == []
         held = await claim_one(store, limit=0, suspects=1, now=now)
-        await store.control.cancel(unwanted.job_id, "no use", now=now)
         await report_all(store, mark(held, "download"), mark(unwanted, "download"), now=now)
+        await store.control.cancel(unwanted.job_id, "no use", now=now)
 
         for outcome in (Failed(OOPS), Cancelled("no use")):
             assert await settle(store, lost, outcome, now=now) == [refusal(lost, RefusalReason.LOST)]

@@ -20,7 +20,7 @@ from dutiful.operator.drain import Blocker, Drain, DrainTarget
 from dutiful.operator.explain import FleetState, paused_text, resume_command
 from dutiful.settings import DEFAULT_QUEUE
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
-from dutiful.store.workers import Process, WorkerRecord
+from dutiful.store.workers import LaneRecord, Process, WorkerRecord
 
 SHOWN = 50
 Scope = Annotated[PauseScope, typer.Argument(metavar="queue|kind|lane", help="What is named.")]
@@ -60,7 +60,12 @@ def _alive(worker: WorkerRecord) -> str:
 
 
 def _lanes(worker: WorkerRecord) -> str:
-    return "; ".join(f"{name} {lane.busy}/{lane.slots}: {','.join(lane.queues)}" for name, lane in worker.lanes.items())
+    return "; ".join(f"{name} {_load(lane)}: {','.join(lane.queues)}" for name, lane in worker.lanes.items())
+
+
+def _load(lane: LaneRecord) -> str:
+    lingering = f", {lane.lingering} lingering" if lane.lingering else ""
+    return f"{lane.busy}/{lane.slots}{lingering}"
 
 
 def pause(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) -> None:

@@ -27,7 +27,7 @@ from dutiful.observe.outage import OutageLog
 from dutiful.settings import LaneSettings
 from dutiful.worker.counters import AttemptCounters
 from dutiful.worker.startup import StartLimit
-from dutiful.worker.supervisor import WORKER_ID, Supervisor, child_command
+from dutiful.worker.supervisor import EXIT_LINGERING, WORKER_ID, Supervisor, child_command
 from dutiful.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -140,6 +140,9 @@ async def _serve(app: Dutiful, *, services: bool, arq: bool = False) -> int:
         finally:
             if client.tracer is not None:
                 await asyncio.to_thread(client.tracer.flush)
+        if worker.replaced:
+            log.warning("worker %s stopped, because handlers linger in it; no job was left running", os.getpid())
+            return EXIT_LINGERING
         log.info("worker %s stopped; no job was left running", os.getpid())
         return 0
 

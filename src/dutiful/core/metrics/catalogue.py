@@ -60,6 +60,7 @@ METRICS = {
     "wait_p95_seconds": _share("95 of 100 jobs waited at most this long, lately"),
     "wait_p99_seconds": _share("99 of 100 jobs waited at most this long, lately"),
     "lane_utilisation": Metric("Busy slots of a lane, as a share of all that live workers have", ("lane",)),
+    "lingering_handlers": Metric("Handlers that run on although their jobs were settled without them", ("lane",)),
     "breaker_open": Metric("1 while a breaker keeps calls or jobs from passing, else 0", ("breaker",)),
     "dead_letters": Metric("Dead letters that wait for review"),
     "lost_attempts": Metric(

@@ -22,17 +22,25 @@ def complete(db: Connection, done: Sequence[Completion], now: int) -> list[Refus
     )
     refused: list[Refusal] = []
     if written != len(done):
-        lost = [one for one, token in zip(done, tokens, strict=True) if db.row(SQL["held_lease"], token) is None]
-        refused = [_refuse(db, one.job_id, one.claim_id, "done", now) for one in lost]
-    db.many(SQL["end_lease"], tokens)
+        refused = [refusal for one in done if (refusal := _refused_completion(db, one, now)) is not None]
     # By claim id: a batch may have two claims of one job, of which one was lost and the other is held.
     gone = {refusal.claim_id for refusal in refused}
+    db.many(SQL["end_lease"], [token for token in tokens if token[1] not in gone] if gone else tokens)
     ended = [job_id for job_id, claim_id in tokens if claim_id not in gone]
     if db.value(SQL["any_active_key"]):
         db.many(SQL["free_active_key"], [(job_id,) for job_id in ended])
     naming = [one.job_id.bytes for one in done if one.webhook and one.claim_id not in gone]
     webhooks.write_posts(db, ended, naming, now, State.COMPLETED)
     return refused
+
+
+def _refused_completion(db: Connection, done: Completion, now: int) -> Refusal | None:
+    held = _held(db, done)
+    if held is None:
+        return _refuse(db, done.job_id, done.claim_id, "done", now)
+    if held.cancel_requested_at is not None:
+        return Refusal(done.job_id, done.claim_id, RefusalReason.CANCEL_REQUESTED)
+    return None
 
 
 def complete_one(db: Connection, token: ClaimToken, result: str | None, errors: Errors, now: int) -> None:
@@ -71,13 +79,13 @@ def settle(db: Connection, changes: Sequence[Change], expired_only: bool, now: i
             refused.append(Refusal(change.job_id, change.claim_id, RefusalReason.LOST))
         elif held is None:
             refused.append(_refuse(db, change.job_id, change.claim_id, change.outcome, now))
+        elif held.cancel_requested_at is not None and change.to is not State.CANCELLED:
+            refused.append(Refusal(change.job_id, change.claim_id, RefusalReason.CANCEL_REQUESTED))
         elif change.to.final:
             _finish(db, change, held, phased, now)
             ended.append(change.job_id.bytes)
         elif change.to not in WAITING:
             raise UsageError(f"a settled job cannot become {change.to}")
-        elif held.cancel_requested_at is not None:
-            refused.append(Refusal(change.job_id, change.claim_id, RefusalReason.CANCEL_REQUESTED))
         else:
             _put_back(db, change, held, placing, phased, now)
     placing.write()
@@ -101,7 +109,7 @@ def release(db: Connection, tokens: Sequence[ClaimToken], now: int) -> None:
     placing.write()
 
 
-def _held(db: Connection, of: ClaimToken | Change) -> LeaseRow | None:
+def _held(db: Connection, of: ClaimToken | Change | Completion) -> LeaseRow | None:
     row = db.row(SQL["held_lease"], (of.job_id.bytes, of.claim_id))
     return None if row is None else LeaseRow(*row)
 

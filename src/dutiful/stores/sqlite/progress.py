@@ -26,7 +26,13 @@ class SqliteProgress(Subject):
         at = clock(now)
         written: list[ProgressReport | PhaseMark] = [*reports, *marks]
         claims = {(one.job_id.bytes, one.claim_id) for one in written}
-        lost = {claim for claim in claims if db.row(SQL["is_held"], claim) is None}
+        # A phase that ends after a request to cancel its job is cancelled with it.
+        marked = {(mark.job_id.bytes, mark.claim_id) for mark in marks}
+        lost = set()
+        for claim in claims:
+            lease = db.row(SQL["is_held"], claim)
+            if lease is None or (lease[0] is not None and claim in marked):
+                lost.add(claim)
         for mark in marks:
             if (mark.job_id.bytes, mark.claim_id) not in lost:
                 _mark(db, mark, at)

@@ -22,6 +22,7 @@ class WorkerLane(Shape):
     queues: list[str]
     busy: int
     jobs: list[UUID]
+    lingering: int = Field(description="Handlers that run on although their jobs were settled without them.")
     buffered: int = Field(description="Claims that no slot has taken up yet.")
     utilisation: float | None
     pauses_seen: list[str] = Field(description="Marks of the pauses that all its claims respect.")
@@ -52,6 +53,7 @@ class Lane(Shape):
     workers: int
     slots: int
     busy: int
+    lingering: int
     queues: list[str]
 
 
@@ -153,6 +155,7 @@ async def list_lanes(operator: OperatorDep) -> Lanes:
                 workers=len(parts),
                 slots=sum(part.slots for part in parts),
                 busy=sum(part.busy for part in parts),
+                lingering=sum(part.lingering for part in parts),
                 queues=sorted({queue for part in parts for queue in part.queues}),
             )
             for name, parts in sorted(lanes.items())

@@ -8,7 +8,6 @@ from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import msgspec
 
@@ -32,7 +31,7 @@ from dutiful.worker.executor.outcomes import breaker_result, encode_result, outc
 from dutiful.worker.executor.pipeline_runner import PipelineRun
 from dutiful.worker.executor.processes import ProcessPool
 from dutiful.worker.executor.progress import ProgressTracker, ProgressWriter
-from dutiful.worker.slots import CurrentSlot, Slot, StopReason, run_in_context
+from dutiful.worker.slots import CurrentSlot, LingeringHandler, Slot, StopReason, run_in_context
 
 if TYPE_CHECKING:
     from dutiful.observe.tracing import Tracer
@@ -73,7 +72,9 @@ class Executor:
                 accepted = kind.accept(claim.payload, claim.tenant, claim.subject)
                 context.set_payload(accepted.payload)
                 claim = msgspec.structs.replace(claim, payload=accepted.arguments)
-            enter = None if kind.breaker is None else partial(context.enter_breaker, kind.breaker)
+            enter = None
+            if kind.breaker is not None:
+                enter, slot.on_given_up = partial(context.enter_breaker, kind.breaker), context.exit_breaker
             if kind.mode is Mode.PROCESS:  # enters the breaker once it has a process
                 outcome = await self._processes.run(kind, claim, context.checked_payload, slot, enter)
             elif enter is not None and (rejected := await enter()) is not None:
@@ -128,7 +129,7 @@ class Executor:
         assert slot.kind is not None
         hooks, call = hooks_of(slot.kind), partial(called.function, **arguments)
         if called.mode is Mode.THREAD:
-            return self._threads.run(partial(call_around, hooks, context, call), own, context.job_id, slot)
+            return self._threads.run(partial(call_around, hooks, context, call), own, slot)
         return run_in_context(await_around(hooks, context, call), own, self.current, slot)
 
     async def _flush_progress(self, tracker: ProgressTracker, timeout: float | None) -> None:
@@ -182,19 +183,32 @@ class ThreadPool:
     def __init__(self, size: int) -> None:
         self._pool = DaemonPool(size, "dutiful job")
 
-    async def run(self, function: Callable[[], Any], own: Context, job_id: UUID, slot: Slot) -> Any:
-        """Runs the function and waits for its thread, however long that takes: until then the slot is taken."""
-        call = _Call(function)
+    async def run(self, function: Callable[[], Any], own: Context, slot: Slot) -> Any:
+        """Runs the function and waits for its thread, until the slot leaves it: a thread cannot be killed."""
+        call, claim = _Call(function), slot.claim
+        assert claim is not None
         thread = self._pool.submit(partial(own.run, _caught, call))
-        slot.thread = job_id, thread
+        slot.thread = claim.job_id, thread
         running = asyncio.wrap_future(thread)
-        slot.set_interrupt(call.interrupt)
+        left = False
+
+        def leave() -> LingeringHandler | None:
+            nonlocal left
+            left = self._pool.leave(thread)
+            if not left:
+                return None
+            slot.thread = None
+            running.cancel()
+            return LingeringHandler(claim, slot.lane, thread)
+
+        slot.set_interrupt(call.interrupt, leave)
         try:
-            value, error = await asyncio.shield(running)
+            value, error = await running
         except asyncio.CancelledError:
-            # The slot is being closed; a thread cannot be killed, only interrupted.
+            if left and slot.stop is not None:
+                raise _RAISED[slot.stop]("its handler did not stop") from None
+            # The slot is being closed, and the handler can only be interrupted.
             call.interrupt(StopReason.SHUTDOWN)
-            running.cancel()  # its result is not used, and may come after the loop is closed
             raise
         slot.thread = None  # the future would keep the result alive
         if error is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
@@ -27,6 +28,7 @@ from dutiful.core.outcome import (
     Lost,
     Outcome,
     Partial,
+    PhaseTry,
     Released,
     Skip,
     Snooze,
@@ -89,6 +91,16 @@ def outcome_of_stop(slot: Slot) -> Outcome:
             return Released()
         case _:
             return Lost()
+
+
+def outcome_without_handler(slot: Slot) -> Outcome:
+    """The outcome of a handler that was asked to stop and did not."""
+    outcome = outcome_of_stop(slot)
+    if not isinstance(outcome, TimedOut) or slot.phase is None or not slot.phase_deadline_applies:
+        return outcome
+    phase, attempt = slot.phase
+    own = None if phase.retry is None else PhaseTry(phase.retry, attempt)
+    return replace(outcome, error={**outcome.error, "phase": phase.name}, phase=own)
 
 
 def requested_outcome(error: BaseException, retry: Retry, message_limit: int) -> Snoozed | Cancelled | Failed:

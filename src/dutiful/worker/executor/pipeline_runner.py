@@ -85,7 +85,7 @@ class PipelineRun:
                 return None
             await self._store(self._mark(phase, PhaseState.RUNNING))
             attempt = tried + 1
-            self._slot.begin_phase(phase.timeout)
+            self._slot.begin_phase(phase, attempt)
             tracker = self._context.ensure_tracker()
             arguments = phase_arguments(phase, self._claim.payload, self._context, self._deps.resources)
             value = await self._call(phase, arguments, self._context, self._slot)

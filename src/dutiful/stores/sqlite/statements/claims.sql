@@ -86,12 +86,13 @@ WHERE id IN (SELECT worker_id FROM dutiful_lease)
 ORDER BY id;
 
 -- name: finish_completed
--- The lease is deleted afterwards, so that claims that were not held can be distinguished.
+-- The lease is deleted afterwards, so that claims that were not held can be distinguished. One whose cancellation was
+-- requested is left alone: its job ends as cancelled.
 INSERT INTO dutiful_finished
        (job_id, claim_id, state, attempt, crashes, worker_id, claimed_at, finished_at, result)
 SELECT job_id, claim_id, 'completed', attempt, crashes, worker_id, claimed_at, ?3, ?4
 FROM dutiful_lease
-WHERE job_id = ?1 AND claim_id = ?2
+WHERE job_id = ?1 AND claim_id = ?2 AND cancel_requested_at IS NULL
 ON CONFLICT (job_id) DO NOTHING;
 
 -- name: end_lease

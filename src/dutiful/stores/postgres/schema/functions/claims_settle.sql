@@ -21,7 +21,7 @@ begin
         for update skip locked));
 end $$;
 
--- Completes jobs. Returns those that were not: 'locked', or null where the claim is not held.
+-- Completes jobs. Returns those that were not: 'cancel_requested', 'locked', or null where the claim is not held.
 -- p_webhooks: which jobs name a webhook of their own, if any; p_skip_locked: do not wait for users' transactions.
 create or replace function {schema}.complete(
     p_jobs uuid[], p_claims bigint[], p_results text[], p_webhooks boolean[], p_skip_locked boolean, p_now timestamptz
@@ -43,7 +43,7 @@ begin
         delete from {schema}.lease l
         using unnest(p_jobs, p_claims, p_results) as a (job_id, claim_id, result)
         where l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
-          and (not p_skip_locked or l.claim_id = any (v_free))
+          and (not p_skip_locked or l.claim_id = any (v_free)) and l.cancel_requested_at is null
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt, l.crashes, a.result
     ), ended as (
         insert into {schema}.finished
@@ -63,15 +63,16 @@ begin
     if coalesce(cardinality(v_claims), 0) < cardinality(p_jobs) then
         return query
         select a.job_id, a.claim_id,
-               (select 'locked' from {schema}.lease l
-                where p_skip_locked and l.job_id = a.job_id and l.claim_id = a.claim_id)
+               (select case when p_skip_locked and l.claim_id <> all (v_free) then 'locked'
+                            when l.cancel_requested_at is not null then 'cancel_requested' end
+                from {schema}.lease l where l.job_id = a.job_id and l.claim_id = a.claim_id)
         from unnest(p_jobs, p_claims) a (job_id, claim_id)
         where a.claim_id <> all (coalesce(v_claims, '{}'));
     end if;
 end $$;
 
 -- Completes one job, as `complete` does, in small statements: for one job they are half the work. False: the claim is not
--- held. It has the planner settings of its callers.
+-- held, or a cancellation is requested. It has the planner settings of its callers.
 create or replace function {schema}.finish_one(p_job uuid, p_claim bigint, p_result jsonb, p_now timestamptz)
 returns boolean
 language plpgsql volatile as $$
@@ -83,7 +84,7 @@ declare
     v_unique  boolean;
     v_posted  boolean;
 begin
-    delete from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim
+    delete from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim and l.cancel_requested_at is null
     returning l.worker_id, l.claimed_at, l.attempt, l.crashes,
               exists (select 1 from {schema}.unique_key k where k.scope = 'active' and k.job_id = p_job),
               exists (select 1 from {schema}.webhook w where w.enabled and w.states <> '{}')
@@ -187,7 +188,7 @@ begin
         where l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
           and (not p_expired_only or l.expires_at <= v_now)
           and (v_free is null or l.claim_id = any (v_free))
-          and (l.cancel_requested_at is null or a."to" not in ('ready', 'scheduled', 'blocked'))
+          and (l.cancel_requested_at is null or a."to" = 'cancelled')
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt as this_attempt, l.seq,
                   a."to" as target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq, a.phase_to,
                   -- The request to cancel gave the reason.

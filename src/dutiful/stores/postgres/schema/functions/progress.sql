@@ -1,6 +1,7 @@
 -- Phases and progress: what the holder of a claim reports while its job runs.
 
 -- Writes reports and phase marks, a job's marks in their order; returns the claims that are not held, without a write.
+-- A claim whose cancellation was requested marks no phase: what has not ended by then is cancelled with its job.
 create or replace function {schema}.report_progress(
     p_jobs uuid[], p_claims bigint[], p_phases text[], p_percents double precision[], p_overalls int[],
     p_messages text[], p_items text[],
@@ -20,6 +21,7 @@ begin
         from {schema}.lease l
         join unnest(p_jobs || p_mark_jobs, p_claims || p_mark_claims) a (job_id, claim_id)
           on l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
+        where l.cancel_requested_at is null or l.claim_id <> all (p_mark_claims)
         order by a.job_id
         for key share of l skip locked);
     if exists (select 1 from unnest(p_mark_claims) c where c <> all (v_held)) then
@@ -29,7 +31,7 @@ begin
             from {schema}.lease l
             join unnest(p_mark_jobs, p_mark_claims) a (job_id, claim_id)
               on l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id
-            where a.claim_id <> all (v_held)
+            where a.claim_id <> all (v_held) and l.cancel_requested_at is null
             order by a.job_id
             for key share of l);
     end if;
@@ -73,7 +75,9 @@ begin
         select distinct a.claim_id
         from unnest(p_jobs || p_mark_jobs, p_claims || p_mark_claims) a (job_id, claim_id)
         where a.claim_id <> all (v_held)
-          and not exists (select 1 from {schema}.lease l where l.job_id = a.job_id and l.claim_id = a.claim_id);
+          and not exists (select 1 from {schema}.lease l
+                          where l.job_id = a.job_id and l.claim_id = a.claim_id
+                            and (l.cancel_requested_at is null or l.claim_id <> all (p_mark_claims)));
     end if;
 end $$;
 

@@ -93,7 +93,7 @@ language sql volatile as $$
 $$;
 
 -- Writes an outcome other than done, with the attempts that it leaves spent: p_counted false, without this one. Returns
--- 'applied', 'repeated' or 'lost'; 'cancelled', if its job was to live on, but is to be cancelled.
+-- 'applied', 'repeated' or 'lost'; 'cancelled', if its cancellation was requested, because then it ends so.
 create or replace function {schema}.settle_one(
     p_job uuid, p_claim bigint, p_to text, p_outcome text, p_counted boolean, p_delay interval, p_result jsonb,
     p_errors jsonb, p_now timestamptz
@@ -113,8 +113,8 @@ begin
         p_attempt => array[v_held.attempt - case when p_counted then 0 else 1 end],
         p_crashes => array[v_held.crashes], p_delay => array[p_delay], p_result => array[p_result::text],
         p_errors => array[p_errors::text], p_keep_seq => array[p_outcome = 'released'],
-        p_phase_to => array[case p_outcome when 'released' then 'interrupted' when 'partial' then null
-                                           else p_outcome end]) s;
+        p_phase_to => array[case when p_outcome = 'released' then 'interrupted'
+                                 when p_outcome not in ('done', 'partial') then p_outcome end]) s;
     if not found then
         if p_outcome = 'released' then
             -- Every claim of a session stays on record; a Python worker gives back what it has not begun, without one.
@@ -187,7 +187,7 @@ begin
 end $$;
 
 -- Completes a job, with a result of 1 MB at most, as in Python by default; with p_errors, an array of objects, as
--- completed_with_errors. Returns 'applied', 'repeated' or 'lost'.
+-- completed_with_errors. Returns 'applied', 'repeated' or 'lost'; 'cancelled', if a person has cancelled it meanwhile.
 create or replace function {schema}.complete_job(
     p_job uuid, p_claim bigint, p_result jsonb default null, p_errors jsonb default null,
     p_now timestamptz default null
@@ -203,7 +203,7 @@ begin
             p_job, p_claim, 'completed_with_errors', 'partial', true, null, p_result, {schema}.errors_info(p_errors),
             p_now);
     elsif not {schema}.finish_one(p_job, p_claim, p_result, coalesce(p_now, clock_timestamp())) then
-        v_came := {schema}.refuse_one(p_job, p_claim, 'done', p_now);
+        v_came := {schema}.settle_one(p_job, p_claim, 'completed', 'done', true, null, p_result, null, p_now);
     end if;
     v_before := set_config('dutiful.tenant', v_before, true);
     return v_came;

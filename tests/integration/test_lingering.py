@@ -1,0 +1,408 @@
+"""Handlers that do not stop: their jobs end without them, and their slots run the next jobs."""
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
+from typing import Any
+
+import pytest
+from running_workers import eventually, final, working
+from test_pipelines import events, phases_of, states
+
+from dutiful import BreakerOpen, Context, Dutiful, Fixed, JobRecord, Retry, State
+from dutiful.core.events import EventType
+from dutiful.kind import Handle
+from dutiful.observe.measure import measure
+from dutiful.worker import Worker
+
+ONCE = Retry(max_attempts=1)
+
+
+class Pipe:
+    """A system call that does not return until the test writes; no Python runs meanwhile."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        self.calls = 0
+
+    def block(self) -> None:
+        self.calls += 1
+        os.read(self._reading, 1)
+
+    def release(self) -> None:
+        os.write(self._writing, b"x" * 8)
+
+    def close(self) -> None:
+        os.close(self._writing)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def one_slot(app: Dutiful, **settings: Any) -> AsyncIterator[Worker]:
+    given = {"lanes": "general=1:*", "timeout_grace": "0s", "cancel_grace": "0s", "heartbeat": "100ms", **settings}
+    app.configure(**given)
+    async with working(app) as worker:
+        yield worker
+
+
+async def outcomes(app: Dutiful, job: Handle[Any]) -> list[str]:
+    return [attempt.outcome for attempt in await (await app.client()).store.queries.attempts(job.id)]
+
+
+async def linger(app: Dutiful, number: int) -> None:
+    async def look() -> bool:
+        workers = await (await app.client()).store.workers.all()
+        return sum(lane.lingering for worker in workers for lane in worker.lanes.values()) == number
+
+    await eventually(look)
+
+
+async def settled(app: Dutiful, job: Handle[Any], outcome: str) -> JobRecord:
+    async def look() -> JobRecord | None:
+        return await job.record() if outcome in await outcomes(app, job) else None
+
+    record: JobRecord = await eventually(look)
+    return record
+
+
+# --- timeouts
+
+
+@pytest.mark.req("L59")
+async def test_a_plain_function_in_a_system_call_is_timed_out_and_its_slot_is_free(app: Dutiful, pipe: Pipe) -> None:
+    @app.job(timeout="100ms", retry=ONCE)
+    def blocked() -> str:
+        pipe.block()
+        return "too late"
+
+    @app.job
+    def next_one() -> int:
+        return 7
+
+    async with one_slot(app):
+        job = await blocked.enqueue()
+        record = await final(app, job)
+        assert await (await next_one.enqueue()).result("30s") == 7
+        assert pipe.calls == 1
+        await linger(app, 1)
+        pipe.release()
+        await linger(app, 0)
+    assert record.state is State.FAILED and record.errors is not None
+    assert record.errors[0]["type"] == "TimeoutExceeded"
+
+
+async def test_an_outcome_that_comes_after_the_timeout_is_refused(app: Dutiful) -> None:
+    go, begun = asyncio.Event(), asyncio.Event()
+
+    @app.job(timeout="100ms", retry=Retry(max_attempts=2, backoff=Fixed("1h")))
+    async def stubborn() -> str:
+        begun.set()
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    async with one_slot(app):
+        job = await stubborn.enqueue()
+        record = await settled(app, job, "timed_out")
+        assert record.state is State.SCHEDULED
+        go.set()
+        record = await settled(app, job, "refused")
+        await linger(app, 0)
+    assert (record.state, record.result) == (State.SCHEDULED, None)
+    assert await outcomes(app, job) == ["timed_out", "refused"]
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_thread_that_returns_after_its_timeout_is_refused(app: Dutiful) -> None:
+    go: list[bool] = []
+
+    @app.job(timeout="100ms", retry=ONCE)
+    def swallows() -> str:
+        while not go:
+            with suppress(BaseException):
+                while not go:
+                    pass
+        return "too late"
+
+    async with one_slot(app):
+        job = await swallows.enqueue()
+        await final(app, job)
+        go.append(True)
+        record = await settled(app, job, "refused")
+    assert (record.state, record.result) == (State.FAILED, None)
+
+
+async def test_the_retry_of_a_job_may_run_while_its_first_attempt_still_hangs(app: Dutiful, pipe: Pipe) -> None:
+    @app.job(timeout="100ms", retry=Retry(max_attempts=2, backoff=Fixed("0s")))
+    def hangs_once() -> str:
+        if pipe.calls == 0:
+            pipe.block()
+        return "second"
+
+    async with one_slot(app):
+        job = await hangs_once.enqueue()
+        assert await job.result("30s") == "second"
+        await linger(app, 1)
+        pipe.release()
+        await linger(app, 0)
+    record = await job.record()
+    assert (record.state, record.result) == (State.COMPLETED, "second")
+
+
+async def test_a_pipeline_continues_without_an_optional_phase_that_hangs(app: Dutiful, pipe: Pipe) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase(timeout="100ms", optional=True)
+    def thumbnail() -> None:
+        pipe.block()
+
+    @publish.phase
+    def upload() -> str:
+        return "uploaded"
+
+    async with one_slot(app):
+        job = await publish.enqueue()
+        record = await final(app, job)
+        pipe.release()
+        await linger(app, 0)
+    assert (record.state, record.result) == (State.COMPLETED_WITH_ERRORS, "uploaded")
+    assert states(await phases_of(app, job)) == {"thumbnail": "failed", "upload": "completed"}
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_phase_that_never_stops_is_tried_as_its_own_policy_says(app: Dutiful) -> None:
+    publish, go, ran = app.pipeline("publish", retry=ONCE), asyncio.Event(), []
+
+    @publish.phase(timeout="100ms", retry=Retry(max_attempts=2, backoff=Fixed("0s")))
+    async def stubborn() -> None:
+        ran.append(1)
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with one_slot(app):
+        record = await final(app, await publish.enqueue())
+        go.set()
+        await linger(app, 0)
+    assert (record.state, len(ran)) == (State.FAILED, 2)
+    assert record.errors is not None and record.errors[0]["phase"] == "stubborn"
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_breaker_learns_of_a_handler_that_never_stops(app: Dutiful) -> None:
+    go = asyncio.Event()
+    app.breaker("shop", failures=1, open_for="1h")
+
+    @app.job(timeout="100ms", retry=ONCE, breaker="shop")
+    async def stubborn() -> None:
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    @app.job(retry=ONCE)
+    async def calls(ctx: Context) -> str:
+        try:
+            async with ctx.breaker("shop"):
+                return "passed"
+        except BreakerOpen:
+            return "rejected"
+
+    async with one_slot(app):
+        await final(app, await stubborn.enqueue())
+
+        async def rejected() -> bool:
+            return await (await calls.enqueue()).result("30s") == "rejected"
+
+        await eventually(rejected)
+        go.set()
+        await linger(app, 0)
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_handler_that_stops_within_its_grace_keeps_its_own_outcome(app: Dutiful) -> None:
+    begun, cleaned = asyncio.Event(), []
+
+    @app.job(timeout="100ms", retry=ONCE)
+    async def tidy() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.3)
+            cleaned.append(True)
+
+    async with one_slot(app, timeout_grace="30s"):
+        record = await final(app, await tidy.enqueue())
+    assert (record.state, cleaned) == (State.FAILED, [True])
+
+
+# --- cancellation
+
+
+def blocks_in_a_thread(app: Dutiful, begun: asyncio.Event, pipe: Pipe, go: asyncio.Event) -> Any:
+    loop = asyncio.get_running_loop()
+
+    def handler() -> str:
+        loop.call_soon_threadsafe(begun.set)
+        pipe.block()
+        return "too late"
+
+    return handler
+
+
+def never_stops(app: Dutiful, begun: asyncio.Event, pipe: Pipe, go: asyncio.Event) -> Any:
+    async def handler() -> str:
+        begun.set()
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    return handler
+
+
+def swallows_and_returns(app: Dutiful, begun: asyncio.Event, pipe: Pipe, go: asyncio.Event) -> Any:
+    async def handler() -> str:
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await go.wait()
+        return "done all the same"
+
+    return handler
+
+
+@pytest.mark.req("J48", "J49", "J50", "J51", "J52")
+@pytest.mark.parametrize("make", [blocks_in_a_thread, never_stops, swallows_and_returns])
+async def test_a_cancelled_job_ends_whatever_its_handler_does(
+    app: Dutiful, pipe: Pipe, make: Callable[..., Any]
+) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    publish = app.pipeline("publish")
+    publish.phase(name="first")(make(app, begun, pipe, go))
+
+    @publish.phase
+    async def second() -> None: ...
+
+    async with one_slot(app):
+        job = await publish.enqueue()
+        await begun.wait()
+        assert await job.cancel("not wanted")
+        record = await final(app, job)
+        follower = await publish.options(delay="1h").enqueue()
+        pipe.release()
+        go.set()
+        await linger(app, 0)
+        assert not await job.cancel()
+        await follower.cancel()
+    assert (record.state, record.result) == (State.CANCELLED, None)
+    assert record.errors == [{"type": "Cancelled", "message": "not wanted"}]
+    assert states(await phases_of(app, job)) == {"first": "cancelled", "second": "cancelled"}
+    assert (await events(app, job)).count(EventType.CANCELLED) == 1
+    assert (await events(app, job)).count(EventType.PHASE_COMPLETED) == 0
+
+
+@pytest.mark.req("J48", "J49")
+async def test_a_handler_that_returns_before_its_worker_knows_of_the_cancel_is_cancelled(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def first(ctx: Context) -> str:
+        assert await app.cancel(ctx.job_id, "not wanted")
+        return "done"
+
+    @app.job
+    def single(ctx: Context) -> str:
+        asyncio.run_coroutine_threadsafe(app.cancel(ctx.job_id), loop).result(30)
+        return "done"
+
+    loop = asyncio.get_running_loop()
+    async with one_slot(app):
+        jobs = [await publish.enqueue(), await single.enqueue()]
+        records = [await final(app, job) for job in jobs]
+    assert [(record.state, record.result) for record in records] == [(State.CANCELLED, None)] * 2
+    assert states(await phases_of(app, jobs[0])) == {"first": "cancelled"}
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_writes_of_a_transaction_that_ends_after_a_cancel_are_not_kept(app: Dutiful) -> None:
+    @app.job(retry=ONCE)
+    async def pays(ctx: Context) -> None:
+        async with ctx.transaction() as transaction:
+            await transaction.execute("CREATE TABLE paid (id INTEGER)")
+            await app.cancel(ctx.job_id)
+
+    async with one_slot(app, cancel_grace="1h"):
+        record = await final(app, await pays.enqueue())
+    assert record.state is State.CANCELLED
+    with closing(sqlite3.connect(app.settings.database_url.removeprefix("sqlite:///"))) as db:
+        assert db.execute("SELECT name FROM sqlite_master WHERE name = 'paid'").fetchall() == []
+
+
+# --- what is seen of them
+
+
+@pytest.mark.req("L59")
+async def test_lingering_handlers_are_counted_and_shown(
+    app: Dutiful, pipe: Pipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(timeout="100ms", retry=ONCE)
+    def blocked() -> None:
+        pipe.block()
+
+    with caplog.at_level(logging.WARNING, "dutiful.worker"):
+        async with one_slot(app, lingering_limit=2):
+            client = await app.client()
+            job = await blocked.enqueue()
+            await final(app, job)
+            await linger(app, 1)
+            assert "handlers that linger here: 1" in caplog.text
+            assert "setting lingering_limit" not in caplog.text
+            counts = [one.value for one in await measure(client.store) if one.metric == "lingering_handlers"]
+            assert counts == [1]
+            drain = await (await app.operator("ada")).fleet.drain(kinds=["blocked"])
+            assert [one.job_id for one in drain.blockers] == [job.id]
+            assert "runs on without a claim" in drain.blockers[0].remedy
+            pipe.release()
+            await linger(app, 0)
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_worker_says_when_handlers_pile_up_and_works_on(
+    app: Dutiful, pipe: Pipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(timeout="100ms", retry=ONCE)
+    def blocked() -> None:
+        pipe.block()
+
+    @app.job
+    async def fine() -> str:
+        return "fine"
+
+    with caplog.at_level(logging.ERROR, "dutiful.worker"):
+        async with one_slot(app, lingering_limit=3) as worker:
+            for _ in range(4):
+                await final(app, await blocked.enqueue())
+            assert await (await fine.enqueue()).result("30s") == "fine"
+            assert caplog.text.count("setting lingering_limit: 3") == 1
+            assert not worker.replaced
+            pipe.release()
+            await linger(app, 0)
+    assert pipe.calls == 4
