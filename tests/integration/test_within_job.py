@@ -1,6 +1,8 @@
 """A job's own writes and its completion: together or not at all."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -303,3 +305,46 @@ async def test_an_error_after_the_users_commit_changes_nothing(app: Dutiful, not
         await job.result("20s")
     record = await final(app, job)
     assert (record.state, record.attempt, notes.names()) == (State.COMPLETED, 1, ["once"])
+
+
+@pytest.mark.parametrize("app_url", ["sqlite", "postgres18"], indirect=True)
+async def test_a_job_is_counted_as_the_users_transaction_ended(app: Dutiful, app_url: str) -> None:
+    """Neither is a rollback counted as a completion, nor does an error after the commit hide one."""
+
+    def complete(ctx: Context, commit: bool) -> None:
+        if app_url.startswith("sqlite"):
+            connection = sqlite3.connect(app_url.removeprefix("sqlite:///"), isolation_level=None)
+            connection.execute("begin immediate")
+            ctx.complete_in_sync(connection)
+            connection.execute("commit" if commit else "rollback")
+            connection.close()
+        else:
+            with psycopg.connect(app_url) as session:
+                ctx.complete_in_sync(session)
+                session.commit() if commit else session.rollback()
+
+    @app.job(retry=AT_ONCE)
+    def rolled_back(ctx: Context) -> None:
+        complete(ctx, commit=ctx.attempt == 2)  # and it returns as if all were well
+
+    @app.job(retry=AT_ONCE)
+    def fails_afterwards(ctx: Context) -> None:
+        complete(ctx, commit=True)
+        raise LookupError("too late")
+
+    app.configure(sqlite_driver="sqlite3")
+    async with working(app):
+        records = [await final(app, await kind.enqueue()) for kind in (rolled_back, fails_afterwards)]
+    store = (await app.client()).store
+    assert [(one.state, one.attempt, one.crashes) for one in records] == [
+        (State.COMPLETED, 2, 0),
+        (State.COMPLETED, 1, 0),
+    ]
+    (first,) = await store.queries.attempts(records[0].id)
+    assert first.outcome == "failed" and first.error is not None and first.error["type"] == "RolledBack"
+    counts = {(one.kind, one.outcome): one.count for one in await store.metrics.recent(timedelta(minutes=5))}
+    assert counts == {
+        ("rolled_back", "retried"): 1,
+        ("rolled_back", "completed"): 1,
+        ("fails_afterwards", "completed"): 1,
+    }

@@ -22,6 +22,7 @@ from dutiful.store.claims import ClaimRequest, JobClaimRequest, QueueLevel
 from dutiful.store.leadership import Survey
 from dutiful.testing.clock import Clock
 from dutiful.worker.executor.attempt import Executor
+from dutiful.worker.executor.outcomes import UserCompletion
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slot, StopReason
@@ -135,6 +136,8 @@ class DrainRunner:
         await self._settler.flush()
         job = await self._store.queries.job(claim.job_id)
         assert job is not None, "a job that just ran cannot be gone"
+        if isinstance(outcome, UserCompletion):
+            outcome = outcome.state if job.state.final else outcome.otherwise
         return RanAttempt(job, Done() if isinstance(outcome, State) else outcome)
 
     async def _move_clock(self, until: datetime | None, advance: bool) -> bool:

@@ -9,7 +9,7 @@ from uuid import UUID
 from dutiful.core.breaker.state import CallResult
 from dutiful.core.errors import DutifulError
 from dutiful.core.job import Claim
-from dutiful.core.outcome import Failed, Outcome, Released
+from dutiful.core.outcome import Failed, Released
 from dutiful.core.retry.error_info import describe
 from dutiful.core.states import State
 from dutiful.delivery.base import QueueLevels
@@ -17,7 +17,7 @@ from dutiful.settings import ANY, LaneSettings
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
 from dutiful.worker.executor.attempt import Executor
-from dutiful.worker.executor.outcomes import breaker_result, outcome_without_handler
+from dutiful.worker.executor.outcomes import Settlement, breaker_result, outcome_without_handler
 from dutiful.worker.fetcher import FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
@@ -250,7 +250,7 @@ class Lane:
         self.slots[self.slots.index(slot)] = fresh
         return None if isinstance(outcome, State) else breaker_result(outcome, slot.stop), fresh
 
-    def _settle(self, claim: Claim, outcome: Outcome | State, timing: Timing | None = None) -> None:
+    def _settle(self, claim: Claim, outcome: Settlement, timing: Timing | None = None) -> None:
         if claim.crashes:
             self._suspects.release(claim)
             self.wake()  # there may be more of them

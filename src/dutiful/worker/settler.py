@@ -26,6 +26,7 @@ from dutiful.observe.logs import job_fields
 from dutiful.observe.outage import OutageLog
 from dutiful.store.claims import ClaimStore, Completion, Refusal, RefusalReason
 from dutiful.worker.counters import NO_TIMING, AttemptCounters, Completed, Timing
+from dutiful.worker.executor.outcomes import Settlement, UserCompletion
 from dutiful.worker.leases import Leases
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Settler:
         self._waiting = SettleBatch()
         self._under_way = SettleBatch()
         self._locked = SettleBatch()  # a user's open transaction holds their leases: tried again, never waited for
+        self._by_users: dict[int, tuple[State, Timing]] = {}  # by claim: completed, if the user has committed
         self._retry_locked_at = 0.0
         self._retrying_locked = False
         self._skip_locked = False  # because the last try failed, perhaps by such a lease
@@ -109,11 +111,15 @@ class Settler:
         """The claims whose outcomes are not known to be stored."""
         return self._waiting.claims | self._under_way.claims | self._locked.claims
 
-    def settle(self, claim: Claim, outcome: Outcome | State, timing: Timing | None = None) -> None:
+    def settle(self, claim: Claim, outcome: Settlement, timing: Timing | None = None) -> None:
         """Queues an outcome; writing it is retried until the store answers.
 
         A State: the handler's transaction has stored it, only leases and counters follow. No timing: no handler ran.
         """
+        if isinstance(outcome, UserCompletion):
+            # If it was committed, the store recognises the other outcome as a repeat.
+            self._by_users[claim.claim_id] = outcome.state, timing or NO_TIMING
+            outcome = outcome.otherwise
         if type(outcome) is Done:
             done = Completion(claim.job_id, claim.claim_id, outcome.result, _names_webhook(claim))
             self._waiting.done.append((claim, done, timing or NO_TIMING))
@@ -129,7 +135,7 @@ class Settler:
             self._waiting.changes.append((claim, self._decide(claim, outcome)))
         self._wake.set()
 
-    def settle_late(self, claim: Claim, outcome: Outcome | State) -> None:
+    def settle_late(self, claim: Claim, outcome: Settlement) -> None:
         """Takes the outcome of a handler without which its job was settled: the store refuses it, and records that.
 
         An attempt that stopped at last, or failed, has nothing to lose.
@@ -280,7 +286,11 @@ class Settler:
         cancelled = _of(refused, RefusalReason.CANCEL_REQUESTED)
         stored = [one for one in changes if one[0].claim_id not in cancelled]
         self.leases.drop([claim.claim_id for claim, _ in stored])
+        repeated = _of(refused, RefusalReason.REPEATED)
         for claim, change in stored:
+            if claim.claim_id in repeated and claim.claim_id in self._by_users:
+                self._on_final(_names_webhook(claim))
+                continue
             self._log_failure(claim, change)
             self._on_settled(claim, change)
         if self._limited:
@@ -311,9 +321,16 @@ class Settler:
 
     def _count(self, changes: Sequence[tuple[Claim, Change]], refused: Sequence[Refusal]) -> None:
         if self.counters is None:
+            for claim, _ in changes:
+                self._by_users.pop(claim.claim_id, None)
             return
         lost, repeated = _of(refused, RefusalReason.LOST), _of(refused, RefusalReason.REPEATED)
         for claim, change in changes:
+            by_user = self._by_users.pop(claim.claim_id, None)
+            if by_user is not None and claim.claim_id in repeated:
+                self.counters.refused(claim)
+                self.counters.settled_by_handler(by_user[0], claim, by_user[1])
+                continue
             # A lost attempt was counted when its claim was taken away.
             if claim.claim_id in lost or (change.outcome == "lost" and claim.claim_id in repeated):
                 self.counters.refused(claim)

@@ -20,14 +20,20 @@ from dutiful.core.job import Claim
 from dutiful.core.outcome import Done, Failed, Lost, Outcome, Partial, TimeoutExceeded
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
-from dutiful.core.states import State
 from dutiful.kind import Kind, Mode, Phase
 from dutiful.observe.logs import job_fields
 from dutiful.pipeline import Pipeline
 from dutiful.worker.executor.around import await_around, call_around, hooks_of
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps, handler_arguments
 from dutiful.worker.executor.items import KEPT_ERRORS, failed_items
-from dutiful.worker.executor.outcomes import breaker_result, encode_result, outcome_of_error
+from dutiful.worker.executor.outcomes import (
+    ROLLED_BACK,
+    Settlement,
+    UserCompletion,
+    breaker_result,
+    encode_result,
+    outcome_of_error,
+)
 from dutiful.worker.executor.pipeline_runner import PipelineRun
 from dutiful.worker.executor.processes import ProcessPool
 from dutiful.worker.executor.progress import ProgressTracker, ProgressWriter
@@ -60,7 +66,7 @@ class Executor:
         self._threads = threads
         self._processes = processes
 
-    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Outcome | State:
+    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Settlement:
         """Returns the outcome; a state if the handler has settled the job in its own transaction."""
         slot.begin(claim, kind)
         context = AttemptContext(claim, slot, self._deps)
@@ -116,10 +122,12 @@ class Executor:
                 message = "job %s continued after its transaction had completed it; %r is ignored"
                 log.warning(message, ids.public(claim.job_id), outcome, extra=job_fields(claim))
             return context.settled
-        if context.completed_by_user is not None and isinstance(outcome, (Done, Partial)):
-            return context.completed_by_user
-        # If the user's own transaction was committed, the store recognises this outcome as a repeat.
-        return Lost() if stop is StopReason.LOST else outcome
+        if stop is StopReason.LOST:
+            return Lost()
+        if context.completed_by_user is not None:
+            otherwise = ROLLED_BACK if isinstance(outcome, (Done, Partial)) else outcome
+            return UserCompletion(context.completed_by_user, otherwise)
+        return outcome
 
     def _call(
         self, called: Kind[Any, Any] | Phase, arguments: dict[str, Any], context: AttemptContext, slot: Slot
@@ -166,14 +174,14 @@ class TracedExecutor(Executor):
         super().__init__(*parts)
         self._tracer = tracer
 
-    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Outcome | State:
+    async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Settlement:
         begun = self._tracer.begin(claim)
         try:
             outcome = await super().run(claim, kind, slot)
         except BaseException:
             self._tracer.interrupted(begun)
             raise
-        self._tracer.end(begun, claim, outcome)
+        self._tracer.end(begun, claim, outcome.state if isinstance(outcome, UserCompletion) else outcome)
         return outcome
 
 

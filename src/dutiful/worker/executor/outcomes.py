@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
@@ -40,8 +40,22 @@ from dutiful.core.retry.backoff import wait_from
 from dutiful.core.retry.classify import ErrorClass, classify, leaves
 from dutiful.core.retry.error_info import MESSAGE_LIMIT, class_of, describe, make_error, storable, type_of
 from dutiful.core.retry.policy import Retry
+from dutiful.core.states import State
 from dutiful.worker.slots import Slot, StopReason
 
+
+@dataclass(frozen=True, slots=True)
+class UserCompletion:
+    """The job was completed in a transaction of the user's own; whether that was committed, only the store knows."""
+
+    state: State
+    otherwise: Outcome  # the outcome of the attempt if it was rolled back
+
+
+Settlement = Outcome | State | UserCompletion  # a State: of a transaction that is known to be committed
+ROLLED_BACK = Failed(
+    make_error("RolledBack", "the transaction that completes this job was not committed", ErrorClass.RETRYABLE)
+)
 _INTERRUPTING = (StoreUnavailable, LockLost, ClaimLost)  # they end a call whatever the service does
 _OF_THE_JOB = (Cancel, Snooze, BreakerOpen, ClaimLost, LockLost)
 # In a job that was not asked to stop they come from another one, whose result it waited for.
