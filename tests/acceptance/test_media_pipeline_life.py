@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from media import DEADLINE, Service, listening, seen, service
 
-from dutiful import JobRecord, ShutdownTimeout, UsageError
+from dutiful import Context, JobRecord, ShutdownTimeout, UsageError
 from dutiful.worker import worker as worker_module
 from examples.media_pipeline.config import Config
 from examples.media_pipeline.job import Status
@@ -118,6 +118,30 @@ async def test_a_stream_begins_with_the_snapshot_goes_on_with_events_and_pings_a
         ]
         assert before.status is Status.ACTIVE
         assert await no_listeners(queue)
+
+
+@sqlite
+@pytest.mark.req("J58")
+async def test_pings_come_while_events_do(media: Service) -> None:
+    stop = asyncio.Event()
+
+    async def chatty(ctx: Context) -> None:
+        percent = 0.0
+        while not stop.is_set():
+            percent = (percent + 1) % 100
+            ctx.progress(percent)
+            await asyncio.sleep(0.02)
+
+    # Progress is stored about four times a second, so the stream is never silent for as long as a ping takes.
+    async with media.queue(chatty, ping=timedelta(seconds=0.6)) as queue:
+        await queue.enqueue({})
+        async with aclosing(queue.create_event_stream()) as stream:
+            names: list[str] = []
+            async with asyncio.timeout(DEADLINE):
+                while names.count("ping") < 3:
+                    names.append((await anext(stream)).name)
+        stop.set()
+    assert names.count("job:progress") >= 2
 
 
 async def _until(stream: AsyncIterator[Any], name: str) -> AsyncIterator[Any]:

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
+import apsw
 import pytest
 from running_workers import eventually, final, working
 from test_pipelines import events, phases_of, states
@@ -37,6 +37,12 @@ class Pipe:
 
     def close(self) -> None:
         os.close(self._writing)
+
+
+async def ignore_cancellation(go: asyncio.Event) -> None:
+    while not go.is_set():
+        with suppress(asyncio.CancelledError):
+            await go.wait()
 
 
 @pytest.fixture
@@ -106,11 +112,7 @@ async def test_an_outcome_that_comes_after_the_timeout_is_refused(app: Dutiful) 
     @app.job(timeout="100ms", retry=Retry(max_attempts=2, backoff=Fixed("1h")))
     async def stubborn() -> str:
         begun.set()
-        while not go.is_set():
-            try:
-                await go.wait()
-            except asyncio.CancelledError:
-                continue
+        await ignore_cancellation(go)
         return "too late"
 
     async with one_slot(app):
@@ -188,11 +190,7 @@ async def test_a_phase_that_never_stops_is_tried_as_its_own_policy_says(app: Dut
     @publish.phase(timeout="100ms", retry=Retry(max_attempts=2, backoff=Fixed("0s")))
     async def stubborn() -> None:
         ran.append(1)
-        while not go.is_set():
-            try:
-                await go.wait()
-            except asyncio.CancelledError:
-                continue
+        await ignore_cancellation(go)
 
     async with one_slot(app):
         record = await final(app, await publish.enqueue())
@@ -209,11 +207,7 @@ async def test_a_breaker_learns_of_a_handler_that_never_stops(app: Dutiful) -> N
 
     @app.job(timeout="100ms", retry=ONCE, breaker="shop")
     async def stubborn() -> None:
-        while not go.is_set():
-            try:
-                await go.wait()
-            except asyncio.CancelledError:
-                continue
+        await ignore_cancellation(go)
 
     @app.job(retry=ONCE)
     async def calls(ctx: Context) -> str:
@@ -269,11 +263,7 @@ def blocks_in_a_thread(app: Dutiful, begun: asyncio.Event, pipe: Pipe, go: async
 def never_stops(app: Dutiful, begun: asyncio.Event, pipe: Pipe, go: asyncio.Event) -> Any:
     async def handler() -> str:
         begun.set()
-        while not go.is_set():
-            try:
-                await go.wait()
-            except asyncio.CancelledError:
-                continue
+        await ignore_cancellation(go)
         return "too late"
 
     return handler
@@ -352,8 +342,8 @@ async def test_writes_of_a_transaction_that_ends_after_a_cancel_are_not_kept(app
     async with one_slot(app, cancel_grace="1h"):
         record = await final(app, await pays.enqueue())
     assert record.state is State.CANCELLED
-    with closing(sqlite3.connect(app.settings.database_url.removeprefix("sqlite:///"))) as db:
-        assert db.execute("SELECT name FROM sqlite_master WHERE name = 'paid'").fetchall() == []
+    with closing(apsw.Connection(app.settings.database_url.removeprefix("sqlite:///"))) as db:
+        assert list(db.execute("SELECT name FROM sqlite_master WHERE name = 'paid'")) == []
 
 
 # --- what is seen of them

@@ -29,6 +29,7 @@ class Scene:
         self.ran: list[str] = []
         self.waits = asyncio.Event()
         self.go = asyncio.Event()
+        self.second_ended = asyncio.Event()
         self.pipeline.phase(self.first)
         self.pipeline.phase(self.second)
         self.pipeline.phase(self.third)
@@ -41,6 +42,7 @@ class Scene:
         self.ran.append("second")
         self.waits.set()
         await self.go.wait()
+        self.second_ended.set()
 
     async def third(self, first: str) -> str:
         self.ran.append("third")
@@ -106,6 +108,7 @@ async def test_a_stop_waits_until_the_end_of_a_phase_is_stored(app: Dutiful) -> 
         other = await slow.enqueue()
         await store.waits.wait()
         scene.go.set()  # its end is stored after what is held up there
+        await scene.second_ended.wait()
         worker.cancel(job.id)  # the store knows of no request to cancel, and would refuse the end of the phase
         await eventually(stop_requested)
         store.go.set()

@@ -211,7 +211,7 @@ def _progress(jobs: Jobs) -> Iterator[Named]:
     no_reports: tuple[list[Any], ...] = ([],) * 7
 
     def marks(phase: str, state: str, anew: bool) -> tuple[list[Any], ...]:
-        return *jobs.claims(), [phase] * ROWS, [0] * ROWS, [state] * ROWS, nothing, nothing, [anew] * ROWS
+        return *jobs.claims(), [phase] * ROWS, [0] * ROWS, [state] * ROWS, nothing, nothing, [anew] * ROWS, nothing
 
     reports = *jobs.claims(), nothing, [50.0] * ROWS, [50] * ROWS, nothing, nothing
     yield "report_progress", _named("report_progress", 4_500, *reports, *marks("first", "completed", False), NOW)

@@ -284,7 +284,7 @@ async def mark_within(connection: Any, claimed: Claim) -> None:
     """A report that is not committed yet."""
     await connection.execute(
         "select dutiful.report_progress('{}', '{}', '{}', '{}', '{}', '{}', '{}', array[$1::uuid], array[$2::bigint],"
-        " '{download}', '{0}', '{running}', '{null}', '{null}', '{false}', null)",
+        " '{download}', '{0}', '{running}', '{null}', '{null}', '{false}', '{null}', null)",
         claimed.job_id,
         claimed.claim_id,
     )

@@ -8,7 +8,7 @@ import pytest
 from faulty_store import faulty_store
 from running_workers import eventually, final, working
 
-from dutiful import Context, Dutiful, Progress, Retry, ShutdownTimeout, State
+from dutiful import Context, Dutiful, Event, Progress, Retry, ShutdownTimeout, State
 from dutiful.core.events import EventType, events_of
 from dutiful.kind import Handle
 from dutiful.worker.executor import progress as progress_module
@@ -250,3 +250,49 @@ async def test_what_is_said_after_the_end_comes_too_late(app: Dutiful) -> None:
         await (await leaves.enqueue()).result("20s")
         assert store.reports == before + 1
     assert (await progress_of(job)).percent == 10
+
+
+@pytest.mark.req("J30", "J31")
+async def test_progress_that_was_reported_before_a_phase_ends_is_emitted_before_its_end(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def download(ctx: Context) -> None:
+        for percent in range(81):
+            ctx.progress(percent, "downloading")
+
+    @publish.phase
+    def process(ctx: Context) -> None:
+        ctx.progress(25, "processing")
+
+    async with working(app), app.events(kinds=["publish"]) as stream:
+        job = await publish.enqueue()
+        seen: list[tuple[str, Any, Any]] = []
+        async for item in stream:
+            assert isinstance(item, Event)
+            seen.append((item.type.value, item.data.get("phase"), item.data.get("percent")))
+            if item.type is EventType.COMPLETED:
+                break
+        (view,) = await (await app.client()).store.events.views([job.id])
+    for phase, percent in (("download", 80), ("process", 25)):
+        said, ended = ("progress", phase, percent), ("phase_completed", phase, None)
+        assert seen.index(said) < seen.index(ended), seen
+        assert seen.count(said) == seen.count(ended) == 1
+        later = [(e.type.value, e.data.get("phase"), e.data.get("percent")) for e in events_of(view)]
+        assert later.index(said) < later.index(ended)
+
+
+@sqlite
+async def test_a_chatty_handler_costs_a_few_writes(app: Dutiful) -> None:
+    publish = app.pipeline("publish")
+
+    @publish.phase
+    async def chatty(ctx: Context) -> None:
+        for number in range(20_000):
+            ctx.progress(number / 200, f"number {number}")
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+
+    async with faulty_store(app) as (client, store), working(app, client):
+        await (await publish.enqueue()).result("60s")
+        assert store.reports < 50

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, PhaseState
+from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, PhaseState, Progress
 from dutiful.core.states import State
 from dutiful.core.webhooks.endpoint import origin
 
@@ -96,14 +96,17 @@ def _derive(view: JobView) -> Iterator[Event]:
             yield _event(job, EventType.RETRYING, attempt.claim_id, attempt.ended_at, _retry(attempt))
     if job.started_at is not None:
         yield _event(job, EventType.STARTED, view.claim_id, job.started_at, {"attempt": job.attempt})
+    reported = job.progress.updated_at if job.progress is not None else None
     for phase in view.phases:
+        # Kept with its phase, because the next report may replace it before a watcher reads it.
+        if phase.progress is not None and phase.progress.updated_at != reported:
+            yield _progress(job, phase.progress)
         if phase.state is PhaseState.COMPLETED and phase.ended_at is not None:
             key = f"{phase.name}:{phase.ended_at.timestamp()}"
             data = {"phase": phase.name, "position": phase.position, "result": phase.result}
             yield _event(job, EventType.PHASE_COMPLETED, key, phase.ended_at, data)
     if job.progress is not None:
-        at = job.progress.updated_at
-        yield _event(job, EventType.PROGRESS, at.timestamp(), at, msgspec.to_builtins(job.progress))
+        yield _progress(job, job.progress)
     if job.finished_at is not None:
         yield _event(job, _FINAL[job.state], "", job.finished_at, _end(job))
     for post in view.posts:
@@ -129,6 +132,11 @@ def _event(job: JobRecord, type: EventType, mark: object, at: datetime, data: di
         correlation_id=job.correlation_id,
         data=data,
     )
+
+
+def _progress(job: JobRecord, progress: Progress) -> Event:
+    at = progress.updated_at
+    return _event(job, EventType.PROGRESS, at.timestamp(), at, msgspec.to_builtins(progress))
 
 
 def _retry(attempt: AttemptRecord) -> dict[str, Any]:

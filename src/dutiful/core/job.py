@@ -203,6 +203,7 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None = None
     result: Any = None
     error: dict[str, Any] | None = None
+    progress: Progress | None = None  # the last before it ended
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):

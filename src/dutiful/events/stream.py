@@ -105,7 +105,7 @@ class EventStream:
         self._history, self._live_from = history, live_from
 
     def offer(self, events: Iterable[Event], since: datetime | None) -> int:
-        """Buffers the events that it wants and returns how many; only the last progress report of a job is kept.
+        """Buffers the events that it wants and returns how many; of a job's progress, the last of each phase is kept.
 
         The events of one poll are buffered whole if there is room for any of them.
         """
@@ -113,9 +113,17 @@ class EventStream:
         for event in events:
             if self.subscription.wants(event):
                 mark = "" if event.type is EventType.PROGRESS else event.key
+                if event.type is EventType.PHASE_COMPLETED:
+                    self._keep_progress(event.job_id)
                 self._put((event.job_id, mark), event, since, full=full)
                 taken += 1
         return taken
+
+    def _keep_progress(self, job_id: UUID) -> None:
+        """Lets no later report replace the one that is buffered, because its phase ends here."""
+        last = self._buffer.pop((job_id, ""), None)
+        if last is not None and isinstance(last[0], Event):
+            self._buffer[job_id, last[0].key] = last
 
     def add_gap(self, gap: Gap) -> None:
         self._put((UUID(int=0), ""), gap, gap.until, full=len(self._buffer) >= self._limit)

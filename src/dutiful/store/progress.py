@@ -21,6 +21,8 @@ class PhaseMark(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None
     error: str | None = None
     anew: bool = False  # deletes all phases of this job first: a retry that starts over
+    # The last report before the end, if it was not stored yet: a phase keeps this, or what the store had last.
+    progress: str | None = None
 
 
 class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +35,12 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     overall: int | None = None  # of the job
     message: str | None = None
     items: str | None = None  # {"total", "in_progress", "completed", "skipped", "failed"}, see core.items
+
+    def as_json(self) -> str:
+        """What a phase keeps of it."""
+        kept = {"phase": self.phase, "percent": self.percent, "overall": self.overall, "message": self.message}
+        items = None if self.items is None else msgspec.Raw(self.items.encode())
+        return msgspec.json.encode({**kept, "items": items}).decode()
 
 
 class ProgressStore(Protocol):

@@ -2,9 +2,10 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
-from dutiful.core.job import Insertion, OnConflict, PhaseRecord, PhaseState, Unique
+from dutiful.core.job import Insertion, OnConflict, PhaseRecord, PhaseState, Progress, Unique
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Released, Snoozed, TimedOut
 from dutiful.core.settle import Policy
 from dutiful.core.states import State
@@ -204,6 +205,25 @@ class ProgressPhaseSuite:
         await store.control.cancel(ready, "no use", now=T0)
 
         assert await store.progress.phases(claimed.job_id) == await store.progress.phases(ready) == []
+
+    @pytest.mark.req("J30")
+    async def test_an_ended_phase_keeps_the_last_progress_before_its_end(self, store: Store) -> None:
+        claimed = await start_one(store, options=PIPELINE)
+        await report_all(store, mark(claimed, "download"), progress(claimed, phase="download", percent=0.0))
+        await report_all(store, progress(claimed, phase="download", percent=40.0, message="stored"), now=at(1))
+        stored = mark(claimed, "download", COMPLETED)
+        await report_all(store, stored, progress(claimed, phase="download", percent=100.0), now=at(2))
+        last = progress(claimed, phase="process", percent=80.0, overall=60, message="not stored", items='{"total": 3}')
+        unstored = msgspec.structs.replace(mark(claimed, "process", COMPLETED), progress=last.as_json())
+        for _ in range(2):  # a repeated report changes nothing
+            await report_all(store, mark(claimed, "process"), unstored, progress(claimed, percent=100.0), now=at(3))
+
+        download, process = await store.progress.phases(claimed.job_id)
+
+        assert download.progress == Progress(phase="download", percent=40, message="stored", updated_at=at(1))
+        assert process.progress is not None and process.ended_at == at(3) > process.progress.updated_at
+        assert (process.progress.percent, process.progress.overall, process.progress.items) == (80, 60, {"total": 3})
+        assert await store.progress.phases(claimed.job_id) == (await store.events.views([claimed.job_id]))[0].phases
 
     @pytest.mark.req("J48")
     async def test_a_phase_that_ends_after_a_cancel_request_is_cancelled(self, store: Store) -> None:

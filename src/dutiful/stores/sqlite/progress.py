@@ -5,11 +5,11 @@ from datetime import datetime
 from uuid import UUID
 
 from dutiful.core.job import PhaseRecord, PhaseState
-from dutiful.core.json import read
+from dutiful.core.json import read, read_object
 from dutiful.core.settle import Change
 from dutiful.store.progress import PhaseMark, ProgressReport
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
-from dutiful.stores.sqlite.engine.codec import clock, maybe_checked, to_json
+from dutiful.stores.sqlite.engine.codec import clock, maybe_checked, moment, to_json
 from dutiful.stores.sqlite.engine.columns import PHASE
 
 
@@ -57,7 +57,21 @@ def _mark(db: Connection, mark: PhaseMark, now: int) -> None:
         db.run(SQL["begin_phase"], phase)
     else:
         result, error = maybe_checked(mark.result), maybe_checked(mark.error)
-        db.run(SQL["end_phase"], phase | {"state": mark.state.value, "result": result, "error": error})
+        ended = {"state": mark.state.value, "result": result, "error": error, "progress": _last(db, mark, now)}
+        db.run(SQL["end_phase"], phase | ended)
+
+
+def _last(db: Connection, mark: PhaseMark, now: int) -> str | None:
+    """The last progress of a phase that ends, as the phase keeps it."""
+    if mark.progress is not None:
+        # A moment earlier, because it is older than the end of the phase.
+        return to_json({**(read_object(mark.progress) or {}), "updated_at": moment(now - 1)})
+    row = db.row(SQL["progress_of_phase"], (mark.job_id.bytes, mark.name))
+    if row is None:
+        return None
+    percent, overall, message, items, at = row
+    kept = {"percent": percent, "overall": overall, "message": message, "items": items and read_object(items)}
+    return to_json({"phase": mark.name, **kept, "updated_at": moment(at)})
 
 
 def phases(db: Connection, job_id: UUID) -> list[PhaseRecord]:

@@ -132,8 +132,10 @@ class PipelineRun:
     def _end(
         self, phase: Phase, state: PhaseState, result: str | None = None, error: dict[str, Any] | None = None
     ) -> None:
-        self._context.ensure_tracker().finish_phase()
-        self._ends.append(self._mark(phase, state, result, error))
+        tracker = self._context.ensure_tracker()
+        last = None if self._progress.is_stored(tracker) else tracker.report().as_json()
+        tracker.finish_phase()
+        self._ends.append(self._mark(phase, state, result, error, last))
         self._keep(phase, result)
 
     def _keep(self, phase: Phase, result: str | None) -> None:
@@ -141,7 +143,12 @@ class PipelineRun:
         self._context.keep_result(phase.name, result)
 
     def _mark(
-        self, phase: Phase, state: PhaseState, result: str | None = None, error: dict[str, Any] | None = None
+        self,
+        phase: Phase,
+        state: PhaseState,
+        result: str | None = None,
+        error: dict[str, Any] | None = None,
+        progress: str | None = None,
     ) -> PhaseMark:
         anew, self._anew = self._anew, False
         return PhaseMark(
@@ -153,6 +160,7 @@ class PipelineRun:
             result=result,
             error=None if error is None else msgspec.json.encode(error).decode(),
             anew=anew,
+            progress=progress,
         )
 
     async def _store(self, *begin: PhaseMark) -> None:

@@ -184,6 +184,10 @@ class ProgressWriter:
             with suppress(RuntimeError):  # the loop is closed, so it cannot be written
                 self._loop.call_soon_threadsafe(self._schedule)
 
+    def is_stored(self, tracker: ProgressTracker) -> bool:
+        """Whether the last change of a tracker was stored, or is being stored."""
+        return tracker.claim_id not in self._dirty
+
     async def flush(self, tracker: ProgressTracker) -> None:
         """Stores what is not stored yet of a tracker, and ignores later changes."""
         try:

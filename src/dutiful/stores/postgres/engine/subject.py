@@ -148,7 +148,8 @@ def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
     given = get_type_hints(kind).items()
     hints = {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in given}
     enums = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Enum)}
-    return {name: reader for name, reader in _JSON.items() if hints.get(name, str) is not str} | enums
+    reports = {name: read_progress for name, hint in hints.items() if hint is Progress}
+    return {name: reader for name, reader in _JSON.items() if hints.get(name, str) is not str} | enums | reports
 
 
 def record(row: Any) -> JobRecord:
@@ -156,10 +157,14 @@ def record(row: Any) -> JobRecord:
     values = decoded(row)
     values["state"] = State(values["state"])
     if values["progress"] is not None:
-        progress = read_as(_progress, values["progress"])
-        # JSON is written in the time zone of the session.
-        values["progress"] = msgspec.structs.replace(progress, updated_at=progress.updated_at.astimezone(UTC))
+        values["progress"] = read_progress(values["progress"])
     return JobRecord(**values)
+
+
+def read_progress(text: str) -> Progress:
+    progress = read_as(_progress, text)
+    # JSON is written in the time zone of the session.
+    return msgspec.structs.replace(progress, updated_at=progress.updated_at.astimezone(UTC))
 
 
 _progress = msgspec.json.Decoder(Progress)

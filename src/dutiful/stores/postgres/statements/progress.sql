@@ -1,3 +1,3 @@
 -- name: phases
-select name, position, state, attempt, started_at, ended_at, result, error
+select name, position, state, attempt, started_at, ended_at, result, error, progress
 from {schema}.phases($1);

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from dutiful.core.breaker.state import Breaker, BreakerState
-from dutiful.core.job import AttemptRecord, Claim, HeldClaim, JobRecord, NewJob, PhaseRecord, PhaseState
+from dutiful.core.job import AttemptRecord, Claim, HeldClaim, JobRecord, NewJob, PhaseRecord, PhaseState, Progress
 from dutiful.core.json import read, read_as, read_object
 from dutiful.core.metrics.alert import Alert, AlertState
 from dutiful.core.metrics.sketch import Sketch
@@ -43,6 +43,7 @@ OBJECT = Codec(to_json, read_object)
 TEXT = Codec(checked, read)  # JSON that the record has as text before it is stored
 TEXT_OBJECT = Codec(checked, read_object)
 RAW = Codec(decode=lambda text: msgspec.Raw(text.encode()))  # JSON that becomes part of other JSON
+PROGRESS = Codec(to_json, partial(read_as, msgspec.json.Decoder(Progress)))
 SKETCH = Codec(to_json, msgspec.json.Decoder(Sketch).decode)
 
 
@@ -246,7 +247,7 @@ ATTEMPT = Columns(
 
 PHASE = Columns(
     PhaseRecord, name=PLAIN, position=PLAIN, state=one_of(PhaseState), attempt=PLAIN, started_at=TIME, ended_at=TIME,
-    result=JSON, error=OBJECT,
+    result=JSON, error=OBJECT, progress=PROGRESS,
 )  # fmt: skip
 
 HELD_CLAIM = Columns(

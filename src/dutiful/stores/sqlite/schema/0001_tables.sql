@@ -108,6 +108,7 @@ CREATE TABLE dutiful_phase (
     state TEXT NOT NULL
                CHECK (state IN ('running', 'completed', 'skipped', 'failed', 'interrupted', 'cancelled')),
     attempt INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER, result TEXT, error TEXT,
+    progress TEXT,  -- the last report before it ended
     PRIMARY KEY (job_id, name)
 ) STRICT, WITHOUT ROWID;
 

@@ -4,16 +4,16 @@ INSERT INTO dutiful_phase (job_id, name, position, state, attempt, started_at, e
 VALUES (:job_id, :name, :position, 'running', 1, :now, NULL, NULL, NULL)
 ON CONFLICT (job_id, name) DO UPDATE
 SET position = excluded.position, state = 'running', attempt = attempt + 1, started_at = excluded.started_at,
-    ended_at = NULL, result = NULL, error = NULL
+    ended_at = NULL, result = NULL, error = NULL, progress = NULL
 WHERE state <> 'running';
 
 -- name: end_phase
 -- A phase that never began, such as a skipped one, has no attempt.
-INSERT INTO dutiful_phase (job_id, name, position, state, attempt, started_at, ended_at, result, error)
-VALUES (:job_id, :name, :position, :state, 0, NULL, :now, :result, :error)
+INSERT INTO dutiful_phase (job_id, name, position, state, attempt, started_at, ended_at, result, error, progress)
+VALUES (:job_id, :name, :position, :state, 0, NULL, :now, :result, :error, :progress)
 ON CONFLICT (job_id, name) DO UPDATE
 SET position = excluded.position, state = excluded.state, ended_at = excluded.ended_at, result = excluded.result,
-    error = excluded.error
+    error = excluded.error, progress = excluded.progress
 WHERE state <> excluded.state;
 
 -- name: complete_phase
@@ -26,6 +26,9 @@ UPDATE dutiful_progress SET percent = 100, overall = 100, updated_at = ?2 WHERE 
 -- name: put_progress
 REPLACE INTO dutiful_progress (job_id, phase, percent, overall, message, items, updated_at)
 VALUES                        (?,      ?,     ?,       ?,       ?,       ?,     ?);
+
+-- name: progress_of_phase
+SELECT percent, overall, message, items, updated_at FROM dutiful_progress WHERE job_id = ? AND phase = ?;
 
 -- name: phases
 SELECT {phase_columns} FROM dutiful_phase WHERE job_id = ? ORDER BY position, name;

@@ -6,7 +6,7 @@ create or replace function {schema}.report_progress(
     p_jobs uuid[], p_claims bigint[], p_phases text[], p_percents double precision[], p_overalls int[],
     p_messages text[], p_items text[],
     p_mark_jobs uuid[], p_mark_claims bigint[], p_names text[], p_positions int[], p_states text[], p_results text[],
-    p_errors text[], p_anew boolean[], p_now timestamptz
+    p_errors text[], p_anew boolean[], p_lasts text[], p_now timestamptz
 ) returns setof bigint
 language plpgsql volatile set lock_timeout = '2s' {look_up_ids} as $$
 declare
@@ -46,17 +46,22 @@ begin
         end if;
         -- A mark that is repeated, because its reply was lost, changes nothing.
         insert into {schema}.phase as p
-            (job_id, claim_id, started_at, ended_at, position, attempt, name, state, result, error)
+            (job_id, claim_id, started_at, ended_at, position, attempt, name, state, result, error, progress)
         select m.job_id, m.claim_id, case when p_states[m.ord] = 'running' then v_now end,
                case when p_states[m.ord] <> 'running' then v_now end, p_positions[m.ord],
                case when p_states[m.ord] = 'running' then 1 else 0 end, p_names[m.ord], p_states[m.ord],
-               p_results[m.ord]::jsonb, p_errors[m.ord]::jsonb
+               p_results[m.ord]::jsonb, p_errors[m.ord]::jsonb,
+               case when p_states[m.ord] <> 'running' then coalesce(
+                   -- A moment earlier, because it is older than the end of the phase.
+                   p_lasts[m.ord]::jsonb || jsonb_build_object('updated_at', v_now - interval '1 microsecond'),
+                   (select to_jsonb(g) - 'job_id' from {schema}.progress g
+                    where g.job_id = m.job_id and g.phase = p_names[m.ord] offset 0)) end
         from {schema}.nth_marks(v_round, p_mark_jobs, p_mark_claims, p_anew) m
         where m.claim_id = any (v_held)
         on conflict (job_id, name) do update
         set claim_id = excluded.claim_id, started_at = coalesce(excluded.started_at, p.started_at),
             ended_at = excluded.ended_at, position = excluded.position, attempt = p.attempt + excluded.attempt,
-            state = excluded.state, result = excluded.result, error = excluded.error
+            state = excluded.state, result = excluded.result, error = excluded.error, progress = excluded.progress
         where (p.claim_id, p.state) is distinct from (excluded.claim_id, excluded.state);
     end loop;
 

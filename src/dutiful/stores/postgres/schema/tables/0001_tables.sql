@@ -172,7 +172,7 @@ create table {schema}.phase (
     attempt int not null, name text not null,
     state text not null
                check (state in ('running', 'completed', 'skipped', 'failed', 'interrupted', 'cancelled')),
-    result jsonb, error jsonb,
+    result jsonb, error jsonb, progress jsonb,  -- progress: the last report before it ended
     primary key (job_id, name)
 ) with (fillfactor = 80);
 
