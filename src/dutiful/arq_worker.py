@@ -181,6 +181,11 @@ class ArqWorker:
         self.stop, self.abort = worker.stop, worker.abort
         self.started = worker.started
 
+    @property
+    def replaced(self) -> bool:
+        """Whether it has stopped because handlers linger in it."""
+        return self._worker.replaced
+
     async def run(self, limit: StartLimit | None = None) -> None:
         feeding = asyncio.create_task(self._feed(), name="dutiful arq")
         try:
