@@ -196,7 +196,7 @@ class DeadLetterReviewSuite:
 
             refused, _ = await store.dead_letters.review(reviews, now=at(1))
 
-            assert refused == Reviewed(id=letter.id, status=PENDING, applied=False)
+            assert refused == Reviewed(id=letter.id, status=PENDING, applied=False, holder=holder)
             assert await store.queries.job(taken.id) is None
             assert await the_letter(store, letter.id) == letter
         assert await store.audit.search(AuditFilter()) == []
