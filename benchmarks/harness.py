@@ -49,6 +49,7 @@ class Sizes:
     counted_hours: float = 24.0
     trip_jobs: int = 20_000
     supervised_sends: int = 3_000
+    docverse_builds: int = 1_000
     door_rounds: int = 15
     pairs: int = 24  # a short drain is noisy, the median of many pairs is not
 
@@ -57,7 +58,7 @@ class Sizes:
         return cls(
             drain_scale=0.05, enqueue_s=0.3, latency_jobs=30, backlog_jobs=5_000, head_jobs=2_000, pin_s=4.0,
             phased_jobs=50, listeners=20, listed_jobs=5_000, counted_hours=0.2, trip_jobs=6_000, pairs=2,
-            supervised_sends=50, door_rounds=2,
+            supervised_sends=50, door_rounds=2, docverse_builds=20,
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from itertools import cycle, product
 import asyncpg
 
 from benchmarks.counting import COUNTING_SCENARIOS
+from benchmarks.docverse import DOCVERSE_SCENARIOS
 from benchmarks.enqueueing import ENQUEUE_SCENARIOS
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.lanes import LANE_SCENARIOS
@@ -157,4 +158,5 @@ SCENARIOS = (
     *METERING_SCENARIOS,
     *SUPERVISED_SCENARIOS,
     *SQL_DOOR_SCENARIOS,
+    *DOCVERSE_SCENARIOS,
 )

@@ -22,6 +22,7 @@ _ALL = frozenset(
     COMMON
     | {"latency-inside", "backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
     | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics", "supervised", "sql-door"}
+    | {"docverse"}
 )
 
 

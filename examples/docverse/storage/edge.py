@@ -99,6 +99,7 @@ class EdgeServer:
         self.asked = asyncio.Event()  # a purge was asked for
         self.answering = asyncio.Event()  # cleared, purges are not answered
         self.answering.set()
+        self.purged: dict[str, asyncio.Event] = {}  # set when these paths were purged
         self.app = Starlette(
             routes=[
                 Route("/_kv/{org}/{project}/{slug}", self.write_key, methods=["PUT", "DELETE"]),
@@ -128,7 +129,11 @@ class EdgeServer:
             return JSONResponse({"error": f"the token is not that of organization {org}"}, 403)
         self.asked.set()
         await self.answering.wait()
-        return JSONResponse({"purged": self._cache.purge(f"{org}/{path}".rstrip("/"))})
+        whole = f"{org}/{path}".rstrip("/")
+        number = self._cache.purge(whole)
+        if whole in self.purged:
+            self.purged[whole].set()
+        return JSONResponse({"purged": number})
 
     async def page(self, request: Request) -> Response:
         org, project, path = (request.path_params[name] for name in ("org", "project", "path"))
