@@ -1,8 +1,6 @@
 """The documentation host for tests: its database, edge, API and workers."""
 
 import asyncio
-import io
-import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from databases import Postgres
 from dutiful import Dutiful
 from dutiful.maintenance import runner
 from examples.docverse.api.app import create_api
+from examples.docverse.client import tarball
 from examples.docverse.config import Config
 from examples.docverse.factory import Docverse, open_docverse
 from examples.docverse.installation import install
@@ -192,17 +191,6 @@ async def hosting(database_url: str, folder: Path, **settings: Any) -> AsyncIter
             ):
                 yield Host(config, jobs, services, edge, http, site)
                 assert await (await jobs.client()).store.queries.check_places() == []
-
-
-def tarball(pages: Mapping[str, str | bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, text in pages.items():
-            data = text.encode() if isinstance(text, str) else text
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return packed.getvalue()
 
 
 async def until(look: Callable[[], Awaitable[T | None]]) -> T:

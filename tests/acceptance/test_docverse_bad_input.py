@@ -5,8 +5,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from docverse import Host, HostedProject, tarball
+from docverse import Host, HostedProject
 
+from examples.docverse.client import tarball
 from examples.docverse.storage.edge import org_token
 from examples.docverse.storage.object_store import BadKey, DirectoryObjectStore
 from examples.docverse.storage.tarball import BadTarball, Limits, unpack

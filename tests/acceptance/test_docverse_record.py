@@ -2,10 +2,11 @@
 
 import dataclasses
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from docverse import SUPERUSER, Host, until
+from docverse import SUPERUSER, CleanDocverse, Host, hosting, until
 from docverse_parts import Held, watched
 
 from dutiful import State
@@ -136,6 +137,22 @@ async def test_the_backend_stores_delivers_and_answers_what_it_knows(host: Host)
         await host.ended(job_id)
     assert await backend.get_job_metadata(str(host.jobs.new_id())) is None
     assert await backend.get_job_result("not an id") is None
+
+
+@pytest.mark.req("D8", "D9", "D12", "D24")
+async def test_builds_are_taken_and_their_jobs_shown_while_redis_is_down(
+    clean_docverse: CleanDocverse, tmp_path: Path
+) -> None:
+    async with hosting(clean_docverse.reset(), tmp_path, redis_url="redis://127.0.0.1:1/0") as host:
+        await host.add_org()
+        project = await host.add_project()
+        build = await project.upload("main")
+        job_id = await project.signal(build)
+        assert (await project.build(build))["status"] == "uploaded"
+        job = await _both(host, job_id)
+        assert (job["status"], job["backend_job_id"]) == ("queued", None)
+        async with host.working():  # a worker of the store needs no broker
+            assert (await host.ended(job_id))["status"] == "completed"
 
 
 async def _both(host: Host, job_id: str) -> dict[str, Any]:
