@@ -106,10 +106,12 @@ async def serve(console: Console, folder: Path, servers: Servers, ports: tuple[i
     async with opened(console, folder, servers, ports) as story, story.working():
         await story.set_up()
         await story.publish()
-        console.print(
-            f"\nOpen {story.config.edge_url}/{GUIDE}/ and {story.config.edge_url}/{GUIDE}/v/", highlight=False
-        )
-        console.print(f"The API is at {story.api_url}/docs; the superuser's token is {story.client.token}")
+        site = f"{story.config.edge_url}/{GUIDE}"
+        for line in (
+            f"\nOpen {site}/, and its dashboard {site}/v/",
+            f"The API is at {story.api_url}/docs; the superuser's token is {story.client.token}",
+        ):
+            console.print(line, highlight=False, soft_wrap=True)
         await asyncio.Event().wait()
 
 
