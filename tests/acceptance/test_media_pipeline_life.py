@@ -56,7 +56,7 @@ async def test_it_opens_in_a_fixed_order(media: Service, caplog: pytest.LogCaptu
         "worker made",
         "webhooks: media",
         "recovered",
-        "services: promoter, rescuer, gates, scheduler, retention, webhooks, reviewer, sealer, rollup, alerts",
+        "services: promoter, rescuer, gates, limits, scheduler, retention, webhooks, reviewer, sealer, rollup, alerts",
         "first claim",
     ]
 
