@@ -1,7 +1,9 @@
 """The documentation host refuses bad input with a clear error, and writes nothing."""
 
+import asyncio
 import io
 import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,19 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes
     return packed.getvalue()
 
 
+def _sparse(size: int) -> bytes:
+    """A tarball whose only file is a hole of so many bytes, which no byte of the tarball stands for."""
+    member = tarfile.TarInfo("hole.bin")
+    sparse = {"major": "1", "minor": "0", "name": "hole.bin", "realsize": str(size)}
+    member.pax_headers = {f"GNU.sparse.{name}": value for name, value in sparse.items()}
+    extents = b"1\n%d\n0\n" % size
+    member.size = 512
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member, io.BytesIO(extents.ljust(512, b"\0")))
+    return packed.getvalue()
+
+
 BAD = {
     "above its folder": (_member("../../escape.html"), "has an empty part, `.` or `..`"),
     "in the middle": (_member("a/../../escape.html"), "has an empty part, `.` or `..`"),
@@ -41,6 +56,9 @@ BAD = {
     "not packed": (b"<h1>no tarball</h1>", "not a whole .tar.gz"),
     "cut off": (tarball({"index.html": "x" * 5_000})[:60], "not a whole .tar.gz"),
     "empty": (tarball({}), "has no file"),
+    "a file that is a folder": (tarball({"a": "x", "a/b": "x"}), "as a file and as a folder"),
+    "a folder that is a file": (tarball({"a/b": "x", "a": "x"}), "as a file and as a folder"),
+    "a bomb of holes": (_sparse(3 * 1024**3), "is a sparse file"),
     "a bomb": (tarball({"zeros.bin": bytes(32 * 1024 * 1024)}), "100 times its size"),
 }
 
@@ -55,6 +73,30 @@ async def test_a_bad_tarball_is_refused_and_leaves_no_object(host: Host) -> None
         assert [path for path in host.config.objects.rglob("*") if path.is_file()] == [], case
         await host.call("PATCH", f"{project.path}/builds/{build}", 409, json={"status": "uploaded"})
     assert not list(await host.jobs.jobs())
+
+
+async def test_an_upload_that_ends_after_the_build_was_signalled_changes_nothing(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    path = f"{project.path}/builds"
+    build = (await host.call("POST", path, 201, json={"git_ref": "main"}))["id"]
+    signalled, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow_body() -> AsyncIterator[bytes]:
+        late = tarball({"evil.html": "late"})
+        yield late[:20]
+        begun.set()
+        await signalled.wait()
+        yield late[20:]
+
+    late = asyncio.create_task(host.call("PUT", f"{path}/{build}/content", 409, content=slow_body()))
+    await begun.wait()
+    await host.call("PUT", f"{path}/{build}/content", 201, content=tarball({"index.html": "good"}))
+    await host.call("PATCH", f"{path}/{build}", 202, json={"status": "uploaded"})
+    signalled.set()
+
+    assert "make a new build" in (await late)["detail"]
+    assert [path.name for path in host.config.objects.rglob("*") if path.is_file()] == ["index.html"]
 
 
 def test_a_tarball_is_limited_in_files_and_bytes(tmp_path: Path) -> None:

@@ -247,6 +247,23 @@ async def test_an_older_build_does_not_take_the_place_of_one_whose_worker_died_h
     assert "older" not in await project.page()
 
 
+@pytest.mark.req("D58")
+async def test_a_newer_build_that_failed_to_be_published_does_not_keep_an_older_one_away(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    older, newer = await project.upload("main", {"index.html": "older"}), await project.upload("main")
+    async with watched(Log([]))(host.config, lambda connection: None) as services:
+        edition, build, owner = await _rows(services, project, newer)
+        await services.database.source.execute(
+            "update docverse.edition set publishing_build_id = $1 where id = $2", build.id, edition.id
+        )
+        await services.database.source.execute("update docverse.build set status = 'failed' where id = $1", build.id)
+        _, build, _ = await _rows(services, project, older)
+
+        assert await _editions(services).update(edition, build, owner, PlainJob()) is False
+    assert "older" in await project.page()
+
+
 def _names(node: ast.AST) -> list[str]:
     match node:
         case ast.Import(names=names):

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from examples.docverse import public_ids, records
 from examples.docverse.database import Database
@@ -116,13 +117,22 @@ class HostingService:
             raise Conflict(f"build {build.public_id} is {build.status}: make a new build for other content")
         loop = asyncio.get_running_loop()
 
-        def write(name: str, data: bytes) -> None:
-            asyncio.run_coroutine_threadsafe(self._objects.put(f"{build.object_prefix}/{name}", data), loop).result()
+        # Aside first: while the body came in, another upload may have been published.
+        aside = f"{build.object_prefix}-{uuid4().hex}"
 
-        await self._objects.delete_prefix(build.object_prefix)  # of an upload before
-        number = await asyncio.to_thread(unpack, tarball, write, limits)
-        if await self._database.value("content_uploaded", build.id, digest) is None:
-            raise Conflict(f"build {build.public_id} was processed meanwhile")
+        def write(name: str, data: bytes) -> None:
+            asyncio.run_coroutine_threadsafe(self._objects.put(f"{aside}/{name}", data), loop).result()
+
+        try:
+            number = await asyncio.to_thread(unpack, tarball, write, limits)
+            async with self._database.transaction() as transaction:
+                # Locks the build, so that it cannot be signalled before its content is in place.
+                if await transaction.value("content_uploaded", build.id, digest) is None:
+                    raise Conflict(f"build {build.public_id} was signalled meanwhile: make a new build")
+                await self._objects.delete_prefix(build.object_prefix)  # of an upload before
+                await self._objects.move(aside, build.object_prefix)
+        finally:
+            await self._objects.delete_prefix(aside)
         return number
 
     async def signal_uploaded(self, build: Build, project: Project) -> Build:

@@ -16,12 +16,15 @@ select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_
 from docverse.edition where project_id = $1 and date_deleted is null order by slug;
 
 -- name: current_build
--- What an edition shows, and the newest build that it shows or is about to show.
+-- What an edition shows, and the newest build that it shows or is about to show. One whose processing is over without
+-- having published it never will.
 select e.build_id, e.publishing_build_id, n.public_id, n.date_created
 from docverse.edition e
 left join lateral (
     select b.public_id, b.date_created from docverse.build b
-    where b.id in (e.build_id, e.publishing_build_id) order by b.date_created desc limit 1
+    where b.id = e.build_id
+       or (b.id = e.publishing_build_id and b.status not in ('completed', 'completed_with_errors', 'failed'))
+    order by b.date_created desc limit 1
 ) n on true
 where e.id = $1 and e.date_deleted is null;
 

@@ -42,6 +42,7 @@ def unpack(file: Path, write: Callable[[str, bytes], None], limits: Limits = LIM
 
 def _files(file: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
     names: set[str] = set()
+    folders: set[str] = set()
     packed = file.stat().st_size
     try:
         with gzip.open(file) as unzipped:
@@ -55,11 +56,18 @@ def _files(file: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
                     name = _check_name(member.name)
                     if member.issym() or member.islnk():
                         raise BadTarball(f"{name!r} is a link to {member.linkname!r}: pack a copy of the file instead")
+                    if member.issparse():
+                        # Its holes are bytes that are never read, so nothing would count them.
+                        raise BadTarball(f"{name!r} is a sparse file: pack it without `--sparse`")
                     if not member.isreg():
                         raise BadTarball(f"{name!r} is neither a file nor a folder: leave it out")
                     if name in names:
                         raise BadTarball(f"{name!r} is in the tarball twice")
+                    above = {name[:at] for at, letter in enumerate(name) if letter == "/"}
+                    if name in folders or not names.isdisjoint(above):
+                        raise BadTarball(f"{name!r} is in the tarball as a file and as a folder")
                     names.add(name)
+                    folders |= above
                     if len(names) > limits.objects:
                         raise BadTarball(f"the tarball has over {limits.objects:,} files: publish fewer")
                     body = archive.extractfile(member)
