@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ class Reader:
         self.order: dict[str, int] = {}  # of builds, by their date
         self.rolled_back = False
         self._newest = -1
+        self.reads: Counter[str] = Counter()  # of whole contents, by path
 
     async def read(self) -> None:
         while True:
@@ -53,7 +55,11 @@ class Reader:
 
     def _check(self, path: str, text: str) -> None:
         if path.endswith(".json") and not text.startswith(("not found", "<")):
-            json.loads(text)
+            try:
+                json.loads(text)
+            except ValueError:
+                self.wrong.append(f"torn JSON at {path}: {text[:20]}…{text[-20:]}")
+            self.reads[path] += 1
         elif path == "" and text.startswith("<p>"):
             ours, _, rest = text.removeprefix("<p>").partition("|")
             if not rest.endswith(f"|{ours}</p>"):
@@ -62,6 +68,7 @@ class Reader:
             if number < self._newest and not self.rolled_back:
                 self.wrong.append(f"build {number} after build {self._newest}")
             self._newest = number
+            self.reads[path] += 1
         elif text.startswith("<!doctype") and not text.endswith("</html>"):
             self.wrong.append(f"torn HTML at {path}: …{text[-30:]}")
 
@@ -90,7 +97,10 @@ async def _rounds(host: Host, log: Path, rounds: int, delay: float, seed: int) -
                 await _check_shown(project, builds[project.slug][-1], number + 2)
         for task in reading:
             task.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
+        ends = await asyncio.gather(*reading, return_exceptions=True)
+    assert [type(end) for end in ends] == [asyncio.CancelledError] * 2, ends
+    for reader in readers.values():
+        assert {"", "__switcher.json", "__editions/__main.json"} <= set(reader.reads), reader.reads
     assert [wrong for reader in readers.values() for wrong in reader.wrong] == []
     assert interleavings(log) == []
     assert all(by > rounds for what, by in updates(log).items() if what.startswith("project")), updates(log)
