@@ -68,6 +68,7 @@ SETTINGS = {
     "lingering_limit": "How many handlers may run on without their jobs before a supervised worker is replaced.",
     "watchdog": "How far past its timeout, or `cancel_grace`, a job may hold the event loop before the worker exits.",
     "batch": "How many jobs a lane claims at most at once, and ahead of its slots.",
+    "retry_attempts": "How often kinds that declare no retry are tried, the first run included.",
     "retry_base": "The first delay of kinds that declare no retry; it doubles each time.",
     "retry_max": "The longest delay of kinds that declare no retry, jitter included.",
     "retry_jitter": "Up to this share is added to each delay of kinds that declare no retry: `0.1` is 10 %.",

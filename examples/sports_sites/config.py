@@ -16,6 +16,7 @@ class Config:
     smtp_port: int = 2525  # on this machine
     reminders_every: str = "1h"
     pager_secret: str | None = field(default=None, repr=False)  # with one, alerts are sent to the pager
+    profile: str | None = None  # without one: the register's own
     fast_threads: int | None = None  # without both: those of the profile; with one: the other as in production
     general_threads: int | None = None
 
@@ -27,6 +28,7 @@ class Config:
             smtp_port=_whole(environ, "SPORTS_SMTP_PORT") or cls.smtp_port,
             reminders_every=environ.get("SPORTS_REMINDERS_EVERY", cls.reminders_every),
             pager_secret=environ.get("SPORTS_PAGER_SECRET"),
+            profile=environ.get("DUTIFUL_PROFILE") or None,
             fast_threads=_whole(environ, "WORKER_FAST_THREADS"),
             general_threads=_whole(environ, "WORKER_GENERAL_THREADS"),
         )
@@ -39,6 +41,7 @@ class Config:
             "SPORTS_SMTP_PORT": self.smtp_port,
             "SPORTS_REMINDERS_EVERY": self.reminders_every,
             "SPORTS_PAGER_SECRET": self.pager_secret,
+            "DUTIFUL_PROFILE": self.profile,
             "WORKER_FAST_THREADS": self.fast_threads,
             "WORKER_GENERAL_THREADS": self.general_threads,
         }

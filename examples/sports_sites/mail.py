@@ -14,11 +14,15 @@ Template = Literal["welcome", "reminder", "site-changed"]
 
 
 def email(
-    ctx: Context, to: Address, template: Template, data: dict[str, Any], emailer: Emailer = Inject("emailer")
+    ctx: Context,
+    to: Address,
+    template: Template,
+    data: dict[str, Any] | None = None,
+    emailer: Emailer = Inject("emailer"),
 ) -> None:
     """Sends a message with the job's id, so that a duplicate after a crash is recognised."""
     with ctx.breaker("email-service"):
-        emailer.send(ctx.public_id, to, template, data)
+        emailer.send(ctx.public_id, to, template, data or {})
 
 
 async def produce_reminders(ctx: Context, db: Sites = Inject("db"), jobs: Jobs = Inject("jobs")) -> dict[str, int]:

@@ -16,6 +16,8 @@ from examples.sports_sites.services import Emailer, Heights, Partners, Search
 from examples.sports_sites.sites import Site, Sites
 
 FAST = "fast"  # the queue of jobs that take less than 30 seconds, with a lane of its own
+QUICK = f"{FAST}=30s"
+PROFILE = "register"  # if no other is chosen
 PATIENCE = 600.0  # seconds; the timeout of an attempt is shorter
 KEPT_DAYS = 7
 
@@ -23,17 +25,24 @@ KEPT_DAYS = 7
 def sports_app(config: Config, database_url: str | None = None, **settings: Any) -> Dutiful:
     """Stores jobs at `database_url`, and sites in the config's folder."""
     # The kind cleanup-jobs deletes finished jobs.
-    own = {"lanes": config.lanes(), "retention": "never", "webhook_networks": ("127.0.0.0/8",)}
-    app = Dutiful(database_url, **(own | settings))
-    app.profile("development", kinds=("email", "analysis", "elevation"))
+    own: dict[str, Any] = {
+        "profile": config.profile or PROFILE,
+        "lanes": config.lanes(),
+        "retention": "never",
+        "retry_attempts": ATTEMPTS,
+        "webhook_networks": ("127.0.0.0/8",),
+    }
+    app = Dutiful(database_url, **own)
+    app.configure(**settings)
+    # In profiles, because an argument would overrule the two minutes of the profile production.
+    app.profile(PROFILE, timeouts=QUICK)
+    app.profile("development", kinds=("email", "analysis", "elevation"), timeouts=QUICK)
     for service in ("email-service", "population-grid", "elevation-service", "partners"):
         app.breaker(service)
     _kinds(app)
     _resources(app, config)
-    app.schedule(app.kind("produce-reminders"), every=config.reminders_every, name="reminders", max_attempts=ATTEMPTS)
-    app.schedule(
-        app.kind("cleanup-jobs"), "0 3 * * *", name="cleanup", payload={"days-old": KEPT_DAYS}, max_attempts=ATTEMPTS
-    )
+    app.schedule(app.kind("produce-reminders"), every=config.reminders_every, name="reminders")
+    app.schedule(app.kind("cleanup-jobs"), "0 3 * * *", name="cleanup", payload={"days-old": KEPT_DAYS})
     app.alert(
         "mail-late", "oldest_pending_seconds", above=60, clear=10, hold="1m", where={"queue": FAST},
         summary="Quick jobs have waited for over a minute",

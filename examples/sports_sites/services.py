@@ -72,6 +72,7 @@ class Emailer:
     def send(self, message_id: str, to: str, template: str, data: dict[str, Any]) -> None:
         """Sends a mail, and blocks meanwhile. A permanent refusal, such as a missing mailbox, is not retried."""
         subject, text = TEMPLATES[template]
+        data = {"name": "there", **data}
         message = EmailMessage()
         message["Message-ID"] = f"<{message_id}@register.example>"
         message["From"] = "register@register.example"

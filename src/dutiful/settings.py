@@ -74,7 +74,8 @@ class Settings:
     lingering_limit: int = 10  # how many handlers may run on without their jobs before the worker is replaced
     watchdog: timedelta = timedelta(seconds=5)  # how long past its timeout a job may hold the event loop
     batch: int = 3_000  # the most jobs that a lane claims at once or ahead of its slots
-    retry_base: timedelta = timedelta(seconds=1)  # these three: for kinds that declare no retry
+    retry_attempts: int = 5  # these four: for kinds that declare no retry; the first run is included
+    retry_base: timedelta = timedelta(seconds=1)
     retry_max: timedelta = timedelta(minutes=5)
     retry_jitter: float = 0.1  # up to this share is added to each delay
     # By queue, for kinds that declare none; None: no limit.
@@ -151,7 +152,9 @@ class Settings:
     def retry(self) -> Retry:
         """The retry policy of kinds that declare none."""
         jitter = Jitter(1.0, 1.0 + self.retry_jitter)
-        return Retry(backoff=Exponential(self.retry_base, cap=self.retry_max, jitter=jitter))
+        return Retry(
+            max_attempts=self.retry_attempts, backoff=Exponential(self.retry_base, cap=self.retry_max, jitter=jitter)
+        )
 
     def timeout_of(self, queue: str) -> timedelta | None:
         """The timeout of kinds that declare none; None: no limit."""
