@@ -17,6 +17,7 @@ from dutiful import (
     State,
     Unique,
 )
+from examples.sports_sites.views import Views
 
 PRIORITY, ATTEMPTS = 100, 3
 LISTED = 1_000
@@ -30,6 +31,16 @@ class Requeued:
     type: str
     payload: Any
     correlation_id: str
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The view `job_queue_stats`."""
+
+    pending: int
+    processing: int
+    failed: int  # to be tried again
+    oldest_pending_minutes: int  # since it was due
 
 
 class Jobs:
@@ -73,6 +84,10 @@ class Jobs:
         """All jobs that one action of a user has caused, the first one first."""
         found = await self._app.jobs(correlation_id=correlation_id, limit=LISTED)
         return sorted(found, key=lambda job: job.id)
+
+    async def stats(self, views: Views) -> Stats:
+        (row,) = await views.rows("select * from job_queue_stats")
+        return Stats(**row)
 
     async def fail(self, job_id: UUID, error: str, *, will_retry: bool) -> State:
         """Ends the running attempt; without a retry, the job becomes a dead letter, running or not."""

@@ -20,7 +20,7 @@ def _run_story(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.req(
     "L1", "L2", "L3", "L5", "L6", "L7", "L8", "L36", "L40", "L48", "L56", "L58", "L69", "L70", "L71", "L72"
 )
-@pytest.mark.req("L80", "L85", "L87", "L89", "L92", "L93", "L97", "L98", "L102")
+@pytest.mark.req("L80", "L85", "L87", "L89", "L93", "L97", "L98", "L102")
 def test_the_story_ends_by_itself_and_adds_up(app_url: str) -> None:
     postgres = app_url.startswith("postgres")
     before = _tables(app_url) if postgres else []

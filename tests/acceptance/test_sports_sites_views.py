@@ -14,6 +14,7 @@ from sports import Register, register, until
 from dutiful import State
 from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
 from dutiful.core.job import ClaimToken
+from examples.sports_sites.jobs import Stats
 
 COLUMNS = {
     "id", "type", "payload", "status", "priority", "attempts", "max_attempts", "scheduled_at", "run_at", "started_at",
@@ -119,6 +120,36 @@ async def test_a_job_is_pending_processing_completed_failed_or_dead(sports: Regi
     ]  # fmt: skip
 
 
+@pytest.mark.req("L39")
+async def test_the_queue_is_summed_up_in_four_numbers(sports: Register) -> None:
+    assert await sports.jobs.stats(sports.views) == Stats(0, 0, 0, 0)
+    sports.services.hold("copy")
+    sports.services.fail("mail")
+    sports.services.closed.add("nobody@club.example")
+    some = sports.another_app(kinds=("email", "integration", "cleanup-jobs"), retry_base="1h", retry_max="2h")
+    now = datetime.now(UTC)
+    async with some, sports.working(some):
+        failed = await sports.jobs.enqueue("email", {"to": "ada@club.example", "template": "welcome"})
+        await sports.becomes(failed.id, State.SCHEDULED)
+        sports.services.repair("mail")
+        dead = await sports.jobs.enqueue("email", {"to": "nobody@club.example", "template": "welcome"})
+        await sports.becomes(dead.id, State.FAILED)
+        done = await sports.jobs.enqueue("cleanup-jobs", {"days-old": 7})
+        await sports.becomes(done.id, State.COMPLETED)
+        running = await sports.jobs.enqueue("integration", {"lipas-id": 12345})
+        await sports.becomes(running.id, State.RUNNING)
+        assert await sports.jobs.stats(sports.views) == Stats(0, 1, 1, 0)
+        await sports.jobs.enqueue("produce-reminders", run_at=now + timedelta(hours=1))
+        assert await sports.jobs.stats(sports.views) == Stats(1, 1, 1, 0), "it is not due yet"
+        for minutes in (90, 20):
+            await sports.jobs.enqueue("produce-reminders", run_at=now - timedelta(minutes=minutes))
+        stats = await sports.jobs.stats(sports.views)
+        assert (stats.pending, stats.processing, stats.failed) == (3, 1, 1)
+        assert 90 <= stats.oldest_pending_minutes < 95
+        sports.services.release("copy")
+        await sports.becomes(running.id, State.COMPLETED)
+
+
 @pytest.mark.req("L12", "L25")
 async def test_the_database_refuses_any_other_status_and_a_negative_priority(sports: Register) -> None:
     job = await sports.jobs.enqueue("produce-reminders")
@@ -186,10 +217,24 @@ async def test_the_questions_that_people_ask_are_answered(sports: Register) -> N
 
         await until(reported)
         await until(lambda: _all_completed(sports))
-    assert not await sports.views.rows(
-        "select id, type, status, attempts, created_at, started_at from jobs"
-        f" where status = 'processing' and started_at < {hour_ago}"
-    )
+        sports.services.hold("copy")
+        held = await sports.jobs.enqueue("integration", {"lipas-id": 12346})
+        await sports.becomes(held.id, State.RUNNING)
+        stuck = (
+            "select id, type, status, attempts, created_at, started_at from jobs"
+            f" where status = 'processing' and started_at < {hour_ago}"
+        )
+        assert await sports.views.rows(stuck) == [], "it has only begun"
+        await sports.views.rows(
+            "update dutiful.lease set claimed_at = claimed_at - interval '2 hours'"
+            if sports.database_url.startswith("postgres")
+            else "update dutiful_lease set claimed_at = claimed_at - 2 * 3600 * 1000000"
+        )
+        (row,) = await sports.views.rows(stuck)
+        assert (str(row["id"]), row["type"], row["status"]) == (str(held.id), "integration", "processing")
+        assert row["attempts"] == 1 and _moment(row["started_at"]) < _moment(row["created_at"]) - timedelta(hours=1)
+        sports.services.release("copy")
+        await sports.becomes(held.id, State.COMPLETED)
     (failures,) = await sports.views.rows(
         "select type, count(*) as failures, max(last_error_at) as latest_failure from jobs"
         f" where status = 'failed' and last_error_at > {hour_ago} group by type"

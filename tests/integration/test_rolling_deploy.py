@@ -99,7 +99,7 @@ async def ends(worker: WorkerProcess) -> None:
     assert await worker.ended(within=180) == 0, worker.output
 
 
-@pytest.mark.req("L6", "L8", "L92")
+@pytest.mark.req("L6", "L8")
 async def test_two_releases_work_side_by_side_and_no_job_is_lost_or_stranded(site: Site) -> None:
     both: dict[str, dict[str, Any]] = {"keep": {}, "bill": {"account": 7}}
     old = [await site.old.start(*LONG_GRACE).ready(site.store) for _ in range(2)]

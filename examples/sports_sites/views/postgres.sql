@@ -84,3 +84,10 @@ select type, status, count(*) as jobs, min(created_at) as oldest, max(created_at
        round(avg(attempts), 1) as mean_attempts
 from {views}.jobs
 group by type, status;
+
+create or replace view {views}.job_queue_stats as
+select count(*) filter (where status = 'pending') as pending, count(*) filter (where status = 'processing') as processing,
+       count(*) filter (where status = 'failed') as failed,
+       coalesce(floor(extract(epoch from now() - min(run_at) filter (
+           where status = 'pending' and run_at <= now())) / 60), 0)::int as oldest_pending_minutes
+from {views}.jobs;

@@ -1,5 +1,6 @@
 -- The queue in the register's own terms: read-only views over the tables of Dutiful in the same file.
 
+DROP VIEW IF EXISTS job_queue_stats;
 DROP VIEW IF EXISTS job_queue_health;
 DROP VIEW IF EXISTS job_metrics;
 DROP VIEW IF EXISTS circuit_breakers;
@@ -97,3 +98,11 @@ SELECT type, status, count(*) AS jobs, min(created_at) AS oldest, max(created_at
        round(avg(attempts), 1) AS mean_attempts
 FROM jobs
 GROUP BY type, status;
+
+CREATE VIEW job_queue_stats AS
+SELECT count(*) FILTER (WHERE status = 'pending') AS pending, count(*) FILTER (WHERE status = 'processing') AS processing,
+       count(*) FILTER (WHERE status = 'failed') AS failed,
+       CAST(coalesce((julianday('now') - julianday(min(run_at) FILTER (
+           WHERE status = 'pending' AND run_at <= strftime('%FT%H:%M:%fZ', 'now')))) * 1440, 0) AS INTEGER)
+           AS oldest_pending_minutes
+FROM jobs;
