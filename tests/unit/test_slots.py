@@ -72,7 +72,7 @@ def test_every_handler_of_a_job_is_stopped_and_no_other(slots: Slots) -> None:
 def test_a_lost_claim_stops_its_own_handler_unless_that_has_stored_the_outcome(slots: Slots) -> None:
     claims = [new_claim(1), new_claim(2, job_id=new_claim(1).job_id), new_claim(3)]
     (first, _), (second, _) = begin(slots, 1), begin(slots, 2, job_id=new_claim(1).job_id)
-    second.settled = State.COMPLETED
+    second.own_completion = SimpleNamespace(settled=State.COMPLETED, completed_by_user=None)
     assert [slots.lose(claim) for claim in claims] == [True, True, False]
     assert (first.stop, second.stop) == (StopReason.LOST, None)
 
@@ -98,11 +98,11 @@ def test_a_new_job_starts_without_the_reasons_of_the_last(slots: Slots, clock: M
     slot, _ = begin(slots)
     slot.request_stop(StopReason.TIMEOUT)
     slot.request_stop(StopReason.LOST)
-    slot.settled = State.COMPLETED
+    slot.own_completion = SimpleNamespace(settled=State.COMPLETED, completed_by_user=None)
     kind: Any = SimpleNamespace(mode=Mode.PROCESS, timeout=timedelta(seconds=60))
     slot.end()
     slot.begin(new_claim(2), kind)
-    kept: list[object] = [slot.stop, slot.later_stop, slot.settled, slot.deadline]
+    kept: list[object] = [slot.stop, slot.later_stop, slot.own_completion, slot.deadline]
     assert kept == [None] * 4
     clock.now += 100
     slot.start_clock()

@@ -17,7 +17,12 @@ from dutiful.settings import ANY, LaneSettings
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
 from dutiful.worker.executor.attempt import Executor
-from dutiful.worker.executor.outcomes import Settlement, breaker_result, outcome_without_handler
+from dutiful.worker.executor.outcomes import (
+    Settlement,
+    breaker_result,
+    outcome_without_handler,
+    settlement_without_handler,
+)
 from dutiful.worker.fetcher import FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
@@ -244,11 +249,12 @@ class Lane:
         claim = slot.claim
         assert claim is not None
         slot.abandoned = True
-        outcome = slot.settled or outcome_without_handler(slot)
-        self._settle(claim, outcome, Timing(0.0, slot.elapsed.total_seconds()))
+        outcome = outcome_without_handler(slot)
+        settlement = settlement_without_handler(slot, outcome)
+        self._settle(claim, settlement, Timing(0.0, slot.elapsed.total_seconds()))
         fresh = self._all_slots.replace(slot)
         self.slots[self.slots.index(slot)] = fresh
-        return None if isinstance(outcome, State) else breaker_result(outcome, slot.stop), fresh
+        return None if isinstance(settlement, State) else breaker_result(outcome, slot.stop), fresh
 
     def _settle(self, claim: Claim, outcome: Settlement, timing: Timing | None = None) -> None:
         if claim.crashes:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 from uuid import UUID
 
 from dutiful.core.breaker.state import CallResult
@@ -63,6 +63,13 @@ class LingeringHandler:
         return self.running.done()
 
 
+class OwnCompletion(Protocol):
+    """How a handler has completed its job in a transaction: kept with the attempt, because its thread may linger."""
+
+    settled: State | None  # the transaction is committed
+    completed_by_user: State | None  # whether it is committed, only the store knows
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """Runs one job at a time. Written by the event loop only; the lease thread reads it."""
@@ -74,7 +81,7 @@ class Slot:
     started: float = 0.0
     deadline: float | None = None
     timeout: timedelta | None = None  # the one that the deadline comes from
-    settled: State | None = None  # by the handler's own transaction
+    own_completion: OwnCompletion | None = None  # of the handler that runs
     stop: StopReason | None = None
     later_stop: StopReason | None = None  # another reason, given after the first
     stop_requested_at: float = 0.0
@@ -91,7 +98,7 @@ class Slot:
     def begin(self, claim: Claim, kind: Kind[Any, Any]) -> None:
         self.claim = claim
         self.kind = kind
-        self.stop = self.later_stop = self.settled = None
+        self.stop = self.later_stop = self.own_completion = None
         self.deadline = self.timeout = self.phase = None
         if kind.mode is Mode.PROCESS:  # its clock starts once it has a process
             self.started = time.monotonic()
@@ -148,6 +155,12 @@ class Slot:
                 raise
         if self.task is not None and not self.closing:
             uncancel(self.task)
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether its handler has completed the job in a transaction."""
+        own = self.own_completion
+        return own is not None and (own.settled or own.completed_by_user) is not None
 
     @property
     def elapsed(self) -> timedelta:
@@ -263,7 +276,7 @@ class Slots:
         """Stops a job whose claim was lost; whether it runs here."""
         for slot in self._all:
             if slot.claim is not None and slot.claim.claim_id == claim.claim_id:
-                if slot.settled is None:  # else the claim is gone because the handler's transaction has ended it
+                if not slot.is_completed:  # else the claim is gone because the handler's transaction has ended it
                     slot.request_stop(StopReason.LOST)
                 return True
         return False

@@ -18,6 +18,7 @@ from dutiful.observe.outage import OutageLog
 from dutiful.worker.assembly import WorkerParts, assemble
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
+from dutiful.worker.executor.outcomes import settlement_without_handler
 from dutiful.worker.lane import Lane
 from dutiful.worker.lingering import Lingering, SlotTasks
 from dutiful.worker.settler import Settler
@@ -184,7 +185,8 @@ class Worker:
         for slot in interrupted:
             if slot.claim is not None:  # its handler has not stopped; another worker gets the job all the same
                 slot.abandoned = True
-                settler.settle(slot.claim, slot.settled or Released(), Timing(0.0, slot.elapsed.total_seconds()))
+                settlement = settlement_without_handler(slot, Released())
+                settler.settle(slot.claim, settlement, Timing(0.0, slot.elapsed.total_seconds()))
         # A claim under way is waited for: cancelled, it would hold jobs that no worker knows of.
         await asyncio.wait(fetching, timeout=CLEANUP_SECONDS)
         return len(interrupted)

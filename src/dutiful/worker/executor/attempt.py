@@ -69,7 +69,7 @@ class Executor:
     async def run(self, claim: Claim, kind: Kind[Any, Any], slot: Slot) -> Settlement:
         """Returns the outcome; a state if the handler has settled the job in its own transaction."""
         slot.begin(claim, kind)
-        context = AttemptContext(claim, slot, self._deps)
+        slot.own_completion = context = AttemptContext(claim, slot, self._deps)
         outcome: Outcome
         try:
             kind.check_tenant(claim.tenant)
@@ -123,7 +123,7 @@ class Executor:
                 log.warning(message, ids.public(claim.job_id), outcome, extra=job_fields(claim))
             return context.settled
         if stop is StopReason.LOST:
-            return Lost()
+            outcome = Lost()
         if context.completed_by_user is not None:
             otherwise = ROLLED_BACK if isinstance(outcome, (Done, Partial)) else outcome
             return UserCompletion(context.completed_by_user, otherwise)

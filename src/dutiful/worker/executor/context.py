@@ -201,7 +201,7 @@ class AttemptContext(ClaimFacts):
         async with self._deps.claims.transaction(self._token, lambda: self._encode(own.result), self._errors) as inner:
             own.inner = inner
             yield own
-        self.settled = self._slot.settled = _state(self._errors())
+        self.settled = _state(self._errors())
 
     async def complete_in(self, session: Any, result: Any = None) -> None:
         self._check_last()

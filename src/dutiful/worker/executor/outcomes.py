@@ -107,6 +107,16 @@ def outcome_of_stop(slot: Slot) -> Outcome:
             return Lost()
 
 
+def settlement_without_handler(slot: Slot, outcome: Outcome) -> Settlement:
+    """The settlement of a handler that did not stop: this outcome, unless it had completed its job itself."""
+    own = slot.own_completion
+    if own is None:
+        return outcome
+    if own.settled is not None:
+        return own.settled
+    return outcome if own.completed_by_user is None else UserCompletion(own.completed_by_user, outcome)
+
+
 def outcome_without_handler(slot: Slot) -> Outcome:
     """The outcome of a handler that was asked to stop and did not."""
     outcome = outcome_of_stop(slot)
