@@ -117,7 +117,7 @@ async def _has_status(manager: ApiClient, item: dict[str, Any], status: str) -> 
 
 def _fix(firm: Firm, external_id: str) -> None:
     """Replaces the message by hand, and adds its sender as a client."""
-    firm.add("add_client", name="Carol", address=CAROL)
+    firm.run("add_client", name="Carol", address=CAROL)
     row = firm.one("message", connection_id=CONNECTION, external_id=external_id)
     assert row is not None
     maildir(firm, CONNECTION)[row["maildir_key"]] = raw_mail(CAROL, "Papers")

@@ -9,7 +9,8 @@ ON CONFLICT (name) DO NOTHING;
 SELECT firm_id, name, password, is_staff, is_manager FROM users WHERE name = :name;
 
 -- name: add_client
-INSERT INTO clients (firm_id, name, address) VALUES (:firm, :name, :address);
+INSERT INTO clients (firm_id, name, address) VALUES (:firm, :name, :address)
+ON CONFLICT (firm_id, address) DO NOTHING;
 
 -- name: client_at
 SELECT id, name FROM clients WHERE firm_id = :firm AND address = :address;

@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from examples.practice.firms import Firms
+from examples.practice.sample_data import ADA
+
 ROOT = Path(__file__).parents[2]
 CORRELATION = "550e8400-e29b-41d4-a716-446655440000"
-FETCH = [
-    "email_ingestion_fetch", "tenant_id=123", f"correlation_id={CORRELATION}", "idempotency_key=k", "connection_id=456",
-    "external_message_id=msg_789",
-]  # fmt: skip
+MESSAGE = ["tenant_id=123", f"correlation_id={CORRELATION}", "connection_id=456", "external_message_id=msg_789"]
+INGESTION = [
+    ["email_ingestion_fetch", "idempotency_key=fetch", *MESSAGE],
+    ["email_ingestion_parse", "idempotency_key=parse", *MESSAGE],  # the fetch enqueues one, this one is waited for
+]
 
 
 def free_port() -> int:
@@ -47,11 +51,11 @@ def started(environment: dict[str, str], ready: str, *command: str) -> Iterator[
 
 @pytest.mark.req("L6", "L68", "L69")
 @pytest.mark.parametrize(
-    ("example", "prefix", "job"),
-    [("practice", "PRACTICE", FETCH), ("sports_sites", "SPORTS", ["integration", "lipas-id=12345"])],
+    ("example", "prefix", "jobs"),
+    [("practice", "PRACTICE", INGESTION), ("sports_sites", "SPORTS", [["integration", "lipas-id=12345"]])],
 )
 def test_an_example_runs_as_processes_with_the_world_outside(
-    tmp_path: Path, example: str, prefix: str, job: list[str]
+    tmp_path: Path, example: str, prefix: str, jobs: list[list[str]]
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DUTIFUL_", prefix))}
     environment = {
@@ -74,6 +78,13 @@ def test_an_example_runs_as_processes_with_the_world_outside(
         stack.enter_context(started(environment, "Ctrl-C", f"examples.{example}", "--world"))
         dutiful("migrate")
         stack.enter_context(started(environment, "worker", "dutiful.cli", "worker", app))
-        dutiful("enqueue", *job, "--wait", "--timeout", "60s")
+        for job in jobs:
+            dutiful("enqueue", *job, "--wait", "--timeout", "60s")
         listed = json.loads(dutiful("jobs", "list", "--state", "completed", "--json"))
-    assert job[0] in str(listed)
+    assert all(job[0] in str(listed) for job in jobs)
+    if example == "practice":
+        firm = Firms(tmp_path / "data").firm(123)
+        message = firm.one("message", connection_id=456, external_id="msg_789")
+        ada = firm.one("client_at", address=ADA)
+        assert message and ada and message["client_id"] == ada["id"], "the mail is assigned to its client"
+        assert len(firm.dump()["clients"]) == 2, "each client once, though every process adds them"

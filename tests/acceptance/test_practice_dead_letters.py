@@ -226,7 +226,7 @@ async def test_nothing_is_purged_before_it_is_exported_and_nothing_of_others_eve
         assert (await platform.ended(too_early.id)).error_class == "non_retryable"
         assert platform.firms.firm(HERE).dump() == before
         await done("firm_export", export)
-        platform.firms.firm(HERE).add("add_client", name="Dora", address="dora@client.example")
+        platform.firms.firm(HERE).run("add_client", name="Dora", address="dora@client.example")
         too_late = await platform.create("firm_purge", "purge_late", export_id=export)
         assert "another export" in str((await platform.ended(too_late.id)).error_message), "for Dora is not in this one"
         assert len(platform.firms.firm(HERE).dump()["clients"]) == len(before["clients"]) + 1
