@@ -49,7 +49,8 @@ class JobQueue:
         return [QueueRecord.of(job) for job in await self._tenant.jobs(**filters)]
 
     async def next_pending(self) -> "ClaimableJob | None":
-        """The firm's next job that is due, by priority, then by time."""
+        """The firm's next job that is due, by priority, then by time; also a retry, if no worker has promoted it."""
+        await (await self._app.client()).store.promotion.promote(1_000)
         due = await self._tenant.jobs(state=State.READY, limit=500)
         first = min(due, key=lambda job: (job.priority, job.run_at or job.created_at, job.id), default=None)
         return None if first is None else ClaimableJob(self._app, first)

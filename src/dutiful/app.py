@@ -197,7 +197,7 @@ class Dutiful(Registry):
         return (await (await self.client()).cancel(read_id(job_id), reason)).changed
 
     async def claim(self, job: JobRecord, worker: str, lease: Duration = "5m") -> ClaimedJob | None:
-        """Claims the next job of its queue, for a loop without a worker; None if another one was faster.
+        """Claims this job, for a loop without a worker; None if it is not ready, is paused, or another one was faster.
 
         The lease is not renewed: give one that is longer than the work.
         """

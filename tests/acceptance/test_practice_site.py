@@ -10,9 +10,12 @@ from uuid import UUID
 import pytest
 from practice import HERE, THERE, Practice, desk, practice, until
 
-from dutiful import ClaimLost, ReviewState
+from dutiful import ClaimLost, ReviewState, State
 from dutiful.core import ids
 from dutiful.core.job import NewJob
+from dutiful.core.outcome import Lost
+from dutiful.core.settle import Policy, decide
+from examples.practice.by_hand import ClaimableJob
 from examples.practice.record import Status
 from examples.practice.sample_data import CONNECTION
 
@@ -161,7 +164,43 @@ async def test_a_program_claims_the_next_job_and_its_loser_gets_nothing(platform
     assert (done.status, done.result, done.attempt_count) == (Status.COMPLETED, {"fetched_count": 10}, 1)
     following = await platform.queue().next_pending()
     assert following is not None and following.payload["external_message_id"] == "msg_790"
-    assert (await following.record()).attempt_count == 0, "what a loser was given meanwhile is given back"
+    assert (await following.record()).attempt_count == 0, "a loser is not given another job"
+
+
+async def test_a_program_claims_exactly_the_job_that_it_names(platform: Practice) -> None:
+    """Whatever its place in the queue, and also after a crash of its worker."""
+    made = [await platform.fetch(message) for message in ("msg_789", "msg_790", "msg_791")]
+    found = [await platform.app.find(one.id) for one in made]
+    first, second, third = [ClaimableJob(platform.app, job) for job in found if job is not None]
+    assert await second.claim_for_processing("worker-2")
+    assert not await second.claim_for_processing("worker-1")
+    assert [(await one.record()).status for one in (first, second, third)] == [
+        Status.PENDING,
+        Status.PROCESSING,
+        Status.PENDING,
+    ]
+    store = (await platform.app.client()).store
+    held = await store.claims.held(second.id)
+    assert held is not None
+    assert await store.claims.settle([decide(held, Lost(), Policy(), 3, lambda low, high: low)]) == []
+    await store.promotion.promote(10, now=datetime.now(UTC) + timedelta(hours=1))
+    crashed = await platform.app.find(second.id)
+    assert crashed is not None and crashed.state is State.READY and crashed.crashes == 1
+    assert await second.claim_for_processing("worker-3") and await first.claim_for_processing("worker-1")
+    await second.mark_completed()
+    await first.mark_completed()
+    assert (await third.record()).attempt_count == 0
+
+
+async def test_a_retry_that_is_due_is_pending_without_a_worker(platform: Practice) -> None:
+    await platform.fetch("msg_789")
+    job = await platform.queue().next_pending()
+    assert job is not None and await job.claim_for_processing("worker-1")
+    await job.mark_failed("transient", "the server is busy", should_retry=True)
+    again = await until(platform.queue().next_pending)
+    assert again.id == job.id and await again.claim_for_processing("worker-1")
+    await again.mark_completed()
+    assert (await again.record()).attempt_count == 2
 
 
 @pytest.mark.req("W29", "W32", "W34", "W57", "W58", "W66")

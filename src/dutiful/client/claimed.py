@@ -14,7 +14,7 @@ from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
 from dutiful.core.settle import Policy, decide
 from dutiful.store import Store
-from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
+from dutiful.store.claims import Completion, JobClaimRequest
 
 LARGEST_RESULT = 16 * 1024 * 1024
 
@@ -52,19 +52,14 @@ class ClaimedJob:
 
 
 async def claim_job(store: Store, job: JobRecord, worker: str, lease: timedelta, policy: Policy) -> ClaimedJob | None:
-    """Claims a job that is the next of its kind, queue, priority and tenant; None if another worker was faster."""
-    request = ClaimRequest(
+    """Claims this very job; None if it is not ready, is paused, or another worker was faster."""
+    request = JobClaimRequest(
         worker_id=uuid5(NAMESPACE_DNS, worker),
         lane="by hand",
-        levels=[QueueLevel(job.queue, job.priority)],
+        job_ids=[job.id],
         kinds=[job.kind],
-        limit=1,
         lease=lease,
-        tenants=[] if job.tenant is None else [job.tenant],
+        suspects=1,  # it is run alone, as a job whose worker died has to be
     )
-    for claim in await store.claims.claim(request):
-        claimed = ClaimedJob(store, claim, policy)
-        if claim.job_id == job.id:
-            return claimed
-        await claimed.release()  # the one after it: the job itself is taken, or not due
-    return None
+    claims = await store.claims.claim_jobs(request)
+    return ClaimedJob(store, claims[0], policy) if claims else None
