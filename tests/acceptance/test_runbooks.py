@@ -32,6 +32,7 @@ from pathlib import Path
 from dutiful import Dutiful, Fixed, Retry
 
 app = Dutiful(heartbeat="200ms", alert_interval="200ms", retry_base="1ms", retry_max="1ms")
+HELD = []
 app.breaker("email-service", failures=3, open_for="1h")
 
 def mail(to):
@@ -48,9 +49,12 @@ async def remind(to: str) -> None:
 
 @app.job
 async def import_file(name: str, lines: list[str] = []) -> None:
+    if name == "leaks":
+        HELD.append(bytes(5_000_000))
     while name == "endless" and not Path("go").exists():
         await asyncio.sleep(0.02)
 """
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 class Night:
@@ -73,19 +77,22 @@ class Night:
     def enqueue(self, kind: str, **payload: Any) -> str:
         return str(self.call("enqueue", kind, *(f"{k}={v}" for k, v in payload.items()), "--json").json["id"])
 
-    def start_worker(self, *options: str) -> None:
+    def start_worker(self, *options: str, **environment: str) -> None:
         log = self.folder / f"worker-{len(self._workers)}.log"
         with log.open("wb") as out:
             worker = subprocess.Popen(
                 self._project.command("worker", *options),
                 cwd=self.folder,
-                env=self._project.environment(),
+                env=self._project.environment(**environment),
                 stdout=out,
                 stderr=out,
             )
         self._workers.append(worker)
         self.names["WORKER"] = str(worker.pid)
         self.until(lambda: bool(re.search(r"worker \d+ on ", log.read_text())), f"a worker works: {log.read_text()}")
+
+    def old_workers_ended(self) -> bool:
+        return all(worker.poll() is not None for worker in self._workers[:-1])
 
     def until(self, look: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -111,6 +118,8 @@ class Night:
         match shlex.split(line):
             case ["dutiful", "worker", *options]:
                 self.start_worker(*options)
+            case ["PYTHONTRACEMALLOC=1", "dutiful", "worker", *options]:
+                self.start_worker(*options, PYTHONTRACEMALLOC="1")
             case ["kill", number, pid]:
                 os.kill(int(pid), getattr(signal, f"SIG{number[1:]}"))
             case ["dutiful", *args]:
@@ -128,7 +137,8 @@ class Night:
 
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Night]:
-    (tmp_path / "jobs.py").write_text(JOBS)
+    shown = PYTHON.findall((RUNBOOKS / "worker-memory.md").read_text())
+    (tmp_path / "jobs.py").write_text("\n".join([JOBS, *shown]))
     night = Night(Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db"), monkeypatch, capsys)
     assert night.call("migrate").code == 0
     yield night
@@ -242,8 +252,13 @@ def test_large_payloads_are_seen_and_held_by_fewer_slots(night: Night) -> None:
 
     night.follow("worker-memory.md")
 
-    later = night.enqueue("import_file", name="small")
-    night.until(lambda: night.state(later) == "completed", "the new worker works")
+    night.until(night.old_workers_ended, "only the worker that traces is left")
+    for name in ("small", "leaks"):
+        later = night.enqueue("import_file", name=name)
+        night.until(lambda job=later: night.state(job) == "completed", "the new worker works")  # type: ignore[misc]
+    report = night.call("enqueue", "memory_report", "--wait", "--timeout", "2m").out
+    leak = (night.folder / "jobs.py").read_text().splitlines().index("        HELD.append(bytes(5_000_000))") + 1
+    assert f"jobs.py:{leak}: size=4883 KiB" in report, report
 
 
 @pytest.mark.req("L96", "L75", "L85", "L90", "L91")
