@@ -4,15 +4,18 @@ Exit code 1 if rows are left, 2 if there is nothing to import from.
 """
 
 import asyncio
+import os
 import sys
 
 from dutiful import DutifulError
+from examples.sports_sites.config import Config
 from examples.sports_sites.importing.importer import import_queues
-from examples.sports_sites.main import app
+from examples.sports_sites.service import sports_app
 
 
 async def main() -> int:
-    runs = await import_queues(app)
+    # Not the app of `main`, which adds sample sites.
+    runs = await import_queues(sports_app(Config.read(os.environ)))
     for run in runs:
         print(run)
         for row_id, problem in run.bad.items():
