@@ -224,7 +224,8 @@ def _gates(jobs: Jobs) -> Iterator[Named]:
     yield "promote", _named("promote", 3_000, ROWS, born(0), NOW)
     yield "promote beyond a floor", _named("promote", 3_000, ROWS, born(FIRST["scheduled"] + 10_000), NOW)
     yield "promote nothing", _named("promote", 100, ROWS, born(0), born(1))
-    yield "survey", _named("survey", 100, ADA, LEASE, born(0), LEASE, LEASE, NOW)
+    for name, searched in (("survey", born(0)), ("survey, none expired since", NOW)):
+        yield name, _named("survey", 100, ADA, LEASE, born(0), searched, LEASE, LEASE, NOW)
     yield "unblock", _named("unblock", 3_000, jobs.ids("blocked"), NOW)
     yield "assign_due_seqs", _named("assign_due_seqs", 4_500, ROWS, NOW)
     yield "unblock_resumed", _named("unblock_resumed", 3_000, ROWS, NOW, before=resume)

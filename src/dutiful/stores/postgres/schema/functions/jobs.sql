@@ -41,10 +41,11 @@ begin
         from made m;
         get diagnostics v_count = row_count;
         if v_count < cardinality(p_id) then
-            -- New are those that this transaction has just written.
+            -- New are those that this transaction has just written. The offset makes this a look-up for each.
             return query
             select u.id from (select distinct unnest(p_id) as id) u
-            where not exists (select 1 from {schema}.ready r where r.job_id = u.id and r.xmin = pg_current_xact_id()::xid);
+            where not exists (select 1 from {schema}.ready r
+                              where r.job_id = u.id and r.xmin = pg_current_xact_id()::xid offset 0);
         end if;
         return;
     end if;
@@ -136,16 +137,34 @@ $$;
 -- freed.
 create or replace function {schema}.return_keys(p_jobs jsonb, p_moved jsonb, p_job uuid) returns void
 language sql volatile as $$
+    -- The limits make these look-ups by key, whatever the statistics say.
     update {schema}.unique_key k set job_id = m.other
-    from jsonb_to_recordset(p_moved) m (tenant text, kind text, key text, id uuid, other uuid)
-    where m.id = p_job and k.tenant = m.tenant and k.kind = m.kind and k.key = m.key and k.job_id = p_job;
+    from (
+        select f.ctid, a.other
+        from jsonb_to_recordset(p_moved) a (tenant text, kind text, key text, id uuid, other uuid)
+        cross join lateral (
+            select x.ctid, x.job_id from {schema}.unique_key x
+            where x.tenant = a.tenant and x.kind = a.kind and x.key = a.key limit 1
+        ) f
+        where a.id = p_job and f.job_id = p_job
+    ) m
+    where k.ctid = m.ctid;
     delete from {schema}.unique_key k
-    using jsonb_array_elements(p_jobs) e (v),
-          lateral (select v -> 'unique' as u
-                   union all
-                   select i.u from jsonb_array_elements(nullif(v -> 'inherits', 'null')) i (u)) g
-    where (v ->> 'id')::uuid = p_job and k.tenant = coalesce(v ->> 'tenant', '') and k.job_id = p_job
-      and k.kind = case when (u ->> 'across_kinds')::boolean then '' else v ->> 'kind' end and k.key = u ->> 'key';
+    where k.ctid = any (array(
+        select f.ctid
+        from jsonb_array_elements(p_jobs) e (v)
+        cross join lateral (
+            select v -> 'unique' as u
+            union all
+            select i.u from jsonb_array_elements(nullif(v -> 'inherits', 'null')) i (u)
+        ) g
+        cross join lateral (
+            select x.ctid, x.job_id from {schema}.unique_key x
+            where x.tenant = coalesce(v ->> 'tenant', '') and x.key = u ->> 'key'
+              and x.kind = case when (u ->> 'across_kinds')::boolean then '' else v ->> 'kind' end
+            limit 1
+        ) f
+        where (v ->> 'id')::uuid = p_job and f.job_id = p_job));
 $$;
 
 -- Stores jobs, given as a JSON array of objects with the names of table job, and besides:
