@@ -137,7 +137,8 @@ begin
         -- Compute: whether it is over, and when to look again.
         if _num_failures >= _max_attempts then
             insert into {final} ({task_id}, error_message)
-            select _task_id, _num_failures || ' of ' || _max_attempts || ' attempts failed, the last: ' || f.error_message
+            select _task_id,
+                   _num_failures || ' of ' || _max_attempts || ' attempts failed, the last: ' || f.error_message
             from {attempt} a join {failed} f using ({attempt_id})
             where a.{task_id} = _task_id
             order by {attempt_id} desc

@@ -1,6 +1,6 @@
 -- name: ended_attempts
-        -- An attempt whose job has ended, but whose handlers recorded nothing. What a provider may have accepted is never
-        -- repeated; a job that retention has deleted may have been accepted, too.
+        -- An attempt whose job has ended, but whose handlers recorded nothing. What a provider may have accepted is
+        -- never repeated; a job that retention has deleted may have been accepted, too.
         for _ended in
             select a.{attempt_id} as attempt_id, j.state,
                    coalesce(j.errors -> -1, j.last_error) ->> 'message' as message,
