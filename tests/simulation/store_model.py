@@ -333,12 +333,15 @@ class Model:
 
     def review(self, letter: ModelLetter, act: ReviewAct, job: NewJob | None) -> Reviewed:
         to = TABLE.get((letter.status, act))
-        applied = to is not None and (job is None or self._insert(job, self.now).insertion is Insertion.MADE)
-        if applied:
-            assert to is not None
+        made = None if to is None or job is None else self._insert(job, self.now)
+        holder = None if made is None or made.insertion is Insertion.MADE else made.job_id
+        applied = to is not None and holder is None
+        if to is not None and applied:
             letter.status, letter.reviewed_at = to, self.now
             letter.new_job_id = None if job is None else job.id
-        return Reviewed(id=letter.id, status=letter.status, applied=applied, new_job_id=letter.new_job_id)
+        return Reviewed(
+            id=letter.id, status=letter.status, applied=applied, new_job_id=letter.new_job_id, holder=holder
+        )
 
     def resolve(self) -> int:
         """Resolves those whose new jobs have ended; returns how many."""
