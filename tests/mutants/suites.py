@@ -17,6 +17,8 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/errors.py": ["errors"],
     "core/principal.py": ["principal", "stream_access"],
     "core/outdated.py": ["outdated"],
+    "core/limits.py": ["limit_windows"],
+    "core/maintenance_window.py": ["maintenance_window"],
     "core/correlation_tree.py": ["correlation_tree"],
     "core/metrics/alert.py": ["alert"],
     "core/metrics/catalogue.py": ["alert", "prometheus"],
