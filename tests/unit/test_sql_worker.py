@@ -42,6 +42,10 @@ class ScriptedDatabase:
     async def renew(self, *_: Any) -> dict[int, str]:
         raise StoreAway("away")
 
+    async def report(self, *_: Any) -> None:
+        if self.away:
+            raise StoreAway("away")
+
     async def maintain(
         self, kinds: Sequence[str], *, rescue: bool, seen: datetime | None, within: timedelta
     ) -> Maintained:
