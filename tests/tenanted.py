@@ -61,6 +61,8 @@ FLEET = {
     "counter_total",
     "counter_turn",
     "leader",
+    "limit_kind",
+    "limit_rule",
     "listener",
     "meta",
     "migration",
@@ -240,6 +242,11 @@ async def _fill(world: World) -> None:
     async with world.store("operator") as store:
         for tenant in tenants:
             await store.tokens.put(api_token(tenant=tenant), f"hash of {tenant}")
+    for rows in (
+        "limit_slot (job_id, admitted_at, name, key) SELECT id, now(), '', ''",
+        "delivery (job_id, delivered_at, number, attempt) SELECT id, now(), 1, 0",
+    ):
+        world.roles.run(f"INSERT INTO {{0}}.{rows} FROM {{0}}.job ON CONFLICT DO NOTHING", world.schema)
     rules = dict(world.roles.run("SELECT * FROM {}.tenant_rules()", world.schema))
     world.rules = {name: rule for name, rule in rules.items() if rule != "fleet"}
     assert set(rules) - set(world.rules) <= FLEET

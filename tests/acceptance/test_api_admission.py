@@ -35,7 +35,9 @@ BODIES: dict[str, Any] = {
     "open_breaker": {"new": True},
 }
 # Where the samples name nothing that exists, or a job that does not run; and what can be done only once.
-REFUSED = {"release_job": 409, "reset_breaker": 404, "redeliver_webhook_post": 404, "revoke_token": 404}
+REFUSED = {
+    "release_job": 409, "reset_breaker": 404, "set_limit": 404, "redeliver_webhook_post": 404, "revoke_token": 404,
+}  # fmt: skip
 REFUSED_AGAIN = {
     "stop_bulk": 409,
     "reprocess_dead_letter": 409,
