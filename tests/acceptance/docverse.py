@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
+from uuid import uuid4
 
 import httpx2
 import psycopg
@@ -37,8 +38,9 @@ class CleanDocverse:
     """A database with everything installed, emptied before each test."""
 
     def __init__(self, server: Postgres) -> None:
-        server.drop_database(DATABASE)
-        self.url = server.create_database(DATABASE)
+        # A name of its own, because another installation on this server would drop it.
+        self.name = f"{DATABASE}_{uuid4().hex}"
+        self.url = server.create_database(self.name)
         asyncio.run(install(Dutiful(self.url), self.url))
         self._connection = psycopg.connect(self.url, autocommit=True)
         self._reset = self._reset_statement()
@@ -75,7 +77,7 @@ def installed(server: Postgres) -> Iterator[CleanDocverse]:
         yield clean
     finally:
         clean.close()
-        server.drop_database(DATABASE)
+        server.drop_database(clean.name)
 
 
 @dataclass

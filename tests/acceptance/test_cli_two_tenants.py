@@ -81,6 +81,7 @@ FLEETWIDE = {
     "tenants *": "set up the database itself",
     "roles": "sets up the database itself",
     "sql-worker": "takes jobs of all tenants",
+    "redeliver": "sends jobs of all tenants",
     "supervisor *": "belong to the database's own functions",
     "tokens list": "is for administrators of all tenants",
     "tokens revoke": "is for administrators of all tenants",

@@ -64,7 +64,8 @@ def next_release(folder: Path) -> Path:
         '    Column("created_by", "text"),\n' + column,
     )
     functions = store / "schema/functions"
-    edit(functions / "views.sql", "       end as last_error\n", "       end as last_error, j.release\n")
+    last = " as backend_job_id\nfrom ("
+    edit(functions / "views.sql", last, last.replace("\n", ", j.release\n"))
     edit(
         functions / "claims_settle.sql",
         "'completed', g.result::jsonb",

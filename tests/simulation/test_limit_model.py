@@ -40,6 +40,7 @@ class LimitMachine(RuleBasedStateMachine):
         self.claims: list[Claim] = []
         self.key_of: dict[UUID, str] = {}
         self.starts: list[tuple[datetime, str]] = []
+        self.started: dict[int, tuple[datetime, str]] = {}  # by claim
         self.paused: set[str] = set()
 
     @initialize(at_once=st.integers(1, 3), starts=st.integers(1, 4), fixed=st.booleans(), burst=st.integers(0, 3))
@@ -121,7 +122,8 @@ class LimitMachine(RuleBasedStateMachine):
         ask = ClaimRequest(ADA, "general", [LEVEL], kinds, limit=count, lease=LEASE, suspects=1)
         for claim in self.run(self.store.claims.claim(ask, now=self.now)):
             self.claims.append(claim)
-            self.starts.append((self.now, self.key_of[claim.job_id]))
+            self.started[claim.claim_id] = (self.now, self.key_of[claim.job_id])
+            self.starts.append(self.started[claim.claim_id])
 
     def _end(self, claim: Claim, action: str) -> None:
         """Ends a claim, which may be lost by now."""
@@ -130,7 +132,10 @@ class LimitMachine(RuleBasedStateMachine):
             return
         outcome = Released() if action == "release" else Failed(OOPS)
         if action in ("release", "fail"):
-            self.run(self.store.claims.settle([change(claim, outcome)], now=self.now))
+            refused = self.run(self.store.claims.settle([change(claim, outcome)], now=self.now))
+            if action == "release" and not refused:
+                # What is given back counts as not started.
+                self.starts.remove(self.started[claim.claim_id])
 
     def _all_run_in_the_end(self) -> None:
         for kind in KINDS:
