@@ -93,6 +93,22 @@ async def test_statements_gather_on_the_connection_with_most_plans() -> None:
     await pool.close(patience=0)
 
 
+async def test_repeated_statements_do_not_keep_a_connection_open_that_is_not_needed() -> None:
+    pool = Pool(connect, size=3, idle=0.05)
+    async with pool.acquire("claim") as first:
+        pass
+    async with pool.acquire("peek"), pool.acquire("survey") as other:
+        assert other is not first
+    async with asyncio.timeout(20):
+        while not other.closed:
+            async with pool.acquire("survey"):
+                pass
+            await asyncio.sleep(0)
+    async with pool.acquire("survey") as again:
+        assert again is first
+    await pool.close(patience=0)
+
+
 async def test_a_connection_that_is_given_back_serves_who_waits_for_a_new_one() -> None:
     answers = asyncio.Event()
     opened: list[Connection] = []

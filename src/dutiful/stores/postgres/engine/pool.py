@@ -17,7 +17,8 @@ class Pool:
 
     A statement runs where it has been prepared and planned, if that connection is idle, because a claim takes ten times
     as long elsewhere. Of several, or if there is none, the one with most plans is lent: so one connection gets to know
-    all statements, and the others are idle long enough to be closed.
+    all statements. One that is lent for its plan, though that one is idle, is not needed and still counts as idle;
+    otherwise statements that are repeated would keep it open for ever.
     """
 
     def __init__(self, connect: Connect, *, size: int, idle: float, keep: int = 1) -> None:
@@ -26,7 +27,8 @@ class Pool:
         self._idle_limit = idle
         self._keep = keep
         self._loop = asyncio.get_running_loop()
-        self._idle: deque[tuple[Any, float]] = deque()  # each with the time since when it is idle
+        self._idle: dict[Any, float] = {}  # each with the time since when it is not needed
+        self._unneeded: dict[Any, float] = {}  # the same of those that are lent only for their plans
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._busy: set[Any] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -52,20 +54,22 @@ class Pool:
 
     def _pick(self, statement: str) -> Any:
         """Takes the best of the idle connections, if there is one."""
-        best, rank = -1, (False, -1)
-        for n, (connection, _) in enumerate(self._idle):
-            plans = self._plans[connection]
-            if (other := (statement in plans, len(plans))) > rank:
-                best, rank = n, other
-        if best < 0:
-            return None
-        connection, _ = self._idle[best]
-        del self._idle[best]
-        if connection.is_closed():
+        for connection in [c for c in self._idle if c.is_closed()]:
+            del self._idle[connection]
             self._forget(connection)
-            return self._pick(statement)
-        self._busy.add(connection)
-        return connection
+        if not self._idle:
+            return None
+        richest = max(self._idle, key=lambda c: len(self._plans[c]))
+        best = richest
+        if statement not in self._plans[richest]:
+            planned = [c for c in self._idle if statement in self._plans[c]]
+            best = max(planned, key=lambda c: len(self._plans[c]), default=richest)
+        since = self._idle.pop(best)
+        if best is not richest:
+            self._unneeded[best] = since
+            self._idle[richest] = time.monotonic()  # it would have done
+        self._busy.add(best)
+        return best
 
     def _open_another(self) -> None:
         # In an empty context, because the connection is also used by others, and keeps the one it was made in.
@@ -110,9 +114,11 @@ class Pool:
         if not usable:
             self._end(connection)
             self._wake(None)
-        elif not self._wake(connection):
+            return
+        since = self._unneeded.pop(connection, time.monotonic())
+        if not self._wake(connection):
             self._busy.discard(connection)
-            self._idle.append((connection, time.monotonic()))
+            self._idle[connection] = since
             self._shrink_later()
 
     def _wake(self, connection: Any) -> bool:
@@ -137,17 +143,20 @@ class Pool:
     def _forget(self, connection: Any) -> None:
         self._busy.discard(connection)
         self._plans.pop(connection, None)
+        self._unneeded.pop(connection, None)
 
     def _shrink_later(self) -> None:
         if self._shrinking is None and len(self._idle) > self._keep:
-            due = self._idle[0][1] + self._idle_limit - time.monotonic()
+            due = min(self._idle.values()) + self._idle_limit - time.monotonic()
             self._shrinking = asyncio.get_running_loop().call_later(max(due, 0.01), self._shrink)
 
     def _shrink(self) -> None:
         self._shrinking = None
         limit = time.monotonic() - self._idle_limit
-        while len(self._idle) > self._keep and self._idle[0][1] <= limit:
-            self._end(self._idle.popleft()[0])
+        for connection in sorted(self._idle, key=self._idle.__getitem__)[: len(self._idle) - self._keep]:
+            if self._idle[connection] <= limit:
+                del self._idle[connection]
+                self._end(connection)
         self._shrink_later()
 
     async def close(self, patience: float) -> None:
@@ -156,7 +165,7 @@ class Pool:
         if self._shrinking is not None:
             self._shrinking.cancel()
         if self._loop.is_closed():
-            for connection in [*self._busy, *(connection for connection, _ in self._idle)]:
+            for connection in [*self._busy, *self._idle]:
                 _hang_up(connection)
             return
         until = time.monotonic() + patience
@@ -164,7 +173,7 @@ class Pool:
             await asyncio.sleep(0.01)
         for task in self._opening:
             task.cancel()
-        for connection in [*self._busy, *(connection for connection, _ in self._idle)]:
+        for connection in [*self._busy, *self._idle]:
             with contextlib.suppress(Exception):  # it is not used again in any case
                 await asyncio.wait_for(connection.close(), 1)
         self._idle.clear()
