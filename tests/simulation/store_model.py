@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob, OnConflict, Scope
+from dutiful.core.job import Claim, Inserted, Insertion, JobRecord, NewJob, OnConflict, Scope, Unique
 from dutiful.core.review.state import TABLE, ReviewAct, ReviewState
 from dutiful.core.settle import Change
 from dutiful.core.states import WAITING, State
@@ -104,8 +104,12 @@ class Model:
         if asked.id in self.jobs:
             return Inserted(asked.id, Insertion.EXISTING)
         insertion = Insertion.MADE
+        for inherited in asked.inherits:
+            holder = self._holder(_key(asked, inherited))
+            if holder in self.jobs and not self.jobs[holder].state.final:
+                return Inserted(holder, Insertion.REJECTED)
         if asked.unique:
-            key = (asked.tenant, None if asked.unique.across_kinds else asked.kind, asked.unique.key)
+            key = _key(asked, asked.unique)
             if holder := self._holder(key):
                 waiting = holder in self.jobs and self.jobs[holder].state in WAITING
                 if asked.unique.on_conflict is not OnConflict.REPLACE or not waiting:
@@ -113,14 +117,22 @@ class Model:
                     return Inserted(holder, Insertion.REJECTED if rejected else Insertion.EXISTING)
                 self._finish(self.jobs[holder], State.CANCELLED)
                 insertion = Insertion.REPLACED
-            window = asked.unique.window
-            self.keys[key] = (asked.id, asked.unique.scope, None if window is None else self.now + window)
+            self._put_key(asked, asked.unique)
+        for inherited in asked.inherits:
+            if self._holder(key := _key(asked, inherited)):
+                self.keys[key] = (asked.id, *self.keys[key][1:])
+            else:
+                self._put_key(asked, inherited)
         run_at = asked.run_at if asked.delay is None else self.now + asked.delay
         job = ModelJob(asked, State.READY, run_at or due, run_at)
         self.jobs[job.id] = job
         job.state = State.BLOCKED if self._gated(job) else self._due(job)
         job.queued, job.waits = self._may_queue(job), not self._all_met(job)
         return Inserted(job.id, insertion)
+
+    def _put_key(self, job: NewJob, unique: Unique) -> None:
+        expires_at = None if unique.window is None else self.now + unique.window
+        self.keys[_key(job, unique)] = (job.id, unique.scope, expires_at)
 
     def _holder(self, key: Key) -> UUID | None:
         holder, _, expires_at = self.keys.get(key, (None, None, None))
@@ -359,3 +371,7 @@ class Model:
             else:
                 letter.status = ReviewState.RESOLVED
         return len(ended)
+
+
+def _key(job: NewJob, unique: Unique) -> Key:
+    return job.tenant, None if unique.across_kinds else job.kind, unique.key

@@ -319,14 +319,16 @@ class StoreMachine(RuleBasedStateMachine):
         act=st.sampled_from([ReviewAct.REPROCESS, ReviewAct.REPROCESS, *ReviewAct]),
         key=st.sampled_from([None, "a", "b"]),
         on_conflict=st.sampled_from([OnConflict.REJECT, OnConflict.RETURN]),
+        inherits=st.lists(st.sampled_from(["a", "b"]), max_size=2, unique=True),
         when=has_letters,
     )
-    def review(self, pick: int, act: ReviewAct, key: str | None, on_conflict: OnConflict) -> None:
+    def review(self, pick: int, act: ReviewAct, key: str | None, on_conflict: OnConflict, inherits: list[str]) -> None:
         letter = list(self.model.letters.values())[pick % len(self.model.letters)]
         job = None
         if act is ReviewAct.REPROCESS:
             unique = None if key is None else Unique(key, Scope.ACTIVE, on_conflict)
-            job = self._job(KINDS[0], LEVELS[0], unique=unique, retry_of=letter.id)
+            taken_over = tuple(Unique(one) for one in inherits if one != key)
+            job = self._job(KINDS[0], LEVELS[0], unique=unique, inherits=taken_over, retry_of=letter.id)
         asked = Review(id=letter.id, act=act, by="ada", job=job)
         (answer,) = self.run(self.store.dead_letters.review([asked], now=self.model.now))
         assert answer == self.model.review(letter, act, job)
