@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -157,11 +158,13 @@ class LimitMachine(RuleBasedStateMachine):
         raise AssertionError("some wait without end")
 
 
+@pytest.mark.soak
 @each_length(15, steps=100)
 def test_limits_of_sqlite_are_never_exceeded(tmp_path: Path, sqlite_template: Path, length: settings) -> None:
     simulate_sqlite(LimitMachine, tmp_path, sqlite_template, length)
 
 
+@pytest.mark.soak
 @each_length(15, steps=100)
 def test_limits_of_postgres_are_never_exceeded(clean18: CleanDatabase, length: settings) -> None:
     simulate_postgres(LimitMachine, clean18, settings(length, max_examples=length.max_examples // 3))
