@@ -69,3 +69,8 @@ def test_a_text_that_is_no_window_is_refused_with_an_example(text: str, reported
 def test_windows_without_a_gap_are_refused() -> None:
     with pytest.raises(UsageError, match="leave no time"):
         first_outside([MaintenanceWindow.parse("* * * * * for 2m")], SUNDAY)
+
+
+def test_a_thousand_windows_in_a_row_are_tried() -> None:
+    with pytest.raises(UsageError, match="leave no time before 2026-11-15 16:40:00"):
+        first_outside([MaintenanceWindow.parse("* * * * * for 1m")], SUNDAY)
