@@ -12,10 +12,11 @@ from pathlib import Path
 from rich.console import Console
 
 from dutiful import UsageError
+from examples.docverse.processes import WorkerEnded
 from examples.docverse.story import Servers, run_story, serve
 from examples.servers import own_redis, own_server
 
-PORTS = (8000, 8001)  # of the edge and the API
+PORT = 8000  # of the edge; the API has the next one
 
 
 def main() -> int:
@@ -39,7 +40,12 @@ def main() -> int:
     parser.add_argument(
         "--serve", action="store_true", help="publish sample pages and serve them at http://127.0.0.1:8000 until Ctrl-C"
     )
+    parser.add_argument(
+        "--port", type=int, default=PORT, help=f"for --serve (default: {PORT}); the API has the next one"
+    )
     chosen = parser.parse_args()
+    if not 0 < chosen.port < 65535:
+        parser.error("--port must be from 1 to 65534, because the API has the next one")
     url: str | None = chosen.database_url
     if url and not url.startswith("postgres"):
         parser.error("--database-url must be postgresql://…; leave it out for a server of its own")
@@ -53,11 +59,14 @@ def main() -> int:
             servers = Servers(url or stack.enter_context(own_server()), redis)
             if chosen.serve:
                 with suppress(KeyboardInterrupt):
-                    asyncio.run(serve(Console(), folder, servers, PORTS))
+                    asyncio.run(serve(Console(), folder, servers, (chosen.port, chosen.port + 1)))
                 return 0
             return 0 if all(asyncio.run(run_story(Console(), folder, servers)).values()) else 1
         except UsageError as error:
             parser.error(str(error))
+        except WorkerEnded as error:
+            print(error, file=sys.stderr)
+            return 1
 
 
 sys.exit(main())

@@ -13,6 +13,10 @@ APP = "examples.docverse.main:app"
 POLL = 0.05
 
 
+class WorkerEnded(RuntimeError):
+    """A worker has ended by itself; the message has the end of its log."""
+
+
 @dataclass(frozen=True)
 class Worker:
     process: asyncio.subprocess.Process
@@ -24,10 +28,18 @@ class Worker:
         await self.process.wait()
 
     async def ready(self) -> None:
-        while "worker" not in (text := self.log.read_text()):
+        while "worker" not in self.log.read_text():
             if self.process.returncode is not None:
-                raise RuntimeError(f"the worker ended with {self.process.returncode}:\n{text}")
+                raise self._end()
             await asyncio.sleep(POLL)
+
+    async def watch(self) -> None:
+        """Waits for its end, which is an error."""
+        await self.process.wait()
+        raise self._end()
+
+    def _end(self) -> WorkerEnded:
+        return WorkerEnded(f"the worker ended with {self.process.returncode}:\n{self.log.read_text()[-2_000:]}")
 
 
 @asynccontextmanager

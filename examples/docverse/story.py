@@ -103,16 +103,21 @@ async def run_story(console: Console, folder: Path, servers: Servers) -> Checkli
 
 async def serve(console: Console, folder: Path, servers: Servers, ports: tuple[int, int]) -> None:
     """Publishes the sample documentation, then serves it until it is interrupted."""
-    async with opened(console, folder, servers, ports) as story, story.working():
-        await story.set_up()
-        await story.publish()
+    async with opened(console, folder, servers, ports) as story, story.working() as working:
+        watching = asyncio.create_task(working.watch())  # no page would be published any more
+        publishing = asyncio.create_task(story.publish_samples())
+        await asyncio.wait([watching, publishing], return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            publishing.cancel()
+            watching.result()
+        publishing.result()
         site = f"{story.config.edge_url}/{GUIDE}"
         for line in (
             f"\nOpen {site}/, and its dashboard {site}/v/",
             f"The API is at {story.api_url}/docs; the superuser's token is {story.client.token}",
         ):
             console.print(line, highlight=False, soft_wrap=True)
-        await asyncio.Event().wait()
+        await watching
 
 
 @dataclass
@@ -131,6 +136,10 @@ class Story:
         """A worker process."""
         arq = () if self.config.redis_url is None else ("--arq",)
         return worker(self.config.folder, (config or self.config).environment(), *WORKER, *arq)
+
+    async def publish_samples(self) -> None:
+        await self.set_up()
+        await self.publish()
 
     async def set_up(self) -> None:
         self.chapter("Two organizations: one points its editions to builds, one copies builds to them")

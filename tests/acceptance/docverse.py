@@ -12,9 +12,8 @@ from uuid import uuid4
 import httpx2
 import psycopg
 from cryptography.fernet import Fernet
-from psycopg import sql
 
-from databases import Postgres
+from databases import Postgres, reset_statement
 from dutiful import Dutiful
 from dutiful.maintenance import runner
 from examples.docverse.api.app import create_api
@@ -43,7 +42,7 @@ class CleanDocverse:
         self.url = server.create_database(self.name)
         asyncio.run(install(Dutiful(self.url), self.url))
         self._connection = psycopg.connect(self.url, autocommit=True)
-        self._reset = self._reset_statement()
+        self._reset = reset_statement(self._connection, "docverse", "dutiful")
 
     def reset(self) -> str:
         self._connection.execute(
@@ -55,19 +54,6 @@ class CleanDocverse:
 
     def close(self) -> None:
         self._connection.close()
-
-    def _reset_statement(self) -> sql.Composed:
-        self._connection.execute("create schema pristine")
-        tables = "select schemaname, tablename from pg_tables where schemaname in ('docverse', 'dutiful')"
-        deletes, inserts = [], []
-        for schema, name in self._connection.execute(tables).fetchall():
-            table, copy = sql.Identifier(schema, name), sql.Identifier("pristine", f"{schema}_{name}")
-            deletes.append(sql.SQL("delete from {};").format(table))
-            if self._connection.execute(sql.SQL("select from {} limit 1").format(table)).fetchone() is not None:
-                self._connection.execute(sql.SQL("create table {} as table {}").format(copy, table))
-                inserts.append(sql.SQL("insert into {} table {};").format(table, copy))
-        body = sql.SQL("").join([*deletes, *inserts])
-        return sql.SQL("begin; set local session_replication_role = replica; {} commit").format(body)
 
 
 @contextmanager

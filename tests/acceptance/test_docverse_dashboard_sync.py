@@ -13,8 +13,10 @@ from docverse import CleanDocverse, Host, HostedProject, Json, hosting, installe
 from docverse_upkeep import FailingStore, Repository, Together, attempts, on_store, replaced, sql
 
 from databases import Postgres
+from examples.docverse import rendering
 
 SECRET = "a secret of sixteen or more"
+FOREVER = "{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +39,12 @@ class GitHub:
 
     async def push(
         self, repository: str, ref: str = "refs/heads/main", *, org: str = "rubin", expected: int = 202, **more: Any
-    ) -> list[str]:
+    ) -> str:
+        """The id of the job that it makes; empty if it makes none."""
         body = json.dumps({"ref": ref, "repository": {"full_name": repository}, **more.pop("body", {})}).encode()
         answer = await self.send(org, body, **more)
         assert answer.status_code == expected, answer.text
-        return list(answer.json().get("queue_jobs", []))
+        return answer.json()["queue_job"] or ""
 
     async def send(self, org: str, body: bytes, *, event: str = "push", delivery: str = "", **headers: str) -> Any:
         signature = "sha256=" + hmac.new(self._secret.encode(), body, hashlib.sha256).hexdigest()
@@ -82,7 +85,7 @@ async def test_a_push_copies_the_templates_and_renders_every_dashboard_of_the_or
         assert [await project.page("v/") for project in projects] == ["<h1>first guide</h1>", "<h1>first tutorial</h1>"]
         theme.commit(dashboard_html="<h1>second {{ project.slug }}</h1>")
 
-        (job,) = await GitHub(host).push("rubin/theme")
+        job = await GitHub(host).push("rubin/theme")
         ended = await host.ended(job)
 
         assert (ended["kind"], ended["status"], ended["project_id"]) == ("dashboard_sync", "completed", None)
@@ -107,12 +110,30 @@ async def test_an_override_renders_its_own_project_only(host: Host) -> None:
         own.commit(dashboard_html="own two")
         theme.commit(dashboard_html="unseen")  # its push is not reported
 
-        (job,) = await GitHub(host).push("rubin/own")
+        job = await GitHub(host).push("rubin/own")
         ended = await host.ended(job)
 
         assert ended["project_id"] is not None and before != sql(host, "select count(*) from docverse.queue_job")
         assert await guide.page("v/") == "own two"
         assert await tutorial.page("v/") == "<h1>first tutorial</h1>"
+
+
+@pytest.mark.req("D5", "D95")
+async def test_a_push_to_the_template_of_an_organization_and_of_a_project_is_one_job(host: Host) -> None:
+    theme, (guide, tutorial) = await templated(host, "guide", "tutorial")
+    async with host.working():
+        await track(host)
+        await track(host, "/orgs/rubin/projects/guide/template")
+        before = len(list(await host.jobs.jobs()))
+        theme.commit(dashboard_html="<h1>second {{ project.slug }}</h1>")
+
+        ended = await host.ended(await GitHub(host).push("rubin/theme"))
+
+        assert (ended["status"], ended["project_id"]) == ("completed", None)
+        assert len(list(await host.jobs.jobs())) == before + 1
+        shown = [await one.page("v/") for one in (guide, tutorial)]
+        assert shown == ["<h1>second guide</h1>", "<h1>second tutorial</h1>"]
+        assert sorted(ended["progress"]["editions_completed"]) == ["guide", "tutorial"], "each was rendered once"
 
 
 @pytest.mark.req("D96")
@@ -130,8 +151,8 @@ async def test_a_delivery_that_comes_again_enqueues_nothing(host: Host) -> None:
         await track(host)
         first = await GitHub(host).push("rubin/theme", delivery="the-same")
         again = await GitHub(host).push("rubin/theme", delivery="the-same")
-        await host.ended(first[0])
-    assert (len(first), again) == (1, [])
+        await host.ended(first)
+    assert again == ""
 
 
 async def test_only_pushes_to_tracked_refs_start_a_sync(host: Host) -> None:
@@ -139,10 +160,10 @@ async def test_only_pushes_to_tracked_refs_start_a_sync(host: Host) -> None:
     async with host.working():
         await track(host)
         github = GitHub(host)
-        assert await github.push("rubin/elsewhere") == []
-        assert await github.push("rubin/theme", "refs/heads/draft") == []
-        assert await github.push("rubin/theme", event="ping") == []
-        assert await github.push("rubin/theme", body={"deleted": True}) == []
+        assert await github.push("rubin/elsewhere") == ""
+        assert await github.push("rubin/theme", "refs/heads/draft") == ""
+        assert await github.push("rubin/theme", event="ping") == ""
+        assert await github.push("rubin/theme", body={"deleted": True}) == ""
 
 
 async def test_a_delivery_that_is_not_signed_by_the_organization_is_refused(host: Host) -> None:
@@ -189,17 +210,22 @@ async def test_a_signed_body_that_is_no_push_is_refused(host: Host, body: bytes,
         ({"dashboard_html": "{% if %}"}, "dashboard.html, line 1"),
         ({"readme_md": "nothing"}, "has no template"),
         ({"dashboard_html": "x" * 1_000_001}, "over 1,000,000 bytes"),
+        ({"dashboard_html": "{{ 1 // 0 }}"}, "ZeroDivisionError"),
+        ({"404_html": f"{{% for a in range(99999) %}}{FOREVER}{{% endfor %}}"}, "took over 1 s"),
+        ({"dashboard_html": "{{ 'x' * 5_000_000 }}"}, "over 4,000,000 bytes"),
+        ({"dashboard_html": "{{ ('x' * 10 ** 10) | length }}"}, "MemoryError"),
     ],
 )
 async def test_a_template_that_cannot_be_rendered_changes_no_dashboard(
-    host: Host, files: dict[str, str], reported: str
+    host: Host, files: dict[str, str], reported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rendering, "SECONDS", 1)
     theme, (guide,) = await templated(host, "guide")
     async with host.working():
         await track(host)
         theme.git("rm", "--quiet", "dashboard.html")
         theme.commit(**files)
-        (job,) = await GitHub(host).push("rubin/theme")
+        job = await GitHub(host).push("rubin/theme")
         ended = await host.ended(job)
         assert ended["status"] == "failed" and reported in json.dumps(ended["errors"])
         assert await attempts(host, ended) == 1, "trying again would not help"

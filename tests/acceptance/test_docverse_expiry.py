@@ -184,7 +184,7 @@ async def test_records_of_ended_jobs_expire_in_every_state_and_answer_404(host: 
     async with host.working():
         for days, group in ((7.001, expired), (6.99, kept)):
             for kind, status in expected.items():
-                payload = {"template_id": 0} if kind == "dashboard_sync" else {}
+                payload = {"template_ids": [0]} if kind == "dashboard_sync" else {}
                 delay = "1h" if status == "cancelled" else None
                 handle = await host.jobs.enqueue(kind, payload, id=old_id(8), delay=delay)
                 if status == "cancelled":

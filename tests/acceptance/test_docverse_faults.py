@@ -27,7 +27,7 @@ async def test_a_build_whose_worker_is_killed_in_any_phase_is_published_by_anoth
     builds: dict[str, str] = {}
     jobs: dict[str, str] = {}
     environment = {**host.config.environment(), "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
-    lease = ("--lease", "2s", "--poll", "100ms")
+    lease = ("--lease", "1s", "--poll", "100ms")
 
     async def killed_in(phase: str) -> None:
         reached = tmp_path / f"reached-{phase}"
@@ -50,7 +50,7 @@ async def test_a_build_whose_worker_is_killed_in_any_phase_is_published_by_anoth
     await asyncio.gather(*(killed_in(phase) for phase in PHASES))
     for phase, job in jobs.items():
         assert (await host.job(job))["phase"] == phase
-    async with host.working(lease="2s"):
+    async with host.working(lease="1s"):
         for phase, job in jobs.items():
             ended = await host.ended(job)
             assert ended["status"] == "completed", (phase, ended)

@@ -2,10 +2,15 @@
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import psycopg
 import pytest
 
@@ -14,10 +19,13 @@ from databases import Postgres
 ROOT = Path(__file__).parents[2]
 
 
+def _environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"}
+
+
 def _run(*options: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"}
     command = [sys.executable, "-m", "examples.docverse", *options]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.req("D2", "D7", "D13", "D30", "D49", "D63", "D87", "D93", "D122")
@@ -37,6 +45,48 @@ def test_the_story_ends_with_every_check_passed_and_removes_what_it_made(
         "credential_reencrypt",
     }  # fmt: skip
     assert _databases(postgres18) == before
+
+
+def test_the_sample_pages_are_served_until_the_worker_is_gone(postgres18: Postgres) -> None:
+    with _serving("--database-url", postgres18.dsn()) as (process, site):
+        assert "main" in httpx2.get(f"{site}/rubin/guide/", trust_env=False).text
+        assert "v2.0.x" in httpx2.get(f"{site}/rubin/guide/v/", trust_env=False).text
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        workers = [int(pid) for pid in children if b"dutiful.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(workers) == 1
+        os.kill(workers[0], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "the worker ended with -9" in errors and "Traceback" not in errors
+
+
+def test_a_port_that_is_taken_is_reported_in_a_line(postgres18: Postgres) -> None:
+    before = _databases(postgres18)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = _run("--serve", "--port", str(port), "--database-url", postgres18.dsn())
+    assert done.returncode == 2 and f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr and _databases(postgres18) == before
+
+
+@contextmanager
+def _serving(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`--serve` on a free port, when it says where its pages are."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.docverse", "--serve", "--port", str(port), *options],
+        cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Open http"):
+                break
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
 
 
 def test_an_address_where_nothing_answers_is_reported_in_a_line() -> None:

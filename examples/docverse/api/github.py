@@ -26,9 +26,9 @@ async def receive(org: str, request: Request, services: Services) -> dict[str, A
     body = await _body(request)
     owner = await _signed(org, body, request.headers.get("x-hub-signature-256", ""), services)
     if request.headers.get("x-github-event") != "push":
-        return {"queue_jobs": []}
+        return {"queue_job": None}
     push = _push(request.headers.get("x-github-delivery", ""), body)
-    return {"queue_jobs": [] if push is None else await services.templates.pushed(owner, push)}
+    return {"queue_job": None if push is None else await services.templates.pushed(owner, push)}
 
 
 async def _body(request: Request) -> bytes:

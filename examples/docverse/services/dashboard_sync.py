@@ -1,6 +1,7 @@
 """Dashboard sync: a template repository has changed, so its files are copied and dashboards rendered again."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from jinja2 import TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
@@ -11,7 +12,8 @@ from examples.docverse.git_refs import GitFile, GitRepositories, check_ref, chec
 from examples.docverse.layout import template_prefix
 from examples.docverse.ports import Job, ObjectStore, QueueBackend
 from examples.docverse.records import Org, Project
-from examples.docverse.services.dashboards import DashboardService
+from examples.docverse.rendering import NAMES, TemplateFailed
+from examples.docverse.services.dashboards import DashboardService, try_out
 from examples.docverse.services.hosting import QueueIn, Refused
 from examples.docverse.storage.object_store import BadKey, check_key
 
@@ -49,20 +51,23 @@ class TemplateService:
             "put_template", org.id, None if project is None else project.id, check_repository(repository),
             check_ref(git_ref), path.strip("/"),
         )  # fmt: skip
-        return await self._enqueue(self._queue_in(None), org, None if project is None else project.id, template_id)
+        return await self._enqueue(self._queue_in(None), org, {template_id: None if project is None else project.id})
 
-    async def pushed(self, org: Org, push: Push) -> list[str]:
-        """Enqueues a sync for each template that tracks the ref; none if this delivery was received before."""
+    async def pushed(self, org: Org, push: Push) -> str | None:
+        """Enqueues one sync of all templates that track the ref; None if there is none, or it was received before."""
         async with self._database.transaction() as transaction:
             if await transaction.value("record_delivery", org.id, push.delivery_id) is None:
-                return []
-            tracked = await transaction.all("templates_of_ref", org.id, push.repository, push.git_ref)
-            queue = self._queue_in(transaction.source)
-            return [await self._enqueue(queue, org, row["project_id"], row["id"]) for row in tracked]
+                return None
+            rows = await transaction.all("templates_of_ref", org.id, push.repository, push.git_ref)
+            tracked = {row["id"]: row["project_id"] for row in rows}
+            return await self._enqueue(self._queue_in(transaction.source), org, tracked) if tracked else None
 
-    async def _enqueue(self, queue: QueueBackend, org: Org, project_id: int | None, template_id: int) -> str:
-        about = {"org": org.slug, "org_id": org.id, **({} if project_id is None else {"project_id": project_id})}
-        job = await queue.enqueue("dashboard_sync", {**about, "template_id": template_id})
+    async def _enqueue(self, queue: QueueBackend, org: Org, tracked: dict[int, int | None]) -> str:
+        """`tracked` has the project of each template; a job of one project's templates is found by that project."""
+        about: dict[str, Any] = {"org": org.slug, "org_id": org.id}
+        if len(projects := {*tracked.values()}) == 1 and None not in projects:
+            about["project_id"] = projects.pop()
+        job = await queue.enqueue("dashboard_sync", {**about, "template_ids": [*tracked]})
         assert job is not None
         return job
 
@@ -76,8 +81,12 @@ class DashboardSync:
         self._repositories = repositories
         self._dashboards = dashboards
 
-    async def sync(self, template_id: int, job: Job) -> str:
-        """Copies the template's files of the newest commit to the object store; the commit.
+    async def sync(self, template_ids: list[int], job: Job) -> list[str]:
+        """Copies the files of these templates to the object store; their commits."""
+        return [await self._sync(template_id, job) for template_id in template_ids]
+
+    async def _sync(self, template_id: int, job: Job) -> str:
+        """Copies a template's files of the newest commit; the commit.
 
         The commit is read with the lock held, so the sync that comes last has the newest one. Files of a commit never
         change, and dashboards use them only when all are there.
@@ -92,6 +101,10 @@ class DashboardSync:
                 raise TemplateRefused(f"{template['repository']} has no branch or tag {template['git_ref']}")
             files = await self._repositories.files(template["repository"], commit, template["path"])
             check_files(files)
+            try:
+                await try_out({file.path: file.data.decode() for file in files if file.path in NAMES})
+            except TemplateFailed as error:
+                raise TemplateRefused(str(error)) from None
             job.message(f"Copying {len(files):,} files of {template['repository']} at {commit[:12]}")
             prefix = template_prefix(org.slug, template["project_slug"], commit)
             for file in files:
@@ -99,15 +112,19 @@ class DashboardSync:
             await self._database.run("template_synced", template_id, commit, prefix)
             return commit
 
-    async def affected(self, template_id: int) -> list[Project]:
-        """The project of an override; all projects of the organization otherwise."""
-        template = await self._database.one("template", template_id)
-        if template is None:
-            return []
-        if template["project_id"] is not None:
-            return [records.project(await self._database.one("project_by_id", template["project_id"]))]
-        rows = await self._database.all("projects_of_org", template["org_id"])
-        return [records.project(row) for row in rows]
+    async def affected(self, template_ids: list[int]) -> list[Project]:
+        """The project of an override; all projects of the organization otherwise; each once."""
+        found: dict[int, Project] = {}
+        for template_id in template_ids:
+            template = await self._database.one("template", template_id)
+            if template is None:
+                continue
+            if template["project_id"] is not None:
+                rows = [await self._database.one("project_by_id", template["project_id"])]
+            else:
+                rows = await self._database.all("projects_of_org", template["org_id"])
+            found |= {row["id"]: records.project(row) for row in rows if row is not None}
+        return [*found.values()]
 
     async def render(self, project: Project, job: Job) -> None:
         await self._dashboards.render(project, job)

@@ -3,33 +3,16 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
-
-from jinja2 import BaseLoader, TemplateNotFound
-from jinja2.sandbox import SandboxedEnvironment
 
 from examples.docverse import public_ids
 from examples.docverse.database import Database
 from examples.docverse.layout import MAIN
 from examples.docverse.ports import Job, ObjectStore
-from examples.docverse.records import Project
+from examples.docverse.records import Org, Project
+from examples.docverse.rendering import NAMES, render
 from examples.docverse.services.edges import Edges
-
-BUILT_IN = Path(__file__).parents[1] / "templates"
-
-
-class _Templates(BaseLoader):
-    """Templates of a repository; those that it lacks are the built-in ones."""
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = texts
-
-    def get_source(self, environment: Any, template: str) -> tuple[str, str | None, Any]:
-        try:
-            return self._texts[template], None, None
-        except KeyError:
-            raise TemplateNotFound(template) from None
 
 
 def describe(row: Any, project: Project, site: str) -> dict[str, Any]:
@@ -84,11 +67,10 @@ class DashboardService:
         async with job.lock("project", project.id):
             rows = await self._database.all("shown_editions", project.id)
             editions = [describe(row, project, self._site) for row in rows]
-            templates = await self._templates(project)
-            shown = {"project": project, "org": project.org, "editions": editions}
+            pages = await render(await self._templates(project), _shown(project, editions))
             layout = project.layout
-            await self._objects.put(layout.dashboard, _render(templates, "dashboard.html", shown))
-            await self._objects.put(layout.not_found, _render(templates, "404.html", shown))
+            await self._objects.put(layout.dashboard, pages["dashboard.html"])
+            await self._objects.put(layout.not_found, pages["404.html"])
             await self._objects.put(layout.switcher, _json(_switcher(editions)))
             edge = await self._edges.of(project.org)
             await edge.purge(f"{project.slug}/__dashboard.html")
@@ -100,21 +82,31 @@ class DashboardService:
             await self._metadata.write(edition_id, project)
 
     async def _templates(self, project: Project) -> dict[str, str]:
-        texts = {path.name: path.read_text() for path in BUILT_IN.glob("*.html")}
+        """The organization's own, or the project's; empty if it has none."""
         own = await self._database.one("template_of_project", project.id)
+        texts: dict[str, str] = {}
         if own is not None:
-            for name in texts:
-                try:
+            for name in NAMES:
+                with suppress(KeyError):
                     texts[name] = (await self._objects.get(f"{own['object_prefix']}/{name}")).decode()
-                except KeyError:
-                    continue
         return texts
 
 
-def _render(templates: Mapping[str, str], name: str, shown: Mapping[str, Any]) -> bytes:
-    # Templates come from repositories of the organizations, so they are not trusted with more than what is shown.
-    environment = SandboxedEnvironment(loader=_Templates(templates), autoescape=True)
-    return environment.get_template(name).render(shown).encode()
+async def try_out(templates: Mapping[str, str]) -> None:
+    """Renders templates with an example; TemplateFailed if that does not work."""
+    org = Org(1, "example", "Example", "pointer", [])
+    edition = {
+        "slug": MAIN, "title": "Example", "kind": "main", "url": "https://docs.example.org/", "git_ref": "main",
+        "build": public_ids.spell(1), "date_updated": "2026-01-01T00:00:00+00:00", "ref_deleted": False,
+    }  # fmt: skip
+    await render(templates, _shown(Project(1, "example", "Example", None, "main", org), [edition]))
+
+
+def _shown(project: Project, editions: list[dict[str, Any]]) -> dict[str, Any]:
+    """What templates may show."""
+    org = {"slug": project.org.slug, "title": project.org.title}
+    about = {"slug": project.slug, "title": project.title, "source_repository": project.source_repository}
+    return {"project": about, "org": org, "editions": editions}
 
 
 def _switcher(editions: list[dict[str, Any]]) -> list[dict[str, Any]]:
