@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from dutiful import UsageError
+
 HOST = "127.0.0.1"
 
 
@@ -21,7 +23,7 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     """Yields its address; requests wait until it is up."""
-    with socket.create_server((HOST, port)) as listener:
+    with _listener(port) as listener:
         config = uvicorn.Config(asgi, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1)
         server = _Server(config)
         running = asyncio.create_task(server.serve(sockets=[listener]))
@@ -30,6 +32,14 @@ async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
         finally:
             server.should_exit = True
             await running
+
+
+def _listener(port: int) -> socket.socket:
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        reason = f"cannot listen on {HOST}:{port} ({error.strerror})"
+        raise UsageError(f"{reason}: end what uses it, or choose another port") from error
 
 
 async def for_ever() -> None:

@@ -12,7 +12,8 @@ from examples.accounts.database import Database
 
 POLL = 0.05
 ENDED = """
-    select t.task_id, j.correlation_id as process, coalesce(t.payload ->> 'db_function', t.task_type) as what,
+    select t.task_id, coalesce(nullif(j.correlation_id, t.task_id::text), '(an extra check)') as process,
+           coalesce(t.payload ->> 'db_function', t.task_type) as what,
            coalesce((select min(e.error_message) from queues.error e where e.task_id = t.task_id),
                     nullif(j.result ->> 'status', 'succeeded')) as problem
     from queues.task_completed c

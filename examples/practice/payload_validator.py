@@ -1,12 +1,13 @@
 """PayloadValidator: builds and checks payloads before they are enqueued; the queue checks them again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from dutiful import Dutiful, Rules
 from examples.practice.categories import CATEGORIES, PAYLOAD_VERSION
 
+LONGEST_ID = 200
 _RULES = Dutiful()  # only validates; it is never opened
 
 
@@ -22,7 +23,13 @@ class PayloadValidator:
         # What is called an id has to be one, also if the category does not require it.
         named = [name for name in payload if name.endswith("_id") and name not in rules.fields]
         errors = _RULES.validate(rules.plus(Rules(references=[*additional_required, *named])), payload)
-        return not errors, [str(error) for error in errors]
+        reported = {str(error).split()[0].split(".")[0].split("[")[0] for error in errors}
+        checked = {*rules.fields, *additional_required, *named, *reported}
+        content = [path for name, value in payload.items() if name not in checked for path in _content(name, value)]
+        return not errors and not content, [
+            *(str(error) for error in errors),
+            *(f"{path} is content, not a reference: give ids, without spaces" for path in content),
+        ]
 
     @staticmethod
     def create_payload(tenant_id: int, correlation_id: UUID | str, idempotency_key: str, **refs: Any) -> dict[str, Any]:
@@ -34,3 +41,20 @@ class PayloadValidator:
             "payload_version": PAYLOAD_VERSION,
             **refs,
         }
+
+
+def _content(path: str, value: Any) -> Iterator[str]:
+    """Where a payload has words instead of ids, in lists and objects too."""
+    match value:
+        case str():
+            if len(value) > LONGEST_ID or any(letter.isspace() for letter in value):
+                yield path
+        case Mapping():
+            for name, one in value.items():
+                yield from _content(f"{path}.{name}", one)
+        case list() | tuple():
+            if not path.endswith("_ids") and any(isinstance(one, str) for one in value):
+                yield path  # a text in single words is still content
+                return
+            for place, one in enumerate(value):
+                yield from _content(f"{path}[{place}]", one)

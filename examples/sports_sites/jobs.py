@@ -90,7 +90,7 @@ class Jobs:
         return Stats(**row)
 
     async def fail(self, job_id: UUID, error: str, *, will_retry: bool) -> State:
-        """Ends the running attempt; without a retry, the job becomes a dead letter, running or not."""
+        """Fails the running attempt, or the next of a waiting job; without a retry, the job becomes a dead letter."""
         return await (await self._app.operator(self._by)).jobs.fail(job_id, error, retry=will_retry)
 
     async def move_to_dead_letter(self, job_id: UUID, error: str) -> None:

@@ -9,12 +9,13 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from databases import Postgres
+from databases import Postgres, reset_statement
 from examples.accounts.database import Database, install
 from examples.accounts.small_worker import Json, SmallWorker
 
 Row = dict[str, Any]
 DATABASE = "accounts_test"
+SCHEMAS = ("accounts", "comms", "dutiful", "files", "learning", "queues")
 MOST_CHECKS = 100
 ROLES = (
     "worker_service_user", "accounts_owner", "dutiful_client", "dutiful_operator", "dutiful_worker", "dutiful_member",
@@ -45,7 +46,7 @@ class CleanAccounts:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._connection = psycopg.connect(database.url, autocommit=True)
-        self._reset = self._reset_statement()
+        self._reset = reset_statement(self._connection, *SCHEMAS)
 
     def reset(self) -> Database:
         self._connection.execute(self._reset)
@@ -53,20 +54,6 @@ class CleanAccounts:
 
     def close(self) -> None:
         self._connection.close()
-
-    def _reset_statement(self) -> sql.Composed:
-        """Deletes all rows, and inserts those again that were there."""
-        self._connection.execute("create schema pristine")
-        tables = "select schemaname, tablename from pg_tables where schemaname !~ '^(pg_|information|pristine)'"
-        deletes, inserts = [], []
-        for schema, name in self._connection.execute(tables).fetchall():
-            table, copy = sql.Identifier(schema, name), sql.Identifier("pristine", f"{schema}_{name}")
-            deletes.append(sql.SQL("delete from {};").format(table))
-            if self._connection.execute(sql.SQL("select from {} limit 1").format(table)).fetchone() is not None:
-                self._connection.execute(sql.SQL("create table {} as table {}").format(copy, table))
-                inserts.append(sql.SQL("insert into {} table {};").format(table, copy))
-        body = sql.SQL("").join([*deletes, *inserts])
-        return sql.SQL("begin; set local session_replication_role = replica; {} commit").format(body)
 
 
 @contextmanager

@@ -7,8 +7,6 @@ import pytest
 from accounts import Accounts, CleanAccounts, clean_accounts, installed
 from psycopg import sql
 
-from databases import Postgres
-
 SCHEMAS = {"queues", "internal", "accounts", "files", "learning", "comms"}
 QUEUE = {
     "queues.dequeue_next_available_task()",
@@ -35,9 +33,9 @@ FUNCTIONS = """
 """
 
 
-@pytest.fixture(scope="module")
-def clean(postgres18: Postgres) -> Iterator[CleanAccounts]:
-    with installed(postgres18) as found:
+@pytest.fixture(scope="module", params=["postgres18", "postgres16"])
+def clean(request: pytest.FixtureRequest) -> Iterator[CleanAccounts]:
+    with installed(request.getfixturevalue(request.param)) as found:
         yield found
 
 

@@ -8,8 +8,6 @@ import psycopg
 import pytest
 from accounts import Accounts, CleanAccounts, clean_accounts, installed
 
-from databases import Postgres
-
 ENQUEUE = "select queues.enqueue('email', jsonb_build_object('n', %s::int), now() + %s)"
 HOUR = timedelta(hours=1)
 
@@ -18,9 +16,9 @@ def _put(accounts: Accounts, n: int, delay: timedelta = timedelta(0)) -> None:
     accounts.run(ENQUEUE, n, delay)
 
 
-@pytest.fixture(scope="module")
-def clean(postgres18: Postgres) -> Iterator[CleanAccounts]:
-    with installed(postgres18) as found:
+@pytest.fixture(scope="module", params=["postgres18", "postgres16"])
+def clean(request: pytest.FixtureRequest) -> Iterator[CleanAccounts]:
+    with installed(request.getfixturevalue(request.param)) as found:
         yield found
 
 

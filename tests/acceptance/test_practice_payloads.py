@@ -48,6 +48,21 @@ def test_there_are_eight_categories_and_fifteen_job_types(tmp_path: Path) -> Non
     assert list(JOB_TYPES) == list(app.categories)
 
 
+@pytest.mark.req("W9")
+def test_content_is_refused_wherever_it_is_put() -> None:
+    for field, value, path in (
+        ("words", ["dear", "sir"], "words"),
+        ("message_ids", ["msg_1", "dear sir"], "message_ids[1]"),
+        ("note", "please call back", "note"),
+        ("about", {"subject": "your tax return"}, "about.subject"),
+        ("hints", [{"text": "your tax return"}], "hints[0].text"),
+        ("blob", "x" * 201, "blob"),
+    ):
+        assert wrong_fields({**VALID, field: value}) == [path]
+    references = {"document_ids": [7, "doc_8"], "period": "2026-01", "pages": [1, 2], "flags": {"urgent": True}}
+    assert wrong_fields({**VALID, **references}) == []
+
+
 @pytest.mark.req("W3", "W4", "W5", "W7", "W12", "W64")
 def test_the_example_payload_is_valid_and_each_required_field_counts() -> None:
     assert PayloadValidator.validate_payload(VALID, "ingestion") == (True, [])
@@ -105,8 +120,10 @@ def test_secrets_and_content_have_no_place_in_a_payload(sensitive: dict[str, Any
 @pytest.mark.req("W10", "W64")
 def test_a_payload_has_at_most_ten_kilobytes_unless_its_category_says_otherwise() -> None:
     def sized(size: int) -> dict[str, Any]:
-        spare = size - len(msgspec.json.encode({**VALID, "note": ""}))
-        return {**VALID, "note": "x" * spare}
+        ids: list[str] = []
+        while (spare := size - len(msgspec.json.encode({**VALID, "document_ids": [*ids, ""]}))) > 0:
+            ids.append("x" * min(spare, 100 if spare > 110 else spare))
+        return {**VALID, "document_ids": ids}
 
     assert PAYLOAD_LIMIT == 10_240
     assert wrong_fields(sized(10_240)) == []

@@ -120,6 +120,27 @@ async def test_a_job_is_pending_processing_completed_failed_or_dead(sports: Regi
     ]  # fmt: skip
 
 
+@pytest.mark.req("L28")
+async def test_metrics_of_jobs_stay_when_the_jobs_are_removed(sports: Register) -> None:
+    sports.services.closed.add("nobody@club.example")
+    async with sports.working():
+        done = await sports.jobs.enqueue("produce-reminders")
+        dead = await sports.jobs.enqueue("email", {"to": "nobody@club.example", "template": "welcome"})
+        await sports.becomes(done.id, State.COMPLETED)
+        await sports.becomes(dead.id, State.FAILED)
+    order = "select * from job_metrics order by recorded_at, job_type"
+    before = await sports.views.rows(order)
+
+    assert await sports.jobs.remove_finished(timedelta(0)) == len(before)
+    await sports.views.install()
+
+    assert sorted((row["job_type"], row["status"]) for row in before) == [
+        ("email", "dead"), ("produce-reminders", "completed"),
+    ]  # fmt: skip
+    assert await sports.views.rows(order) == before
+    assert await sports.views.rows("select * from jobs") == []
+
+
 @pytest.mark.req("L39")
 async def test_the_queue_is_summed_up_in_four_numbers(sports: Register) -> None:
     assert await sports.jobs.stats(sports.views) == Stats(0, 0, 0, 0)

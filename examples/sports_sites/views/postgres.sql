@@ -62,8 +62,8 @@ select b.name as service_name, b.state, b.failures as failure_count, b.successes
 from {dutiful}.breaker b;
 
 -- One row for each attempt that ended; only a job's first one says how long it had waited.
-create or replace view {views}.job_metrics as
-select j.kind as job_type, r.status,
+create or replace view {views}.attempt_metrics as
+select r.job_id, j.kind as job_type, r.status,
        round(extract(epoch from r.ended_at - r.claimed_at) * 1000)::bigint as duration_ms,
        case when r.attempt = 1
             then greatest(round(extract(epoch from r.claimed_at - greatest(j.created_at, j.run_at)) * 1000)::bigint, 0)
@@ -78,6 +78,29 @@ from (
     from {dutiful}.attempt where claimed_at is not null and outcome in ('failed', 'timed_out', 'lost')
 ) r
 join {dutiful}.job j on j.id = r.job_id;
+
+-- What is known of jobs that were deleted.
+create table if not exists {views}.kept_metrics (
+    job_type text not null, status text not null, duration_ms bigint, queue_time_ms bigint,
+    recorded_at timestamptz not null
+);
+
+-- A job's finished row is deleted first, so that the rest is still there.
+create or replace function {views}.keep_metrics() returns trigger language plpgsql as $$
+begin
+    insert into {views}.kept_metrics (job_type, status, duration_ms, queue_time_ms, recorded_at)
+    select m.job_type, m.status, m.duration_ms, m.queue_time_ms, m.recorded_at
+    from {views}.attempt_metrics m where m.job_id = old.job_id;
+    return old;
+end $$;
+
+create or replace trigger sports_keep_metrics before delete on {dutiful}.finished
+for each row execute function {views}.keep_metrics();
+
+create or replace view {views}.job_metrics as
+select job_type, status, duration_ms, queue_time_ms, recorded_at from {views}.attempt_metrics
+union all
+select job_type, status, duration_ms, queue_time_ms, recorded_at from {views}.kept_metrics;
 
 create or replace view {views}.job_queue_health as
 select type, status, count(*) as jobs, min(created_at) as oldest, max(created_at) as newest,

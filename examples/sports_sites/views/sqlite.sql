@@ -3,6 +3,7 @@
 DROP VIEW IF EXISTS job_queue_stats;
 DROP VIEW IF EXISTS job_queue_health;
 DROP VIEW IF EXISTS job_metrics;
+DROP VIEW IF EXISTS attempt_metrics;
 DROP VIEW IF EXISTS circuit_breakers;
 DROP VIEW IF EXISTS dead_letter_jobs;
 DROP VIEW IF EXISTS jobs;
@@ -77,7 +78,7 @@ SELECT b.name AS service_name, b.state, b.failures AS failure_count, b.successes
 FROM dutiful_breaker b;
 
 -- One row for each attempt that ended; only a job's first one says how long it had waited.
-CREATE VIEW job_metrics AS
+CREATE VIEW attempt_metrics AS
 WITH run AS (
     SELECT job_id, claimed_at, finished_at AS ended_at, attempt,
            CASE state WHEN 'failed' THEN 'dead' ELSE 'completed' END AS status
@@ -86,12 +87,29 @@ WITH run AS (
     SELECT job_id, claimed_at, ended_at, attempt, 'failed'
     FROM dutiful_attempt WHERE claimed_at IS NOT NULL AND outcome IN ('failed', 'timed_out', 'lost')
 )
-SELECT j.kind AS job_type, r.status, (r.ended_at - r.claimed_at) / 1000 AS duration_ms,
+SELECT r.job_id, j.kind AS job_type, r.status, (r.ended_at - r.claimed_at) / 1000 AS duration_ms,
        CASE r.attempt WHEN 1 THEN max((r.claimed_at - max(j.created_at, coalesce(j.run_at, 0))) / 1000, 0) END
            AS queue_time_ms,
        strftime('%FT%H:%M:%fZ', r.ended_at / 1e6, 'unixepoch') AS recorded_at
 FROM run r
 JOIN dutiful_job j ON j.id = r.job_id;
+
+-- What is known of jobs that were deleted.
+CREATE TABLE IF NOT EXISTS kept_metrics (
+    job_type TEXT NOT NULL, status TEXT NOT NULL, duration_ms INTEGER, queue_time_ms INTEGER, recorded_at TEXT NOT NULL
+) STRICT;
+
+-- A job's finished row is deleted first, so that the rest is still there.
+DROP TRIGGER IF EXISTS sports_keep_metrics;
+CREATE TRIGGER sports_keep_metrics BEFORE DELETE ON dutiful_finished BEGIN
+    INSERT INTO kept_metrics (job_type, status, duration_ms, queue_time_ms, recorded_at)
+    SELECT job_type, status, duration_ms, queue_time_ms, recorded_at FROM attempt_metrics WHERE job_id = OLD.job_id;
+END;
+
+CREATE VIEW job_metrics AS
+SELECT job_type, status, duration_ms, queue_time_ms, recorded_at FROM attempt_metrics
+UNION ALL
+SELECT job_type, status, duration_ms, queue_time_ms, recorded_at FROM kept_metrics;
 
 CREATE VIEW job_queue_health AS
 SELECT type, status, count(*) AS jobs, min(created_at) AS oldest, max(created_at) AS newest,
