@@ -21,7 +21,9 @@ from benchmarks.peer import Lane, Peer, payload
 from benchmarks.phases import PHASE_SCENARIOS
 from benchmarks.scenario import ALONE, COSTS, RATE, RATIO, Metric, Scenario
 from benchmarks.sql_door import SQL_DOOR_SCENARIOS
+from benchmarks.steps import STEP_SCENARIOS
 from benchmarks.supervised import SUPERVISED_SCENARIOS
+from benchmarks.tenants import TENANT_SCENARIOS
 
 _BULK = 1_000
 _PIN_QUEUES = ("bench_a", "bench_b", "bench_c", "bench_d")
@@ -150,9 +152,11 @@ SCENARIOS = (
     Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (RATE, ALONE, RATIO), _head_s),
     Scenario("unpinned", "Produce and drain for long", unpinned, _SPAN, _pinned_s, repeats=1),
     Scenario("pinned", "The same under an old snapshot", pinned, (*_SPAN, _AGAINST), _pinned_s, repeats=1),
+    *STEP_SCENARIOS,
     *PHASE_SCENARIOS,
     *LISTENER_SCENARIOS,
     *LANE_SCENARIOS,
+    *TENANT_SCENARIOS,
     *LISTING_SCENARIOS,
     *COUNTING_SCENARIOS,
     *METERING_SCENARIOS,

@@ -23,7 +23,8 @@ from dutiful.cli.registry import build
 from dutiful.core import errors
 from dutiful.core.duration import brief
 from dutiful.core.states import FINAL, TABLE, State
-from dutiful.settings import LaneSettings, Settings
+from dutiful.declare.lane import LaneSettings
+from dutiful.settings import Settings
 from dutiful.web.app import OPERATIONS
 
 DOCS = Path(__file__).parent
@@ -50,7 +51,7 @@ SETTINGS = {
     "pool_size": "The most connections that one process takes from its Postgres pool.",
     "lock_connections": "The most connections that a worker takes for named locks, besides its pool. See "
     "[locks](../guides/locks.md#how-it-is-kept).",
-    "lanes": 'A worker\'s slots and the queues they serve, as in `"fast=3:fast; general=5:*"`.',
+    "lanes": 'A worker\'s slots and the queues they serve, as in `"fast=3:fast; general=5:*:fair"`.',
     "kinds": "The kinds that a worker takes, separated by commas. Empty: all kinds of the app.",
     "claim_tenants": "The tenants whose jobs a worker takes, separated by commas. Empty: all jobs.",
     "tenants": "Whether every job must have a tenant: an enqueue without one is refused.",
@@ -79,6 +80,7 @@ SETTINGS = {
     "result_limit": "The largest result, in bytes of JSON.",
     "error_message_limit": "How many characters of an error's message are stored; its traceback is stored separately.",
     "retention": "How long finished jobs are kept; `never` keeps them forever.",
+    "event_retention": "How long an event that the app sends is kept for jobs that wait for it later.",
     "stale_after": "Mark finished jobs stale after this time, and delete only marked ones; `never` marks none.",
     "webhook_secrets": (
         "Secrets that sign [webhooks](../guides/webhooks.md), separated by commas, the newest first; "

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -53,10 +53,9 @@ class CleanDatabase:
     def __init__(self, server: Postgres, name: str = DATABASE, schema: str = "dutiful") -> None:
         server.drop_database(name)
         self.url = server.create_database(name)
-        self._schema = schema
         asyncio.run(PostgresStore(self.url, schema=schema).migrate())
         self._connection = psycopg.connect(self.url, autocommit=True)
-        self._reset = self._reset_statement()
+        self._reset = reset_statement(self._connection, schema)
 
     def reset(self, *, alone: bool = True) -> str:
         """Delete all rows; `alone` also ends the sessions that a test left open, because they could lock or write."""
@@ -71,20 +70,20 @@ class CleanDatabase:
     def close(self) -> None:
         self._connection.close()
 
-    def _reset_statement(self) -> sql.Composed:
-        """Empty every table, and fill those again that the migrations filled."""
-        self._connection.execute("CREATE SCHEMA pristine")
-        tables = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
-        rows = self._connection.execute(tables, [self._schema]).fetchall()
-        deletes, inserts = [], []
-        for (name,) in rows:
-            table, copy = sql.Identifier(self._schema, name), sql.Identifier("pristine", name)
-            deletes.append(sql.SQL("DELETE FROM {};").format(table))
-            if self._connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table)).fetchone() is not None:
-                self._connection.execute(sql.SQL("CREATE TABLE {} AS TABLE {}").format(copy, table))
-                inserts.append(sql.SQL("INSERT INTO {} TABLE {};").format(table, copy))
-        body = sql.SQL("").join([*deletes, *inserts])
-        return sql.SQL("BEGIN; SET LOCAL session_replication_role = replica; {} COMMIT").format(body)
+
+def reset_statement(connection: psycopg.Connection[Any], *schemas: str) -> sql.Composed:
+    """Empties every table of these schemas, and fills those again that have rows now."""
+    connection.execute("CREATE SCHEMA pristine")
+    tables = "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY (%s)"
+    deletes, inserts = [], []
+    for schema, name in connection.execute(tables, [list(schemas)]).fetchall():
+        table, copy = sql.Identifier(schema, name), sql.Identifier("pristine", f"{schema}_{name}")
+        deletes.append(sql.SQL("DELETE FROM {};").format(table))
+        if connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table)).fetchone() is not None:
+            connection.execute(sql.SQL("CREATE TABLE {} AS TABLE {}").format(copy, table))
+            inserts.append(sql.SQL("INSERT INTO {} TABLE {};").format(table, copy))
+    body = sql.SQL("").join([*deletes, *inserts])
+    return sql.SQL("BEGIN; SET LOCAL session_replication_role = replica; {} COMMIT").format(body)
 
 
 class OwnTransaction:

@@ -5,7 +5,7 @@
         await until(lambda: store.claims.held_by(worker.id), "the worker runs a job")
         worker.kill()
 
-For POSIX systems; finding a supervisor's children needs /proc.
+For POSIX systems; finding a supervisor's children and a process's connections needs /proc.
 """
 
 import asyncio
@@ -97,6 +97,12 @@ class Process:
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
+
+    def ports(self) -> list[int]:
+        """The local ports of its TCP connections, by which a server knows them."""
+        sockets = {str(fd.readlink()) for fd in Path(f"/proc/{self.pid}/fd").iterdir()}
+        lines = [line.split() for line in Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]]
+        return [int(line[1].rpartition(":")[2], 16) for line in lines if f"socket:[{line[9]}]" in sockets]
 
     async def ended(self, *, within: float = LONG_ENOUGH) -> int:
         """Wait for its end; returns its exit code, or minus the signal that ended it."""

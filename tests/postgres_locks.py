@@ -1,7 +1,7 @@
 """Races on Postgres, forced: another connection holds a lock, and a test sees whether a call waits for it."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import asyncpg
@@ -10,13 +10,24 @@ T = TypeVar("T")
 
 _BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
+_CONNECTED = "SELECT count(*) FROM pg_stat_activity WHERE client_port = ANY ($1)"
+
+
+async def disconnected(url: str, ports: list[int]) -> None:
+    """Returns when the server has done all that a killed process had sent on its connections, and has closed them."""
+    await _until(url, lambda open_ones: open_ones == 0, _CONNECTED, ports)
+
 
 async def blocked(url: str, count: int = 1) -> None:
     """Returns when so many statements in the database wait for a lock."""
+    await _until(url, lambda waiting: waiting >= count, _BLOCKED)
+
+
+async def _until(url: str, enough: Callable[[int], bool], statement: str, *args: Any) -> None:
     connection = await asyncpg.connect(url)
     try:
         async with asyncio.timeout(30):
-            while await connection.fetchval(_BLOCKED) < count:
+            while not enough(await connection.fetchval(statement, *args)):
                 await connection.execute("SELECT pg_sleep(0.01)")
     finally:
         connection.terminate()

@@ -57,6 +57,7 @@ CATCH: dict[str, Case] = {
     "a pair with a number": Case({"env": [{"name": "DB_PASSWORD", "value": 123456}]}, "env[0].value"),
     "a pair with a list": Case({"env": [{"key": "token", "values": ["abc"]}]}, "env[0].values"),
     "a pair of texts": Case({"pair": ["password", "hunter2"]}, "pair[1]", sql=False),
+    "a pair with one letter": Case({"pair": ["password", "h"]}, "pair[1]", sql=False),
     "pairs of texts": Case({"env": [["user", "ada"], ["password", "correcthorse"]]}, "env[1][1]", sql=False),
     "a pair with a text": Case({"form": [{"field": "password", "text": "hunter2"}]}, "form[0].text", sql=False),
     "short names": Case({"e": [{"k": "password", "v": "hunter2"}]}, "e[0].v"),

@@ -43,8 +43,8 @@ from suite.tokens import api_token
 from suite.webhooks import webhook
 
 PASSWORD = "not-a-secret"
-GROUPS = ("operator", "worker", "member")
-MORE_GROUPS = ("owner", "client", "sql_worker", "reader")  # made by `dutiful roles` only
+GROUPS = ("operator", "worker", "member", "owner")
+MORE_GROUPS = ("client", "sql_worker", "reader")  # made by `dutiful roles` only
 # Tables of the whole fleet. A new table is listed here if it has no tenant's data.
 FLEET = {
     "alert",
@@ -57,6 +57,7 @@ FLEET = {
     "breaker_kind",
     "counter",
     "counter_hour",
+    "counter_last",
     "counter_minute",
     "counter_total",
     "counter_turn",
@@ -242,9 +243,14 @@ async def _fill(world: World) -> None:
     async with world.store("operator") as store:
         for tenant in tenants:
             await store.tokens.put(api_token(tenant=tenant), f"hash of {tenant}")
+            if tenant is not None:
+                await store.shares.put(tenant, 2)
     for rows in (
         "limit_slot (job_id, admitted_at, name, key) SELECT id, now(), '', ''",
         "delivery (job_id, delivered_at, number, attempt) SELECT id, now(), 1, 0",
+        "step (job_id, claim_id, started_at, position, name, kind, state, code, fingerprint)"
+        " SELECT id, 1, now(), 0, 'a', 'call', 'done', '', ''",
+        "sent_event (id, sent_at, expires_at, name, key, tenant) SELECT id, now(), now(), 'a', 'b', tenant",
     ):
         world.roles.run(f"INSERT INTO {{0}}.{rows} FROM {{0}}.job ON CONFLICT DO NOTHING", world.schema)
     rules = dict(world.roles.run("SELECT * FROM {}.tenant_rules()", world.schema))
@@ -256,4 +262,6 @@ async def _fill(world: World) -> None:
         table = sql.Identifier(world.schema, name)
         for place, tenant in world.roles.run(f"SELECT t.ctid::text, {whose} FROM {{}} t", table):
             world.rows[name][tenant].add(place)
-        assert all(world.rows[name].values()), f"{name} has no rows of some tenant"
+        # A share is one of a tenant.
+        named = [found for tenant, found in world.rows[name].items() if tenant is not None or name != "share"]
+        assert all(named), f"{name} has no rows of some tenant"

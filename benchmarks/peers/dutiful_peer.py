@@ -21,8 +21,19 @@ _BULK = 1_000
 _ALL = frozenset(
     COMMON
     | {"latency-inside", "backlog", "unknown-head", "paused-head", "pinned", "unpinned"}
-    | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics", "supervised", "sql-door"}
-    | {"docverse"}
+    | {
+        "phases",
+        "steps",
+        "listeners",
+        "listeners-inside",
+        "lanes",
+        "listing",
+        "counting",
+        "metrics",
+        "supervised",
+        "sql-door",
+    }
+    | {"docverse", "steps", "shares"}
 )
 
 
@@ -111,6 +122,6 @@ SQLITE = DutifulPeer(
     100_000,
     frozenset(
         {"drain1", "enqueue-single", "enqueue-bulk", "latency", "latency-inside"}
-        | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics"}
+        | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics", "steps", "shares"}
     ),
 )

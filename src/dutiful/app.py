@@ -19,21 +19,25 @@ from dutiful.client.sync import Portal, SyncJobHandle
 from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob
-from dutiful.core.principal import Principal
+from dutiful.core.json import check_name
+from dutiful.core.principal import Principal, check_tenant
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.settle import Policy
 from dutiful.core.states import State
+from dutiful.core.steps import make_event
 from dutiful.delivery.backend import QueueBackend
 from dutiful.delivery.base import Delivery
 from dutiful.events import EventStream, Snapshot, Subscription
 from dutiful.events.items import kind_name
 from dutiful.kind import Handle, Kind, SyncHandle
-from dutiful.options import one_of, read_id, read_options, whole_number
+from dutiful.options import Options, one_of, read_id, read_options, whole_number
 from dutiful.registry import Registry
 from dutiful.settings import Settings, load, read_profile
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter, JobPage
+from dutiful.store.trees import TreeProgress
 from dutiful.tenant import Tenant
+from dutiful.workflow.graph import Workflow
 
 if TYPE_CHECKING:
     from dutiful.embedded import Embedded
@@ -137,6 +141,24 @@ class Dutiful(Registry):
             inserted = client.submit_within_sync(within, jobs)
         return [SyncJobHandle(_handle(i, j, client), self._portal) for i, j in zip(inserted, jobs, strict=True)]
 
+    def workflow(
+        self, name: str | None = None, *, tenant: str | None = None, correlation_id: str | None = None
+    ) -> Workflow:
+        """A graph of jobs: `flow.add(…)` each, and `await flow.enqueue()` stores all of them or none."""
+        read = read_options(Options(), {"tenant": tenant, "correlation_id": correlation_id})
+        return Workflow(self, name, tenant=read.tenant, correlation_id=read.correlation_id)
+
+    async def tree_progress(self, correlation_id: str, *, tenant: str | None = None) -> TreeProgress:
+        """How many jobs of this correlation id, and of this tenant if one is named, are in which state."""
+        return await (await self.client()).tree_progress(correlation_id, tenant=tenant)
+
+    async def cancel_tree(self, correlation_id: str, reason: str = "cancelled", *, tenant: str | None = None) -> int:
+        """Cancels all jobs of this correlation id, and of this tenant if one is named, that have not ended.
+
+        Returns how many, with those that were asked to stop.
+        """
+        return await (await self.client()).cancel_tree(correlation_id, reason, tenant=tenant)
+
     async def find(self, job_id: UUID | str) -> JobRecord | None:
         return await (await self.client()).find(read_id(job_id))
 
@@ -195,6 +217,29 @@ class Dutiful(Registry):
 
     async def cancel(self, job_id: UUID | str, reason: str = "cancelled") -> bool:
         return (await (await self.client()).cancel(read_id(job_id), reason)).changed
+
+    async def send_event(
+        self, name: str, key: str, data: Any = None, *, tenant: str | None = None, keep: Duration | None = None
+    ) -> UUID:
+        """Sends an event to the jobs that wait for it, or will within `keep`, and returns its id.
+
+        By default it is kept for the setting `event_retention`. Jobs of other tenants do not get it.
+        """
+        return await self._send_event(await self.client(), name, key, data, tenant, keep)
+
+    def send_event_sync(
+        self, name: str, key: str, data: Any = None, *, tenant: str | None = None, keep: Duration | None = None
+    ) -> UUID:
+        return self._portal.run(lambda client: self._send_event(client, name, key, data, tenant, keep))
+
+    async def _send_event(
+        self, client: Client, name: str, key: str, data: Any, tenant: str | None, keep: Duration | None
+    ) -> UUID:
+        length = self.settings.event_retention if keep is None else duration(keep, "keep")
+        owner = None if tenant is None else check_tenant(check_name(tenant, "tenant"))
+        event = make_event(self.new_id(), name, key, data, self.settings.payload_limit, tenant=owner)
+        await client.send_event(event, length, None if owner is None else client.store.for_tenant(owner))
+        return event.id
 
     async def claim(self, job: JobRecord, worker: str, lease: Duration = "5m") -> ClaimedJob | None:
         """Claims this job, for a loop without a worker; None if it is not ready, is paused, or another one was faster.

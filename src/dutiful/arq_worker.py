@@ -21,10 +21,11 @@ from redis.exceptions import RedisError
 from dutiful.app import Dutiful
 from dutiful.client.client import Client
 from dutiful.core.errors import BackendAway, ShutdownTimeout, UsageError
+from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.delivery.arq import FUNCTION, ArqBackend, QueueNames, away, connect, decode, encode, settings_of
 from dutiful.delivery.redis_url import RedisAddress, read_redis_url
 from dutiful.observe.outage import OutageLog
-from dutiful.settings import ANY, DEFAULT_QUEUE, LaneSettings
+from dutiful.settings import DEFAULT_QUEUE
 from dutiful.worker.inbox import Inbox, Receipt
 from dutiful.worker.startup import StartLimit
 from dutiful.worker.worker import Worker

@@ -1,12 +1,20 @@
 """What a handler can use: the contract that the worker implements."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
+from dutiful.core.duration import Duration
+from dutiful.core.job import JobRecord
+from dutiful.core.states import State
+
+if TYPE_CHECKING:
+    from dutiful.workflow.handle import SyncWorkflowHandle, WorkflowHandle
+
+P = ParamSpec("P")
 T = TypeVar("T")
 ItemName = str | int
 
@@ -33,6 +41,10 @@ class BreakerBlock(AbstractAsyncContextManager["BreakerBlock"], AbstractContextM
     """A call under a breaker: `async with`, or `with` in a blocking handler's thread."""
 
 
+class Timeout(AbstractAsyncContextManager["Timeout"], AbstractContextManager["Timeout"], Protocol):
+    """A part of a handler with a time limit: `async with`, or `with` in a blocking handler's thread."""
+
+
 class Items(Protocol):
     """The items that a job works through, each with its result."""
 
@@ -53,6 +65,25 @@ class Items(Protocol):
     def skipped(self) -> Mapping[ItemName, str]: ...
     @property
     def in_progress(self) -> tuple[ItemName, ...]: ...
+
+
+class Parents(tuple[JobRecord, ...]):
+    """The jobs that a job depends on, as they ended."""
+
+    __slots__ = ()
+
+    @property
+    def completed(self) -> list[JobRecord]:
+        """Those that have a result, also with errors."""
+        return [job for job in self if job.state in (State.COMPLETED, State.COMPLETED_WITH_ERRORS)]
+
+    @property
+    def failed(self) -> list[JobRecord]:
+        return [job for job in self if job.state is State.FAILED]
+
+    @property
+    def cancelled(self) -> list[JobRecord]:
+        return [job for job in self if job.state is State.CANCELLED]
 
 
 class Context(Protocol):
@@ -93,6 +124,13 @@ class Context(Protocol):
     def check(self) -> None:
         """Raises if the job should stop; a long-running blocking handler calls it regularly."""
 
+    def timeout(self, length: Duration) -> Timeout:
+        """Limits the time of a block: `async with ctx.timeout("30s"):`, or `with` in a thread; blocks may be nested.
+
+        A block that takes longer is stopped and raises TimeoutExceeded; unhandled, that is a timeout of the job. Where
+        nothing can stop it, the attempt ends without it, as one that exceeds its kind's timeout does.
+        """
+
     @property
     def phase(self) -> str | None:
         """The pipeline's current phase; None in a job without phases."""
@@ -127,6 +165,43 @@ class Context(Protocol):
         and numbers are their own names; other items are named by their position (0, 1, …) unless `name` is given.
         """
 
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    async def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function` and stores its result as JSON; later attempts return that without another call.
+
+        A plain function is called in a thread. The result has the type that the function declares. A worker that dies
+        after the call and before its result is stored calls again: give the service an idempotency key.
+        """
+
+    def step_sync(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same in a blocking handler, in whose thread the plain function is called."""
+
+    async def sleep(self, length: Duration, *, name: str) -> None:
+        """Ends the attempt until the time is over, unless it is; then the handler runs again from the top.
+
+        It counts no attempt and needs no slot, and the time is stored, so that it outlives a crash.
+        """
+
+    def sleep_sync(self, length: Duration, *, name: str) -> None: ...
+
+    async def wait_for_event(
+        self, event: str, key: str, *, timeout: Duration | None = None, name: str | None = None
+    ) -> Any:
+        """Returns the data of the first event with this name and key that the job has not got yet.
+
+        If there is none, the attempt ends, as for a sleep, until one is sent; EventTimeout if that takes longer than
+        `timeout`. The step's name is the event's, unless `name` is given.
+        """
+
+    def wait_for_event_sync(
+        self, event: str, key: str, *, timeout: Duration | None = None, name: str | None = None
+    ) -> Any: ...
+
     def lock(self, namespace: str, key: ItemName) -> Lock:
         """Holds the lock (namespace, key) exclusively in the fleet during a block; waits as long as necessary.
 
@@ -140,6 +215,20 @@ class Context(Protocol):
         it may try, and no attempt is counted. Blocks of the same name may be nested; each call counts once, by the
         innermost one.
         """
+
+    async def parents(self) -> Parents:
+        """The jobs that it depends on, as they ended, with results and errors; the oldest first."""
+
+    def parents_sync(self) -> Parents: ...
+
+    async def spawn(self, *calls: Any, key: str | None = None) -> "WorkflowHandle":
+        """Adds jobs: calls, chains and groups. What waits for this job waits for them too, by the same policy.
+
+        With a `key`, a next attempt of this job adds only those that no attempt has spawned with it: a call is the same
+        if its kind and arguments are. Of equal calls, as many are added as one attempt spawns.
+        """
+
+    def spawn_sync(self, *calls: Any, key: str | None = None) -> "SyncWorkflowHandle": ...
 
     def transaction(self) -> AbstractAsyncContextManager[JobTransaction]:
         """Commits the handler's writes together with the job's completion; the last thing that a handler does."""

@@ -118,6 +118,7 @@ def make_worker(
     # Imported here, because a process that only enqueues needs none of it.
     from dutiful.maintenance.alerts import AlertChecker
     from dutiful.maintenance.deliveries import Redelivery
+    from dutiful.maintenance.dependents import Releaser
     from dutiful.maintenance.limits import Admitter
     from dutiful.maintenance.promotion import Gates, Promoter
     from dutiful.maintenance.rescuer import Rescuer
@@ -126,6 +127,7 @@ def make_worker(
     from dutiful.maintenance.runner import MaintenanceRunner
     from dutiful.maintenance.scheduler import Scheduler
     from dutiful.maintenance.sealer import Sealer
+    from dutiful.maintenance.waits import EventDelivery
     from dutiful.maintenance.webhooks.sender import WebhookSender
     from dutiful.observe.measure import measure
     from dutiful.observe.outage import OutageLog
@@ -139,7 +141,7 @@ def make_worker(
     counters, outages = AttemptCounters() if settings.metrics else None, OutageLog()
     rescuer = Rescuer(store, app.kinds, on_rescue=None if counters is None else counters.rescued)
     admitter = Admitter(store.limits)
-    gates: list[Service] = [Promoter(store), rescuer, Gates(store), admitter]
+    gates: list[Service] = [Promoter(store), rescuer, Gates(store), admitter, EventDelivery(store.steps)]
     fast = [*gates, Scheduler(store, app.new_id, client.tracer)]
     declared = [spec.record for spec in app.webhooks.values()]
     sender = WebhookSender(
@@ -171,6 +173,7 @@ def make_worker(
         outages,
         followers=[] if redelivery is None else [redelivery],
         admitter=admitter if any(kind.limits for kind in app.kinds.values()) else None,
+        releaser=Releaser(store.dependents),
     )
     config = WorkerConfig(
         worker_id=worker_id or app.new_id(),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from dutiful.options import DEFAULT_RETRY, NO_TIMEOUT, Options, read_options
 from dutiful.payload.signature import Schema, Signature
 from dutiful.payload.validator import Accepted, Checked, PayloadValidator, Upgrade
 from dutiful.settings import Settings
+from dutiful.workflow.call import Call
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +71,7 @@ class Declaration:
     rules: Rules | None
     breaker: str | None  # while it is open, jobs of this kind are blocked
     limits: tuple[LimitSpec, ...] = ()  # its jobs are blocked until each has a slot for them
+    tags: tuple[str, ...] = ()  # by which lanes choose it
 
 
 class Kind(Generic[P, R]):
@@ -96,6 +99,7 @@ class Kind(Generic[P, R]):
         self.rules = declared.rules
         self.breaker = declared.breaker
         self.limits = declared.limits
+        self.tags = declared.tags
         self._policy = declared.policy
         self._timeout = declared.timeout
         self._defaults = declared.options
@@ -143,6 +147,10 @@ class Kind(Generic[P, R]):
     def options(self, **changes: Any) -> "Request[P, R]":
         """Options for one job: priority, run_at, delay, unique, tenant, within, …"""
         return Request(self, read_options(self._defaults, changes))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A job to be enqueued with others: part of a chain, a group or a workflow."""
+        return Call(self, self._defaults, self.signature.bind(args, kwargs))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores a job; once this returns, the job is durable."""
@@ -199,11 +207,18 @@ class Kind(Generic[P, R]):
             return Accepted(payload, payload)
         return self._validator.accept(payload, tenant, subject)
 
-    def prepare(self, options: Options, payload: Mapping[str, Any]) -> NewJob:
-        """A checked job, ready to be stored."""
-        return self.prepare_many(options, (payload,))[0]
+    def prepare(self, options: Options, payload: Mapping[str, Any], *, later: frozenset[str] = frozenset()) -> NewJob:
+        """A checked job, ready to be stored; `later` are fields that it gets when it starts."""
+        if later and self._validator is not None:
+            raise UsageError(
+                f"{self.name} has rules for its payload, which are checked now: {sorted(later)[0]} cannot be the "
+                "result of another job; let the handler read it, by await ctx.parents()"
+            )
+        return self.prepare_many(options, (payload,), later=later)[0]
 
-    def prepare_many(self, options: Options, payloads: Iterable[Mapping[str, Any]]) -> list[NewJob]:
+    def prepare_many(
+        self, options: Options, payloads: Iterable[Mapping[str, Any]], *, later: frozenset[str] = frozenset()
+    ) -> list[NewJob]:
         """Checked jobs; those enqueued by a handler inherit its correlation id, parent and tenant."""
         settings = self._enqueuer.settings
         limit = settings.payload_limit
@@ -230,11 +245,12 @@ class Kind(Generic[P, R]):
             options=_json(self.details(options)),
             unique=options.unique,
             depends_on=options.depends_on,
+            policies=() if options.on_failure is None else (options.on_failure,) * len(options.depends_on),
         )  # fmt: skip
         copy, own_id, new_id = msgspec.structs.replace, options.id, self._enqueuer.new_id
         if self._validator is None:
             self.check_tenant(tenant)
-            check = self.signature.encode
+            check = partial(self.signature.encode, later=later) if later else self.signature.encode
             plain = [copy(template, id=own_id or new_id(), payload=check(payload, limit)) for payload in payloads]
             return plain if not self.limits else list(map(self._with_limit_keys, plain))
         others = () if subject is None else self._validator.subject_errors(subject)
@@ -323,6 +339,9 @@ class Request(_Request[P, R]):
     """A kind with options, ready to be enqueued."""
 
     __slots__ = ()
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        return Call(self._kind, self._options, self._kind.signature.bind(args, kwargs))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         return await self._kind._enqueuer.submit(self._prepare(args, kwargs), self._options.within)

@@ -10,7 +10,7 @@ from uuid import UUID
 from dutiful.core import ids
 from dutiful.core.duration import LONGEST, Duration, duration
 from dutiful.core.errors import UsageError
-from dutiful.core.job import OnConflict, Scope, Unique
+from dutiful.core.job import OnConflict, OnFailure, Scope, Unique
 from dutiful.core.json import check_name
 from dutiful.core.retry.policy import Retry
 from dutiful.core.settle import Policy
@@ -39,6 +39,7 @@ class Options:
     subject: Mapping[str, Any] | None = None
     max_attempts: int | None = None
     depends_on: tuple[UUID, ...] = ()
+    on_failure: OnFailure | None = None  # of those that it depends on; None: cancel
     created_by: str | None = None
     id: UUID | None = None
     within: Any = None
@@ -174,6 +175,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "id": _read_own_id,
     "max_attempts": lambda v: whole_number(v, "max_attempts", 1, hint=", the first run included"),
     "depends_on": _read_needs,
+    "on_failure": lambda v: one_of(OnFailure, v, "on_failure"),
     "subject": _read_subject,
     "webhook": read_receiver,
 }

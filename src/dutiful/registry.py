@@ -60,6 +60,7 @@ class KindOptions(TypedDict, total=False):
     breaker: BreakerSpec | str | None  # while it is open, jobs of the kind wait, and no attempt is counted
     concurrency: Concurrency | Sequence[Concurrency] | None  # how many run at once, for each key
     rate: RateLimit | Sequence[RateLimit] | None  # how many start within a time, for each key
+    tags: Sequence[str]  # by which lanes choose kinds
 
 
 class JobDecorator(Protocol):
@@ -158,6 +159,7 @@ class Registry(Enqueuer):
         breaker: BreakerSpec | str | None = None,
         concurrency: Concurrency | Sequence[Concurrency] | None = None,
         rate: RateLimit | Sequence[RateLimit] | None = None,
+        tags: Sequence[str] = (),
     ) -> Callable[[str], Declaration]:
         """Checks the options of a kind; its name may be known only later."""
         declared = partial(
@@ -170,6 +172,7 @@ class Registry(Enqueuer):
             category=category,
             rules=self._rules(category, rules),
             breaker=breaker_name(breaker),
+            tags=_tags(tags),
         )
 
         def declare(name: str) -> Declaration:
@@ -345,6 +348,12 @@ class Registry(Enqueuer):
             name: None if kind.rules is None else PayloadRule.of(name, kind.rules, kind.signature)
             for name, kind in self.kinds.items()
         }
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(tags, list | tuple):
+        raise UsageError(f'tags {tags!r:.80} must be a list of names, as in tags=["gpu"]')
+    return tuple(check_name(tag, "tag") for tag in tags)
 
 
 def _check_new(name: str, known: Container[str], what: str, another: str = " name") -> None:

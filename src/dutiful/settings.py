@@ -16,10 +16,10 @@ from dutiful.core.retry.backoff import Exponential, Jitter
 from dutiful.core.retry.policy import Retry
 from dutiful.core.webhooks.endpoint import Network, read_network
 from dutiful.core.webhooks.message import key_of, new_secret
+from dutiful.declare.lane import ANY, DEFAULT_LANES, LaneSettings, check_lanes, read_lanes
 from dutiful.declare.profile import check_profile, merge_profiles, resolve
 
 DEFAULT_URL = "sqlite:///dutiful.db"
-ANY = "*"
 DEFAULT_QUEUE = "default"  # of kinds that name none
 WITHHELD = "withheld:"  # stands for an address
 # Secrets, and what stands for them in a process that is not to know them: an app that it imports may read them.
@@ -34,18 +34,6 @@ _SECRETS = {
     "files_url": WITHHELD,
     "files_token": WITHHELD,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LaneSettings:
-    """A lane of a worker: its slots, and the queues they serve; ("*",) is any."""
-
-    name: str
-    slots: int
-    queues: tuple[str, ...] = (ANY,)
-
-
-DEFAULT_LANES = (LaneSettings("fast", 3, ("fast",)), LaneSettings("general", 5))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +73,7 @@ class Settings:
     result_limit: int = 1024 * 1024
     error_message_limit: int = 500  # characters stored of an error's message; the traceback is stored separately
     retention: timedelta | None = timedelta(days=7)  # how long finished jobs are kept
+    event_retention: timedelta = timedelta(days=7)  # how long events are kept for jobs that wait later
     stale_after: timedelta | None = None  # mark finished jobs stale first; then only stale ones are deleted
     notify_in_transaction: bool = True
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # messages are signed with each, newest first
@@ -138,15 +127,7 @@ class Settings:
                 BreakerPolicy(**{name: getattr(self, f"breaker_{name}")})
             except UsageError as error:
                 raise UsageError(f"setting breaker_{name}: {error}") from None
-        if not self.lanes:
-            raise UsageError("setting lanes is empty: a worker needs at least one lane")
-        if idle := [lane.name for lane in self.lanes if lane.slots < 1]:
-            raise UsageError(f"setting lanes gives lane {idle[0]!r} no slots: give it at least 1, or leave it out")
-        names = [lane.name for lane in self.lanes]
-        if len(set(names)) < len(names):
-            raise UsageError(f"setting lanes names a lane twice: {', '.join(names)}")
-        if ANY in names:
-            raise UsageError(f"setting lanes names a lane {ANY!r}, which means all lanes in a pause; name it otherwise")
+        check_lanes(self.lanes)
 
     @property
     def retry(self) -> Retry:
@@ -260,7 +241,7 @@ def _read(name: str, value: Any, source: str) -> Any:
         raise UsageError(f"there is no setting {name!r} ({source}); there are: {', '.join(_TYPES)}")
     hint, wanted = _TYPES[name], ""
     if name == "lanes":
-        return _lanes(value)
+        return read_lanes(value)
     if name == "timeouts":
         return _timeouts(value)
     if hint == timedelta | None and value in ("never", "off"):
@@ -300,35 +281,3 @@ def _timeouts(value: Any) -> dict[str, timedelta | None]:
         queue: None if timeout in (None, "none") else duration(timeout, f"timeouts of queue {queue}")
         for queue, timeout in value.items()
     }
-
-
-def _lanes(value: Any) -> tuple[LaneSettings, ...]:
-    """`"fast=3:fast; general=5:*"`, a table {fast = {slots = 3, queues = ["fast"]}}, or LaneSettings themselves."""
-    if isinstance(value, str):
-        return tuple(_lane_from_text(part) for part in value.split(";") if part.strip())
-    if isinstance(value, Mapping):
-        return tuple(_lane_from_table(name, lane) for name, lane in value.items())
-    if not isinstance(value, list | tuple) or not all(isinstance(lane, LaneSettings) for lane in value):
-        raise UsageError(f'setting lanes is {value!r}: write it as "fast=3:fast; general=5:*"')
-    return tuple(value)
-
-
-def _lane_from_table(name: str, lane: Any) -> LaneSettings:
-    match lane:
-        case {"slots": int(slots), "queues": [*queues], **rest} if not rest and all(isinstance(q, str) for q in queues):
-            return LaneSettings(name, slots, tuple(queues) or (ANY,))
-        case {"slots": int(slots), **rest} if not rest:
-            return LaneSettings(name, slots)
-        case _:
-            raise UsageError(f'setting lanes: lane {name!r} is {lane!r}; write {{slots = 3, queues = ["fast"]}}')
-
-
-def _lane_from_text(text: str) -> LaneSettings:
-    name, _, rest = text.strip().partition("=")
-    slots, _, queues = rest.partition(":")
-    if not name or not slots.strip().isdecimal():
-        raise UsageError(f'lane {text.strip()!r} is not of the form name=slots:queue,queue, as in "fast=3:fast"')
-    if int(slots) < 1:
-        raise UsageError(f"lane {text.strip()!r} has no slots: give it 1 or more, or leave it out")
-    named = tuple(q.strip() for q in queues.split(",") if q.strip())
-    return LaneSettings(name.strip(), int(slots), named or (ANY,))

@@ -19,6 +19,7 @@ from dutiful.options import read_id, read_options
 from dutiful.store import Store
 from dutiful.store.dead_letters import DeadLetter, DeadLetterFilter, LetterCursor
 from dutiful.store.queries import JobPage
+from dutiful.workflow.graph import Workflow
 
 if TYPE_CHECKING:
     from dutiful.app import Dutiful
@@ -58,6 +59,10 @@ class Tenant:
             raise UsageError(f"id {ids.public(handle.id)} cannot be used: take another, as app.new_id() makes them")
         return handle
 
+    def workflow(self, name: str | None = None, *, correlation_id: str | None = None) -> Workflow:
+        """A graph of jobs of this tenant."""
+        return self._app.workflow(name, tenant=self.name, correlation_id=correlation_id)
+
     async def find(self, job_id: UUID | str) -> JobRecord | None:
         record = await (await self._store()).queries.job(read_id(job_id))
         return record if record is not None and record.tenant == self.name else None
@@ -79,6 +84,11 @@ class Tenant:
         """Waits until the job is final; raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
         record = await self._get(job_id)
         return await (await self._app.client()).result(record.id, timeout)
+
+    async def send_event(self, name: str, key: str, data: Any = None, **options: Any) -> UUID:
+        """Sends an event to its jobs, with the same options as app.send_event()."""
+        self._check_own(options.pop("tenant", None))
+        return await self._app.send_event(name, key, data, tenant=self.name, **options)
 
     def events(
         self, job: UUID | str | Sequence[UUID | str] | None = None, **filter: Any

@@ -143,6 +143,8 @@ async def test_dead_letters_are_acknowledged_discarded_resolved_and_counted(admi
 @pytest.mark.req("L41", "L42")
 async def test_a_job_that_waits_is_made_a_dead_letter(admin: AdminApi) -> None:
     waiting = public(admin.waiting["acme"])
+    tried = await admin.post(f"/admin/jobs/{waiting}/fail/", {"reason": "not there yet", "retry": True})
+    assert (tried.status_code, tried.json()) == (200, {"job_id": waiting, "status": "scheduled"})
     failed = await admin.post(f"/admin/jobs/{waiting}/fail/", {"reason": "wrong address"})
     assert (failed.status_code, failed.json()) == (200, {"job_id": waiting, "status": "failed"})
     one = (await admin.get(f"/admin/dlq/{waiting}/")).json()

@@ -95,7 +95,7 @@ async def test_rules_that_see_nothing_are_marked_and_a_setting_that_turns_off_no
     monkeypatch.setenv("DUTIFUL_ALERTS_OFF", "backlok")
     refused = await run("alerts", "rules")
 
-    assert "never, as metrics are off (error_rate > 0.1)" in shown.out
+    assert "never, as metrics are off (last_error_rate > 0.1)" in shown.out
     assert "https://wiki.example.com/docs/runbooks/high-error-rate.md" in shown.out
     assert refused.code == 2 and "'backlok'" in refused.err
 

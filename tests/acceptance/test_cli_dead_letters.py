@@ -36,6 +36,9 @@ def test_dead_letters_are_listed_shown_grouped_and_counted(cli: CommandLine) -> 
         str(other),
         *(str(one) for one in sorted((first, second), reverse=True)),
     ]
+    whole = cli.run("dead-letters", "list", "--tenant", "acme", "--json", "--details").json["dead_letters"]
+    assert {letter["payload"]["name"] for letter in whole} == {"Ada"}
+    assert not {"payload", "job", "errors", "history"} & page["dead_letters"][0].keys()
     assert (shown["payload"], shown["unique_key"], shown["status"]) == ({"name": "Ada"}, "k", "pending_review")
     assert (shown["error_class"], shown["message"]) == ("retryable", "mailbox 7 is full")
     assert [(group["fingerprint"], group["count"]) for group in groups] == [("f1", 2), ("f2", 1)]

@@ -51,6 +51,9 @@ async def test_jobs_are_listed_by_filter_and_page_by_page(project: Project, stor
     assert ids.public(made[0]) in table.out
     assert "\x1b" not in table.out
     assert "acme" in table.out
+    brief, whole = first["jobs"][0], project.run("jobs", "list", "--limit", "1", "--json", "--details").json["jobs"][0]
+    assert not {"payload", "result", "subject"} & brief.keys(), "a list costs the same however large those are"
+    assert whole["payload"] == {}
     assert "tenant" not in project.run("jobs", "list", "--kind", "other").out, "a column for nothing"
 
 
@@ -203,10 +206,12 @@ async def test_a_job_is_failed_by_hand_with_or_without_a_retry(project: Project,
     running, waiting = (await start_one(store, now=now())).job_id, await enqueue_one(store, now=now())
 
     tried = project.run("jobs", "fail", str(running), "--retry", "--reason", "it hangs")
+    later = project.run("jobs", "fail", ids.public(waiting), "--retry", "--reason", "not there yet")
     dead = project.run("jobs", "fail", ids.public(waiting), "--reason", "the file is corrupt")
     again = project.run("jobs", "fail", str(waiting))
 
     assert (tried.code, tried.out) == (0, f"{ids.public(running)}  scheduled\n"), tried.err
+    assert (later.code, later.out) == (0, f"{ids.public(waiting)}  scheduled\n"), later.err
     assert (dead.code, dead.out) == (0, f"{ids.public(waiting)}  failed\n"), dead.err
     assert (again.code, "has ended" in again.err) == (1, True)
     assert [await state(store, job_id) for job_id in (running, waiting)] == [State.SCHEDULED, State.FAILED]

@@ -60,7 +60,7 @@ def test_what_is_printed_of_a_reason_cannot_be_obeyed_by_a_terminal(
     call("dead-letters", "discard", "--all", "--text", text, "--yes", "--notes", text, "--json")
     run = json.loads(call("bulk", "list", "--json"))["runs"][0]["id"]
     for verb in (
-        ["jobs", "show", job], ["jobs", "show", job, "--json"], ["jobs", "list", "--json"],
+        ["jobs", "show", job], ["jobs", "show", job, "--json"], ["jobs", "list", "--json", "--details"],
         ["queues", "--json"], ["queues"], ["audit", "list"], ["audit", "list", "--json"],
         ["bulk", "show", run], ["bulk", "show", run, "--json"], ["bulk", "list"],
     ):  # fmt: skip

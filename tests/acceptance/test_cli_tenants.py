@@ -210,6 +210,12 @@ def test_doctor_sees_where_protection_is_missing_and_switching_on_again_fixes_it
             "connect as a login role",
         ),
         (
+            "ALTER ROLE {schema}_owner_user BYPASSRLS",
+            "ALTER ROLE {schema}_owner_user NOBYPASSRLS",
+            "whose functions row-level security does not bind",
+            "as a superuser",
+        ),
+        (
             "CREATE FUNCTION {schema}.extra() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'select 1'",
             "DROP FUNCTION {schema}.extra()",
             "looks names up where its caller says",

@@ -74,8 +74,9 @@ async def test_a_correlation_id_is_traced_as_a_tree(trace: Trace, store: Store) 
     printed = await trace("order/7")
 
     assert printed.code == 0, printed.err
-    head, *lines = printed.out.splitlines()
+    head, states, *lines = printed.out.splitlines()
     assert head == "order/7: 4 jobs"
+    assert states == "75 % ended: 2 completed, 1 failed, 1 ready"
     assert [re.split(", made ....-..-.. ..:..:..", line)[0] for line in lines] == [
         f"{root}  order  completed  1/5",
         f"├─ {mail}  mail  failed  1/5",
@@ -158,7 +159,7 @@ async def test_jobs_that_come_from_each_other_are_all_here(trace: Trace, store: 
 
     printed = await trace("ring")
 
-    head, first, second, third = printed.out.splitlines()
+    head, _, first, second, third = printed.out.splitlines()
     assert head == "ring: 3 jobs"
     assert f"a child of {ids.public(other)}, which is below this one" in first
     assert second.startswith(f"└─ {ids.public(other)}") and "a child of" not in second
@@ -175,7 +176,8 @@ async def test_that_there_are_more_is_printed_before_those_that_are_shown(
 
     printed = await trace("c")
 
-    head, *lines = printed.out.splitlines()
+    head, states, *lines = printed.out.splitlines()
+    assert states == "0 % ended: 5 ready"
     assert head == f"c: {len(lines)} jobs, the newest and their ancestors; there are more"
     assert len(lines) == 4
 

@@ -58,6 +58,7 @@ CHOOSING = ["dead-letters reprocess", "dead-letters acknowledge", "dead-letters 
 ELSEWHERE = {
     "worker": "--tenant: which tenants' jobs it takes; tests of lanes",
     "enqueue": "--tenant: whose job it makes; test_cli_enqueue",
+    "send-event": "--tenant: whose jobs get it; test_cli_steps",
     "events": "--tenant: whose events it follows; test_cli_events",
     "tokens create": "--tenant: how far the token reaches; test_cli_tokens",
 }
@@ -75,6 +76,7 @@ FLEETWIDE = {
     "drain": "holds back jobs of all tenants",
     "breakers *": "protect services that all tenants' jobs call",
     "limits *": "count the jobs of all tenants",
+    "shares *": "divide slots between all tenants",
     "alerts *": "are about all tenants",
     "schedules *": "belong to the code",
     "webhooks *": "belong to the code",

@@ -56,7 +56,8 @@ async def test_it_opens_in_a_fixed_order(media: Service, caplog: pytest.LogCaptu
         "worker made",
         "webhooks: media",
         "recovered",
-        "services: promoter, rescuer, gates, limits, scheduler, retention, webhooks, reviewer, sealer, rollup, alerts",
+        "services: promoter, rescuer, gates, limits, events, scheduler, retention, webhooks, reviewer, sealer, rollup, "
+        "alerts",
         "first claim",
     ]
 

@@ -21,6 +21,7 @@ from dutiful.store.claims import Errors
 from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.store.metrics import Depth
 from dutiful.store.webhooks import WebhookPost
+from suite.builders import T0
 
 # Where the stores may differ, as "Struct.field" or "subject.method", and why.
 DIFFERENT = {
@@ -34,6 +35,7 @@ DIFFERENT = {
     "metrics.roll_up": "steps differ in size",
     "promotion.unblock": "a hint for the next step; the jobs' rows are compared",
     "promotion.sweep": "a hint for the next step; the jobs' rows are compared",
+    "dependents.release": "a hint for the next step; the jobs' rows are compared",
     "queries.health": "facts about one database",
 }
 # Differences that are to be removed: where, and what each store answers.
@@ -47,17 +49,20 @@ MOVING = (
     "breakers",
     "claims",
     "control",
+    "dependents",
     "jobs",
     "limits",
     "progress",
     "promotion",
     "retention",
     "schedules",
+    "trees",
     "webhooks",
 )
 READS = {
     ("breakers", "all"), ("breakers", "kinds"), ("claims", "expired"), ("claims", "held_by"), ("claims", "peek"),
-    ("control", "pauses"), ("limits", "all"), ("progress", "phases"), ("webhooks", "posts"), ("webhooks", "all"),
+    ("claims", "peek_at"), ("control", "pauses"), ("dependents", "edges"), ("trees", "progress"),
+    ("limits", "all"), ("progress", "phases"), ("webhooks", "posts"), ("webhooks", "all"),
 }  # fmt: skip
 GENERATED = ("WebhookPost.id", "PostView.id")  # ids that the store makes
 JSON = ("payload", "subject", "options")  # text that a store may format
@@ -244,6 +249,8 @@ class TwinStore:
             case _ if field in (*GENERATED, *COUNTED) and first is not None and second is not None:
                 if self._pairs.setdefault(field, {}).setdefault(first, second) != second and first != second:
                     self._disagree(f"{where}: {first!r} stood for another than {second!r}")
+            case (float(), float()) if field == "waited":  # until now, by the real clock if the call had no `now`
+                self._compare(T0 + timedelta(seconds=first), T0 + timedelta(seconds=second), where)
             case (str(), str()) if field in JSON and first != second:
                 self._compare(msgspec.json.decode(first), msgspec.json.decode(second), where)
             case _:

@@ -107,7 +107,7 @@ async def test_a_kind_that_fails_more_than_1_in_10_fires_and_no_other_does(watch
             AttemptStats(kind=kind, outcome="completed", count=completed),
         ]
 
-    counted = [*stats("bad", 2, 17), *stats("good", 1, 9), *stats("rare", 1, 0)]
+    counted = [*stats("bad", 2, 17), *stats("good", 1, 9), *stats("rare", 1, 0), *stats("retried", 4, 1)]
     await watch.store.metrics.add(ADA, 1, counted, now=now)
 
     assert await watch.states(now) == {"errors kind=bad": FIRING}
@@ -116,6 +116,27 @@ async def test_a_kind_that_fails_more_than_1_in_10_fires_and_no_other_does(watch
     await watch.store.metrics.add(ADA, 3, stats("bad", 0, 2), now=now)
     assert await watch.states(now + timedelta(seconds=1)) == {"errors kind=bad": OK}
     assert await events(watch.store) == ["alert.firing errors kind=bad", "alert.cleared errors kind=bad"]
+
+
+@pytest.mark.req("L82")
+@pytest.mark.parametrize("gap", [HOUR, 24 * HOUR])
+async def test_a_kind_that_fails_1_of_1_every_hour_or_day_fires_until_ten_attempts_were_good(
+    watch: Watch, now: datetime, gap: timedelta
+) -> None:
+    async def run(turn: int, outcome: str) -> dict[str, AlertState]:
+        moment = now + turn * gap
+        await watch.store.metrics.add(ADA, turn, [AttemptStats(kind="rare", outcome=outcome, count=1)], now=moment)
+        unrolled = await watch.states(moment)
+        await watch.store.metrics.roll_up(7 * 24 * HOUR, now=moment)
+        assert await watch.states(moment) == unrolled
+        return unrolled
+
+    assert await run(1, "failed") == {}
+    assert await run(2, "failed") == {"errors kind=rare": FIRING}
+    for turn in range(3, 12):
+        assert await run(turn, "completed") == {"errors kind=rare": FIRING}
+    assert await run(12, "completed") == {"errors kind=rare": OK}
+    assert await events(watch.store) == ["alert.firing errors kind=rare", "alert.cleared errors kind=rare"]
 
 
 @pytest.mark.req("L82")

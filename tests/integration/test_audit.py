@@ -211,6 +211,25 @@ async def test_a_policy_that_an_operator_has_changed_proves_an_older_anchor(stor
     assert (await ada.audit.verify()).broken is None
 
 
+async def test_a_policy_that_was_set_by_sql_and_back_is_noticed_by_what_it_deleted(store: Store, url: str) -> None:
+    with any_date(url or store.url):
+        await store.audit.append([_event(days=40) for _ in range(3)])
+    ada = await cancelled(store)
+    await ada.audit.set_retention(timedelta(days=400), "as the law says")
+    await Sealer(store.audit).tick(BUSY)
+    assert (await ada.audit.verify()).broken is None
+
+    tamper(store, url, "UPDATE {policy} SET keep = {day} * 30")
+    assert await store.audit.trim(100) == 3
+    tamper(store, url, "UPDATE {policy} SET keep = {day} * 400")
+    broken = (await ada.audit.verify()).broken
+    await ada.audit.set_retention(timedelta(days=500), "as the new law says")
+    later = (await ada.audit.verify()).broken
+
+    assert broken is not None and "kept for 30d, and no change of that is recorded" in broken.problem
+    assert later is not None and later.problem == broken.problem
+
+
 async def test_events_that_are_kept_cannot_be_cut_by_an_anchor(store: Store, url: str) -> None:
     ada = await cancelled(store)
     cut = (

@@ -9,9 +9,9 @@ import pytest
 from running_workers import EVERYWHERE, eventually, running
 
 from dutiful import Dutiful
+from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance import runner
-from dutiful.settings import LaneSettings
-from dutiful.worker.lane import Poller
+from dutiful.worker.poller import Poller
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ async def test_it_opens_in_a_fixed_order(app: Dutiful, caplog: pytest.LogCapture
         "worker made",
         "webhooks: orders",
         "recovered",
-        "services: promoter, rescuer, gates, limits, scheduler, retention, webhooks, reviewer, sealer, rollup, alerts",
+        "services: promoter, rescuer, gates, limits, events, scheduler, retention, webhooks, reviewer, sealer, rollup, "
+        "alerts",
         "first claim",
     ]
 

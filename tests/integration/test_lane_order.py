@@ -11,7 +11,7 @@ from running_workers import eventually, final, working
 from dutiful import Dutiful, State
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
-from dutiful.settings import LaneSettings
+from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import ClaimRequest, QueueLevel
 
 

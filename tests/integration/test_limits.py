@@ -14,12 +14,16 @@ from fault_jobs import address
 from running_workers import eventually, running
 
 from dutiful import Concurrency, Dutiful, PayloadInvalid, RateLimit, UsageError
+from dutiful.core.errors import StoreBusy
+from dutiful.declare.lane import LaneSettings
 from dutiful.kind import Handle
 from dutiful.maintenance import runner
-from dutiful.settings import LaneSettings
+from dutiful.maintenance.limits import Admitter
+from dutiful.maintenance.runner import MaintenanceRunner
 from dutiful.store import Store
+from dutiful.store.leadership import Survey
 from dutiful.store.queries import JobFilter
-from faults import Fleet, until
+from faults import Fleet, WorkerProcess, until
 
 
 @pytest.fixture
@@ -79,6 +83,64 @@ async def test_no_more_jobs_of_a_key_run_at_once_and_the_next_starts_when_one_en
         await asyncio.gather(*(job.result(60) for job in jobs))
 
 
+async def test_a_job_that_comes_in_while_its_worker_becomes_the_leader_is_admitted(
+    app: Dutiful, leader_sleeps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job(concurrency=Concurrency(1))
+    async def call() -> str:
+        return "done"
+
+    jobs: list[Handle[str]] = []
+    hinted = asyncio.Event()
+    survey, note_hint = MaintenanceRunner._survey, MaintenanceRunner.hinted
+
+    async def survey_before_the_job_comes_in(self: MaintenanceRunner, worker_id: UUID) -> Survey:
+        found = await survey(self, worker_id)
+        if not jobs:
+            hinted.clear()
+            jobs.append(await call.enqueue())
+            async with asyncio.timeout(60):
+                await hinted.wait()
+        return found
+
+    def hint(self: MaintenanceRunner) -> None:
+        note_hint(self)
+        hinted.set()
+
+    monkeypatch.setattr(MaintenanceRunner, "_survey", survey_before_the_job_comes_in)
+    monkeypatch.setattr(MaintenanceRunner, "hinted", hint)
+    async with running(app):
+        await eventually(lambda: asyncio.sleep(0, bool(jobs)))
+        assert await jobs[0].result(30) == "done"
+
+
+async def test_an_admission_that_failed_is_repeated(
+    app: Dutiful, leader_sleeps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job(concurrency=Concurrency(1))
+    async def call() -> str:
+        return "done"
+
+    failed: list[bool] = []
+    admit = Admitter._admit
+
+    async def fails_once(self: Admitter, everywhere: bool = False) -> bool:
+        if jobs and not failed:
+            failed.append(True)
+            raise StoreBusy("a lock was held for too long")
+        return await admit(self, everywhere)
+
+    jobs: list[Handle[str]] = []
+    monkeypatch.setattr(Admitter, "_admit", fails_once)
+    async with running(app) as worker:
+        maintenance = worker._maintenance
+        assert maintenance is not None
+        await eventually(lambda: asyncio.sleep(0, maintenance.leading))
+        jobs.append(await call.enqueue())
+        assert await jobs[0].result(30) == "done"
+    assert failed
+
+
 async def test_jobs_without_a_limit_are_not_held_up_by_those_that_wait(app: Dutiful, leader_sleeps: None) -> None:
     release = asyncio.Event()
 
@@ -96,6 +158,7 @@ async def test_jobs_without_a_limit_are_not_held_up_by_those_that_wait(app: Duti
         release.set()
 
 
+@pytest.mark.req("L101")
 async def test_no_more_jobs_start_within_a_time_than_its_limit_allows(app: Dutiful) -> None:
     per = timedelta(seconds=1)
 
@@ -168,11 +231,12 @@ async def test_a_limit_holds_while_workers_are_killed(store: Store, tmp_path: Pa
         accounts = ("acme", "zeta")
         jobs = await limit_jobs.call.enqueue_many({"account": accounts[n % 2]} for n in range(60))
 
-        async def some_run() -> bool:
-            return bool(await store.claims.held_by(workers[-1].id))
+        async def busy() -> WorkerProcess | None:
+            return next(iter([worker for worker in workers if await store.claims.held_by(worker.id)]), None)
 
-        await until(some_run, "the worker runs a job")
-        workers[-1].kill()
+        victim = await until(busy, "a worker runs a job")
+        assert victim is not None
+        victim.kill()
         fleet.start("--lease", "2s")
         await until(lambda: all_done(store, jobs), "all jobs have ended")
 

@@ -59,6 +59,7 @@ async def past_due(app: Dutiful, store: Store, clock: Clock) -> datetime:
 
 @pytest.mark.req("L71")
 @pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
+@pytest.mark.req("L101")
 async def test_three_workers_make_each_firing_once(tick: Dutiful) -> None:
     clock = Clock()
     tick.schedule(tick.kind("tick"), every="10m", payload={"note": "cron"}, tenant="acme")

@@ -24,7 +24,7 @@ from dutiful.operator import Operator
 from dutiful.store import Store
 from dutiful.store.dead_letters import DeadLetter
 from dutiful.store.queries import JobFilter
-from suite.builders import claim, settle
+from suite.builders import claim, enqueue_one, settle, state
 
 KEYED = '{"unique": "welcome-7", "unique_field": "key", "webhook": null}'
 
@@ -298,6 +298,18 @@ def test_a_key_gets_the_time_to_the_millisecond_and_never_the_same_twice() -> No
 
     assert first == "k_retry_1767225600.123"
     assert retry_key("k", at, {first}) == "k_retry_1767225600.124"
+
+
+@pytest.mark.parametrize("key", ["order_retry_5.123", "order_retry_1767225600.123"])
+async def test_a_key_that_only_looks_like_that_of_a_retry_is_kept_whole(store: Store, key: str) -> None:
+    other = await enqueue_one(store, queue="other", unique=Unique("order", Scope.FOREVER))
+    job_id = await dead_letter(store, unique=Unique(key, Scope.FOREVER))
+
+    again = await operator(store).dead_letters.reprocess(job_id)
+
+    assert again.new_unique_key is not None and again.new_unique_key.startswith(f"{key}_retry_")
+    assert await state(store, again.new_job_id) is State.READY, "the key order is another job's"
+    assert await state(store, other) is State.READY
 
 
 def test_a_key_that_has_been_tried_many_times_over_stays_within_its_limit() -> None:

@@ -1,6 +1,7 @@
 """Failing a job by hand, on both stores: one that runs, with or without a retry, and one that waits."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -8,9 +9,10 @@ import pytest
 from operating import BROKEN, audited, dead_letter, now, operator, trail
 from running_workers import working
 
-from dutiful import Dutiful, Retry
+from dutiful import Context, Dutiful, Retry
 from dutiful.core import ids
 from dutiful.core.errors import IllegalTransition, NotAllowed
+from dutiful.core.events import events_of
 from dutiful.core.principal import Role
 from dutiful.core.retry.backoff import Fixed
 from dutiful.core.review.state import ReviewState
@@ -85,6 +87,50 @@ async def test_what_comes_back_from_a_job_that_was_failed_by_hand_is_refused(sto
 
 
 @pytest.mark.req("L41")
+@pytest.mark.parametrize("wait", [timedelta(0), timedelta(hours=1)])
+async def test_a_waiting_job_that_fails_by_hand_with_a_retry_has_spent_an_attempt(
+    store: Store, wait: timedelta
+) -> None:
+    job_id = await enqueue_one(store, max_attempts=2, now=now(), run_at=now() + wait)
+    ada = operator(store)
+
+    assert await ada.jobs.fail(job_id, "the file is not there yet", retry=True) is State.SCHEDULED
+
+    record = await store.queries.job(job_id)
+    (spent,) = await store.queries.attempts(job_id)
+    assert record is not None and (record.state, record.attempt) == (State.SCHEDULED, 1)
+    assert (spent.attempt, spent.outcome, spent.claimed_at) == (1, "failed", None)
+    assert spent.error is not None and spent.error["message"] == "failed by ada: the file is not there yet"
+    assert (await store.promotion.promote(10)).moved == 0, "its kind's backoff is not over"
+    assert await store.dead_letters.find(job_id) is None
+    assert await audited(store, job_id) == ["job.fail requested", "job.fail succeeded"]
+    stats = {one.outcome: one.count for one in await store.metrics.recent(timedelta(minutes=5))}
+    assert stats == {"retried": 1}
+
+    assert await ada.jobs.fail(job_id, retry=True) is State.FAILED, "no attempt is left"
+    letter = await store.dead_letters.find(job_id)
+    assert letter is not None and (letter.attempt, letter.message) == (2, "failed by ada, who gave no reason")
+    assert await store.queries.check_places() == []
+
+
+@pytest.mark.req("L41")
+async def test_a_waiting_job_runs_after_it_was_failed_with_a_retry(app: Dutiful) -> None:
+    ran = []
+
+    @app.job(retry=Retry(max_attempts=3, backoff=Fixed("1ms")))
+    async def send(ctx: Context) -> None:
+        ran.append(ctx.attempt)
+
+    job = await send.enqueue()
+    await (await app.operator("ada")).jobs.fail(job.id, retry=True)
+    async with working(app):
+        await asyncio.wait_for(job.result(), 20)
+    assert ran == [2]
+    (view,) = await (await app.client()).store.events.views([job.id])
+    assert [event.type for event in events_of(view)] == ["enqueued", "retrying", "started", "completed"]
+
+
+@pytest.mark.req("L41")
 async def test_the_last_attempt_that_fails_by_hand_is_final_though_a_retry_was_asked_for(store: Store) -> None:
     last = await start_one(store, max_attempts=1, now=now())
 
@@ -100,11 +146,11 @@ async def test_what_cannot_be_failed_is_left_as_it_is_and_the_refusal_is_on_reco
     await store.control.cancel(stopping, "no use")
     ada = operator(store)
 
-    refused = ((waiting, True, "no attempt is running"), (done, False, "has ended"), (stopping, True, "stop"))
+    refused = ((done, True, "has ended"), (done, False, "has ended"), (stopping, True, "stop"))
     for job_id, retry, why in refused:
         with pytest.raises(IllegalTransition, match=why):
             await ada.jobs.fail(job_id, retry=retry)
-        assert await audited(store, job_id) == ["job.fail refused"]
+        assert (await audited(store, job_id))[-1] == "job.fail refused"
     with pytest.raises(NotAllowed):
         await operator(store, role=Role.STAFF).jobs.fail(waiting)
 

@@ -143,6 +143,7 @@ async def test_a_job_gets_its_columns_from_its_payload(app: Dutiful, fetch: Kind
 
 
 @pytest.mark.req("W11")
+@pytest.mark.req("L101")
 async def test_a_job_of_an_older_version_is_upgraded_before_it_runs(app: Dutiful, fetch: Kind[..., Any]) -> None:
     handle = await fetch.enqueue(**GOOD, payload_version="1.0", mailbox="sent")
     async with working(app):

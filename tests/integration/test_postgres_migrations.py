@@ -129,10 +129,12 @@ def test_every_migration_has_a_number_and_a_topic_of_its_own() -> None:
 def test_every_file_of_functions_says_what_it_needs(empty_url: str) -> None:
     tables = "".join(file.sql for file in schema_files.migrations())
     files = {file.name.removeprefix("functions/"): file for file in schema_files.functions()}
-    for number, (name, file) in enumerate(files.items()):
-        before = [sql for other, sql in needed(name, files) if other != name]
-        script = "create schema {schema};\n" + tables + "".join(before) + file.sql
-        run(empty_url, migrations.render(script, f"part_{number}"))
+    with psycopg.connect(empty_url) as connection:
+        connection.execute(migrations.render("create schema {schema};\n" + tables, "part").encode())
+        for name in files:
+            below = "".join(sql for _, sql in needed(name, files))
+            with connection.transaction(force_rollback=True):
+                connection.execute(migrations.render(below, "part").encode())
 
 
 def needed(name: str, files: dict[str, SchemaFile]) -> list[tuple[str, str]]:

@@ -111,6 +111,8 @@ def _claims(jobs: Jobs) -> Iterator[Named]:
         return _named("claim", pages, ADA, "general", *levels, [KIND], limit, suspects, LEASE, tenants, NOW)
 
     yield "peek", _named("peek", 250, [KIND])
+    yield "peek_at", _named("peek_at", 50, [KIND], ["default", "none"], [100, 100], [0, 0], 1_000)
+    yield "peek_at, of none", _named("peek_at", 1_200, ["unknown"], ["default"], [100], [0], 1_000)
     yield "claim", claim(3_000, "default")
     yield "claim one", claim(150, "default", limit=1)
     yield "claim beyond a floor", claim(3_000, "default", floor=FIRST["ready"] + 10_000)
@@ -135,7 +137,7 @@ def _ends(jobs: Jobs) -> Iterator[Named]:
         pages: int, to: str, outcome: str, *, phase: str | None = None, place: str = "lease", before: str = "",
         error: str | None = None, delay: timedelta | None = None, expired: bool = False, keep: bool = False,
     ) -> Call:  # fmt: skip
-        each = (to, outcome, 1, 0, delay, None, error, keep, phase)
+        each = (to, outcome, 1, 0, delay, None, error, keep, phase, None)
         columns = [[value] * ROWS for value in each]
         return _named("settle", pages, expired, keep, NOW, *jobs.claims(place), *columns, before=before)
 

@@ -120,7 +120,8 @@ async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, 
     text = msgspec.json.encode([written]).decode()
     forged = msgspec.json.encode([event(action="audit.keep", after={"keep": "2d"})])
     await clerk.execute("SELECT dutiful.append_audit($1)", text)
-    assert await store.audit.unsealed(10) == [written]
+    login = await clerk.fetchval("SELECT session_user")
+    assert await store.audit.unsealed(10) == [msgspec.structs.replace(written, principal=f"ada ({login})")]
 
     await refused(
         clerk,

@@ -2,25 +2,25 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
+from role_logins import DATABASE, LOGINS, Roles, made
 
 from databases import Postgres
-from dutiful.core.errors import UsageError
+from dutiful.core.errors import DataRefused, UsageError
 from dutiful.core.job import OnConflict, Unique
+from dutiful.core.review.audit import AuditEvent
+from dutiful.store.deliveries import Delivered
 from dutiful.stores.postgres import PostgresStore
 from suite.audit import event as audit_event
-from suite.builders import enqueue_one, new_job
+from suite.builders import new_job
 from tenanted import LoginRoles, dropped_after, new_schema, opened
 
-DATABASE = "dutiful_roles"
-LOGINS = ("owner", "operator", "client", "worker", "member", "sql_worker", "reader", "nobody")
 DOOR = {
     "dequeue", "renew_job", "renew_jobs", "complete_job", "fail_job", "release_job", "run_function", "maintain_jobs",
     "report_worker",
@@ -29,71 +29,6 @@ RELATIONS = """
     select c.relname, c.relkind from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where n.nspname = %s and c.relkind in ('r', 'p', 'v', 'S') order by 1
 """
-EXECUTABLE = """
-    select p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-    where n.nspname = %s and has_function_privilege(%s, p.oid, 'execute')
-"""
-
-
-class Roles:
-    """A schema with all groups, a login in each and one in none."""
-
-    def __init__(self, logins: LoginRoles) -> None:
-        self.logins = logins
-        self.schema = logins.schema
-
-    def run(self, role: str, statement: str, *args: Any, tenant: str | None = None) -> list[tuple[Any, ...]]:
-        """As one of the logins; {s} is the schema."""
-        with psycopg.connect(self.logins.url(role), autocommit=True) as connection:
-            if tenant is not None:
-                connection.execute("select set_config('dutiful.tenant', %s, false)", [tenant])
-            cursor = connection.execute(statement.replace("{s}", self.schema).encode(), args)
-            return cursor.fetchall() if cursor.description else []
-
-    def denied(self, role: str, statement: str, *args: Any) -> str:
-        with pytest.raises(psycopg.errors.InsufficientPrivilege) as raised:
-            self.run(role, statement, *args)
-        return str(raised.value)
-
-    def enqueue(self, tenant: str | None = None) -> UUID:
-        async def put() -> UUID:
-            async with opened(self.logins.url("worker"), self.schema) as store:
-                return await enqueue_one(store, tenant=tenant)
-
-        return asyncio.run(put())
-
-    def executable(self, role: str) -> set[str]:
-        return {name for (name,) in self.as_superuser(EXECUTABLE, self.schema, self.logins.name(role))}
-
-    def as_superuser(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.logins.superuser_url, autocommit=True) as connection:
-            cursor = connection.execute(statement.encode(), args)
-            return cursor.fetchall() if cursor.description else []
-
-
-@contextmanager
-def made(server: Postgres, *, tenants: bool) -> Iterator[Roles]:
-    schema = new_schema()
-    server.drop_database(DATABASE)
-    with dropped_after(server, DATABASE, schema, LOGINS):
-        logins = LoginRoles(server.create_database(DATABASE), schema)
-        for role in LOGINS:
-            logins.create(role, rights="CREATEROLE" if role == "owner" else "")
-        logins.run("GRANT CREATE ON DATABASE {} TO {}", DATABASE, logins.name("owner"))
-        asyncio.run(_make(logins, tenants=tenants))
-        for role in LOGINS[1:-1]:
-            logins.run("GRANT {} TO {}", f"{schema}_{role}", logins.name(role))
-        yield Roles(logins)
-
-
-async def _make(logins: LoginRoles, *, tenants: bool) -> None:
-    await PostgresStore(logins.url("owner"), schema=logins.schema).migrate()
-    async with opened(logins.url("owner"), logins.schema) as store:
-        await store.tenants.make_roles()
-        if tenants:
-            await store.tenants.enable()
-            await store.tenants.bind(logins.name("member"), "acme")
-        await store.tenants.make_roles()
 
 
 @pytest.fixture(scope="module", params=["18", "18 with tenants", "16", "16 with tenants"])
@@ -307,8 +242,7 @@ def test_a_client_enqueues_cancels_and_reads(roles: Roles) -> None:
             dependent = await put(depends_on=(ready,))
             assert [await state(job) for job in (replaced, ready, dependent)] == ["cancelled", "ready", "blocked"]
             assert await put(unique=Unique("k")) == ready, "what was stored for it is withdrawn"
-            roles.run("client", "select {s}.withdraw_job(%s)", ready, tenant="*")
-            assert await state(ready) == "ready", "a job that stands somewhere is not"
+            roles.denied("client", "select {s}.withdraw_job(%s)", ready)
             came = await store.control.cancel(ready, "no use")
             assert came and came.changed and await state(ready) == "cancelled"
 
@@ -320,7 +254,17 @@ def test_a_client_enqueues_cancels_and_reads(roles: Roles) -> None:
             assert came and came.requested
             assert roles.run("sql_worker", "select {s}.release_job(%s, %s)", running, claim_id) == [("cancelled",)]
             assert await state(running) == "cancelled"
-            await store.audit.append([audit_event(tenant="acme", at=datetime.now(UTC))])
+
+            watcher = uuid4()
+            await store.events.listen(watcher, timedelta(seconds=30))
+            assert await store.events.has_listeners()
+            await store.events.unlisten(watcher)
+            assert not await store.events.has_listeners()
+            delivered = await put()
+            await store.deliveries.record([Delivered(delivered, "backend-7", 1, 0)])
+            found = await store.deliveries.find(delivered)
+            assert found is not None and found.backend_job_id == "backend-7"
+            await store.control.cancel(delivered, "over")
 
     asyncio.run(use())
 
@@ -343,13 +287,64 @@ def test_a_client_enqueues_cancels_and_reads(roles: Roles) -> None:
         "delete from {s}.audit_event",
         "update {s}.meta set value = value",
         "insert into {s}.tenant_role default values",
+        "select nextval('{s}.claim_seq')",
         "select {s}.dequeue(array['greet'])",
         "select {s}.roles_on()",
+        "select {s}.end_waiting(gen_random_uuid(), 'completed', null, null)",
+        "select * from {s}.insert_jobs('[]', now())",
+        "select * from {s}.cancel(gen_random_uuid(), 'no', now())",
+        "select {s}.listen(gen_random_uuid(), '1 minute', now())",
     ],
 )
 def test_a_client_acts_on_nothing_but_jobs_that_wait(roles: Roles, statement: str) -> None:
-    with pytest.raises(psycopg.Error, match=r"permission denied|must be owner"):
+    with pytest.raises(psycopg.Error, match=r"permission denied|must be owner|p_now is for tests"):
         roles.run("client", statement, tenant="*")
+
+
+def test_a_client_writes_no_table_but_by_functions(roles: Roles) -> None:
+    """So it cannot write a row that the functions would not: a job without a place, an end that was none, a key."""
+    client = roles.logins.name("client")
+    for name, kind in roles.as_superuser(RELATIONS, roles.schema):
+        relation = sql.Identifier(roles.schema, name).as_string(None)
+        if kind == "S":
+            rights = "select has_sequence_privilege(%s, %s, 'USAGE, UPDATE')"
+        else:
+            columns = "INSERT, UPDATE, REFERENCES" if name != "audit_event" else "UPDATE, REFERENCES"
+            rights = (
+                "select has_table_privilege(%s, %s, 'DELETE, TRUNCATE, TRIGGER') or "
+                f"has_any_column_privilege('{client}', '{relation}', '{columns}')"
+            )
+        assert roles.as_superuser(rights, client, relation) == [(False,)], name
+
+
+def test_a_client_records_what_it_cancels_under_its_login_and_nothing_else(roles: Roles) -> None:
+    event = audit_event(action="job.cancel", principal="ada", tenant="acme", at=datetime.now(UTC))
+
+    async def append(given: AuditEvent) -> None:
+        async with opened(roles.logins.url("client"), roles.schema) as store:
+            await store.audit.append([given])
+
+    asyncio.run(append(event))
+
+    trail = f"select principal from {roles.schema}.audit_event where id = %s"
+    assert roles.as_superuser(trail, event.id) == [(f"ada ({roles.logins.name('client')})",)]
+    with pytest.raises(DataRefused, match=r"may not do token\.create"):
+        asyncio.run(append(audit_event(action="token.create", tenant="acme", at=datetime.now(UTC))))
+
+
+@pytest.mark.parametrize("role", ["worker", "client", "sql_worker", "reader", "member"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into {s}.api_token (id, created_at, hash, name, role, created_by) "
+        "values (gen_random_uuid(), now(), 'h', 'mine', 'admin', 'me')",
+        "update {s}.api_token set role = 'admin'",
+        "update {s}.api_token set revoked_at = null, expires_at = null",
+        "delete from {s}.api_token",
+    ],
+)
+def test_nobody_but_an_operator_makes_or_changes_api_tokens(roles: Roles, role: str, statement: str) -> None:
+    roles.denied(role, statement)
 
 
 def test_a_member_enqueues_and_reads_for_its_own_tenant_where_tenants_are_on(roles: Roles) -> None:

@@ -125,7 +125,8 @@ async def test_a_key_for_a_time_moves_and_ends_when_it_was_to_end(store: Store) 
 
 async def test_a_retry_that_loses_one_of_its_keys_returns_the_others(store: Store) -> None:
     base, retried = Unique(KEY, Scope.FOREVER), Unique(retry_key(KEY, now()), Scope.FOREVER)
-    ended = await finish_one(store, now=now(), unique=retried)
+    first = await finish_one(store, now=now())
+    ended = await finish_one(store, now=now(), unique=retried, retry_of=first)
     live_one = await enqueue_one(store, now=now(), unique=base)
 
     with pytest.raises(UniqueConflict) as refused:

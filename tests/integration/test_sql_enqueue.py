@@ -100,6 +100,17 @@ async def test_a_job_waits_for_its_delay_and_for_other_jobs(session: Session) ->
         session.enqueue(depends_on=[UUID(int=7)])
 
 
+async def test_a_dependent_job_has_the_policy_that_is_given(session: Session) -> None:
+    first = session.enqueue()
+    policies = ("cancel", "run", "fail")
+    dependents = {policy: session.enqueue(depends_on=[first], on_failure=policy) for policy in policies}
+
+    rows = session.rows("select job_id, policy from dutiful.dependency")
+    assert {row["policy"]: row["job_id"] for row in rows} == dependents
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="p_on_failure perhaps must be one of: cancel, run"):
+        session.enqueue(depends_on=[first], on_failure="perhaps")
+
+
 async def test_a_conflict_returns_the_holder_rejects_or_replaces(session: Session) -> None:
     holder = session.enqueue(unique="u")
 

@@ -120,6 +120,47 @@ async def test_a_job_that_was_run_now_did_not_wait(store: Store, view: Ask) -> N
     assert runs == {"completed": 0, "cancelled": None}
 
 
+@pytest.mark.req("L28")
+@pytest.mark.parametrize("tombstones", [True, False])
+async def test_metrics_outlive_their_jobs(store: Store, view: Ask, tombstones: bool) -> None:
+    hour = ago(48 * HOUR).replace(minute=0, second=0, microsecond=0)
+
+    async def run(wait: timedelta, length: timedelta, **fields: Any) -> UUID:
+        await enqueue_one(store, now=hour, **fields)
+        claimed = await claim_one(store, now=hour + wait)
+        assert await complete(store, claimed, now=hour + wait + length) == []
+        return claimed.job_id
+
+    await run(SECOND, 2 * SECOND)
+    needed = await run(3 * SECOND, 8 * SECOND)
+    await run(2 * SECOND, SECOND, tenant="acme")
+    cancelled = await enqueue_one(store, now=hour)
+    await store.control.cancel(cancelled, "enough", now=hour)
+    dependent = await enqueue_one(store, depends_on=(needed, (await start_one(store)).job_id))
+
+    async def shown() -> dict[str, tuple[int, Any, Any, Any]]:
+        return {
+            row["state"]: (row["jobs"], *(
+                row[name] if row[name] is None else pytest.approx(float(row[name]), abs=1e-3)
+                for name in ("mean_wait_s", "mean_run_s", "longest_run_s")))
+            for row in await view("job_metrics") if when(row["hour"]) == hour
+        }  # fmt: skip
+
+    expected = {"completed": (3, 2.0, 11 / 3, 8.0), "cancelled": (1, None, None, None)}
+    assert await shown() == expected
+    for deleted in (3, 0):
+        step = await store.retention.delete(HOUR, 10, None, tombstones=tombstones, sent=True)
+        assert step.count == deleted
+        assert await shown() == expected, "each job counts once, deleted or not"
+    await store.control.cancel(dependent, "enough")
+    assert (await store.retention.delete(HOUR, 10, None)).count == 1
+    assert await shown() == expected
+    await store.retention.delete_leftovers(HOUR, 10, now=hour + timedelta(days=364))
+    assert await shown() == expected
+    await store.retention.delete_leftovers(HOUR, 10, now=hour + timedelta(days=367))
+    assert await shown() == {}
+
+
 @pytest.mark.req("L29", "L39", "L76")
 async def test_jobs_are_counted_by_kind_and_state(store: Store, view: Ask) -> None:
     for _ in range(2):

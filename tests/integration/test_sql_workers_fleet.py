@@ -93,5 +93,14 @@ async def test_it_cannot_pass_for_a_worker_in_python_or_remove_one(world: Channe
             await asyncio.to_thread(session.execute, report.encode(), [python.id, slots])
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="p_slots"):
             session.execute(report.encode(), [uuid4(), -1])
+        long = "repeat('x', 201)"
+        for wrong in (
+            f"array[{long}]",
+            f"'{{x}}', array[{long}]",
+            f"'{{x}}', p_lane => {long}",
+            f"'{{x}}', p_process => {long}",
+        ):
+            with pytest.raises(psycopg.errors.InvalidParameterValue, match="names of 200 characters at most"):
+                session.execute(f"select {world.schema}.report_worker(gen_random_uuid(), 'x', {wrong})".encode())
     (found,) = await store.workers.all()
     assert (found.name, found.kinds, set(found.lanes)) == ("py", ["greet"], {"general"})

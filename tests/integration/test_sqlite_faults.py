@@ -318,7 +318,7 @@ async def test_check_places_describes_what_is_broken(sqlite_path: Path) -> None:
             (twice.id.bytes,),
         )
         db.execute("INSERT INTO dutiful_unique_key VALUES ('', 'greet', 'k', 'active', ?, NULL)", (twice.id.bytes,))
-        db.execute("INSERT INTO dutiful_dependency VALUES (?, ?)", (twice.id.bytes, gone.id.bytes))
+        db.execute("INSERT INTO dutiful_dependency (job_id, needs_id) VALUES (?, ?)", (gone.id.bytes, twice.id.bytes))
         db.execute(
             "INSERT INTO dutiful_dead_letter (job_id, status, died_at, kind, queue, correlation_id, created_at,"
             " attempt, max_attempts) VALUES (?, 'reprocessing', 0, 'k', 'q', 'c', 0, 1, 1)",
@@ -330,7 +330,7 @@ async def test_check_places_describes_what_is_broken(sqlite_path: Path) -> None:
 
     for text in (
         "stands in no place", "stands in ready and finished", "which is no job", "the unique key 'k'",
-        "does not wait for any", "which is not final", "failed without a dead letter", "without a new job",
+        "is gone", "which is not final", "failed without a dead letter", "without a new job",
     ):  # fmt: skip
         assert text in violations
 

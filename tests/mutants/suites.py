@@ -6,6 +6,8 @@ UNIT = "tests/unit/test_"
 SUITES: Mapping[str, Sequence[str]] = {
     "core/settle.py": ["settle"],
     "core/states.py": ["states", "settle"],
+    "core/steps.py": ["core_steps"],
+    "core/shares.py": ["core_shares"],
     "core/outcome.py": ["outcome", "settle", "retry"],
     "core/items.py": ["items"],
     "core/cron.py": ["cron", "schedule"],
@@ -23,6 +25,7 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/metrics/alert.py": ["alert"],
     "core/metrics/catalogue.py": ["alert", "prometheus"],
     "core/metrics/estimate.py": ["estimate"],
+    "core/metrics/last.py": ["alert"],
     "core/metrics/sketch.py": ["sketch", "prometheus"],
     "core/redaction/assignments.py": ["redaction_limits", "redaction"],
     "core/redaction/invisible.py": ["redaction_limits", "redaction"],

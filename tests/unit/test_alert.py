@@ -14,10 +14,12 @@ from dutiful.core.errors import UsageError
 from dutiful.core.metrics.alert import QUIET, Alert, AlertRule, AlertState, evaluate, labels_of, series_of
 from dutiful.core.metrics.catalogue import METRICS, Sample, most_unseen
 from dutiful.core.metrics.estimate import Bounds
+from dutiful.core.metrics.last import EndedAttempts, last_attempts
 from dutiful.core.webhooks.message import new_secret
 from dutiful.declare.alert import BUILT_IN
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR, DAY = 3600, 24 * 3600
 OK, PENDING, FIRING = AlertState.OK, AlertState.PENDING, AlertState.FIRING
 RULE = AlertRule(
     name="r",
@@ -250,30 +252,70 @@ def test_a_series_that_is_gone_or_no_number_is_safe() -> None:
 ERRORS = BUILT_IN["errors"]
 
 
-def failing(rule: AlertRule, gap: int, share: int) -> list[AlertState]:
-    """What the rule says in 3 hours of looks at a kind that runs every `gap` seconds, one of `share` failing."""
-    ended = range(0, 3 * 3600, gap)
-    alert, states = Alert(rule=rule.name, series="kind=k", since=T0), [OK]
-    for look in range(0, 3 * 3600, 15):
-        first, last = max(0, -(-((look - 300) // 60 * 60) // gap)), min(len(ended) - 1, look // gap)
-        lately = range(first, last + 1)
-        failed = sum(n % share == 0 for n in lately)
-        sample = Sample(rule.metric, failed / len(lately), {"kind": "k"}, count=len(lately)) if lately else None
-        value, now = None if sample is None else sample.value, T0 + timedelta(seconds=look)
-        alert = evaluate(rule, alert, value, now, reliable=rule.is_reliable(sample))
+def failing(gap: int, share: int, *, looks: int = 720, every: int = 15, until: int | None = None) -> list[AlertState]:
+    """What `errors` says in so many looks at a kind that runs every `gap` seconds, one of `share` failing."""
+    alert, states, minutes = Alert(rule="errors", series="kind=k", since=T0), [OK], list[EndedAttempts]()
+    ran = 0
+    for look in range(0, looks * every, every):
+        while ran * gap <= look and (until is None or ran * gap <= until):
+            minute, failed = T0 + timedelta(minutes=ran * gap // 60), int(ran % share == 0)
+            if minutes and minutes[0].minute == minute:
+                minutes[0] = EndedAttempts(minute, minutes[0].ended + 1, minutes[0].failed + failed)
+            else:
+                minutes.insert(0, EndedAttempts(minute, 1, failed))
+            ran += 1
+        now = T0 + timedelta(seconds=look)
+        last = last_attempts(minutes, now)
+        sample = last and Sample(ERRORS.metric, last.error_rate, {"kind": "k"}, count=last.ended)
+        alert = evaluate(ERRORS, alert, last and last.error_rate, now, reliable=ERRORS.is_reliable(sample))
         states += [alert.state] if alert.state is not states[-1] else []
     return states
 
 
 @pytest.mark.req("L82")
 @settings(max_examples=100, deadline=None)
-@given(st.integers(5, 900), st.integers(1, 9), st.integers(0, 20))
-@example(33, 1, 10)
-@example(36, 1, 10)
-def test_errors_never_flap_while_a_kind_goes_on_failing_at_whatever_rate(gap: int, share: int, least: int) -> None:
-    assert failing(ERRORS, gap, share) in ([OK], [OK, FIRING])
-    every = msgspec.structs.replace(ERRORS, least=least)
-    assert failing(every, gap, 1) in ([OK], [OK, FIRING])
+@given(st.integers(5, 900), st.integers(1, 8))
+@example(33, 1)
+@example(36, 1)
+def test_errors_never_flap_while_a_kind_goes_on_failing_at_whatever_rate(gap: int, share: int) -> None:
+    assert failing(gap, share) == [OK, FIRING]
+
+
+@pytest.mark.req("L82")
+@pytest.mark.parametrize("gap", [HOUR, DAY, 30 * DAY])
+def test_a_kind_that_fails_1_of_1_now_and_then_is_noticed_once_however_rarely_it_runs(gap: int) -> None:
+    assert failing(gap, 1, looks=200, every=gap // 10) == [OK, FIRING]
+    assert failing(gap, 5, looks=200, every=gap // 10) == [OK, FIRING]  # never 1 of the last 10 alone
+    assert failing(gap, 10, looks=300, every=gap // 10) == [OK]  # 10 % is not more than 10 %
+
+
+@pytest.mark.req("L82")
+def test_a_kind_that_has_stopped_running_is_over() -> None:
+    looks = 2 * 48
+    assert failing(HOUR, 1, looks=looks, every=1800, until=5 * HOUR) == [OK, FIRING, OK]
+    assert failing(15, 1, looks=looks, every=60, until=600) == [OK, FIRING, OK]
+
+
+@pytest.mark.req("L82")
+def test_the_last_ten_attempts_count_or_all_of_the_last_minutes_if_they_are_more() -> None:
+    def rated(*ended: tuple[int, int, int]) -> float | None:
+        """Of minutes ago, count and failures."""
+        last = last_attempts([EndedAttempts(T0 - timedelta(minutes=ago), *some) for ago, *some in ended], T0)
+        return last and last.error_rate
+
+    assert rated() is None
+    assert rated((1, 1, 1)) == 0.1  # attempts that there have not been yet count as good
+    assert rated((1, 1, 1), (60, 1, 1)) == 0.2
+    assert rated((1, 5, 5)) == 0.1  # the retries of one job
+    assert rated((1, 2, 2), (3, 2, 2), (5, 1, 1)) == 0.1
+    assert rated((0, 1, 1), (5, 1, 1)) == 0.2
+    assert rated((1, 10, 3)) == 0.3
+    assert rated((1, 5, 3), (2, 5, 2)) == 0.5  # enough of them in the window
+    assert rated((0, 5, 0), (4, 15, 2), (30, 10, 10)) == 0.1
+    assert rated((60, 4, 0), (120, 6, 1), (180, 1, 1)) == 0.1  # the eleventh is not among the last ten
+    assert rated((60, 4, 0), (120, 5, 1), (180, 3, 1)) == pytest.approx(2 / 12)  # minutes count whole
+    assert rated((7, 10, 10)) is None  # it ran only once, not lately
+    assert rated((130, 1, 1), (190, 1, 1)) is None and rated((110, 1, 1), (170, 1, 1)) == 0.2
 
 
 def test_a_share_of_few_begins_nothing_and_ends_nothing_until_it_has_been_quiet_for_long() -> None:
@@ -331,7 +373,7 @@ def test_the_five_built_in_rules_say_what_is_asked_of_them() -> None:
 
     assert said == {
         "backlog": ("pending_total", 500, 5 * minutes, {}),
-        "errors": ("error_rate", 0.10, 0 * minutes, {}),
+        "errors": ("last_error_rate", 0.10, 0 * minutes, {}),
         "fast-lane-full": ("lane_utilisation", 0.9, 2 * minutes, {"lane": "fast"}),
         "late": ("oldest_pending_seconds", 3600, 0 * minutes, {}),
         "breaker-open": ("breaker_open", 0, 0 * minutes, {}),
@@ -408,7 +450,7 @@ def test_a_built_in_rule_is_replaced_or_turned_off() -> None:
         ({"metric": "pending", "above": 5, "where": {"queue": 7}}, "where must give a text"),
         ({"metric": "pending", "above": 5, "where": "queue=a"}, "where must give a text"),
         ({"metric": "pending", "above": 5, "least": -1}, "least is -1"),
-        ({"metric": "pending", "above": 5, "least": 3}, "leave least out; it is for: error_rate, run_p50_seconds"),
+        ({"metric": "pending", "above": 5, "least": 3}, "leave least out; it is for: error_rate, last_error_rate"),
         ({"metric": "pending", "above": 5, "summary": "two\nlines"}, "summary must be one line"),
         ({"metric": "pending", "above": 5, "runbook": 7}, "runbook must be one line"),
         ({"name": "a\nb", "metric": "pending", "above": 5}, "alert"),
@@ -462,7 +504,7 @@ def test_a_missing_series_means_0_where_jobs_or_attempts_are_counted() -> None:
 def test_a_missing_share_or_quantile_is_unreliable_and_every_other_value_is_known() -> None:
     quantiles = {f"{what}_p{share}_seconds" for what in ("run", "wait") for share in (50, 95, 99)}
     unreliable = {name for name in METRICS if not AlertRule(name="r", metric=name, above=1).is_reliable(None)}
-    assert unreliable == quantiles | {"error_rate"}
+    assert unreliable == quantiles | {"error_rate", "last_error_rate"}
 
 
 def test_what_workers_count_is_not_measured_if_they_count_nothing() -> None:

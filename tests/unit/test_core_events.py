@@ -244,3 +244,17 @@ def test_a_job_for_later_says_when() -> None:
 
 def test_a_stale_mark_without_a_notification_is_no_event_yet() -> None:
     assert types(events_of(JobView(job=job(stale_at=at(90))))) == ["enqueued"]
+
+
+def test_the_last_progress_of_a_phase_is_an_event_of_its_own_until_the_job_reports_the_same() -> None:
+    last = Progress(percent=90, updated_at=at(3))
+    ended = PhaseRecord(name="download", position=0, state=PhaseState.RUNNING, attempt=1, progress=last)
+    later = Progress(percent=5, updated_at=at(4))
+
+    def reported(progress: Progress | None) -> list[Any]:
+        events = events_of(JobView(job=job(progress=progress), phases=[ended]))
+        return [(event.at, event.data["percent"]) for event in events if event.type is EventType.PROGRESS]
+
+    assert reported(later) == [(at(3), 90), (at(4), 5)]
+    assert reported(ended.progress) == [(at(3), 90)]
+    assert reported(None) == [(at(3), 90)]

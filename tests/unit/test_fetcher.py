@@ -10,10 +10,10 @@ import pytest
 from worker_parts import AWAY, WORKER, MovingClock, ScriptedClaims, after, clock, config_of, held, new_claim
 
 from dutiful.core.errors import StoreUnavailable
-from dutiful.settings import LaneSettings
+from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import QueueLevel
 from dutiful.store.control import Pause, PauseScope
-from dutiful.worker.fetcher import FORGET_AFTER, FetchCursors, Fetcher, Suspects
+from dutiful.worker.fetcher import FORGET_AFTER, MOST_REMEMBERED, FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
 
 __all__ = ["clock"]
@@ -124,6 +124,34 @@ def test_only_an_idle_level_is_forgotten(cursors: FetchCursors, clock: MovingClo
     clock.now += 0.001
     cursors.forget_idle()
     assert set(floors(cursors)) == {("added", 1), ("peeked", 1), ("claimed", 1)}
+
+
+def test_new_jobs_are_looked_for_a_little_below_the_floors(cursors: FetchCursors) -> None:
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=9_000_001)], AFTER)
+    cursors.advance([new_claim(2, queue="b", priority=2, seq=3)], AFTER)
+    cursors.add_hinted([("c", 3)])
+    assert cursors.near() == [QueueLevel("a", 1, 4_000_000), QueueLevel("b", 2), QueueLevel("c", 3)]
+
+
+def test_new_jobs_are_looked_for_in_levels_that_were_used_last_although_they_are_idle(
+    cursors: FetchCursors, clock: MovingClock
+) -> None:
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=9_000_001)], AFTER)
+    cursors.add_hinted([("invented", 1)])
+    clock.now += 60.001
+    cursors.forget_idle()
+    assert floors(cursors) == {}
+    assert cursors.near() == [QueueLevel("a", 1, 4_000_000)], "a hint alone is not worth to be remembered"
+
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=20_000_001)], AFTER)
+    assert cursors.near() == [QueueLevel("a", 1, 15_000_000)]
+    cursors.add(named("q", MOST_REMEMBERED))
+    clock.now += 60.001
+    cursors.add([("a", 1)])
+    cursors.forget_idle()
+    clock.now += 60.001
+    cursors.forget_idle()
+    assert [level.queue for level in cursors.near()] == [*(f"q{n}" for n in range(1, MOST_REMEMBERED)), "a"]
 
 
 def named(prefix: str, count: int) -> list[tuple[str, int]]:

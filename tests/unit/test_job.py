@@ -1,6 +1,6 @@
 """Jobs as values: which may share a batch, which error is shown, which phase is over."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +9,7 @@ import pytest
 from dutiful import Dutiful
 from dutiful.core.errors import JobNotFound, PayloadInvalid
 from dutiful.core.ids import public
-from dutiful.core.job import Claim, HeldClaim, JobRecord, NewJob, PhaseState, Unique, job_not_found
+from dutiful.core.job import Claim, HeldClaim, JobRecord, NewJob, PhaseState, Scope, Unique, job_not_found
 from dutiful.core.states import State
 
 JOB = UUID(int=1)
@@ -88,3 +88,22 @@ def test_the_subject_of_a_job_may_have_8_kib() -> None:
     with pytest.raises(PayloadInvalid) as refused:
         greet.options(subject={"about": most["about"] + "x"})._prepare((), {})
     assert refused.value.field == "subject"
+
+
+@pytest.mark.parametrize(
+    ("unique", "held"),
+    [
+        (Unique("key", Scope.FOREVER), {"scope": "forever"}),
+        (Unique("key", Scope.WINDOW, window=timedelta(hours=1)), {"scope": "window", "window_ms": 3_600_000}),
+        (Unique("key", across_kinds=True), {"across_kinds": True}),
+    ],
+)
+def test_options_keep_a_unique_key_as_it_was(unique: Unique, held: dict[str, Any]) -> None:
+    assert unique.as_options() == {"unique": "key", "unique_as": held}
+    assert Unique.of_options("key", unique.as_options()) == unique
+
+
+def test_options_of_a_plain_key_keep_the_key_alone() -> None:
+    assert Unique("key").as_options() == {"unique": "key"}
+    assert Unique.of_options("key", {"unique": "key"}) is None
+    assert Unique.of_options("key", {"unique_as": "by hand"}) is None

@@ -15,6 +15,7 @@ from dutiful.core.json import (
     check_name,
     check_whole,
     clean,
+    decoded,
     encode,
     path_of,
     read,
@@ -266,3 +267,29 @@ def test_what_could_not_be_read_is_not_written_again() -> None:
     assert check_whole('{"n": 1}', "job") == '{"n": 1}'
     with pytest.raises(PayloadInvalid, match="cannot be read"):
         check_whole(msgspec.json.encode(read(f'{{"n": {"9" * 5_000}}}')).decode(), "job")
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ('{"a": "é"}'.encode(), '{"a": "é"}'),
+        (b"", ""),
+        (b'{"a": "\xff"}', '{"unreadable":'),
+        (b'["\xff"]', '[{"unreadable":'),
+        (b"a\xffb", "a\ufffdb"),
+    ],
+)
+def test_stored_text_that_is_not_utf8_is_replaced_and_json_as_a_whole(raw: bytes, text: str) -> None:
+    assert decoded(raw).startswith(text)
+    if "unreadable" in text:
+        assert json.loads(decoded(raw))
+    else:
+        assert decoded(raw) == text
+
+
+def test_a_number_at_the_deepest_level_is_replaced_if_it_is_too_large() -> None:
+    nested = "[" * DEEPEST + "1e999" + "]" * DEEPEST
+    value = read(nested)
+    for _ in range(DEEPEST):
+        (value,) = value
+    assert isinstance(value, str)

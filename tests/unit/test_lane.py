@@ -10,7 +10,7 @@ from worker_parts import AWAY, GREET, MovingClock, ScriptedClaims, clock, config
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Done, Failed, Released
 from dutiful.core.settle import Policy
-from dutiful.settings import LaneSettings
+from dutiful.declare.lane import LaneSettings
 from dutiful.worker import lane as module
 from dutiful.worker.fetcher import FetchCursors, Suspects
 from dutiful.worker.lane import UNSTARTED_FOR, Lane
@@ -180,6 +180,23 @@ async def test_after_a_failed_claim_what_the_store_made_of_it_is_released(
     assert [seconds for seconds in pauses if seconds] == [0.1, 0.2, 0.4]
 
 
+async def test_a_job_of_a_short_batch_begins_before_the_next_claim_is_sent(parts: Parts) -> None:
+    begun: list[int] = []
+
+    async def next_claim(_: Any) -> list[Claim]:
+        begun.extend(parts.executor.ran)
+        return []
+
+    parts.cursors.add([("default", 100)])
+    parts.lane.rate = 1_000.0  # so that more is wanted than its one slot can run
+    parts.claims.script("claim", [new_claim(1)], next_claim)
+    parts.run_slot()
+    await turns()
+    parts.tasks.append(asyncio.create_task(parts.lane.run_fetcher()))
+    await turns()
+    assert len(parts.claims.asked("claim")) >= 2 and begun == [1]
+
+
 async def test_nothing_is_claimed_while_too_many_outcomes_wait(parts: Parts) -> None:
     parts.run_slot()
     await turns()
@@ -192,12 +209,14 @@ async def test_nothing_is_claimed_while_too_many_outcomes_wait(parts: Parts) -> 
 async def test_a_lane_claims_ahead_for_as_long_as_a_round_trip_takes(parts: Parts) -> None:
     parts.lane.rate, parts.lane.round_trip = 1_000.0, 0.05
     assert parts.lane._demand() == (100, 0)
-    parts.lane._buffer.extend(new_claim(number) for number in range(50))
+    for number in range(50):
+        parts.lane._buffer.append(new_claim(number))
     assert parts.lane._demand() == (50, 0), "half of it is done"
     parts.lane._buffer.append(new_claim(51))
     assert parts.lane._demand() == (0, 0)
     parts.lane.rate = 1_000_000.0
-    parts.lane._buffer.clear()
+    while len(parts.lane._buffer):
+        parts.lane._buffer.popleft()
     assert parts.lane._demand() == (3_000, 0), "never more than a batch"
 
 

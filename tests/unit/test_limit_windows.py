@@ -72,3 +72,10 @@ def test_a_start_counts_exactly_until_it_is_over(limit: Limit) -> None:
 def test_a_gate_is_written_as_postgres_does_and_read_back(name: str, key: str, gate: str) -> None:
     assert gate_of(name, key) == gate
     assert read_gate(gate) == (name, key)
+
+
+def test_a_start_is_kept_while_it_may_count_towards_the_burst() -> None:
+    at = NOON + timedelta(seconds=17)
+    assert SLIDING.kept_since(at) == at - MINUTE
+    assert FIXED.kept_since(at) == NOON - MICROSECOND
+    assert Limit("api", 10, per=MINUTE, burst=1, fixed=True).kept_since(at) == at - MINUTE

@@ -15,7 +15,9 @@ def names(columns: Columns) -> list[str]:
 
 
 def test_every_field_of_a_job_has_a_column_or_a_table_of_its_own() -> None:
-    assert {*names(JOB), *names(TIMES), "unique", "inherits", "depends_on"} == set(NewJob.__struct_fields__)
+    assert {*names(JOB), *names(TIMES), "unique", "inherits", "depends_on", "policies", "joins"} == set(
+        NewJob.__struct_fields__
+    )
 
 
 def test_a_claim_and_a_change_are_read_and_written_in_the_order_of_their_fields() -> None:

@@ -287,3 +287,71 @@ def test_overlapping_secrets_are_covered_once() -> None:
             chance.choices(["password=", "abc9", " ", "token=", "'", '"', "(", ")", "4111111111111111"], k=12)
         )
         assert redact(redact(text)) == redact(text)
+
+
+# --- signatures, tokens of URLs, secret keys
+
+
+@pytest.mark.parametrize(
+    ("query", "signed"),
+    [
+        ("signature=" + "a" * 18 + "1", False),
+        ("signature=" + "a" * 19 + "1", True),
+        ("signature=" + "a" * 40, False),  # a word
+        ("sig=abc12d", False),
+        ("x-goog-signature=abc12d", True),
+        ("sv=2022-11-02&sig=abc12d", True),
+        ("sig=abc12d&sv=2022-11-02", True),
+        ("sv=2022-11-02&" + "x" * (300 - 14) + "sig=abc12d", False),  # not a name of its own
+        ("sv=2022-11-02&" + "x" * (300 - 15) + "&sig=abc12d", True),
+        ("sv=2022-11-02&" + "x" * (300 - 14) + "&sig=abc12d", False),
+        ("sig=abc12d&" + "x" * (300 - 15) + "&sv=2022-11-02", True),
+        ("sig=abc12d&" + "x" * (300 - 14) + "&sv=2022-11-02", False),
+    ],
+)
+def test_a_short_signature_takes_the_name_of_a_cloud_or_its_version_near_by(query: str, signed: bool) -> None:
+    assert (secret_in(query) == "a signed URL") is signed
+
+
+@pytest.mark.parametrize(
+    ("user", "scheme", "token"),
+    [
+        ("a" * 19 + "1", "ssh", True),
+        ("a" * 18 + "1", "ssh", False),
+        ("a" * 20, "ssh", False),
+        ("a" * 18 + "1", "https", False),  # a login with a number
+        ("a1b2cdef", "https", True),
+        ("a1bcdefg", "https", False),
+        ("a1b2cdef", "ssh", False),
+        ("a1b2c3d4", "https", True),
+    ],
+)
+def test_the_user_of_a_url_is_a_token_if_no_login_looks_so(user: str, scheme: str, token: bool) -> None:
+    assert (secret_in(f"{scheme}://{user}@example.org/") == "a URL with a token") is token
+
+
+PLAIN_KEY = "a8Kd03jfLq9aPw7Zx1Cv5Bn2Mm4Qs6Wd8Er0Ty3U"
+
+
+@pytest.mark.parametrize(
+    ("text", "covered", "refused"),
+    [
+        (PLAIN_KEY, False, False),
+        (PLAIN_KEY.replace("L", "/"), True, False),
+        (PLAIN_KEY.replace("L", "+"), True, False),
+        (PLAIN_KEY[:-1], False, False),
+        (PLAIN_KEY + "x", False, False),
+        (f"aws {PLAIN_KEY}", True, True),
+        (f"{PLAIN_KEY} (aws)", True, True),
+        (f"{PLAIN_KEY} {'-' * 55} aws", True, True),
+        (f"{PLAIN_KEY} {'-' * 56} aws", False, False),
+    ],
+)
+def test_a_secret_key_of_aws_takes_a_sign_or_a_word_near_by(text: str, covered: bool, refused: bool) -> None:
+    assert (REDACTED in redact(text)) is covered
+    assert (secret_in(text) == "an AWS secret key") is refused
+
+
+def test_a_login_in_base64_is_read_only_if_it_is_base64() -> None:
+    assert secret_in("basic dXNlcjpwYXNz") == "a password"
+    assert secret_in("basic dXNlcjpwYXNzA") is None

@@ -6,14 +6,15 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.job import NewJob, Unique
+from dutiful.core.job import NewJob, OnFailure, Unique
 from dutiful.maintenance.requeue import OWN, copy_of
 
 FULL = NewJob(
     id=UUID(int=1), kind="send", queue="mail", payload='{"n": 1}', priority=7, max_attempts=9,
     run_at=datetime(2026, 1, 1, tzinfo=UTC), delay=timedelta(1), tenant="acme", correlation_id="order 7",
     parent_id=UUID(int=2), retry_of=UUID(int=3), subject='{"order":7}', created_by="web", options='{"unique": "k"}',
-    unique=Unique("k"), depends_on=(UUID(int=4),), inherits=(Unique("first"),),
+    unique=Unique("k"), depends_on=(UUID(int=4),), policies=(OnFailure.RUN,), joins=UUID(int=6),
+    inherits=(Unique("first"),),
 )  # fmt: skip
 
 

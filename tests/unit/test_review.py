@@ -1,16 +1,32 @@
 """Reviews of dead letters, and the seals of audit events."""
 
 import hashlib
+import re
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+import dutiful
 from dutiful.core.errors import IllegalTransition
 from dutiful.core.ids import public
 from dutiful.core.principal import Origin, Role
-from dutiful.core.review.audit import Anchor, AuditEvent, AuditOutcome, canonical, enum_or_text, seal
+from dutiful.core.review.audit import (
+    ADDRESS_LIMIT,
+    PRINCIPAL_LIMIT,
+    REASON_LIMIT,
+    SHORTEST_KEEP,
+    TARGET_LIMIT,
+    VALUE_LIMIT,
+    Anchor,
+    AuditEvent,
+    AuditOutcome,
+    canonical,
+    enum_or_text,
+    seal,
+)
 from dutiful.core.review.state import OPEN, ReviewAct, ReviewState, check, from_states, resolution
 from dutiful.core.states import State
 
@@ -128,3 +144,25 @@ def test_the_seal_is_the_same_whichever_database_the_event_was_read_from() -> No
 def test_a_value_of_a_later_release_stays_text() -> None:
     assert enum_or_text(AuditOutcome, "refused") is AuditOutcome.REFUSED
     assert enum_or_text(AuditOutcome, "postponed") == "postponed"
+
+
+@pytest.mark.parametrize("store", ["postgres/schema/tables", "sqlite/schema"])
+def test_an_event_that_fits_the_limits_fits_the_tables(store: str) -> None:
+    tables = (Path(dutiful.__file__).parent / "stores" / store / "0001_tables.sql").read_text().lower()
+    table = tables.partition("audit_event (")[2]
+
+    def most(column: str) -> list[int]:
+        return [int(number) for number in re.findall(rf"length\((?:cast\()?{column}\b[^)]*\)+ <= (\d+)", table)]
+
+    for column, limit in {
+        "principal": PRINCIPAL_LIMIT,
+        "target": TARGET_LIMIT,
+        "reason": REASON_LIMIT,
+        "address": ADDRESS_LIMIT,
+    }.items():
+        assert most(column)[0] == limit, column
+    assert most("before")[0] == most("after")[0] == 2 * VALUE_LIMIT
+    policy = tables.partition("audit_policy (")[2].partition(";")[0]
+    day = {"'1 day'", str(SHORTEST_KEEP // timedelta(microseconds=1))}
+    assert re.search(r"keep between ('[^']+'|\d+)", policy)[1] in day  # type: ignore[index]
+    assert timedelta(days=1) == SHORTEST_KEEP

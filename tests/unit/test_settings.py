@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from dutiful import Dutiful, LaneSettings, Settings, UsageError
-from dutiful.settings import DEFAULT_LANES, load, without_secrets
+from dutiful.declare.lane import DEFAULT_LANES
+from dutiful.settings import load, without_secrets
 
 
 def read(folder: Path, file: str = "", environ: dict[str, str] | None = None, **overrides: Any) -> Settings:
@@ -48,6 +49,11 @@ def test_the_common_name_for_a_database_is_used_unless_dutiful_has_its_own(tmp_p
     [
         ("fast=3:fast; general=5:*", (LaneSettings("fast", 3, ("fast",)), LaneSettings("general", 5, ("*",)))),
         ("one=1", (LaneSettings("one", 1, ("*",)),)),
+        ("one=4:*:fair, reserve=2", (LaneSettings("one", 4, ("*",), fair=True, reserve=2),)),
+        (
+            "one=4:a:kind=x,kind=y,tag=gpu,tenant=acme",
+            (LaneSettings("one", 4, ("a",), kinds=("x", "y"), tags=("gpu",), tenants=("acme",)),),
+        ),
         (" reports = 2 : reports , exports ;", (LaneSettings("reports", 2, ("reports", "exports")),)),
     ],
 )
@@ -97,6 +103,13 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
         ({"lanes": {"fast": {"queues": ["fast"]}}}, "setting lanes: lane 'fast' is"),
         ({"lanes": {"fast": {"slots": 0}}}, "gives lane 'fast' no slots"),
         ({"lanes": [LaneSettings("fast", 0)]}, "gives lane 'fast' no slots"),
+        ({"lanes": [LaneSettings("fast", 2, reserve=1)]}, "only a fair lane keeps"),
+        ({"lanes": [LaneSettings("fast", 2, fair=True, reserve=2)]}, "reserves 2 of its 2 slots"),
+        ({"lanes": [LaneSettings("fast", 2, fair=True, reserve=-1)]}, "it must be at least 0"),
+        ({"lanes": "fast=2:*:unfair"}, "an option 'unfair'; there are: fair, reserve=NUMBER, kind=NAME"),
+        ({"lanes": {"fast": {"slots": 2, "just": True}}}, "an unknown 'just'; there are: fair, kinds, queues, reserve"),
+        ({"lanes": {"fast": {"slots": 2, "kinds": "render"}}}, "write {slots = 3"),
+        ({"lanes": {"fast": {"slots": 2, "fair": "yes"}}}, "write {slots = 3"),
         ({"lanes": 3}, "setting lanes is 3: write it as"),
         ({"colour": "red"}, r"there is no setting 'colour' \(argument\); there are: app, database_url"),
     ],

@@ -9,14 +9,17 @@ from dutiful.core.states import FINAL, PARTICIPLES, TABLE, WAITING, State, Trans
 LEGAL = """
 scheduled promote  ready blocked
 scheduled run_now  ready blocked
+scheduled retry    scheduled ready blocked
 scheduled fail     failed
 scheduled cancel   cancelled
 ready     block    blocked
 ready     claim    running
+ready     retry    scheduled ready blocked
 ready     fail     failed
 ready     cancel   cancelled
 blocked   admit    ready scheduled
 blocked   run_now  ready blocked
+blocked   retry    scheduled ready blocked
 blocked   fail     failed
 blocked   cancel   cancelled
 running   release  ready blocked
@@ -57,7 +60,7 @@ def test_an_illegal_transition_is_explained() -> None:
     for state, transition, to, message in (
         (State.FAILED, Transition.RELEASE, State.READY, "a failed job has ended, so it cannot be released"),
         (State.READY, Transition.RELEASE, State.READY,
-         "a ready job cannot be released; it can be: blocked, cancelled, claimed, failed"),
+         "a ready job cannot be released; it can be: blocked, cancelled, claimed, failed, retried"),
         (State.RUNNING, Transition.RELEASE, State.FAILED,
          "a running job that is released cannot become failed, only: blocked, ready"),
     ):  # fmt: skip

@@ -16,6 +16,9 @@ from dutiful.observe import logs
 from dutiful.settings import load
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+Details = Annotated[
+    bool, typer.Option("--details", help="With --json: payloads, and all else that a list leaves out, however large.")
+]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit trail.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Act as this tenant, who sees nothing of others.")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]

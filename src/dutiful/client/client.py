@@ -1,6 +1,8 @@
 """The client of one open store: enqueues, cancels, looks up, and waits for results."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
@@ -9,21 +11,25 @@ from dutiful.client.dispatcher import Dispatcher
 from dutiful.client.result_waiter import ResultWaiter, result_of
 from dutiful.core import ids
 from dutiful.core.duration import Duration, duration
-from dutiful.core.errors import UniqueConflict
+from dutiful.core.errors import DutifulError, UniqueConflict
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope, job_not_found
 from dutiful.core.retry.error_info import storable
 from dutiful.core.review.audit import REASON_LIMIT
+from dutiful.core.steps import SentEvent
 from dutiful.delivery.backend import QueueBackend, StoreBackend
 from dutiful.delivery.base import Delivery
 from dutiful.events import Watcher
 from dutiful.observe.producer import producing
 from dutiful.store import Store
 from dutiful.store.control import CancelResult
+from dutiful.store.trees import TreeProgress
 
 if TYPE_CHECKING:
     from dutiful.observe.tracing import Tracer
 
 R = TypeVar("R")
+DELIVERED = 100  # events that who sends one delivers, with those of others
+TREE_STEP = 500  # jobs of a tree that one transaction cancels
 
 
 class JobHandle(Generic[R]):
@@ -130,6 +136,45 @@ class Client:
                 callback(job_id)
         self.delivery.notify_watchers()
         return result
+
+    async def send_event(self, event: SentEvent, keep: timedelta, store: Store | None = None) -> None:
+        """Stores an event and delivers it to jobs that wait; `store`: that of its tenant, where those are isolated."""
+        steps = (store or self.store).steps
+        await steps.send(event, keep)
+        with suppress(DutifulError):  # a worker that leads delivers it within a second
+            if woken := (await steps.deliver(DELIVERED)).levels:
+                self.delivery.hint(woken)
+
+    async def tree_progress(self, correlation_id: str, *, tenant: str | None = None) -> TreeProgress:
+        return await self._store_of(tenant).trees.progress(correlation_id, tenant=tenant)
+
+    async def cancel_tree(self, correlation_id: str, reason: str, *, tenant: str | None = None) -> int:
+        """Cancels a tree from its newest job to its oldest, in bounded steps; returns how many jobs it reached.
+
+        What running ones add meanwhile is found by another pass.
+        """
+        reached: set[UUID] = set()
+        cancelled, told = 0, storable(reason, REASON_LIMIT)
+        trees = self._store_of(tenant).trees
+        while True:
+            before, found = None, 0
+            while True:
+                step = await trees.cancel(correlation_id, told, before, TREE_STEP, tenant=tenant)
+                for job_id in (news := set(step.requested) - reached):
+                    for callback in self.on_cancel:
+                        callback(job_id)
+                reached |= news
+                found += step.cancelled + len(news)
+                cancelled += step.cancelled
+                if (before := step.before) is None:
+                    break
+            self.delivery.notify_watchers()
+            if not found:
+                return cancelled + len(reached)
+
+    def _store_of(self, tenant: str | None) -> Store:
+        """Where tenants are isolated, the database holds a tenant's calls to its own rows."""
+        return self.store if tenant is None else self.store.for_tenant(tenant)
 
     async def result(self, job_id: UUID, timeout: Duration | None = None) -> Any:
         limit = None if timeout is None else duration(timeout, "timeout")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.job import JobRecord
+from dutiful.core.job import JobRecord, OnFailure
 from dutiful.core.states import State
 
 
@@ -17,6 +17,14 @@ class Relation(StrEnum):
 
     CHILD = "child"  # its handler enqueued it
     RETRY = "retry"  # it is a new run of that job
+    AFTER = "after"  # it depends on that job, the newest of those
+
+
+class Need(msgspec.Struct, frozen=True):
+    """A job that another one depends on, and what happens to that if it does not complete."""
+
+    id: UUID
+    on_failure: OnFailure
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +46,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: UUID | None
     retry_of: UUID | None
     error: dict[str, Any] | None = None  # type, message and class of the last one
+    needs: tuple[Need, ...] = ()
     under: UUID | None = None
     relation: Relation | None = None
     depth: int = 0
@@ -79,13 +88,17 @@ class CorrelationTree(msgspec.Struct, frozen=True):
 
 
 def _edges(members: Mapping[UUID, Member]) -> dict[UUID, UUID]:
-    """The member above each one: the job that it is a retry of, or else its parent.
+    """The member above each one: the job that it is a retry of, or its parent, or the newest that it depends on.
 
     Callers may name any parent, so a ring of parents is possible; its oldest member becomes the root.
     """
     over: dict[UUID, UUID] = {}
     for one in members.values():
-        above = next((other for other in (one.retry_of, one.parent_id) if other in members and other != one.id), None)
+        needs = sorted((need.id for need in one.needs), reverse=True)
+        # A child that waits for other children of its parent stands below those.
+        siblings = [need for need in needs if need in members and members[need].parent_id == one.parent_id]
+        chosen = (one.retry_of, *siblings, one.parent_id, *needs)
+        above = next((other for other in chosen if other in members and other != one.id), None)
         if above is not None:
             over[one.id] = above
     safe: set[UUID] = set()
@@ -117,5 +130,7 @@ def _depths(members: Iterable[UUID], over: Mapping[UUID, UUID]) -> dict[UUID, in
 def _placed(member: Member, under: UUID | None, depth: int) -> Member:
     if under is None:
         return member
-    relation = Relation.RETRY if under == member.retry_of else Relation.CHILD
+    relation = Relation.AFTER
+    if under in (member.retry_of, member.parent_id):
+        relation = Relation.RETRY if under == member.retry_of else Relation.CHILD
     return msgspec.structs.replace(member, under=under, relation=relation, depth=depth)

@@ -51,6 +51,14 @@ class MalformedId(UsageError):
     """The text is not the spelling of any job's id."""
 
 
+class UnknownDependency(UsageError):
+    """A job is to depend on one that does not exist."""
+
+    def __init__(self, message: str, job_id: UUID) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
 class UniqueConflict(DutifulError):
     """Another job holds the unique key; `existing` is its id."""
 
@@ -149,6 +157,14 @@ class JobCancelled(DutifulError):
 
 class ResultTimeout(DutifulError):
     """The awaited job did not finish within the timeout; it continues."""
+
+
+class StepMismatch(DutifulError):
+    """A step's name is used for another call than the one whose result is stored; that stays as it is."""
+
+
+class EventTimeout(DutifulError):
+    """No event came in time; unhandled, the job fails, because another attempt would find the same."""
 
 
 class ShutdownTimeout(DutifulError):

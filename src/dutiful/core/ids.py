@@ -4,6 +4,7 @@ The public form is Crockford's Base32 with two check digits in four groups, `01J
 so that ids can be compared, logged and searched as text.
 """
 
+import hashlib
 import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -57,6 +58,11 @@ def from_parts(ms: int, random: bytes) -> UUID:
         raise UsageError(f"random has {len(random)} bytes: pass exactly 10.")
     bits = ms << 80 | int.from_bytes(random, "big")
     return UUID(int=bits & ~_FIXED_BITS | _VERSION_7 | _VARIANT)
+
+
+def derived(parent: UUID, name: str) -> UUID:
+    """An id of the same millisecond, and the same each time for this name."""
+    return from_parts(parent.int >> 80, hashlib.sha256(parent.bytes + name.encode()).digest()[:10])
 
 
 def time_of(uuid: UUID) -> datetime:

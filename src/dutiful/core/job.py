@@ -64,6 +64,14 @@ class Unique(msgspec.Struct, frozen=True):
         )
 
 
+class OnFailure(StrEnum):
+    """What happens to a job when one that it depends on fails or is cancelled."""
+
+    CANCEL = "cancel"  # it is cancelled at once
+    RUN = "run"  # it runs when all others have ended, and sees what became of each
+    FAIL = "fail"  # it fails at once, and leaves a dead letter
+
+
 SUBJECT_LIMIT = 8 * 1024  # bytes of JSON: references to what a job is about; data belongs into its payload
 
 
@@ -90,13 +98,21 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     options: str | None = None
     unique: Unique | None = None
     depends_on: tuple[UUID, ...] = ()
+    policies: tuple[OnFailure, ...] = ()  # one for each of depends_on; empty: all of them are to cancel it
+    joins: UUID | None = None  # what waits for that job waits for this one too, by the same policy
     # Keys that it takes over from jobs that have ended; while another job that has not ended holds one, it is rejected.
     inherits: tuple[Unique, ...] = ()
 
     @property
+    def edges(self) -> list[tuple[UUID, OnFailure]]:
+        """The jobs that it depends on, each with what happens if that does not complete."""
+        policies = self.policies or (OnFailure.CANCEL,) * len(self.depends_on)
+        return list(zip(self.depends_on, policies, strict=True))
+
+    @property
     def plain(self) -> bool:
         """Whether nothing must be looked up before it is stored, so that it may share a batch."""
-        return self.unique is None and not self.depends_on and not self.inherits
+        return self.unique is None and not self.depends_on and not self.inherits and self.joins is None
 
 
 class Insertion(StrEnum):
@@ -227,7 +243,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: UUID | None = None
     result: Any = None
     errors: list[dict[str, Any]] | None = None
-    gate: str | None = None  # why it is blocked: "paused", "dependency", "breaker" or "limit"
+    gate: str | None = None  # why it is blocked: "paused", "dependency", "breaker", "limit" or "event"
     gate_key: str | None = None
     tenant: str | None = None
     correlation_id: str = ""

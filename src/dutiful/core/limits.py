@@ -31,6 +31,11 @@ class Limit(msgspec.Struct, frozen=True):
             return now - self.per
         return now - (now - EPOCH) % self.per - timedelta(microseconds=1)
 
+    def kept_since(self, now: datetime) -> datetime:
+        """Starts after this time count, or may count towards the burst, which does not end with a fixed window."""
+        assert self.per is not None
+        return self.counts_since(now) if self.burst_window is None else now - self.per
+
     def over_at(self, started_at: datetime) -> datetime:
         """When a start ceases to count."""
         assert self.per is not None

@@ -46,6 +46,7 @@ class Failed:
 class Snoozed:
     delay: timedelta
     because: dict[str, Any] | None = None  # why it snoozes, made by core.retry.error_info
+    wait: tuple[str, ...] | None = None  # the steps that wait, one for an event at least, instead of the delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,10 @@ class RetryAfter(Exception):
 
 
 class TimeoutExceeded(Exception):
-    """The attempt ran longer than its kind allows."""
+    """The attempt, or a part of it under ctx.timeout(…), ran longer than allowed."""
 
     error_class: ClassVar = ErrorClass.TRANSIENT
+    limit: timedelta | None = None  # of the part that this attempt itself has limited
 
 
 def _read_wait(retry_after: Duration | None) -> RetryTime | None:

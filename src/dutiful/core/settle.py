@@ -24,7 +24,7 @@ from dutiful.core.outcome import (
     TimeoutExceeded,
 )
 from dutiful.core.retry.classify import ErrorClass
-from dutiful.core.retry.error_info import class_of, describe, make_error
+from dutiful.core.retry.error_info import class_of, describe, fingerprint, make_error
 from dutiful.core.retry.policy import Retry
 from dutiful.core.states import State, Transition, check
 
@@ -58,6 +58,7 @@ class Change(msgspec.Struct, frozen=True):
     keep_seq: bool = False  # back to its old position in the queue
     # The state of the phase that was running; CANCELLED applies to all phases that are not over.
     phase_to: PhaseState | None = None
+    wait: tuple[str, ...] | None = None  # the steps that block it, unless one is over meanwhile
 
     @property
     def rejected_by(self) -> str | None:
@@ -80,9 +81,11 @@ def decide(held: AnyClaim, outcome: Outcome, policy: Policy, max_attempts: int, 
         case TimedOut(_, error, phase):
             delay = delay_after(outcome, *_counted(held, policy, max_attempts, phase), uniform)
             return _retry_or_fail(held, "timed_out", delay, (error,), phase)
-        case Snoozed(delay, because):
+        case Snoozed(delay, because, wait):
             # A snooze is not a failure, so the attempt is not counted.
             errors = () if because is None else (because,)
+            if wait is not None:
+                return _move(held, Transition.SNOOZE, State.BLOCKED, "snoozed", attempt=held.attempt - 1, wait=wait)
             if because is not None and "breaker" in because:
                 return _move(held, Transition.SNOOZE, State.BLOCKED, "snoozed", attempt=held.attempt - 1, errors=errors)
             return _later(held, Transition.SNOOZE, "snoozed", delay, attempt=held.attempt - 1, errors=errors)
@@ -170,6 +173,21 @@ def lost_error(crashes: int) -> dict[str, Any]:
     return make_error("WorkerLost", message, ErrorClass.TRANSIENT)
 
 
+def dependency_reason(needed: UUID, state: State) -> str:
+    """Why a job ended that depends on one that did not complete; dependents.sql says the same."""
+    became = "failed" if state is State.FAILED else "was cancelled"
+    return f"job {ids.public(needed)}, which it depends on, {became}"
+
+
+def dependency_error(needed: UUID, state: State) -> dict[str, Any]:
+    """The error of a job that fails by the policy of an edge."""
+    made = make_error("DependencyFailed", dependency_reason(needed, state), ErrorClass.NON_RETRYABLE)
+    return {**made, "fingerprint": DEPENDENCY_FINGERPRINT}
+
+
+DEPENDENCY_FINGERPRINT = fingerprint("DependencyFailed", "a job that it depends on failed or was cancelled")
+
+
 def _later(
     held: AnyClaim,
     transition: Transition,
@@ -196,6 +214,7 @@ def _move(
     result: str | None = None,
     errors: tuple[dict[str, Any], ...] = (),
     keep_seq: bool = False,
+    wait: tuple[str, ...] | None = None,
 ) -> Change:
     return Change(
         job_id=held.job_id,
@@ -209,6 +228,7 @@ def _move(
         errors=errors,
         keep_seq=keep_seq,
         phase_to=_PHASE_TO.get(outcome),
+        wait=wait,
     )
 
 

@@ -15,8 +15,6 @@ from dutiful.core.metrics.alert import AlertRule
 from dutiful.core.metrics.catalogue import METRICS
 
 RUNBOOKS = "docs/runbooks"
-# With fewer attempts in the window of the metric, one or two failures would fire the alert.
-ENOUGH = 10
 LONGEST_TEXT = 1_000
 
 BUILT_IN = {
@@ -33,10 +31,9 @@ BUILT_IN = {
         ),
         AlertRule(
             name="errors",
-            metric="error_rate",
+            metric="last_error_rate",
             above=0.10,
             clear=0.05,
-            least=ENOUGH,
             summary="More than 10 % of a kind's attempts fail",
             runbook=f"{RUNBOOKS}/high-error-rate.md",
         ),

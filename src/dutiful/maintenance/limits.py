@@ -1,7 +1,6 @@
 """Admits jobs of limited kinds as soon as there are slots for them."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +14,7 @@ BATCH = 1_000
 TICK_TIME = 1.0  # seconds, so that other services get their turn
 LOOK_EVERYWHERE = 1.0  # seconds between two looks at every gate
 SOONEST = 0.005
+TRY_AGAIN = timedelta(seconds=1)
 LONGEST_REST = 0.1
 
 
@@ -51,9 +51,11 @@ class Admitter:
             await self._wake.wait()
             self._wake.clear()
             began = time.monotonic()
-            with contextlib.suppress(DutifulError):  # the leader's next tick tries again, and logs what is wrong
+            try:
                 if await self._admit():
                     on_ready(EVERYWHERE)
+            except DutifulError:  # the leader's tick logs what is wrong
+                self._wake_after(TRY_AGAIN)
             # Hints come from any role that may connect: a flood of them takes half of a connection's time at most.
             await asyncio.sleep(min(time.monotonic() - began, LONGEST_REST))
 

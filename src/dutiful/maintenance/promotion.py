@@ -4,6 +4,7 @@ import time
 from collections import deque
 
 from dutiful.delivery.base import EVERYWHERE, QueueLevels
+from dutiful.maintenance.dependents import release_all
 from dutiful.store import Store
 from dutiful.store.leadership import Survey
 
@@ -59,8 +60,11 @@ class Gates:
         while full and now < began + TICK_TIME:
             asked = now
             promotion = await release(BATCH)
+            levels = promotion.levels
+            if promotion.ended:
+                levels |= (await release_all(self._store.dependents, promotion.ended, began + TICK_TIME))[0]
             now = time.monotonic()
-            released = released or bool(promotion.levels)
+            released = released or bool(levels)
             full = promotion.moved >= BATCH
             if sweeping and promotion.moved == 0:
                 self._sweep_not_before = now + 20 * (now - asked)

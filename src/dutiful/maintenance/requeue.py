@@ -18,12 +18,26 @@ from dutiful.store.dead_letters import DeadLetter
 
 KEY_LIMIT = 500
 NO_RULES = Rules(limit=UNBOUNDED)  # the app's own limit has been checked by then
-_EARLIER = re.compile(r"(?:_retry_\d+\.\d{3})+$", re.ASCII)
+# The time of a retry has ten digits or more since 2001, so that a user's own key seldom looks like it.
+_EARLIER = re.compile(r"(?:_retry_\d{10,}\.\d{3})+$", re.ASCII)
 _MILLISECOND = timedelta(milliseconds=1)
 
 # What a copy has of its own: who asked for it and when, its key, and what callers may change. All else is copied.
 OWN = frozenset(
-    ("id", "payload", "options", "run_at", "delay", "retry_of", "created_by", "unique", "depends_on", "inherits")
+    (
+        "id",
+        "payload",
+        "options",
+        "run_at",
+        "delay",
+        "retry_of",
+        "created_by",
+        "unique",
+        "depends_on",
+        "policies",
+        "joins",
+        "inherits",
+    )
 )
 
 Kinds = Mapping[str, Kind[Any, Any]]
@@ -43,7 +57,7 @@ def run_again(record: JobRecord, *, id: UUID, by: str, kinds: Kinds) -> NewJob:
     # Of a job without a key, or whose key does not last as long as it runs, a double click still makes one copy only.
     inherits = [Unique(f"retry of {record.id}")]
     if key is not None:
-        inherits += [_unique(kinds.get(record.kind), one, options) for one in sorted({key, original_key(key)})]
+        inherits += [_unique(kinds.get(record.kind), one, options) for one in sorted({key, _first_key(key, record)})]
     return copy_of(
         msgspec.structs.asdict(record),
         id=id,
@@ -59,6 +73,11 @@ def key_of(options: Mapping[str, Any] | None) -> str | None:
     """The unique key that a job's options show."""
     key = (options or {}).get("unique")
     return key if isinstance(key, str) else None
+
+
+def _first_key(key: str, record: JobRecord) -> str:
+    """A job that was enqueued as it is has the key that its user gave it, whatever that looks like."""
+    return key if record.retry_of is None else original_key(key)
 
 
 def original_key(key: str) -> str:
@@ -95,7 +114,8 @@ def new_job(
     if letter.unique_key is not None:
         key = retry_key(letter.unique_key, at, taken)
         unique = _unique(kind, key, options)
-        inherits = (_unique(kind, original_key(letter.unique_key), options),)
+        first = original_key(letter.unique_key) if asked.get("retry_of") else letter.unique_key
+        inherits = (_unique(kind, first, options),)
         options["unique"] = key
         body = _rekeyed(body, kind, options, key)
     checked = _checked(letter, body, kind, edited=payload is not None)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from uuid import UUID
 
 from dutiful.core.errors import DutifulError, StoreAway
 from dutiful.delivery.base import EVERYWHERE, Delivery, QueueLevels
+from dutiful.maintenance.dependents import Releaser
 from dutiful.maintenance.limits import Admitter
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.maintenance.webhooks.sender import WebhookSender
@@ -66,6 +67,7 @@ class MaintenanceRunner:
         *,
         followers: Sequence[Service] = (),
         admitter: Admitter | None = None,
+        releaser: Releaser | None = None,
     ) -> None:
         """`followers` are slow services that are also run where this process does not lead."""
         self._store = store
@@ -79,6 +81,7 @@ class MaintenanceRunner:
         self._rules = rules
         self._patience = patience
         self._outages = outages or OutageLog()
+        self._releaser = releaser
         self._admitter = admitter  # if this worker has kinds with limits
         self._tasks: dict[str, asyncio.Task[QueueLevels | None]] = {}
         self._wake = asyncio.Event()
@@ -108,9 +111,8 @@ class MaintenanceRunner:
 
     async def run(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
-        admitting: list[asyncio.Task[None]] = []
-        if self._admitter is not None:
-            admitting = [asyncio.create_task(self._admitter.run(partial(self._hint, on_ready)))]
+        woken = [one for one in (self._admitter, self._releaser) if one is not None]
+        beside = [asyncio.create_task(one.run(partial(self._hint, on_ready))) for one in woken]
         try:
             if schedules := self._schedules(datetime.now(UTC)):  # without any, nothing is asked of the store
                 with self._outages.watching(PART):
@@ -121,7 +123,7 @@ class MaintenanceRunner:
                     # A handler blocks the event loop. Each gap between surveys defers rescues, so another should lead.
                     await self._resign(worker_id)
         finally:
-            running = [*self._tasks.values(), *admitting]
+            running = [*self._tasks.values(), *beside]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -140,7 +142,9 @@ class MaintenanceRunner:
             self._next_due = None
         with self._outages.watching(PART):
             survey = await self._survey(worker_id)
-        self.leading = survey.leading
+        began_to_lead, self.leading = survey.leading and not self.leading, survey.leading
+        if began_to_lead and self._admitter is not None:
+            self._admitter.wake()  # hints that came in between the survey and its answer were not for a leader yet
         if not survey.leading:
             if due:
                 # Any worker may promote: the leader may not know yet that a job of this worker is due.
@@ -239,6 +243,11 @@ class MaintenanceRunner:
         """Jobs of limited kinds have ended or were given back by this worker."""
         if self._admitter is not None:
             self._admitter.wake()
+
+    def awaited_ended(self, job_ids: Iterable[UUID]) -> None:
+        """Jobs of this worker have ended that others were enqueued to wait for."""
+        if self._releaser is not None:
+            self._releaser.ended(job_ids)
 
     def jobs_ended(self) -> None:
         """Jobs of this worker have ended that a webhook waits for."""

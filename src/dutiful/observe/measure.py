@@ -1,7 +1,7 @@
 """Measures every metric of the catalogue with a bounded number of queries, whose cost does not grow with jobs."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -9,21 +9,19 @@ import msgspec
 from dutiful.core.breaker.state import blocks
 from dutiful.core.metrics.catalogue import METRICS, WINDOW_MINUTES, Sample
 from dutiful.core.metrics.estimate import Bounds, sum_bounds
+from dutiful.core.metrics.last import EndedAttempts, last_attempts
 from dutiful.core.metrics.sketch import Sketch, merged, quantiles
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.breakers import BreakerRecord
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
-from dutiful.store.metrics import LETTERS, AttemptStats, Depth, Gauges
+from dutiful.store.metrics import ENDS, FAILURES, LETTERS, AttemptStats, Depth, Gauges
 from dutiful.store.workers import WorkerRecord
 
 WINDOW = timedelta(minutes=WINDOW_MINUTES)
 STUCK = timedelta(hours=1)
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 DEPTHS = {State.READY: "pending", State.SCHEDULED: "scheduled", State.BLOCKED: "blocked", State.RUNNING: "running"}
-FAILURES = frozenset({"failed", "retried"})
-# Snoozed, released and lost attempts do not count: they are given back, and say nothing about the kind.
-ENDS = FAILURES | {"completed", "completed_with_errors", "cancelled"}
 
 
 class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +30,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     depths: Sequence[Depth]
     attempts: Sequence[AttemptStats]  # of the last minutes
+    last: Mapping[str, Sequence[EndedAttempts]] = {}  # by kind
     workers: Sequence[WorkerRecord]
     breakers: Sequence[BreakerRecord]
     gauges: Gauges
@@ -50,6 +49,7 @@ async def take_snapshot(
         at=now or datetime.now(UTC),
         depths=await store.metrics.depths(),
         attempts=await store.metrics.recent(since, now=now) if attempts is None else attempts,
+        last=await store.metrics.last(now=now),
         workers=await store.workers.all(),
         breakers=await store.breakers.all(now=now),
         gauges=await store.metrics.gauges(STUCK, now=now),
@@ -66,6 +66,7 @@ def samples(fleet: FleetSnapshot) -> list[Sample]:
     """Returns samples in the order of the catalogue, then of labels."""
     paused = _paused_queues(fleet)
     found = [*_depths(fleet.depths, paused), *_waits(fleet, paused), *_kinds(fleet.attempts), *_lanes(fleet.workers)]
+    found += _last(fleet)
     found += [
         Sample(
             "breaker_open",
@@ -156,6 +157,12 @@ def _kinds(attempts: Iterable[AttemptStats]) -> Iterator[Sample]:
         yield from _quantiles("wait", merged(one.wait for one in some), labels)
         yield Sample("lost_attempts", _sum(some, lambda outcome: outcome == "lost"), labels)
         yield Sample("payload_most_bytes", max(one.payload_most for one in some), labels)
+
+
+def _last(fleet: FleetSnapshot) -> Iterator[Sample]:
+    for kind, minutes in fleet.last.items():
+        if last := last_attempts(minutes, fleet.at):
+            yield Sample("last_error_rate", last.error_rate, {"kind": kind}, count=last.ended)
 
 
 def _sum(attempts: Iterable[AttemptStats], counts: Callable[[str], bool]) -> int:

@@ -107,15 +107,20 @@ class Audit(OperatorPart):
             problem = f"the events before it were deleted although they were younger than {brief(anchor.keep)}"
         elif anchor.trimmed_at > await self._store.queries.clock() + SKEW:
             problem = "it says that events were deleted in the future"
-        elif keep != anchor.keep and not await self._store.audit.search(
-            AuditFilter(action=KEEP, outcome=AuditOutcome.SUCCEEDED, since=anchor.trimmed_at - SKEW, limit=1)
-        ):
+        elif keep != anchor.keep and not await self._was_policy(anchor):
             problem = f"it says that events were kept for {brief(anchor.keep)}, and no change of that is recorded"
         return (
             None
             if problem is None
             else Break(seq=anchor.seq, event_id=None, problem=f"the beginning was cut off: {problem}")
         )
+
+    async def _was_policy(self, anchor: Anchor) -> bool:
+        """Whether a change on record, about when it was trimmed or later, was from or to the anchor's policy."""
+        changes = await self._store.audit.search(
+            AuditFilter(action=KEEP, outcome=AuditOutcome.SUCCEEDED, since=anchor.trimmed_at - SKEW, limit=PAGE)
+        )
+        return any(_keep(anchor.keep) in (change.before, change.after) for change in changes)
 
     async def _unrecorded(self, anchor: Anchor | None, keep: timedelta | None) -> Break | None:
         """Whether the policy in force is not the last one on record; retention may have deleted that record."""

@@ -249,7 +249,7 @@ def _is_seen(worker: WorkerRecord) -> bool:
 def _may_take(worker: WorkerRecord, name: str, lane: LaneRecord, target: DrainTarget) -> bool:
     match target.scope:
         case PauseScope.KIND:
-            return target.name in worker.kinds
+            return target.name in (lane.kinds or worker.kinds)
         case PauseScope.QUEUE:
             return lane.serves(target.name)
         case PauseScope.LANE:

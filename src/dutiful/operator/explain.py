@@ -14,11 +14,14 @@ from dutiful.core.breaker.state import due as is_due
 from dutiful.core.duration import brief
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.limits import read_gate
+from dutiful.core.shares import HEAVIEST
 from dutiful.core.states import State
+from dutiful.core.steps import StepKind, StepRecord, StepState, event_gate
 from dutiful.store.breakers import BreakerRecord
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
 from dutiful.store.deliveries import WaitingJob
 from dutiful.store.limits import LimitRecord
+from dutiful.store.shares import ShareRecord
 from dutiful.store.workers import LaneRecord, WorkerRecord
 
 CLOSED = BreakerState.CLOSED
@@ -36,12 +39,15 @@ class Why(StrEnum):
     NOT_DUE = "not_due"
     RETRY = "retry"
     SNOOZED = "snoozed"
+    SLEEPS = "sleeps"
+    EVENT = "event"
     DEPENDENCY = "dependency"
     KIND_PAUSED = "kind_paused"
     QUEUE_PAUSED = "queue_paused"
     LANE_PAUSED = "lane_paused"
     BREAKER = "breaker"
     LIMIT = "limit"
+    SHARE = "share"
     GATED = "gated"
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
@@ -70,6 +76,7 @@ class FleetState:
     fleetwide: bool = True
     breakers: tuple[BreakerRecord, ...] = ()
     limits: tuple[LimitRecord, ...] = ()
+    shares: tuple[ShareRecord, ...] = ()
 
     @classmethod
     def of(
@@ -80,9 +87,10 @@ class FleetState:
         fleetwide: bool = True,
         breakers: Sequence[BreakerRecord] = (),
         limits: Sequence[LimitRecord] = (),
+        shares: Sequence[ShareRecord] = (),
     ) -> "FleetState":
         alive = tuple(w for w in workers if w.alive)
-        return cls(alive, tuple(pauses), fleetwide, tuple(breakers), tuple(limits))
+        return cls(alive, tuple(pauses), fleetwide, tuple(breakers), tuple(limits), tuple(shares))
 
     @property
     def leaders(self) -> tuple[WorkerRecord, ...]:
@@ -110,8 +118,13 @@ class FleetState:
         return [
             (worker, name, lane)
             for worker, name, lane in self.serving(record.queue)
-            if record.kind in worker.kinds and (not lane.tenants or record.tenant in lane.tenants)
+            if record.kind in (lane.kinds or worker.kinds) and (not lane.tenants or record.tenant in lane.tenants)
         ]
+
+    def shared(self, record: JobRecord) -> bool:
+        """Whether tenants take turns in every lane that takes the job."""
+        lanes = [lane for _, _, lane in self.taking(record)]
+        return bool(lanes) and all(lane.fair for lane in lanes)
 
     def slots(self, record: JobRecord) -> tuple[int, int]:
         """All slots that could run the job, and how many of them are busy."""
@@ -155,6 +168,31 @@ def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], no
     what = f"{error.get('type', last.outcome)}: {error.get('message', '')}".rstrip(": ").splitlines()
     tried = f"attempt {record.attempt} of {record.max_attempts}"
     return Explanation(Why.RETRY, f"waits to be retried after {tried} ended with {what[0]}; it is due at {due}", remedy)
+
+
+def sleeping(record: JobRecord, steps: list[StepRecord], now: datetime) -> Explanation | None:
+    """The step in which a scheduled job sleeps, if it does."""
+    found = next((s for s in steps if s.kind is StepKind.SLEEP and s.state is StepState.WAITING), None)
+    if found is None or found.due_at is None or record.run_at is None or record.run_at < found.due_at:
+        return None  # it is retried before
+    until = f"{found.due_at:%Y-%m-%d %H:%M:%S} UTC, for {brief(found.due_at - now)}"
+    return Explanation(Why.SLEEPS, f"sleeps in its step {found.name!r} until {until}")
+
+
+def waiting(record: JobRecord, steps: list[StepRecord], now: datetime) -> Explanation:
+    """The event that a blocked job waits for."""
+    waits = (s for s in steps if s.state is StepState.WAITING and s.event is not None and s.key is not None)
+    found = next((s for s in waits if event_gate(s.event or "", s.key or "") == record.gate_key), None)
+    if found is None or found.event is None or found.key is None:
+        return Explanation(Why.EVENT, f"waits for the event {record.gate_key}")
+    until = "for good"
+    if found.due_at is not None:
+        until = f"until {found.due_at:%Y-%m-%d %H:%M:%S} UTC, for {brief(max(found.due_at - now, ZERO))}"
+    remedy = f"`dutiful send-event {shlex.quote(found.event)} {shlex.quote(found.key)}` sends it"
+    if record.tenant is not None:
+        remedy = remedy.replace("` sends", f" --tenant {shlex.quote(record.tenant)}` sends")
+    sentence = f"waits in its step {found.name!r} for the event {found.event!r} with the key {found.key!r}, {until}"
+    return Explanation(Why.EVENT, sentence, remedy)
 
 
 def gate(record: JobRecord, needs: list[JobRecord], fleet: FleetState, now: datetime) -> Explanation | None:
@@ -251,7 +289,7 @@ def unserved(record: JobRecord, fleet: FleetState, now: datetime) -> Explanation
     if not serving:
         lanes = f"start a worker with a lane for it: `dutiful worker --lane 'more=1:{queue}'`"
         return Explanation(Why.QUEUE_UNSERVED, f"waits because no live worker serves its queue {queue!r}", lanes)
-    knowing = [(worker, lane) for worker, lane, _ in serving if kind in worker.kinds]
+    knowing = [worker for worker, _, lane in serving if kind in (lane.kinds or worker.kinds)]
     if not knowing:
         remedy = "deploy the code that has this kind to a worker that serves the queue"
         sentence = f"waits because no live worker that serves its queue {queue!r} knows its kind {kind!r}"
@@ -276,12 +314,27 @@ def unblocked(record: JobRecord, fleet: FleetState, ahead: int, *, exact: bool) 
     if record.crashes:
         sentence = f"was running when a worker died, so it is run alone, as soon as a slot is idle; {served}"
         return Explanation(Why.SUSPECT, sentence)
+    if fleet.shared(record):
+        return _share(record, fleet, ahead, served, exact=exact)
     if not ahead:
         return Explanation(Why.NEXT, f"is the next of its queue to be taken; {served}")
     count = f"{'about' if exact else 'up to'} {ahead:,} job{'s are' if ahead > 1 else ' is'} ahead of it"
     return Explanation(
         Why.WAITING_FOR_SLOT, f"waits for a slot: {count}; {served}", "give its lane more slots, or add workers"
     )
+
+
+def _share(record: JobRecord, fleet: FleetState, ahead: int, served: str, *, exact: bool) -> Explanation:
+    share = next((one for one in fleet.shares if one.tenant == record.tenant), ShareRecord(record.tenant))
+    whose = "of jobs without a tenant" if record.tenant is None else f"of its tenant {record.tenant!r}"
+    number = f"{share.running} job{'' if share.running == 1 else 's'}"
+    own = f"{'' if exact else 'up to '}{ahead:,} of its jobs are ahead of it" if ahead else "it is the next of its jobs"
+    sentence = f"waits for the share {whose}, which runs {number} with the weight {share.weight}: {own}; {served}"
+    if record.tenant is None or not fleet.fleetwide:
+        return Explanation(Why.SHARE, sentence)
+    more = min(share.weight + 1, HEAVIEST)
+    remedy = f"`dutiful shares set {shlex.quote(record.tenant)} {more}` gives it more, or give its lane more slots"
+    return Explanation(Why.SHARE, sentence, remedy)
 
 
 def undelivered(job: WaitingJob, now: datetime) -> Explanation:

@@ -12,6 +12,7 @@ from dutiful.core.errors import UnknownKind, UsageError
 from dutiful.core.job import JobRecord
 from dutiful.core.json import check_name
 from dutiful.core.states import State
+from dutiful.declare.lane import ANY, DEFAULT_LANES
 from dutiful.operator.actor import OperatorPart, recordable
 from dutiful.operator.drain import (
     EVERYTHING,
@@ -26,7 +27,7 @@ from dutiful.operator.drain import (
     unclaimed_blocker,
 )
 from dutiful.operator.jobs_stuck import PAGE, all_of
-from dutiful.settings import ANY, DEFAULT_LANES, DEFAULT_QUEUE
+from dutiful.settings import DEFAULT_QUEUE
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
 from dutiful.store.queries import JobFilter
 from dutiful.store.workers import WorkerRecord

@@ -14,7 +14,7 @@ import uuid_utils.compat
 from dutiful.core import ids
 from dutiful.core.duration import brief, duration
 from dutiful.core.errors import DutifulError, IllegalTransition, JobNotFound, NotAllowed, UniqueConflict, UnknownKind
-from dutiful.core.job import AttemptRecord, Insertion, JobRecord, NewJob, PhaseRecord, job_not_found
+from dutiful.core.job import AttemptRecord, HeldClaim, Insertion, JobRecord, NewJob, PhaseRecord, job_not_found
 from dutiful.core.outcome import Cancelled, Failed, Released
 from dutiful.core.principal import Role, check_tenant
 from dutiful.core.retry.classify import ErrorClass
@@ -22,6 +22,7 @@ from dutiful.core.retry.error_info import make_error
 from dutiful.core.review.state import BY_HAND, OPEN, ReviewState
 from dutiful.core.settle import Change, Policy, decide, decide_or_fail
 from dutiful.core.states import State, Transition, check
+from dutiful.core.steps import StepRecord
 from dutiful.core.webhooks.endpoint import origin
 from dutiful.delivery.backend import place_of
 from dutiful.delivery.base import EVERYWHERE
@@ -36,9 +37,11 @@ from dutiful.operator.explain import (
     gate,
     later,
     running,
+    sleeping,
     unblocked,
     undelivered,
     unserved,
+    waiting,
     with_delivery,
 )
 from dutiful.operator.jobs_stuck import STUCK, check_releasable, check_released, ended, stuck_jobs
@@ -97,6 +100,10 @@ class Jobs(OperatorPart):
         await self.get(job_id)
         return await self._store.progress.phases(job_id)
 
+    async def steps(self, job_id: UUID) -> list[StepRecord]:
+        await self.get(job_id)
+        return await self._store.steps.all(job_id)
+
     async def dependencies(self, job_id: UUID) -> list[JobRecord]:
         """The jobs that it depends on."""
         await self.get(job_id)
@@ -115,6 +122,8 @@ class Jobs(OperatorPart):
             case State.RUNNING:
                 return running(record, now)
             case State.SCHEDULED if record.run_at is not None and record.run_at > now:
+                if sleep := sleeping(record, await self._store.steps.all(job_id), now):
+                    return sleep
                 return later(record, record.run_at, await self._store.queries.attempts(job_id), now)
             case State.SCHEDULED | State.READY | State.BLOCKED:
                 fleet = FleetState.of(
@@ -124,7 +133,10 @@ class Jobs(OperatorPart):
                     # Not through the store of a tenant, which hides them; a tenant learns only that its job waits.
                     breakers=await self._client.store.breakers.all(),
                     limits=await self._client.store.limits.all(keys=1_000) if record.state is State.BLOCKED else (),
+                    shares=await self._client.store.shares.all() if record.state is State.READY else (),
                 )
+                if record.gate == "event":
+                    return waiting(record, await self._store.steps.all(job_id), now)
                 needs = await self.dependencies(job_id) if record.gate == "dependency" else []
                 if record.state is State.BLOCKED and (held := gate(record, needs, fleet, now)):
                     return held
@@ -135,7 +147,7 @@ class Jobs(OperatorPart):
                     waits = await self._store.deliveries.find(job_id)
                     if waits is not None and not waits.outstanding:
                         return undelivered(waits, now)
-                ahead, exact = await self._ahead(record)
+                ahead, exact = await self._ahead(record, of_tenant=fleet.shared(record))
                 found = unblocked(record, fleet, ahead, exact=exact)
                 if dispatcher is None or waits is None:
                     return found
@@ -145,11 +157,17 @@ class Jobs(OperatorPart):
             case _:
                 assert_never(record.state)
 
-    async def _ahead(self, record: JobRecord) -> tuple[int, bool]:
+    async def _ahead(self, record: JobRecord, *, of_tenant: bool) -> tuple[int, bool]:
         """How many jobs start before it, by priority and age; with False, how many others its queue has.
 
-        Counts only the tenant's own jobs for a principal with a tenant.
+        `of_tenant` counts only those of its tenant, as is done for a principal with a tenant.
         """
+        if of_tenant:
+            mine = JobFilter(state=State.READY, queue=record.queue, tenant=record.tenant, limit=COUNTED, details=False)
+            own = [job for job in await self.search(mine) if job.tenant == record.tenant]
+            if len(own) >= COUNTED:
+                return COUNTED, False
+            return sum((job.priority, job.id) < (record.priority, record.id) for job in own), True
         ready = next((q.ready for q in await self._queues.all() if q.queue == record.queue), 0)
         if ready > COUNTED:
             return ready - 1, False
@@ -308,10 +326,10 @@ class Jobs(OperatorPart):
         return self._actor.kinds[name]
 
     async def fail(self, job_id: UUID, reason: str | None = None, *, retry: bool = False) -> State:
-        """Makes it a dead letter; with `retry`, only ends the running attempt, and its kind's policy decides the rest.
+        """Makes it a dead letter; with `retry`, only one attempt fails, and its kind's policy decides the rest.
 
-        Its worker finds the claim gone, and stops it. Returns the job's new state; it is cancelled if it runs and was
-        asked to stop before.
+        A waiting job has spent the attempt without having run. The worker of a running one finds the claim gone, and
+        stops it. Returns the job's new state; it is cancelled if it runs and was asked to stop before.
         """
         found = await self.find(job_id)
         async with self._audited("job.fail", job_id, found, reason, lambda job: _check_failable(job, retry)) as action:
@@ -338,6 +356,9 @@ class Jobs(OperatorPart):
             if record.state is State.RUNNING:
                 if state := await self._end_attempt(record, error, retry):
                     return state
+            elif retry:
+                if state := await self._spend_attempt(record, error):
+                    return state
             elif await self._store.control.fail(job_id, error):
                 return State.FAILED
         raise IllegalTransition(f"job {ids.public(job_id)} changes its state faster than it can be failed; try again")
@@ -351,17 +372,34 @@ class Jobs(OperatorPart):
         held = await self._store.claims.held(record.id)
         if held is None:
             return None
-        kind = self._actor.kinds.get(record.kind)
-        policy = kind.policy if kind else Policy()
         # A job that was asked to stop can only be cancelled; then that is done here, without its handler.
         outcome = Cancelled("cancelled") if held.cancel_requested else Failed(error, final=not retry)
-        change = decide_or_fail(held, outcome, policy, record.max_attempts, random.uniform)
+        change = decide_or_fail(held, outcome, self._policy(record.kind), record.max_attempts, random.uniform)
         if await self._store.claims.settle([change]):
             return None
         await self._count_attempt(record.kind, change)
         if change.to is State.READY:
             self._client.delivery.hint(frozenset({(record.queue, record.priority)}))
         return change.to
+
+    async def _spend_attempt(self, record: JobRecord, error: dict[str, Any]) -> State | None:
+        """The new state of a waiting job, for which one more attempt counts as failed; None if it has moved on."""
+        claim = HeldClaim(record.id, 0, record.attempt + 1, 0, record.kind, record.id, cancel_requested=False)
+        change = decide_or_fail(claim, Failed(error), self._policy(record.kind), record.max_attempts, random.uniform)
+        control, had = self._store.control, record.attempt
+        if change.to is State.FAILED:
+            state = State.FAILED if await control.fail(record.id, change.errors[0], attempt=had) else None
+        else:
+            state = await control.retry(record.id, error, attempt=had, delay=change.delay or timedelta(0))
+        if state is not None:
+            await self._count_attempt(record.kind, change)
+        if state is State.READY:
+            self._client.delivery.hint(frozenset({(record.queue, record.priority)}))
+        return state
+
+    def _policy(self, name: str) -> Policy:
+        kind = self._actor.kinds.get(name)
+        return kind.policy if kind else Policy()
 
     async def _count_attempt(self, kind: str, change: Change) -> None:
         """Counts an attempt that a person has ended, without its duration; its worker does not count it."""
@@ -459,11 +497,6 @@ def _check_undecided(letter: DeadLetter | None) -> None:
 
 def _check_failable(job: JobRecord, retry: bool) -> None:
     check(job.state, Transition.FAIL, State.FAILED)
-    if retry and job.state is not State.RUNNING:
-        raise IllegalTransition(
-            f"job {ids.public(job.id)} is {job.state}, so no attempt is running: wait for the next one, or fail it "
-            "without a retry"
-        )
     if retry and job.cancel_requested_at is not None:
         raise IllegalTransition(
             f"job {ids.public(job.id)} was asked to stop, so it is not retried; fail it without a retry"

@@ -21,10 +21,13 @@ from dutiful.operator.limits import Limits
 from dutiful.operator.metrics import Metrics
 from dutiful.operator.queues import Queues
 from dutiful.operator.schedules import Schedules
+from dutiful.operator.sent_events import SentEvents
+from dutiful.operator.shares import Shares
 from dutiful.operator.supervisors import Supervisors
 from dutiful.operator.tenants import Tenants
 from dutiful.operator.tokens import Tokens
 from dutiful.operator.trace import Trace
+from dutiful.operator.trees import Trees
 from dutiful.operator.webhooks import Webhooks
 
 
@@ -49,12 +52,15 @@ class Operator:
         self.bulk = Bulk(actor, self.dead_letters)
         self.jobs = Jobs(actor, self.dead_letters, self.queues)
         self.trace = Trace(actor, self.jobs)
+        self.sent_events = SentEvents(actor)
+        self.trees = Trees(actor, self.trace, self.dead_letters)
         self.fleet = Fleet(actor)
         self.deliveries = Deliveries(actor)
         self.schedules = Schedules(actor)
         self.webhooks = Webhooks(actor)
         self.breakers = Breakers(actor)
         self.limits = Limits(actor)
+        self.shares = Shares(actor)
         self.metrics = Metrics(actor)
         self.alerts = Alerts(actor)
         self.tokens = Tokens(actor)

@@ -2,8 +2,10 @@
 
 from uuid import UUID
 
+import msgspec
+
 from dutiful.core import ids
-from dutiful.core.correlation_tree import CorrelationTree, Member
+from dutiful.core.correlation_tree import CorrelationTree, Member, Need
 from dutiful.core.errors import JobNotFound, MalformedId
 from dutiful.core.job import JobRecord
 from dutiful.operator.actor import Actor, OperatorPart
@@ -27,15 +29,28 @@ class Trace(OperatorPart):
         if not found:
             job = await self._named(reference)
             if job is None:
-                raise JobNotFound(
-                    f"no jobs: none has the correlation id {reference!r:.200}, nor this id; retention may have removed "
-                    "them"
-                )
+                raise _no_jobs(reference)
             reference = job.correlation_id
             found, cut = await self._related(reference)
         if cut:
             await self._climb(found, reference)
-        return CorrelationTree.of(reference, found.values(), cut=cut)
+        return CorrelationTree.of(reference, await self._with_needs(found), cut=cut)
+
+    async def correlation_of(self, reference: str) -> str:
+        """The correlation id itself, or that of the job that has this id."""
+        job = await self._named(reference)
+        if job is not None:
+            return job.correlation_id
+        if not await self._jobs.search(JobFilter(correlation_id=reference, limit=1, details=False)):
+            raise _no_jobs(reference)
+        return reference
+
+    async def _with_needs(self, found: dict[UUID, Member]) -> list[Member]:
+        """The jobs, with those that each depends on."""
+        needs: dict[UUID, list[Need]] = {}
+        for edge in await self._store.dependents.edges(list(found)):
+            needs.setdefault(edge.job_id, []).append(Need(edge.needs_id, edge.policy))
+        return [msgspec.structs.replace(one, needs=tuple(needs.get(one.id, ()))) for one in found.values()]
 
     async def _related(self, correlation_id: str) -> tuple[dict[UUID, Member], bool]:
         """The newest jobs, and whether there are more."""
@@ -68,6 +83,12 @@ class Trace(OperatorPart):
             return await self._jobs.find(ids.parse_any(reference))
         except MalformedId:
             return None
+
+
+def _no_jobs(reference: str) -> JobNotFound:
+    return JobNotFound(
+        f"no jobs: none has the correlation id {reference!r:.200}, nor this id; retention may have removed them"
+    )
 
 
 def _above(found: dict[UUID, Member]) -> set[UUID]:

@@ -39,6 +39,7 @@ class Schema(ABC):
         self.kind = kind
         self.names = names
         self._decoder: msgspec.json.Decoder[Any] | None = None
+        self._partial: dict[frozenset[str], msgspec.json.Decoder[Any]] = {}
 
     @property
     @abstractmethod
@@ -59,15 +60,25 @@ class Schema(ABC):
                 kwargs[name] = value
         return kwargs
 
-    def encode(self, payload: Mapping[str, Any], limit: int) -> str:
-        """Checks and encodes a payload as the worker will check it, so that an accepted payload can run."""
+    def encode(self, payload: Mapping[str, Any], limit: int, later: frozenset[str] = frozenset()) -> str:
+        """Checks and encodes a payload as the worker will check it, so that an accepted payload can run.
+
+        `later`: fields that are not there yet.
+        """
         text = encode(payload, what="payload", limit=limit)
-        self.decode(text)
+        self._decode(text, self._without(later) if later else self._decoder or self._build())
         return text
 
     def decode(self, text: str) -> Any:
         """The payload with its declared types; PayloadInvalid names the wrong field."""
-        decoder = self._decoder or self._build()
+        return self._decode(text, self._decoder or self._build())
+
+    def _without(self, later: frozenset[str]) -> msgspec.json.Decoder[Any]:
+        if later not in self._partial:
+            self._partial[later] = self._decoder_of([field for field in self.fields() if field.name not in later])
+        return self._partial[later]
+
+    def _decode(self, text: str, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
             return decoder.decode(text)
         except msgspec.DecodeError as error:
@@ -76,16 +87,19 @@ class Schema(ABC):
             raise self._not_a_schema(error) from error
 
     def _build(self) -> msgspec.json.Decoder[Any]:
+        self._decoder = self._decoder_of(self.fields())
+        return self._decoder
+
+    def _decoder_of(self, given: Sequence[Field]) -> msgspec.json.Decoder[Any]:
         fields: list[Any] = []
-        for field in self.fields():
+        for field in given:
             hint = Any if field.hint is object else field.hint
             fields.append((field.name, hint) if field.required else (field.name, hint, _default(field.default)))
         try:
             struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=self.strict)
         except TypeError as error:
             raise self._not_a_schema(error) from error
-        self._decoder = self._make_decoder(struct)
-        return self._decoder
+        return self._make_decoder(struct)
 
     def _make_decoder(self, hint: Any) -> msgspec.json.Decoder[Any]:
         try:
@@ -203,6 +217,16 @@ def check_function(function: Any) -> str:
     if not callable(function) or isinstance(function, type) or not hasattr(function, "__name__"):
         raise UsageError(f"{function!r:.80} is not a function: put the decorator above a def")
     return str(function.__name__)
+
+
+def convert(value: Any, hint: Any, what: str) -> Any:
+    """JSON data with a declared type; as it is, if the type is none that data can have."""
+    try:
+        return msgspec.convert(value, Any if hint is object else hint, dec_hook=_from_builtin, str_keys=True)
+    except (NotImplementedError, TypeError):
+        return value
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{what} does not fit the type that is declared for it: {safe_reason(str(error))}") from error
 
 
 def _is_context(annotation: Any, name: str) -> bool:

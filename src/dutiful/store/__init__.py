@@ -21,6 +21,7 @@ from dutiful.store.claims import ClaimStore
 from dutiful.store.control import ControlStore
 from dutiful.store.dead_letters import DeadLetterStore
 from dutiful.store.deliveries import DeliveryStore
+from dutiful.store.dependents import DependentStore
 from dutiful.store.events import EventStore
 from dutiful.store.jobs import JobStore
 from dutiful.store.leadership import LeadershipStore
@@ -32,9 +33,12 @@ from dutiful.store.promotion import PromotionStore
 from dutiful.store.queries import QueryStore
 from dutiful.store.retention import RetentionStore
 from dutiful.store.schedules import ScheduleStore
+from dutiful.store.shares import ShareStore
+from dutiful.store.steps import StepStore
 from dutiful.store.supervisors import SupervisorStore
 from dutiful.store.tenants import TenantStore
 from dutiful.store.tokens import TokenStore
+from dutiful.store.trees import TreeStore
 from dutiful.store.webhooks import WebhookStore
 from dutiful.store.workers import WorkerStore
 
@@ -58,10 +62,19 @@ class Store(Protocol):
     def progress(self) -> ProgressStore: ...
 
     @property
+    def steps(self) -> StepStore: ...
+
+    @property
     def locks(self) -> LockStore: ...
 
     @property
     def promotion(self) -> PromotionStore: ...
+
+    @property
+    def dependents(self) -> DependentStore: ...
+
+    @property
+    def trees(self) -> TreeStore: ...
 
     @property
     def deliveries(self) -> DeliveryStore: ...
@@ -95,6 +108,9 @@ class Store(Protocol):
 
     @property
     def limits(self) -> LimitStore: ...
+
+    @property
+    def shares(self) -> ShareStore: ...
 
     @property
     def metrics(self) -> MetricStore: ...

@@ -15,6 +15,7 @@ from dutiful.core.job import Claim, ClaimToken, HeldClaim
 from dutiful.core.settle import Change
 
 Errors = Sequence[dict[str, Any]]
+NEAR_JOBS = 1_000
 
 
 class QueueLevel(msgspec.Struct, frozen=True):
@@ -124,6 +125,11 @@ def completion_lost(token: ClaimToken) -> ClaimLost:
 class ClaimStore(Protocol):
     async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[QueueLevel]:
         """Every queue level that has a job of `kinds`, with the seq of its first; includes jobs below the floors."""
+
+    async def peek_at(
+        self, kinds: Sequence[str], levels: Sequence[QueueLevel], *, now: datetime | None = None
+    ) -> list[QueueLevel]:
+        """The same of these levels alone, beyond the seq of each; of each only the first `NEAR_JOBS` jobs are read."""
 
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
         """Claims up to `limit` jobs, in order of levels and seq; fewer does not mean that there are no more."""

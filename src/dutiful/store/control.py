@@ -1,7 +1,7 @@
 """The contract of operators' actions: cancel, fail and run jobs; pause and resume queues, kinds and lanes."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
@@ -47,8 +47,22 @@ class ControlStore(Protocol):
     async def cancel(self, job_id: UUID, reason: str, *, now: datetime | None = None) -> CancelResult | None:
         """Cancels a waiting job, or asks a running one to stop; None if there is no such job."""
 
-    async def fail(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
-        """Fails a waiting job and writes its dead letter; False if the job does not wait."""
+    async def fail(
+        self, job_id: UUID, error: Mapping[str, Any], *, attempt: int | None = None, now: datetime | None = None
+    ) -> bool:
+        """Fails a waiting job and writes its dead letter; False if the job does not wait.
+
+        With `attempt`, only if it has had so many attempts, and this failure counts as one more.
+        """
+
+    async def retry(
+        self, job_id: UUID, error: Mapping[str, Any], *, attempt: int, delay: timedelta, now: datetime | None = None
+    ) -> State | None:
+        """Records a failed attempt of a waiting job that has had `attempt`, and lets it wait for `delay`.
+
+        Returns its new state; None: it does not wait, or has had more attempts meanwhile. A job that waits for others
+        goes on to do so.
+        """
 
     async def run_now(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
         """Makes a job due now that is scheduled, or that a breaker has rejected; returns its new state."""

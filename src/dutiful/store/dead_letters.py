@@ -12,6 +12,8 @@ from dutiful.core.job import NewJob
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.review.state import ReviewAct, ReviewState
 
+DETAILS = ("payload", "job", "errors", "history")  # of a DeadLetter
+
 
 class LetterCursor(msgspec.Struct, frozen=True):
     """The last dead letter of a page; pages are ordered by time of failure, newest first."""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from dutiful.core.errors import UsageError
+from dutiful.core.errors import UnknownDependency
 from dutiful.core.ids import public
 from dutiful.core.job import Inserted, NewJob
 from dutiful.payload.sql_rules import PayloadRule
@@ -33,9 +33,11 @@ def hinted_levels(jobs: Sequence[NewJob]) -> Levels | None:
     return frozenset((job.queue, job.priority) for job in jobs if job.run_at is None and job.delay is None) or None
 
 
-def unknown_dependency(job_id: UUID) -> UsageError:
+def unknown_dependency(job_id: UUID) -> UnknownDependency:
     """The same error for another tenant's job as for a job that does not exist."""
-    return UsageError(f"depends_on: there is no job {public(job_id)}; it never existed, or retention has deleted it")
+    return UnknownDependency(
+        f"depends_on: there is no job {public(job_id)}; it never existed, or retention has deleted it", job_id
+    )
 
 
 class JobStore(Protocol):

@@ -44,6 +44,7 @@ class Survey(msgspec.Struct, frozen=True):
     reviewing: bool = False  # a bulk run is running, or a dead letter is reprocessing
     unsealed: bool = False  # audit events wait for their seal
     limited: bool = False  # there are limits
+    waits: bool = False  # an event is to be delivered, or a wait for one is over
 
 
 class LeadershipStore(Protocol):

@@ -12,12 +12,17 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.metrics.estimate import Bounds
+from dutiful.core.metrics.last import EndedAttempts
 from dutiful.core.metrics.sketch import Sketch, add
 from dutiful.core.settle import Change
 from dutiful.core.states import State
 
 FINE = timedelta(hours=2)
 """How long minutes are kept; longer windows are summed by the hour."""
+FAILURES = frozenset({"failed", "retried"})
+"""Outcomes that are failures."""
+ENDS = FAILURES | {"completed", "completed_with_errors", "cancelled"}
+"""Outcomes that count: snoozed, released and lost attempts are given back, and say nothing about the kind."""
 LETTERS = 100_000
 """Dead letters are counted up to this number."""
 
@@ -96,6 +101,14 @@ def added_up(rows: Iterable[tuple[bool, bool, AttemptStats]]) -> CountedAttempts
     return CountedAttempts(lately=summed([*lately, *fresh]), ever=summed([*ever, *fresh]))
 
 
+def last_by_kind(rows: Iterable[tuple[str, datetime, int, int]]) -> dict[str, list[EndedAttempts]]:
+    """The last attempts of each kind, from rows of kind, minute, count and failures."""
+    found: dict[str, list[EndedAttempts]] = {}
+    for kind, minute, ended, failed in rows:
+        found.setdefault(kind, []).append(EndedAttempts(minute, ended, failed))
+    return found
+
+
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """The number of jobs of one kind in one queue and state."""
 
@@ -140,6 +153,10 @@ class MetricStore(Protocol):
 
     async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
         """`recent`, and everything ever counted, by kind and outcome, which only grows; both of one snapshot."""
+
+    async def last(self, *, now: datetime | None = None) -> dict[str, list[EndedAttempts]]:
+        """The last attempts of each kind by minute, the newest first: at least LAST of them, however long ago, and all
+        of the last WINDOW."""
 
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         """How many jobs wait or run, by queue, kind and place, at a cost that does not grow with them: beyond 10,000

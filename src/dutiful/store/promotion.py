@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -10,6 +11,7 @@ class Promotion(msgspec.Struct, frozen=True):
     moved: int
     levels: frozenset[tuple[str, int]] = frozenset()  # the (queue, priority) that got jobs
     next_run_at: datetime | None = None
+    ended: tuple[UUID, ...] = ()  # by the policy of an edge: others may wait for these
 
 
 class PromotionStore(Protocol):

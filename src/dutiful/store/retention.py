@@ -42,7 +42,8 @@ class RetentionStore(Protocol):
         sent: bool = False,
         now: datetime | None = None,
     ) -> RetentionStep:
-        """Deletes up to `limit` finished jobs with all that belongs to them; dead letters and webhook posts stay.
+        """Deletes up to `limit` finished jobs with all that belongs to them; dead letters and webhook posts stay,
+        and so does what the view `job_metrics` shows, for a year.
 
         `stale_only`: only jobs that are stale, and whose notice of that is sent. `tombstones`: leaves one for each job,
         and returns the jobs; `sent`: no callback has to run, so their notices count as sent.

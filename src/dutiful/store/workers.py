@@ -33,7 +33,9 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: float | None = None  # busy slots as a share of all, on average since the heartbeat before
     pauses_seen: tuple[str, ...] = ()  # marks of the pauses that all its claims respect, those in flight included
     breakers: dict[str, str] | None = None  # by kind: the breaker that it declares; None: unknown
+    kinds: tuple[str, ...] = ()  # none: all that its worker runs
     tenants: tuple[str, ...] = ()  # none: jobs of any tenant
+    fair: bool = False  # whether tenants take turns in it
 
     def serves(self, queue: str) -> bool:
         return queue in self.queues or "*" in self.queues

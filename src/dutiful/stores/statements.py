@@ -4,7 +4,9 @@ A file holds one or more statements, each under a line `-- name: verb_object`.
 """
 
 import re
-from importlib.resources import files
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
 
 _HEADER = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
 
@@ -19,9 +21,8 @@ class Statements(dict[str, str]):
 def load(package: str, folder: str = "statements") -> Statements:
     """Reads every statement in `folder` of `package`; rejects a name that is used twice."""
     found = Statements()
-    for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda file: file.name):
-        if not file.name.endswith(".sql"):
-            continue
+    # Not by importlib.resources, which takes 0.7 MB; a driver in C needs real files in any case.
+    for file in sorted(Path(import_module(package).__path__[0], folder).glob("*.sql")):
         preamble, *parts = _HEADER.split(file.read_text(encoding="utf-8"))
         if re.sub(r"--.*", "", preamble).strip():
             raise LookupError(f"{file.name} has SQL before its first `-- name:` line")
@@ -30,3 +31,8 @@ def load(package: str, folder: str = "statements") -> Statements:
                 raise LookupError(f"{file.name} names {name!r} a second time")
             found[name] = text.strip().removesuffix(";")
     return found
+
+
+def texts(values: Iterable[str]) -> str:
+    """These words as a list of SQL literals."""
+    return ", ".join(f"'{value}'" for value in sorted(values))

@@ -28,6 +28,8 @@ from dutiful.web.api.limits import limits
 from dutiful.web.api.metrics import metrics
 from dutiful.web.api.queues import queues, statistics
 from dutiful.web.api.schedules import schedules
+from dutiful.web.api.sent_events import sent_events
+from dutiful.web.api.shares import shares
 from dutiful.web.api.status import EventsResponse, status
 from dutiful.web.api.supervisors import supervisors
 from dutiful.web.api.tokens import tokens
@@ -54,6 +56,8 @@ OPERATIONS = flatten(
         alerts,
         breakers,
         limits,
+        sent_events,
+        shares,
         schedules,
         webhooks,
         supervisors,

@@ -14,13 +14,17 @@ from dutiful.worker.breakers.client import BreakerClient, BreakerDeclaration
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.executor.attempt import Executor, ThreadPool, TracedExecutor
 from dutiful.worker.executor.context import AttemptDeps
+from dutiful.worker.executor.parents import ParentReader
 from dutiful.worker.executor.processes import ProcessPool
 from dutiful.worker.executor.progress import ProgressWriter
+from dutiful.worker.executor.steps import StepWriter
 from dutiful.worker.fetcher import FetchCursors, Suspects
 from dutiful.worker.heartbeat import Heartbeat
-from dutiful.worker.lane import Lane, Poller
+from dutiful.worker.lane import Lane
 from dutiful.worker.leases import LeaseRenewalThread, Leases
 from dutiful.worker.locks.manager import LockManager, LockModeCheck
+from dutiful.worker.poller import Poller
+from dutiful.worker.selection import select
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slots
 
@@ -43,7 +47,9 @@ async def assemble(stack: AsyncExitStack, config: WorkerConfig, slots: Slots) ->
     mode_check = LockModeCheck(config.store, config.worker_id)
     threads = sum(lane.slots for lane in settings.lanes)
     executor = await open_executor(stack, config, threads, settings.cpu_processes, mode_check)
-    leases, cursors, suspects = Leases(), FetchCursors(), Suspects()
+    leases, suspects = Leases(), Suspects()
+    selections = [select(config, lane) for lane in settings.lanes]
+    cursors = {selection: FetchCursors() for selection in dict.fromkeys(selections)}
     settler = Settler(
         config.store.claims,
         config.kinds,
@@ -56,7 +62,10 @@ async def assemble(stack: AsyncExitStack, config: WorkerConfig, slots: Slots) ->
         config.outages,
     )
     config.outages.waiting = lambda: f"{settler.pending} outcomes wait, {len(leases.snapshot())} jobs are held"
-    lanes = [Lane(config, lane, cursors, leases, suspects, executor, settler, slots) for lane in settings.lanes]
+    lanes = [
+        Lane(config, lane, cursors[selection], leases, suspects, executor, settler, slots)
+        for lane, selection in zip(settings.lanes, selections, strict=True)
+    ]
     renewal = LeaseRenewalThread(config, leases, slots, executor.current)
     declaration = BreakerDeclaration(config)
     heartbeat = Heartbeat(config, lanes, slots, mode_check, declaration, started_at)
@@ -84,7 +93,11 @@ async def open_executor(
     stack.push_async_callback(breakers.close)
     progress = ProgressWriter(store.progress, config.delivery.notify_watchers)
     stack.callback(progress.close)
-    deps = AttemptDeps(store.claims, progress, locks, breakers, *limits, resources)
+    steps = StepWriter(store.steps, max(threads, 1))
+    stack.callback(steps.close)
+    parents = ParentReader(store.queries, store.dependents)
+    grace = settings.timeout_grace.total_seconds()
+    deps = AttemptDeps(store.claims, progress, locks, breakers, *limits, resources, steps, parents, grace)
     parts = deps, progress, thread_pool, process_pool
     return Executor(*parts) if tracer is None else TracedExecutor(tracer, *parts)
 

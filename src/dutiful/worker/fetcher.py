@@ -2,19 +2,23 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 from uuid import UUID
 
 from dutiful.core.job import Claim, HeldClaim
-from dutiful.settings import ANY, LaneSettings
+from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.control import Pause
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.inbox import InboxSource
 from dutiful.worker.leases import Leases
+from dutiful.worker.selection import select
 
 FORGET_AFTER = 60.0
 # A hint may name levels that do not exist, and each level costs an index look-up with every claim.
 MOST_HINTED = 50
+MOST_REMEMBERED = 200  # levels that are idle
+NEAR = 5_000_000  # microseconds below a floor: jobs of most transactions that commit late
 
 
 class FetchCursors:
@@ -28,6 +32,7 @@ class FetchCursors:
         self._used: dict[tuple[str, int], float] = {}
         self._lowered: dict[tuple[str, int], float] = {}  # when
         self._hinted: dict[tuple[str, int], float] = {}  # levels in which no job was seen yet, and when they were named
+        self._idle: dict[tuple[str, int], int] = {}  # floors of levels that were forgotten, the latest last
         self._turn = 0
 
     def add_hinted(self, levels: Iterable[tuple[str, int]]) -> bool:
@@ -94,11 +99,20 @@ class FetchCursors:
         keys.sort(key=lambda key: (key[1], rank[key[0]]))
         return [QueueLevel(queue, priority, self._floors[queue, priority]) for queue, priority in keys]
 
+    def near(self) -> list[QueueLevel]:
+        """Where a new job most likely is: in a level that had jobs before, at its floor or a little below."""
+        return [QueueLevel(*key, max(floor - NEAR, 0)) for key, floor in (self._idle | self._floors).items()]
+
     def forget_idle(self) -> None:
         """Drops idle levels, because each costs a look with every claim; a hint or a peek brings them back."""
         limit = time.monotonic() - FORGET_AFTER
         for key in [key for key, used in self._used.items() if used < limit]:
+            self._idle.pop(key, None)
+            if key not in self._hinted:
+                self._idle[key] = self._floors[key]
             self._forget(key)
+        for key in list(self._idle)[:-MOST_REMEMBERED]:
+            del self._idle[key]
 
     def _forget(self, key: tuple[str, int]) -> None:
         del self._floors[key], self._used[key]
@@ -142,12 +156,29 @@ class Suspects:
             wake()
 
 
+class Source(Protocol):
+    """Where a lane claims its jobs."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is known to have none."""
+
+    @property
+    def more(self) -> bool:
+        """Whether jobs are known that the last claim left, and that may be claimed when one of the lane's has ended."""
+
+    async def claim(self, want: int, suspects: int) -> list[Claim]: ...
+
+
 class LevelSource:
     """Claims what is next in the queues of a lane."""
 
+    more = False  # a claim leaves none that it may claim
+
     def __init__(self, config: WorkerConfig, lane: LaneSettings, cursors: FetchCursors) -> None:
         self._config = config
-        self._kinds = list(config.kinds)
+        selection = select(config, lane)
+        self._kinds, self._tenants = list(selection.kinds), selection.tenants
         self._lane = lane
         self._cursors = cursors
 
@@ -158,8 +189,8 @@ class LevelSource:
     async def claim(self, want: int, suspects: int) -> list[Claim]:
         asked_at = time.monotonic()
         config, levels = self._config, self._cursors.levels(self._lane.queues)
-        lease, tenants = config.settings.lease, config.settings.claim_tenants
-        request = ClaimRequest(config.worker_id, self._lane.name, levels, self._kinds, want, lease, suspects, tenants)
+        lease, kinds, tenants = config.settings.lease, self._kinds, self._tenants
+        request = ClaimRequest(config.worker_id, self._lane.name, levels, kinds, want, lease, suspects, tenants)
         claims = await config.store.claims.claim(request)
         if claims:
             self._cursors.advance(claims, asked_at)
@@ -175,8 +206,12 @@ class Fetcher:
         leases: Leases,
         suspects: Suspects,
         wake: Callable[[], None],
+        source: Source | None = None,
     ) -> None:
-        """`wake` is called when a suspect may be claimed that could not be before, or a broker has delivered a job."""
+        """`wake` is called when a suspect may be claimed that could not be before, or a broker has delivered a job.
+
+        `source`: where a fair lane claims, in place of its queue levels.
+        """
         self._store = config.store
         self._worker_id = config.worker_id
         self._leases = leases
@@ -185,12 +220,16 @@ class Fetcher:
         self._fetching = False
         self._fetches = 0  # including the one under way
         self._noticed: dict[str, int] = {}  # by a pause's mark: the fetches that may have begun before it was known
-        self._source: LevelSource | InboxSource
+        self._source: Source
         if config.inbox is None:
-            self._source = LevelSource(config, lane, cursors)
+            self._source = source or LevelSource(config, lane, cursors)
         else:
             self._source = InboxSource(config, config.inbox, lane)
             config.inbox.on_arrival.append(wake)
+
+    @property
+    def more(self) -> bool:
+        return self._source.more
 
     async def fetch(self, want: int, suspect: bool) -> list[Claim]:
         """Claims up to `want` jobs, and besides, if asked to, a `suspect`, which is to be run before them."""

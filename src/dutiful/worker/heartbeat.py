@@ -119,7 +119,9 @@ class Heartbeat:
                 utilisation=round(busy[lane.name] / (samples * len(lane.slots)), 4),
                 pauses_seen=lane.fetcher.pauses_seen(pauses),
                 breakers=self._declaration.breaker_by_kind,
-                tenants=self._settings.claim_tenants,
+                kinds=lane.selection.kinds if lane.settings.kinds or lane.settings.tags else (),
+                tenants=lane.selection.tenants,
+                fair=lane.settings.fair,
             )
             for lane in self._lanes
         }

@@ -11,7 +11,7 @@ from uuid import UUID
 from dutiful.core import ids
 from dutiful.core.job import Claim
 from dutiful.core.states import State
-from dutiful.settings import ANY, LaneSettings
+from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.store.claims import JobClaimRequest
 from dutiful.worker.config import WorkerConfig
 
@@ -85,6 +85,8 @@ class Inbox:
 
 class InboxSource:
     """Claims for a lane the jobs whose messages have come."""
+
+    more = False
 
     def __init__(self, config: WorkerConfig, inbox: Inbox, lane: LaneSettings) -> None:
         self._config = config

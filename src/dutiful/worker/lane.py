@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
 from uuid import UUID
 
 from dutiful.core.breaker.state import CallResult
@@ -12,8 +11,7 @@ from dutiful.core.job import Claim
 from dutiful.core.outcome import Failed, Released
 from dutiful.core.retry.error_info import describe
 from dutiful.core.states import State
-from dutiful.delivery.base import QueueLevels
-from dutiful.settings import ANY, LaneSettings
+from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
 from dutiful.worker.executor.attempt import Executor
@@ -25,7 +23,9 @@ from dutiful.worker.executor.outcomes import (
 )
 from dutiful.worker.fetcher import FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
+from dutiful.worker.selection import select
 from dutiful.worker.settler import Settler
+from dutiful.worker.shares import FairBuffer, FairSource
 from dutiful.worker.slots import Slot, Slots, StopReason
 
 YIELD_EVERY = 32  # jobs; a no-op job never waits, so a slot lets the loop turn now and then
@@ -38,7 +38,6 @@ SHORT = 10_000  # jobs a second
 SAMPLE = 0.005
 LEAST_BACKLOG = 100  # outcomes that wait to be stored, beyond which nothing is claimed; twice a batch, if that is more
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
-LONGEST_REST = 0.25  # seconds between two peeks that hints have caused
 
 
 class Lane:
@@ -56,8 +55,11 @@ class Lane:
         """Adds its slots to `slots`, which are those of the whole worker."""
         self.name = settings.name
         self.settings = settings
+        self.selection = select(config, settings)
         self.slots = slots.add(settings.name, settings.slots)
-        self.fetcher = Fetcher(config, settings, cursors, leases, suspects, self.wake)
+        self._fair = FairBuffer(settings.slots, settings.reserved) if settings.fair else None
+        source = None if self._fair is None else FairSource(config, settings, cursors, self._fair)
+        self.fetcher = Fetcher(config, settings, cursors, leases, suspects, self.wake, source)
         self._kinds = config.kinds
         # After a crash it is not known whether a job that was claimed ahead had begun.
         self._may_claim_ahead = all(kind.policy.retry_crashes for kind in config.kinds.values())
@@ -71,7 +73,7 @@ class Lane:
         self._lease_seconds = config.settings.lease.total_seconds()
         self._batch = config.settings.batch
         self._backlog = max(2 * self._batch, LEAST_BACKLOG)
-        self._buffer: deque[Claim] = deque()
+        self._buffer: deque[Claim] | FairBuffer = deque() if self._fair is None else self._fair
         self._buffered_at = 0.0
         self._idle: deque[asyncio.Future[None]] = deque()  # of slots that wait for a claim
         self._wake = asyncio.Event()
@@ -110,7 +112,7 @@ class Lane:
         """Claims no more, releases what is not started, and lets idle slots end."""
         self._open = False
         self._wake.set()
-        while self._buffer:
+        while len(self._buffer):
             self._settler.settle(self._buffer.popleft(), Released())
         while self._idle:
             self._wake_slot()
@@ -149,6 +151,8 @@ class Lane:
             if claims:
                 self._may_find = True  # a short batch does not mean that there is no more
                 self._receive(claims)
+                if len(claims) < want:
+                    await asyncio.sleep(0)  # idle slots begin their jobs before the next claim is sent
 
     def _measure(self) -> None:
         """Raises the rate at once and lowers it slowly: pauses between batches are no reason to claim less."""
@@ -164,12 +168,25 @@ class Lane:
         free = len(self._idle)
         if self._settler.pending > self._backlog:
             return 0, free
+        if self._fair is not None:
+            return self._fair_demand(self._fair, free), free
         worth = WORTH + (WORTH_OF_SHORT - WORTH) * min(self.rate / SHORT, 1.0)
         ahead = min(self._batch, int(self.rate * max(2 * self.round_trip, worth))) if self._may_claim_ahead else 0
         # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
         self._low = ahead // 2
         want = min(self._batch, free + ahead - len(self._buffer))
         return (want if free or len(self._buffer) <= self._low else 0), free
+
+    def _fair_demand(self, buffer: FairBuffer, free: int) -> int:
+        """Claims no more ahead than will end within two round trips: what is claimed has its turn already.
+
+        The last `reserve` of what is wanted is only for such tenants, and is always asked for.
+        """
+        ending = len(self.slots) * 2 * self.round_trip / buffer.usual_run
+        ahead = min(self._batch, int(ending)) if self._may_claim_ahead else 0
+        self._low = ahead // 2
+        want = min(self._batch, len(self.slots) + ahead - buffer.shares.total)
+        return want if free > buffer.reserve or len(buffer) <= self._low else min(want, buffer.reserve)
 
     def _receive(self, claims: list[Claim]) -> None:
         if not self._open:
@@ -196,9 +213,9 @@ class Lane:
 
     def release_unstarted(self) -> None:
         """Releases claims that could not be started soon, so that another worker can run them."""
-        if self._buffer and time.monotonic() - self._buffered_at > UNSTARTED_FOR:
+        if len(self._buffer) and time.monotonic() - self._buffered_at > UNSTARTED_FOR:
             self.rate = 0.0
-            while self._buffer:
+            while len(self._buffer):
                 self._settle(self._buffer.popleft(), Released())
 
     # --- running
@@ -260,11 +277,15 @@ class Lane:
         if claim.crashes:
             self._suspects.release(claim)
             self.wake()  # there may be more of them
+        if self._fair is not None:
+            self._fair.ended(claim, None if timing is None else timing.ran)
         self._settler.settle(claim, outcome, timing)
 
     async def _wait_for_claim(self, slot: Slot) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)
+        if self._fair is not None and self.fetcher.more:
+            self._may_find = True
         self._wake.set()
         try:
             with slot.absorb_cancellation():
@@ -272,56 +293,3 @@ class Lane:
         finally:
             if not waiter.done():
                 waiter.cancel()
-
-
-class Poller:
-    """Finds queues with work: receives hints, polls in case one was lost, and wakes the lanes that serve them."""
-
-    def __init__(self, config: WorkerConfig, cursors: FetchCursors, lanes: Sequence[Lane]) -> None:
-        self._config = config
-        self._kinds = list(config.kinds)
-        self._cursors = cursors
-        self._lanes = lanes
-
-    async def listen(self) -> None:
-        async for levels in self._config.delivery.listen():
-            if self._config.maintenance is not None:
-                self._config.maintenance.hinted()
-            if levels and self._cursors.add_hinted(levels):
-                self._wake({queue for queue, _ in levels})
-                continue
-            began = time.monotonic()
-            await self.peek()
-            if self._config.maintenance is not None:
-                await self._config.maintenance.look_ahead()
-            # Hints come from any role that may connect: a flood of them takes a fifth of a connection's time at most.
-            await asyncio.sleep(min(4 * (time.monotonic() - began), LONGEST_REST))
-
-    async def poll(self) -> None:
-        """Finds jobs whose hint was lost; takes at most a twentieth of a connection's time."""
-        while True:
-            began = time.monotonic()
-            await self.peek()
-            self._cursors.forget_idle()
-            longest = self._config.settings.poll.total_seconds()
-            if not self._config.delivery.healthy:
-                longest = min(longest, 1.0)
-            await asyncio.sleep(max(longest, 20 * (time.monotonic() - began)))
-
-    async def peek(self) -> None:
-        began = time.monotonic()
-        with self._config.outages.watching("poll"):
-            found = await self._config.store.claims.peek(self._kinds)
-        self._cursors.lower(found, began)
-        self._wake({level.queue for level in found})
-
-    def on_jobs_moved(self, levels: QueueLevels) -> None:
-        """Wakes all lanes, because maintenance moved jobs into these queues."""
-        self._cursors.add(levels)
-        for lane in self._lanes:
-            lane.wake()
-
-    def _wake(self, queues: set[str]) -> None:
-        for lane in self._lanes:
-            if any(lane.serves(queue) for queue in queues):
-                lane.wake()

@@ -44,6 +44,7 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 _UNKNOWN: dict[str, Any] = {
     field.name: field.type() if field.type in (int, float, str) else None for field in msgspec.structs.fields(Claim)
 }
+AWAITED = '"awaited"'  # in the options of a job that others were enqueued with to wait for
 RETRY_LOCKED = 1.0  # seconds between two tries to settle claims whose lease is locked
 
 
@@ -129,6 +130,7 @@ class Settler:
             self.leases.drop([claim.claim_id])
             if self.counters is not None:
                 self.counters.settled_by_handler(outcome, claim, timing or NO_TIMING)
+            self._release_dependents([claim])
             return
         else:
             self._note_ended(claim, timing)
@@ -245,6 +247,7 @@ class Settler:
         self.settled_count += len(done)
         self.leases.drop([claim.claim_id for claim, _, _ in done])
         self._on_final(any(one.webhook for _, one, _ in done))
+        self._release_dependents(claim for claim, _, _ in done)
         if self._limited:
             self._free_slots(claim for claim, _, _ in done)
         if self.counters is not None:
@@ -293,6 +296,9 @@ class Settler:
                 continue
             self._log_failure(claim, change)
             self._on_settled(claim, change)
+        self._release_dependents(
+            claim for claim, change in stored if change.to.final or claim.claim_id in self._by_users
+        )
         if self._limited:
             self._free_slots(claim for claim, _ in stored)
         self._count(stored, refused)
@@ -363,6 +369,12 @@ class Settler:
             self.maintenance.job_scheduled(change.delay)
         if change.to.final:
             self._on_final(_names_webhook(claim))
+
+    def _release_dependents(self, claims: Iterable[Claim]) -> None:
+        if self.maintenance is None:
+            return
+        if awaited := [claim.job_id for claim in claims if claim.options is not None and AWAITED in claim.options]:
+            self.maintenance.awaited_ended(awaited)
 
     def _free_slots(self, claims: Iterable[Claim]) -> None:
         if self.maintenance is not None and any(claim.kind in self._limited for claim in claims):

@@ -108,9 +108,9 @@ class Slot:
     def start_clock(self) -> None:
         """Counts the job's time from now on, because its handler begins."""
         self.started = time.monotonic()
-        if self.kind is not None and self.kind.timeout is not None:
-            self.deadline = self.started + self.kind.timeout.total_seconds()
-            self.timeout = self.kind.timeout
+        timeout = None if self.kind is None else self.kind.timeout  # read once: it is looked up in the settings
+        if timeout is not None:
+            self.deadline, self.timeout = self.started + timeout.total_seconds(), timeout
         self._job_limit = self.deadline, self.timeout
 
     def begin_phase(self, phase: Phase, attempt: int) -> None:

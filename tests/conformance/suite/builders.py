@@ -13,7 +13,7 @@ import msgspec
 
 from dutiful.core.ids import from_parts
 from dutiful.core.job import Claim, ClaimToken, HeldClaim, Inserted, Insertion, NewJob, PhaseState, Progress
-from dutiful.core.outcome import Lost, Outcome
+from dutiful.core.outcome import Cancelled, Lost, Outcome
 from dutiful.core.retry.backoff import Fixed
 from dutiful.core.retry.policy import Retry
 from dutiful.core.settle import AnyClaim, Change, Policy, decide
@@ -141,8 +141,11 @@ async def settle(
 
 
 async def rescue(store: Store, *, now: datetime, policy: Policy = POLICY) -> list[Refusal]:
-    """Settle every expired claim as lost, as the rescuer does."""
-    changes = [change(held, Lost(), policy=policy) for held in await store.claims.expired(100, now=now)]
+    """Settle every expired claim as lost, or as cancelled if that was requested, as the rescuer does."""
+    changes = [
+        change(held, Cancelled("no") if held.cancel_requested else Lost(), policy=policy)
+        for held in await store.claims.expired(100, now=now)
+    ]
     return await store.claims.settle(changes, expired_only=True, now=now)
 
 

@@ -5,7 +5,7 @@ import pytest
 from dutiful.core.outcome import Failed, Released
 from dutiful.core.states import State
 from dutiful.store import Store
-from dutiful.store.claims import QueueLevel
+from dutiful.store.claims import NEAR_JOBS, QueueLevel
 from dutiful.store.control import EVERY_LANE, PauseScope
 from suite.builders import (
     BOB,
@@ -269,3 +269,33 @@ class ClaimSuite:
         first = {(c.queue, c.priority): c.seq for c in reversed(claimed)}
         assert {(level.queue, level.priority): level.seq for level in levels} == first
         assert await store.claims.peek([KIND, "other"], now=T0) == []
+
+    async def test_a_peek_at_levels_finds_their_first_job_beyond_a_seq(self, store: Store) -> None:
+        await enqueue(
+            store, new_job(kind="unknown"), new_job(queue="fast", priority=5), new_job(queue="fast", priority=6),
+            new_job(queue="other"), now=at(1),
+        )  # fmt: skip
+        await enqueue(store, new_job(), new_job(), new_job(queue="fast", priority=5), now=at(2))
+        first = {(level.queue, level.priority): level.seq for level in await store.claims.peek([KIND], now=at(2))}
+        asked = [QueueLevel("fast", 5), QueueLevel("default", 100), QueueLevel("none", 1), QueueLevel("fast", 7)]
+
+        found = await store.claims.peek_at([KIND], asked, now=at(2))
+
+        assert sorted(found, key=lambda level: level.queue) == [
+            QueueLevel("default", 100, first["default", 100]),
+            QueueLevel("fast", 5, first["fast", 5]),
+        ]
+        (beyond,) = await store.claims.peek_at([KIND], [QueueLevel("fast", 5, first["fast", 5])], now=at(2))
+        assert beyond.seq > first["fast", 5]
+        assert await store.claims.peek_at([KIND], [beyond], now=at(2)) == []
+        assert await store.claims.peek_at([KIND], [], now=at(2)) == []
+
+    async def test_a_peek_at_a_level_reads_past_no_long_line_of_other_kinds(self, store: Store) -> None:
+        await enqueue(store, *(new_job(kind="unknown") for _ in range(NEAR_JOBS - 1)), now=at(1))
+        await enqueue(store, new_job(), now=at(2))
+        assert len(await store.claims.peek_at([KIND], [DEFAULT], now=at(2))) == 1
+
+        await enqueue(store, new_job(kind="unknown"), now=at(1))
+
+        assert await store.claims.peek_at([KIND], [DEFAULT], now=at(2)) == []
+        assert len(await store.claims.peek([KIND], now=at(2))) == 1

@@ -1,5 +1,6 @@
 """Operators' actions: cancel, fail, run now, pause and resume."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from suite.builders import (
     at,
     change,
     claim,
+    claim_one,
     complete,
     enqueue,
     enqueue_one,
@@ -159,6 +161,54 @@ class ControlSuite:
         assert await complete(store, running) == []
         record = await store.queries.job(twice)
         assert record is not None and record.errors == [OOPS]
+
+    @pytest.mark.req("L41")
+    @pytest.mark.parametrize("place", [State.READY, State.SCHEDULED])
+    @pytest.mark.parametrize(("delay", "to"), [(60, State.SCHEDULED), (0, State.READY)])
+    async def test_a_failed_attempt_of_a_waiting_job_is_counted(
+        self, store: Store, place: State, delay: int, to: State
+    ) -> None:
+        job_id = await waiting(store, place, unique=Unique("k"), tenant="acme")
+
+        for had, becomes in ((1, None), (0, to), (0, None)):
+            retried = store.control.retry(job_id, OOPS, attempt=had, delay=timedelta(seconds=delay), now=at(1))
+            assert await retried is becomes
+
+        (tried,) = await store.queries.attempts(job_id)
+        assert (tried.attempt, tried.outcome, tried.error) == (1, "failed", OOPS)
+        assert (tried.claimed_at, tried.ended_at) == (None, at(1))
+        assert delay == 0 or (await store.promotion.promote(10, now=at(delay))).moved == 0
+        assert not await store.control.fail(job_id, OOPS, attempt=0, now=at(1))
+        await store.promotion.promote(10, now=at(61))
+        claimed = await claim_one(store, now=at(61))
+        assert (claimed.job_id, claimed.attempt, claimed.tenant) == (job_id, 2, "acme")
+        assert claimed.claim_id > tried.claim_id
+        assert await store.control.retry(job_id, OOPS, attempt=2, delay=timedelta(0), now=at(62)) is None
+        assert await store.queries.check_places() == []
+
+    @pytest.mark.req("L41")
+    @pytest.mark.parametrize("delay", [0, 60])
+    async def test_a_failed_attempt_of_a_waiting_job_passes_no_gate(self, store: Store, delay: int) -> None:
+        paused = await waiting(store, State.READY, kind="mail")
+        await pause(store, PauseScope.KIND, "mail")
+        need = await start_one(store, queue="slow")
+        dependent = await enqueue_one(store, depends_on=(need.job_id,))
+
+        for job_id in (paused, dependent):
+            length = timedelta(seconds=delay)
+            assert await store.control.retry(job_id, OOPS, attempt=0, delay=length, now=at(1)) is State.BLOCKED
+
+        await store.promotion.promote(10, now=at(99))
+        await store.promotion.sweep(10, now=at(99))
+        assert await claim(store, now=at(99)) == []
+        await complete(store, need, now=at(99))
+        await store.promotion.sweep(10, now=at(99))
+        (claimed,) = await claim(store, now=at(99))
+        assert (claimed.job_id, claimed.attempt) == (dependent, 2)
+        assert await store.control.fail(paused, OOPS, attempt=1, now=at(99))
+        letter = await store.dead_letters.find(paused)
+        assert letter is not None and letter.attempt == 2
+        assert await store.queries.check_places() == []
 
     @pytest.mark.req("L41")
     async def test_a_claim_that_was_ended_from_outside_is_lost_to_its_worker(self, store: Store) -> None:

@@ -420,6 +420,38 @@ class RateLimitSuite:
         assert started == [2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2]
         assert (await store.limits.admit(100, now=at(61))).wait == timedelta(seconds=19)
 
+    async def test_a_burst_does_not_begin_anew_with_a_fixed_window(self, store: Store) -> None:
+        # Six a minute, one at once: one in any ten seconds.
+        await limited(store, Limit("calls", 6, per=timedelta(minutes=1), burst=1, fixed=True))
+        jobs = [keyed("acme") for _ in range(3)]
+        await enqueue(store, *jobs)
+        await admit(store, now=at(55))
+        await complete(store, *await claim(store, now=at(55)), now=at(55))
+
+        admission = await store.limits.admit(100, now=at(61))
+
+        assert await ready(store, jobs) == []
+        assert admission.wait == timedelta(seconds=4)
+        (record,) = await store.limits.all(now=at(61))
+        assert record.used == 0, "the start was in the last minute, and counts towards the burst alone"
+        await admit(store, now=at(65))
+        assert await ready(store, jobs) == [1]
+
+    async def test_starts_of_the_last_fixed_window_take_no_place_in_the_next(self, store: Store) -> None:
+        # Two a minute, one at once: one in any thirty seconds.
+        await limited(store, Limit("calls", 2, per=timedelta(minutes=1), burst=1, fixed=True))
+        jobs = [keyed("acme") for _ in range(4)]
+        await enqueue(store, *jobs)
+        started = []
+        for second in (0, 30, 59, 60, 90, 119, 120):
+            await admit(store, now=at(second))
+            claims = await claim(store, now=at(second))
+            await complete(store, *claims, now=at(second))
+            started.append(len(claims))
+
+        assert started == [1, 1, 0, 1, 1, 0, 0]
+        assert await store.queries.check_places() == []
+
 
 class LimitRaceSuite:
     @pytest.mark.parametrize("limit", [TWO, TWO_A_MINUTE])

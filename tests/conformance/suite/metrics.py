@@ -1,13 +1,14 @@
 """Counts of workers: added in turns, counted once, and rolled up without changing any sum."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from dutiful.core.metrics.last import last_attempts
 from dutiful.core.outcome import Failed, Outcome, Snoozed
 from dutiful.core.states import State
 from dutiful.store import Store
@@ -45,6 +46,31 @@ async def roll_up(store: Store, keep: timedelta = DAY, **fields: Any) -> None:
 
 @pytest.mark.req("L39", "L76", "L77", "L78")
 class MetricSuite:
+    @pytest.mark.req("L82")
+    async def test_the_last_attempts_of_a_kind_are_kept_however_long_ago(self, store: Store) -> None:
+        year = T0 + 365 * DAY
+
+        async def last(now: datetime) -> list[tuple[timedelta, int, int]]:
+            unrolled = (await store.metrics.last(now=now))[KIND]
+            await roll_up(store, now=now)
+            rolled_up = (await store.metrics.last(now=now))[KIND]
+            assert last_attempts(rolled_up, now) == last_attempts(unrolled, now)
+            return [(one.minute - T0, one.ended, one.failed) for one in rolled_up]
+
+        ends = [stats(outcome="failed"), stats(2, outcome="retried"), stats(3), stats(1, outcome="cancelled")]
+        given_back = [stats(outcome=outcome) for outcome in ("snoozed", "released", "lost")]
+        await store.metrics.add(ADA, 1, [*ends, *given_back, stats(4, kind="other")], now=T0 + 61 * SECOND)
+        await store.metrics.add(BOB, 1, [stats(2, outcome="failed")], now=T0 + 80 * SECOND)
+        assert await last(T0 + 2 * MINUTE) == [(MINUTE, 9, 5)]
+        await store.metrics.add(ADA, 2, [stats(1)], now=T0 + 3 * MINUTE)
+        assert await last(T0 + 3 * MINUTE) == [(3 * MINUTE, 1, 0), (MINUTE, 9, 5)]
+        await store.metrics.add(ADA, 3, [stats(9)], now=year)
+        assert await last(year) == [(365 * DAY, 9, 0), (3 * MINUTE, 1, 0)]
+        await store.metrics.add(ADA, 4, [stats(20, outcome="failed")], now=year + MINUTE)
+        # Those of the last five minutes stay, too.
+        assert await last(year + MINUTE) == [(365 * DAY + MINUTE, 20, 20), (365 * DAY, 9, 0)]
+        assert [one.ended for one in (await store.metrics.last(now=year))["other"]] == [4]
+
     async def test_counts_of_workers_are_summed_by_kind_and_outcome(self, store: Store) -> None:
         first = stats(
             3,

@@ -8,7 +8,7 @@ import typer
 
 from dutiful.cli.commands.bulk import finish, run_json, run_sentence
 from dutiful.cli.dead_letter_options import filtered
-from dutiful.cli.options import AsJson, Tenant, read_payload
+from dutiful.cli.options import AsJson, Details, Tenant, read_payload
 from dutiful.cli.output.dead_letter_details import (
     group_json,
     letter_json,
@@ -54,6 +54,7 @@ def list_letters(
     ] = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
+    details: Details = False,
 ) -> None:
     """List dead letters, the newest first.
 
@@ -66,12 +67,12 @@ def list_letters(
 
     async def find(operator: Operator) -> list[DeadLetter]:
         cursor = None if last is None else (await operator.dead_letters.get(last)).cursor
-        return await operator.dead_letters.search(wanted, after=cursor, limit=limit, details=as_json)
+        return await operator.dead_letters.search(wanted, after=cursor, limit=limit, details=as_json and details)
 
     found = operate(ctx, find, tenant)
     more = ids.public(found[-1].id) if len(found) == limit else None
     if as_json:
-        print_json({"dead_letters": [letter_json(letter) for letter in found], "next_after": more})
+        print_json({"dead_letters": [letter_json(letter, details=details) for letter in found], "next_after": more})
         return
     print_letters(found)
     if more:

@@ -60,7 +60,14 @@ def _alive(worker: WorkerRecord) -> str:
 
 
 def _lanes(worker: WorkerRecord) -> str:
-    return "; ".join(f"{name} {_load(lane)}: {','.join(lane.queues)}" for name, lane in worker.lanes.items())
+    return "; ".join(f"{name} {_load(lane)}: {_serves(lane)}" for name, lane in worker.lanes.items())
+
+
+def _serves(lane: LaneRecord) -> str:
+    facts = ["fair"] if lane.fair else []
+    facts += [f"only {', '.join(lane.kinds)}"] if lane.kinds else []
+    facts += [f"of {', '.join(lane.tenants)}"] if lane.tenants else []
+    return ",".join(lane.queues) + (f" ({', '.join(facts)})" if facts else "")
 
 
 def _load(lane: LaneRecord) -> str:

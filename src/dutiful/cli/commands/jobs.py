@@ -1,5 +1,6 @@
 """`jobs`: list, show, cancel, fail, retry, release and delete jobs."""
 
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import typer
 
 from dutiful.cli import FAILURE
 from dutiful.cli.commands import jobs_stuck
-from dutiful.cli.options import AsJson, Reason, Tenant, read_moment
+from dutiful.cli.options import AsJson, Details, Reason, Tenant, read_moment
 from dutiful.cli.output.job_details import details_json, job_details
 from dutiful.cli.output.printing import ago, both_ids, error_text, job_json, note, print_json, print_table, say, when
 from dutiful.cli.target import operate
@@ -64,6 +65,7 @@ def list_jobs(
         str | None, typer.Option(metavar="ID", help="Continue from here: the id that the previous page printed.")
     ] = None,
     as_json: AsJson = False,
+    details: Details = False,
 ) -> None:
     """List jobs, newest first.
 
@@ -91,12 +93,12 @@ def list_jobs(
         until=read_moment(until, "--until"),
         before=None if before is None else ids.parse_any(before),
         limit=limit,
-        details=as_json,
+        details=as_json and details,
     )
     found = operate(ctx, lambda operator: operator.jobs.search(wanted))
     if as_json:
         following = both_ids("id", found.next)["id"]
-        listed = [job_json(job) for job in found]
+        listed = [job_json(job, details=details) for job in found]
         print_json({"jobs": listed, "next_before": following, "searched_since": found.searched_since})
         return
     tenants = any(j.tenant is not None for j in found)
@@ -195,6 +197,9 @@ def cancel(
     ctx: typer.Context,
     job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids, in either spelling.")],
     reason: Reason = None,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="All jobs of its correlation id, as `dutiful trace` shows them.")
+    ] = False,
     tenant: Tenant = None,
 ) -> None:
     """Cancel waiting jobs; ask running ones to stop.
@@ -202,13 +207,23 @@ def cancel(
     \b
     Examples:
       dutiful jobs cancel 01JCPZ5-… --reason "sent by hand"
+      dutiful jobs cancel 01JCPZ5-… --tree
     """
+    if tree:
+        for reference in job_ids:
+            count = operate(ctx, _cancelling(reference, reason), tenant)
+            say(f"{reference}  {count:,} {'job' if count == 1 else 'jobs'} cancelled or asked to stop")
+        return
     wanted = [ids.parse_any(job_id) for job_id in job_ids]
     results = operate(ctx, lambda operator: _cancel_all(operator, wanted, reason), tenant)
     for job_id, result in results:
         say(f"{ids.public(job_id)}  {_cancelled(result)}")
     if any(result is None for _, result in results):
         raise typer.Exit(FAILURE)
+
+
+def _cancelling(reference: str, reason: str | None) -> Callable[[Operator], Coroutine[Any, Any, int]]:
+    return lambda operator: operator.trees.cancel(reference, reason)
 
 
 async def _cancel_all(
@@ -238,7 +253,10 @@ def fail(
     reason: Reason = None,
     retry: Annotated[
         bool,
-        typer.Option("--retry", help="Fail only the running attempt; the kind's retry policy decides what follows."),
+        typer.Option(
+            "--retry",
+            help="Fail only the running attempt, or the next one of a waiting job; the kind's retry policy decides.",
+        ),
     ] = False,
     tenant: Tenant = None,
 ) -> None:
@@ -261,7 +279,18 @@ def fail(
 
 
 @jobs.command()
-def retry(ctx: typer.Context, job_id: JobId, reason: Reason = None, tenant: Tenant = None) -> None:
+def retry(
+    ctx: typer.Context,
+    job_id: JobId,
+    reason: Reason = None,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="All of its correlation id that failed, and was cancelled because of it.")
+    ] = False,
+    cancelled: Annotated[
+        bool, typer.Option("--cancelled", help="With --tree: also jobs that were cancelled by hand.")
+    ] = False,
+    tenant: Tenant = None,
+) -> None:
     """Run a finished job again as a new one, or make a scheduled one due now.
 
     The new job has the payload, queue, priority, tenant and correlation id of the old one, and refers to it. A dead
@@ -270,7 +299,15 @@ def retry(ctx: typer.Context, job_id: JobId, reason: Reason = None, tenant: Tena
     \b
     Examples:
       dutiful jobs retry 01JCPZ5-…
+      dutiful jobs retry 01JCPZ5-… --tree
     """
+    if tree:
+        again = operate(ctx, lambda operator: operator.trees.retry(job_id, reason, cancelled=cancelled), tenant)
+        for old, new in again.jobs.items():
+            say(f"{ids.public(new)}  runs {ids.public(old)} again")
+        return
+    if cancelled:
+        raise UsageError("--cancelled is about a whole tree: give --tree too")
     wanted = ids.parse_any(job_id)
     retried = operate(ctx, lambda operator: operator.jobs.retry(wanted, reason), tenant)
     say(ids.public(retried.job_id))

@@ -22,6 +22,7 @@ COLUMNS = {
     "kind": {
         "attempts#": "recent_attempts",
         "errors#": "error_rate",
+        "of last 10#": "last_error_rate",
         "lost#": "lost_attempts",
         "run p50#": "run_p50_seconds",
         "run p95#": "run_p95_seconds",
@@ -120,7 +121,7 @@ def _shown(sample: Sample | None) -> str | None:
     if sample is None:
         return None
     metric, value = sample.metric, sample.value
-    if metric in ("error_rate", "lane_utilisation"):
+    if metric in ("error_rate", "last_error_rate", "lane_utilisation"):
         return f"{100 * value:.1f} %"
     if metric == "breaker_open":
         return "open" if value else "closed"

@@ -5,15 +5,19 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
+import msgspec
 import typer
 
 from dutiful.cli.options import AsJson, Tenant
-from dutiful.cli.output.printing import LONGEST_CELL, STYLES, ago, flat, print_json, record_json, show
+from dutiful.cli.output.printing import LONGEST_CELL, STYLES, ago, both_ids, flat, print_json, record_json, show
 from dutiful.cli.target import operate
 from dutiful.core import ids
 from dutiful.core.correlation_tree import CorrelationTree, Member, Relation
 from dutiful.core.duration import brief
+from dutiful.core.job import OnFailure
 from dutiful.core.states import State
+from dutiful.operator import Operator
+from dutiful.store.trees import TreeProgress
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -42,21 +46,39 @@ def trace(
       dutiful trace order-1042
       dutiful trace 01JCPZ5-… --json
     """
-    tree = operate(ctx, lambda operator: operator.trace.find(reference), tenant)
+    tree, progress = operate(ctx, lambda operator: _look(operator, reference), tenant)
     if as_json:
-        print_json(_json(tree))
+        print_json(_json(tree, progress))
         return
     count = f"{len(tree.members):,} job{'s' * (len(tree.members) != 1)}"
     more = ", the newest and their ancestors; there are more" if tree.cut else ""
     show(f"{flat(tree.correlation_id)}: {count}{more}")
+    states = ", ".join(f"{number:,} {state}" for state, number in progress.states.items())
+    show(f"{progress.percent} % ended: {states}{_took(progress)}")
     here = {member.id for member in tree.members}
     for member, branches in _drawn(tree.tree()):
         show(_line(member, branches, here))
 
 
-def _json(tree: CorrelationTree) -> dict[str, Any]:
-    jobs = [record_json(member, "id", "parent_id", "retry_of", "under") for member in tree.members]
-    return {"correlation_id": tree.correlation_id, "cut": tree.cut, "jobs": jobs}
+async def _look(operator: Operator, reference: str) -> tuple[CorrelationTree, TreeProgress]:
+    tree = await operator.trace.find(reference)
+    return tree, await operator.trees.progress(tree.correlation_id)
+
+
+def _took(progress: TreeProgress) -> str:
+    if progress.created_at is None or progress.finished_at is None:
+        return ""
+    return f"; took {brief(progress.finished_at - progress.created_at)}"
+
+
+def _json(tree: CorrelationTree, progress: TreeProgress) -> dict[str, Any]:
+    jobs = [
+        record_json(member, "id", "parent_id", "retry_of", "under")
+        | {"needs": [{**both_ids("id", need.id), "on_failure": need.on_failure} for need in member.needs]}
+        for member in tree.members
+    ]
+    told = {**msgspec.structs.asdict(progress), "total": progress.total, "percent": progress.percent}
+    return {"correlation_id": tree.correlation_id, "cut": tree.cut, "progress": told, "jobs": jobs}
 
 
 def _drawn(tree: list[Member]) -> Iterator[tuple[Member, str]]:
@@ -79,7 +101,7 @@ def _drawn(tree: list[Member]) -> Iterator[tuple[Member, str]]:
 def _line(member: Member, branches: str, here: Set[UUID]) -> "Text":
     from rich.text import Text
 
-    prefix = "retry " if member.relation is Relation.RETRY else ""
+    prefix = f"{member.relation} " if member.relation in (Relation.RETRY, Relation.AFTER) else ""
     state = member.state.value
     line = Text(branches, style="dim", no_wrap=True, overflow="ignore")
     line.append(prefix, style="dim")
@@ -105,6 +127,11 @@ def _facts(member: Member, here: Set[UUID]) -> Iterable[str]:
         yield f"blocked by {flat(member.gate)}"
     elif member.run_at is not None:
         yield f"due {ago(member.run_at)}"
+    if more := [need for need in member.needs if need.id != member.under]:
+        also = "also " if len(more) < len(member.needs) else ""
+        yield f"{also}after {ids.public(more[0].id)}" + (f" and {len(more) - 1:,} more" if len(more) > 1 else "")
+    if odd := sorted({need.on_failure for need in member.needs} - {OnFailure.CANCEL}):
+        yield f"{' or '.join(f'{policy}s' for policy in odd)} if one fails"
     if member.tenant is not None:
         yield f"of {flat(member.tenant)}"
     if member.under is None and (above := member.retry_of or member.parent_id) is not None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
@@ -22,9 +23,9 @@ from dutiful.cli.options import LogFormat, LogLevel, adopt_log_format, set_up_lo
 from dutiful.cli.target import target as chosen
 from dutiful.client.client import Client
 from dutiful.core.errors import ShutdownTimeout, UsageError
+from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.observe.outage import OutageLog
-from dutiful.settings import LaneSettings
 from dutiful.worker.counters import AttemptCounters
 from dutiful.worker.startup import StartLimit
 from dutiful.worker.supervisor import EXIT_LINGERING, WORKER_ID, Supervisor, child_command
@@ -245,7 +246,7 @@ def _lanes(
         return None
     slots = {"fast": fast, "general": general}
     lanes = (
-        LaneSettings(lane.name, given if (given := slots.get(lane.name)) is not None else lane.slots, lane.queues)
+        replace(lane, slots=given) if (given := slots.get(lane.name)) is not None else lane
         for lane in app.settings.lanes
     )
     return tuple(lane for lane in lanes if lane.slots > 0)

@@ -7,13 +7,13 @@ from dutiful.cli.output.job_details import print_value
 from dutiful.cli.output.printing import ago, plain, print_facts, print_table, record_json, show, when
 from dutiful.core import ids
 from dutiful.operator import Preview
-from dutiful.store.dead_letters import DeadLetter, DeadLetterCounts, DeadLetterGroup
+from dutiful.store.dead_letters import DETAILS, DeadLetter, DeadLetterCounts, DeadLetterGroup
 
 
-def letter_json(letter: DeadLetter) -> dict[str, Any]:
+def letter_json(letter: DeadLetter, *, details: bool = True) -> dict[str, Any]:
     fields = record_json(letter, "id", "new_job_id")
-    del fields["job"]  # repeats other fields
-    return fields
+    left_out = ("job",) if details else DETAILS  # the job repeats other fields
+    return {name: value for name, value in fields.items() if name not in left_out}
 
 
 def group_json(group: DeadLetterGroup) -> dict[str, Any]:

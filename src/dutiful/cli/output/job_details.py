@@ -25,6 +25,7 @@ from dutiful.core import ids
 from dutiful.core.duration import brief
 from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, Progress
 from dutiful.core.states import State
+from dutiful.core.steps import StepRecord
 from dutiful.operator import Operator
 from dutiful.operator.explain import Explanation, Why
 from dutiful.store.webhooks import WebhookPost
@@ -55,6 +56,7 @@ class JobDetails:
     needs: tuple[JobRecord, ...]
     worker: str | None
     phases: tuple[PhaseRecord, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
     posts: tuple[WebhookPost, ...] = ()
 
     def print(self, *, full: bool) -> None:
@@ -67,6 +69,7 @@ class JobDetails:
             progress = self.job.progress
             show(f"\nProgress ({ago(progress.updated_at)})", *_lines(progress, full))
         print_phases(self.phases)
+        print_steps(self.steps)
         self._print_attempts()
         if self.needs:
             rows = [(ids.public(n.id), n.kind, n.state.value) for n in self.needs]
@@ -145,6 +148,7 @@ async def job_details(operator: Operator, job_id: UUID) -> JobDetails:
         needs=tuple(await operator.jobs.dependencies(job_id)),
         worker=worker_name(job.worker_id, names),
         phases=tuple(await operator.jobs.phases(job_id)),
+        steps=tuple(await operator.jobs.steps(job_id)),
         posts=tuple(await operator.jobs.posts(job_id)),
     )
 
@@ -157,6 +161,7 @@ def details_json(details: JobDetails) -> dict[str, Any]:
         "why": details.why,
         "attempts": details.attempts,
         "phases": details.phases,
+        "steps": details.steps,
         "depends_on": needs,
         "webhooks": posts,
     }
@@ -184,7 +189,7 @@ def worker_name(worker_id: UUID | None, names: dict[UUID, str]) -> str | None:
     return None if worker_id is None else names.get(worker_id, str(worker_id))
 
 
-def _took(one: Try | PhaseRecord) -> str | None:
+def _took(one: Try | PhaseRecord | StepRecord) -> str | None:
     return None if one.started_at is None or one.ended_at is None else brief(one.ended_at - one.started_at)
 
 
@@ -204,6 +209,15 @@ def print_phases(phases: Sequence[PhaseRecord]) -> None:
         rows = [(p.name, p.state.value, p.attempt, when(p.started_at), _took(p), error_text(p.error)) for p in phases]
         names = ("phase", "state", "tries#", "started", "took#", "error")
         print_table(names, rows, empty="", title="\nPhases", whole=True)
+
+
+def print_steps(steps: Sequence[StepRecord]) -> None:
+    if steps:
+        rows = [
+            (s.name, s.state.value.replace("_", " "), s.code, when(s.started_at), _took(s), when(s.due_at))
+            for s in steps
+        ]
+        print_table(("step", "state", "code", "started", "took#", "until"), rows, empty="", title="\nSteps", whole=True)
 
 
 def _lines(progress: Progress, full: bool) -> list[str]:

@@ -53,6 +53,7 @@ METRICS = {
     "oldest_pending_seconds": Metric("How long the oldest job that is due has waited", ("queue",), zero=True),
     "recent_attempts": Metric("Attempts that ended, lately", ("kind",), zero=True, counted=True),
     "error_rate": _share("Attempts that failed, as a share of those that ended, lately"),
+    "last_error_rate": _share("Attempts that failed, as a share of the last 10, or of those that ended lately if more"),
     "run_p50_seconds": _share("Half of the attempts ran at most this long, lately"),
     "run_p95_seconds": _share("95 of 100 attempts ran at most this long, lately"),
     "run_p99_seconds": _share("99 of 100 attempts ran at most this long, lately"),

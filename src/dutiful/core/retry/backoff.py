@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from dutiful.core.duration import LONGEST, Duration, duration
@@ -151,6 +150,8 @@ def read_retry_after(text: str | None) -> RetryTime | None:
     text = (text or "").strip()
     if _SECONDS.fullmatch(text):
         return timedelta(seconds=min(float(text), LONGEST_WAIT.total_seconds())) or None
+    from email.utils import parsedate_to_datetime  # here, because few programs need it, and it takes memory
+
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError, TypeError, IndexError):  # it is no date

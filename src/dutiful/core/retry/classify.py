@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, TypeAlias
 
-from dutiful.core.errors import DataRefused, LockLost, ResultTimeout, StoreUnavailable, UsageError
+from dutiful.core.errors import DataRefused, EventTimeout, LockLost, ResultTimeout, StoreUnavailable, UsageError
 from dutiful.core.retry.backoff import RetryTime, read_retry_after
 
 CAUSES = 10  # followed down a chain of causes
@@ -217,6 +217,7 @@ _TYPES: dict[type, Classification] = {
     StoreUnavailable: _TRANSIENT,
     LockLost: _TRANSIENT,
     ResultTimeout: _TRANSIENT,
+    EventTimeout: _NON_RETRYABLE,
     TimeoutError: _TRANSIENT,
     ConnectionError: _TRANSIENT,
 }

@@ -176,7 +176,7 @@ def _couple(rules: Rules, name: Any, value: Any, *, among: bool) -> str | None:
     """What the second of two texts is, as in `["password", "…"]`, unless both are names, or it is a field's type."""
     if not isinstance(name, str) or not isinstance(value, str) or not NAME.fullmatch(name):
         return None
-    if (not among and NAME.fullmatch(value) and value.isalpha()) or _is_told(value):
+    if (not among and len(value) > 1 and NAME.fullmatch(value) and value.isalpha()) or _is_told(value):
         return None
     return _named(rules, name, value)
 

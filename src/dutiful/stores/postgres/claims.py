@@ -11,6 +11,7 @@ from uuid import UUID
 from dutiful.core.job import Claim, ClaimToken, HeldClaim
 from dutiful.core.settle import Change
 from dutiful.store.claims import (
+    NEAR_JOBS,
     ClaimRequest,
     Completion,
     Errors,
@@ -101,6 +102,13 @@ class PostgresLeaseRenewer:
 class PostgresClaims(Subject):
     async def peek(self, kinds: Sequence[str], *, now: datetime | None = None) -> list[QueueLevel]:
         return [QueueLevel(*row) for row in await self._rows("peek", "queue, priority, seq", kinds)]
+
+    async def peek_at(
+        self, kinds: Sequence[str], levels: Sequence[QueueLevel], *, now: datetime | None = None
+    ) -> list[QueueLevel]:
+        where = arrays(levels, "queue", "priority", "seq")
+        rows = await self._rows("peek_at", "queue, priority, seq", kinds, *where, NEAR_JOBS) if levels else []
+        return [QueueLevel(*row) for row in rows]
 
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
         levels = ask.levels

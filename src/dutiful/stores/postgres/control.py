@@ -1,7 +1,7 @@
 """Operators' actions on jobs, queues, kinds and lanes in Postgres."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +17,16 @@ class PostgresControl(Subject):
         rows = await self._rows("cancel", "state, changed, requested", job_id, reason, now, repeat=False)
         return CancelResult(State(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
 
-    async def fail(self, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
-        return bool(await self._call("end_waiting", job_id, State.FAILED, text(error), now))
+    async def fail(
+        self, job_id: UUID, error: Mapping[str, Any], *, attempt: int | None = None, now: datetime | None = None
+    ) -> bool:
+        return bool(await self._call("end_waiting", job_id, State.FAILED, text(error), now, attempt))
+
+    async def retry(
+        self, job_id: UUID, error: Mapping[str, Any], *, attempt: int, delay: timedelta, now: datetime | None = None
+    ) -> State | None:
+        state = await self._call("retry_waiting", job_id, text(error), attempt, delay, now)
+        return None if state is None else State(state)
 
     async def run_now(self, job_id: UUID, *, now: datetime | None = None) -> State | None:
         state = await self._call("run_now", job_id, now)

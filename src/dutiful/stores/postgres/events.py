@@ -22,10 +22,10 @@ _tombstone = msgspec.json.Decoder(Tombstone)
 
 class PostgresEvents(Subject):
     async def listen(self, listener_id: UUID, ttl: timedelta, *, now: datetime | None = None) -> None:
-        await self._db.fetch(self._sql["listen"], listener_id, ttl, now)
+        await self._call("listen", listener_id, ttl, now)
 
     async def unlisten(self, listener_id: UUID) -> None:
-        await self._db.fetch(self._sql["unlisten"], listener_id)
+        await self._call("unlisten", listener_id)
 
     async def has_listeners(self, *, now: datetime | None = None) -> bool:
         return bool((await self._db.fetch(self._sql["has_listeners"], now))[0][0])

@@ -9,7 +9,7 @@ from dutiful.stores.postgres.engine.subject import Session, Subject
 from dutiful.stores.postgres.promotion import LONG_AGO, PostgresPromotion
 
 _SURVEY = (
-    "leads, now_at, next_run_at, next_fire_at, expired, blocked, next_post_at, reviewing, unsealed, limited, "
+    "leads, now_at, next_run_at, next_fire_at, expired, blocked, next_post_at, reviewing, unsealed, limited, waits, "
     "none_expired_at"
 )
 # Settled leases stay in the index of expiries while an old snapshot keeps vacuum away, and a search from its beginning

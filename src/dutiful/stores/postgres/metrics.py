@@ -9,9 +9,20 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.metrics.estimate import Share, View
+from dutiful.core.metrics.last import LAST, WINDOW, EndedAttempts
 from dutiful.core.metrics.sketch import Sketch
 from dutiful.core.states import State
-from dutiful.store.metrics import FINE, LETTERS, AttemptStats, CountedAttempts, Depth, Gauges, added_up, summed
+from dutiful.store.metrics import (
+    FINE,
+    LETTERS,
+    AttemptStats,
+    CountedAttempts,
+    Depth,
+    Gauges,
+    added_up,
+    last_by_kind,
+    summed,
+)
 from dutiful.stores.counting import Sort, depths_of
 from dutiful.stores.postgres.engine.subject import Subject, text
 
@@ -28,7 +39,7 @@ class PostgresMetrics(Subject):
             await self._call("add_counters", worker_id, turn, text(summed(stats)), now)
 
     async def roll_up(self, keep: timedelta, *, now: datetime | None = None) -> bool:
-        return bool(await self._call("roll_up_counters", _STEP, FINE, keep, now))
+        return bool(await self._call("roll_up_counters", _STEP, FINE, keep, LAST, WINDOW, now))
 
     async def recent(self, since: timedelta, *, now: datetime | None = None) -> list[AttemptStats]:
         if since <= FINE:
@@ -39,6 +50,9 @@ class PostgresMetrics(Subject):
 
     async def counted(self, since: timedelta, *, now: datetime | None = None) -> CountedAttempts:
         return await self._counted(since, True, now)
+
+    async def last(self, *, now: datetime | None = None) -> dict[str, list[EndedAttempts]]:
+        return last_by_kind(await self._db.fetch(self._sql["last"], now))
 
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         shares: dict[tuple[str, int], dict[Sort, Share]] = {}

@@ -3,8 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from dutiful.store.promotion import Promotion
 from dutiful.stores.postgres.breakers_probes import BreakerProbes
+from dutiful.stores.postgres.dependents import RELEASED, releases
 from dutiful.stores.postgres.engine.subject import Session, Subject
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
@@ -22,8 +25,9 @@ class PostgresPromotion(Subject):
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         moved = await self._block_stopped(limit, now)
         placed, levels = await self._unblock(limit, now)
-        levels += await self._rows("unblock_dependents", "queue, priority, moved", limit, now)
-        return _promotion(levels, moved + placed)
+        dependents = releases(await self._rows("unblock_dependents", RELEASED, limit, now))
+        found = _promotion(levels, moved + placed + dependents.moved)
+        return msgspec.structs.replace(found, levels=found.levels | dependents.levels, ended=dependents.ended)
 
     async def unblock(self, limit: int, *, now: datetime | None = None) -> Promotion:
         placed, levels = await self._unblock(limit, now)

@@ -7,14 +7,16 @@ A file of `schema/functions` that uses another's view or type while it is create
 import hashlib
 import re
 from graphlib import CycleError, TopologicalSorter
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 
-from dutiful.core.settle import Policy, lost_error
+from dutiful.core.settle import DEPENDENCY_FINGERPRINT, Policy, lost_error
+from dutiful.store.metrics import ENDS, FAILURES
 from dutiful.stores.order import LATE_COMMIT, SEQ_STEP
 from dutiful.stores.postgres.engine.columns import FRAGMENTS, spell_lists
 from dutiful.stores.postgres.secret_rules import SECRETS
+from dutiful.stores.statements import texts
 
 # Settings of functions, by the names used in the files. The planner's statistics often say that queue tables are empty,
 # and a plan cached for an empty table scans the whole table later. So functions that workers call disable plans that
@@ -84,6 +86,13 @@ _SHARED = {
     # The default policy of crashes, and what groups the errors that it records.
     "max_crashes": str(Policy().max_crashes),
     "lost_fingerprint": str(lost_error(Policy().max_crashes)["fingerprint"]),
+    "dependency_fingerprint": DEPENDENCY_FINGERPRINT,
+    # The outcomes of counters `t` that count for the error rate of the last attempts, and their sums.
+    "ends": texts(ENDS),
+    "last_summed": (
+        "sum(t.count)::bigint as count, "
+        f"coalesce(sum(t.count) filter (where t.outcome in ({texts(FAILURES)})), 0)::bigint as failed"
+    ),
     # Adds rows of counters, `t`, to those of a longer time, `m`.
     "counters_summed": (
         "t.kind, t.outcome, sum(t.count)::bigint, {schema}.sum_sketches(array_agg(t.run)), "
@@ -97,6 +106,14 @@ _SHARED = {
         "wait_microseconds = m.wait_microseconds + excluded.wait_microseconds, "
         "payload_bytes = m.payload_bytes + excluded.payload_bytes, "
         "payload_most = greatest(m.payload_most, excluded.payload_most)"
+    ),
+    # How many finished jobs `f` of `j` there are, how many of them had run, and how long they waited and ran.
+    "ended_summed": (
+        "count(*) as jobs, count(f.claimed_at) as claimed, "
+        "coalesce(sum(greatest(extract(epoch from f.claimed_at - greatest(j.created_at, j.run_at)), 0) * 1000000), "
+        "0)::bigint as wait_microseconds, "
+        "coalesce(sum(extract(epoch from f.finished_at - f.claimed_at) * 1000000), 0)::bigint as run_microseconds, "
+        "coalesce(max(extract(epoch from f.finished_at - f.claimed_at) * 1000000), 0)::bigint as run_most"
     ),
     # The newest ids of a place `p` in a range.
     "newest_ids": "p.job_id < p_high and p.job_id >= p_low order by p.job_id desc limit p_each",
@@ -165,5 +182,5 @@ def expand(sql: str) -> str:
 
 
 def _read(folder: str) -> dict[str, str]:
-    files = (resources.files(__package__) / "schema" / folder).iterdir()
-    return {f.name.removesuffix(".sql"): expand(f.read_text("utf-8")) for f in files if f.name.endswith(".sql")}
+    files = Path(__file__).with_name("schema").joinpath(folder).glob("*.sql")
+    return {file.stem: expand(file.read_text("utf-8")) for file in files}

@@ -13,6 +13,7 @@ from dutiful.stores.postgres.claims import PostgresClaims
 from dutiful.stores.postgres.control import PostgresControl
 from dutiful.stores.postgres.dead_letters import PostgresDeadLetters
 from dutiful.stores.postgres.deliveries import PostgresDeliveries
+from dutiful.stores.postgres.dependents import PostgresDependents
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.engine.holders import read_blockers, remedy
 from dutiful.stores.postgres.engine.sql import check_schema
@@ -28,9 +29,12 @@ from dutiful.stores.postgres.promotion import PostgresPromotion
 from dutiful.stores.postgres.queries import PostgresQueries
 from dutiful.stores.postgres.retention import PostgresRetention
 from dutiful.stores.postgres.schedules import PostgresSchedules
+from dutiful.stores.postgres.shares import PostgresShares
+from dutiful.stores.postgres.steps import PostgresSteps
 from dutiful.stores.postgres.supervisors import PostgresSupervisors
 from dutiful.stores.postgres.tenants import PostgresTenants
 from dutiful.stores.postgres.tokens import PostgresTokens
+from dutiful.stores.postgres.trees import PostgresTrees
 from dutiful.stores.postgres.webhooks import PostgresWebhooks
 from dutiful.stores.postgres.workers import PostgresWorkers
 
@@ -55,8 +59,11 @@ class PostgresStore:
         self.claims = PostgresClaims(session)
         self.control = PostgresControl(session)
         self.progress = PostgresProgress(session)
+        self.steps = PostgresSteps(session)
         self.locks = PostgresLocks(session)
         self.promotion = PostgresPromotion(session)
+        self.dependents = PostgresDependents(session)
+        self.trees = PostgresTrees(session)
         self.deliveries = PostgresDeliveries(session)
         self.leadership = PostgresLeadership(session, self.promotion)
         self.workers = PostgresWorkers(session, self.leadership)
@@ -68,6 +75,7 @@ class PostgresStore:
         self.webhooks = PostgresWebhooks(session)
         self.breakers = PostgresBreakers(session)
         self.limits = PostgresLimits(session)
+        self.shares = PostgresShares(session)
         self.metrics = PostgresMetrics(session)
         self.alerts = PostgresAlerts(session)
         self.tokens = PostgresTokens(session)

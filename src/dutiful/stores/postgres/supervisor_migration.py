@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from dutiful.stores.postgres.engine.identifiers import literal, quoted
@@ -191,7 +191,7 @@ def _rights(plan: SupervisorPlan, words: dict[str, str]) -> dict[str, str]:
 
 @cache
 def _template(name: str) -> str:
-    return (resources.files(__package__) / "templates" / f"{name}.sql").read_text("utf-8")
+    return Path(__file__).with_name("templates").joinpath(f"{name}.sql").read_text("utf-8")
 
 
 def _fragments(name: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ from dutiful.stores.postgres.engine.holders import lock_holders, remedy
 from dutiful.stores.postgres.engine.sql import check_tenants_schema
 from dutiful.stores.postgres.engine.subject import Subject
 
-TENANT_GROUPS = ("operator", "worker", "member")
-ALL_GROUPS = (*TENANT_GROUPS, "owner", "client", "sql_worker", "reader")
+TENANT_GROUPS = ("operator", "worker", "member", "owner")
+ALL_GROUPS = (*TENANT_GROUPS, "client", "sql_worker", "reader")
 
 
 class PostgresTenants(Subject):
@@ -38,7 +38,7 @@ class PostgresTenants(Subject):
             )
 
     def sql(self) -> str:
-        return self._script(TENANT_GROUPS, "grant_owner_binding", "tenants_on", "record_tenants_on")
+        return self._script(TENANT_GROUPS, "bind_owner", "grant_owner_binding", "tenants_on", "record_tenants_on")
 
     def roles_sql(self) -> str:
         return self._script(ALL_GROUPS, "hand_over", "roles_on", "grant_owner_binding", "record_roles_on")
@@ -52,7 +52,8 @@ class PostgresTenants(Subject):
 
     async def enable(self) -> None:
         check_tenants_schema(self._schema)
-        await self._alter(self._check_alone(), self._make_groups(TENANT_GROUPS), self._sql["tenants_on"])
+        steps = (self._sql["bind_owner"], self._sql["tenants_on"])
+        await self._alter(self._check_alone(), self._make_groups(TENANT_GROUPS), *steps)
 
     async def disable(self) -> None:
         await self._alter(self._sql["tenants_off"])
@@ -134,6 +135,10 @@ _GAPS = {
     "superuser": _Gap(
         "tenants are on, but this process connects as {name}, to whom row-level security does not apply",
         "connect as a login role in the group {schema}_operator, or {schema}_worker for a worker",
+    ),
+    "owner": _Gap(
+        "tenants are on, but the schema belongs to {name}, whose functions row-level security does not bind",
+        _AGAIN + " as a superuser",
     ),
     "table": _Gap("tenants are on, but the table {name} is not isolated", _AGAIN),
     "view": _Gap("tenants are on, but the view {name} shows all tenants to every role that may read it", _AGAIN),

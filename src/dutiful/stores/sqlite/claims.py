@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from operator import itemgetter
 from typing import Any
@@ -13,6 +14,7 @@ from dutiful.core.breaker.state import PAUSE_SCOPES, BreakerState
 from dutiful.core.job import Claim, ClaimToken, HeldClaim
 from dutiful.core.settle import Change
 from dutiful.store.claims import (
+    NEAR_JOBS,
     ClaimRequest,
     Completion,
     Errors,
@@ -27,7 +29,7 @@ from dutiful.store.control import EVERY_LANE, PauseScope
 from dutiful.stores import liveness
 from dutiful.stores.order import LATE_COMMIT
 from dutiful.stores.sqlite.claims_settle import complete, complete_one, release, settle
-from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, reads
+from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Row, Subject, reads
 from dutiful.stores.sqlite.engine.codec import clock, span, to_json
 from dutiful.stores.sqlite.engine.columns import HELD_CLAIM, claim_decoder
 from dutiful.stores.sqlite.engine.driver import ReplacedRow, stored
@@ -52,27 +54,19 @@ class SqliteClaims(Subject):
         found = ((*level, db.value(SQL["first_of_level"], (*level, wanted))) for level in queue_levels(db))
         return [QueueLevel(queue, priority, seq) for queue, priority, seq in found if seq is not None]
 
+    @reads
+    def peek_at(
+        self, db: Connection, kinds: Sequence[str], levels: Sequence[QueueLevel], *, now: datetime | None = None
+    ) -> list[QueueLevel]:
+        wanted = to_json(list(kinds))
+        found = ((at, db.value(SQL["first_near"], (at.queue, at.priority, at.seq, NEAR_JOBS, wanted))) for at in levels)
+        return [QueueLevel(at.queue, at.priority, seq) for at, seq in found if seq is not None]
+
     async def claim(self, ask: ClaimRequest, *, now: datetime | None = None) -> list[Claim]:
-        return await self._claimed(lambda db: claim(db, ask, clock(now)))
+        return await claimed(self._engine, lambda db: claim(db, ask, clock(now)))
 
     async def claim_jobs(self, ask: JobClaimRequest, *, now: datetime | None = None) -> list[Claim]:
-        return await self._claimed(lambda db: claim_jobs(db, ask, clock(now)))
-
-    async def _claimed(self, claiming: Callable[[Connection], list[Claim]]) -> list[Claim]:
-        asked: asyncio.Future[list[Claim]] = self._engine.submit(claiming)
-        try:
-            return await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            # The caller was cancelled and will not run these jobs, so they are released.
-            asked.add_done_callback(self._release_claimed)
-            raise
-
-    def _release_claimed(self, asked: "asyncio.Future[list[Claim]]") -> None:
-        if not self._engine.is_open or asked.cancelled() or asked.exception() is not None:
-            return
-        tokens = [ClaimToken(claim.job_id, claim.claim_id) for claim in asked.result()]
-        if tokens:
-            self._engine.submit(lambda db: release(db, tokens, clock(None)))
+        return await claimed(self._engine, lambda db: claim_jobs(db, ask, clock(now)))
 
     # skip_locked changes nothing: SQLite locks the whole file, not a single lease.
 
@@ -137,6 +131,24 @@ class SqliteClaims(Subject):
         return [claim for id_ in dead for claim in _held(db, "claims_of_worker", (id_,))]
 
 
+async def claimed(engine: Engine, claiming: Callable[[Connection], list[Claim]]) -> list[Claim]:
+    """Makes claims. If the caller is cancelled, it will not run these jobs, so they are released."""
+    asked: asyncio.Future[list[Claim]] = engine.submit(claiming)
+    try:
+        return await asyncio.shield(asked)
+    except asyncio.CancelledError:
+        asked.add_done_callback(partial(_release_claimed, engine))
+        raise
+
+
+def _release_claimed(engine: Engine, asked: "asyncio.Future[list[Claim]]") -> None:
+    if not engine.is_open or asked.cancelled() or asked.exception() is not None:
+        return
+    tokens = [ClaimToken(claim.job_id, claim.claim_id) for claim in asked.result()]
+    if tokens:
+        engine.submit(lambda db: release(db, tokens, clock(None)))
+
+
 def _expired(db: Connection, limit: int, now: int) -> list[HeldClaim]:
     return _held(db, "expired_claims", (now, limit)) if may_rescue(db, now) else []
 
@@ -196,20 +208,20 @@ def queue_levels(db: Connection) -> list[tuple[str, int]]:
 
 
 def claim(db: Connection, ask: ClaimRequest, now: int) -> list[Claim]:
-    paused = _pauses(db)
-    if _is_lane_paused(paused, ask.lane):
+    paused = pauses(db)
+    if is_lane_paused(paused, ask.lane):
         return []
     levels = [level for level in ask.levels if (PauseScope.QUEUE.value, level.queue) not in paused]
-    picked = _pick(db, levels, _running_kinds(paused, ask.kinds), ask, now)
-    return _take(db, picked, ask.worker_id, ask.lease, now)
+    picked = _pick(db, levels, running_kinds(paused, ask.kinds), ask, now)
+    return take(db, picked, ask.worker_id, ask.lease, now)
 
 
 def claim_jobs(db: Connection, ask: JobClaimRequest, now: int) -> list[Claim]:
-    paused = _pauses(db)
-    if _is_lane_paused(paused, ask.lane):
+    paused = pauses(db)
+    if is_lane_paused(paused, ask.lane):
         return []
     wanted = {
-        "kinds": _running_kinds(paused, ask.kinds),
+        "kinds": running_kinds(paused, ask.kinds),
         "tenants": to_json(list(ask.tenants)) if ask.tenants else None,
         "now": now,
     }
@@ -224,23 +236,23 @@ def claim_jobs(db: Connection, ask: JobClaimRequest, now: int) -> list[Claim]:
             suspects -= 1
         picked.append(row)
     db.many(SQL["take_deliveries_of"], [_lease_values(row)[:1] for row in picked])
-    return _take(db, picked, ask.worker_id, ask.lease, now)
+    return take(db, picked, ask.worker_id, ask.lease, now)
 
 
-def _pauses(db: Connection) -> set[tuple[str, str]]:
+def pauses(db: Connection) -> set[tuple[str, str]]:
     return {(scope, name) for scope, name in db.rows(SQL["pauses_for_claim"])}
 
 
-def _is_lane_paused(paused: set[tuple[str, str]], lane: str) -> bool:
+def is_lane_paused(paused: set[tuple[str, str]], lane: str) -> bool:
     return not paused.isdisjoint(((PauseScope.LANE.value, lane), (PauseScope.LANE.value, EVERY_LANE)))
 
 
-def _running_kinds(paused: set[tuple[str, str]], kinds: Sequence[str]) -> str:
+def running_kinds(paused: set[tuple[str, str]], kinds: Sequence[str]) -> str:
     stopped = {name for scope, name in paused if scope in _STOPPING}
     return to_json([kind for kind in kinds if kind not in stopped])
 
 
-def _take(db: Connection, picked: Sequence[Row], worker_id: UUID, lease: timedelta, now: int) -> list[Claim]:
+def take(db: Connection, picked: Sequence[Row], worker_id: UUID, lease: timedelta, now: int) -> list[Claim]:
     """Makes ready rows leases."""
     if not picked:
         return []

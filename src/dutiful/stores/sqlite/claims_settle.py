@@ -8,7 +8,7 @@ from dutiful.core.job import ClaimToken, PhaseState
 from dutiful.core.settle import REFUSED, Change, is_repeat, refused_error
 from dutiful.core.states import WAITING, State
 from dutiful.store.claims import Completion, Errors, Refusal, RefusalReason, completion_lost
-from dutiful.stores.sqlite import dead_letters_writer, placement, progress, webhooks
+from dutiful.stores.sqlite import dead_letters_writer, placement, progress, steps, webhooks
 from dutiful.stores.sqlite.engine import SQL, Connection
 from dutiful.stores.sqlite.engine.codec import errors_json, maybe_checked, span, to_json
 from dutiful.stores.sqlite.engine.columns import Carried, FinishedRow, LeaseRow
@@ -150,6 +150,9 @@ def _put_back(
     job_id = change.job_id.bytes
     db.run(SQL["end_lease"], (job_id, change.claim_id))
     run_at = now + span(change.delay) if change.to is State.SCHEDULED and change.delay is not None else None
+    event = None if change.wait is None else steps.gate(db, job_id, change.wait, now)
+    if event is not None:
+        run_at = event[1]
     if change.outcome != "released":
         error = to_json(change.errors[0]) if change.errors else None
         if change.rejected_by is not None:
@@ -172,6 +175,9 @@ def _put_back(
     progress.stop_phases(db, change, phased, now)
     row = db.row(SQL["carried_by_job"], (job_id, change.attempt, change.crashes))
     assert row is not None
+    if event is not None:
+        placing.block_for_event(job_id, Carried(*row), *event)
+        return
     placing.add(job_id, Carried(*row), run_at, held.seq if change.keep_seq else None, change.rejected_by)
 
 

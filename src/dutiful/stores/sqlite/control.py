@@ -1,7 +1,7 @@
 """Operators' actions on jobs, queues, kinds and lanes in SQLite."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +9,7 @@ from dutiful.core.states import State
 from dutiful.store.control import CancelResult, Pause, PauseScope
 from dutiful.stores.sqlite import placement
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, writes
-from dutiful.stores.sqlite.engine.codec import clock, moment
+from dutiful.stores.sqlite.engine.codec import clock, moment, span
 from dutiful.stores.sqlite.engine.columns import Carried
 
 
@@ -28,8 +28,29 @@ class SqliteControl(Subject):
         return CancelResult(State.CANCELLED, changed=changed)
 
     @writes
-    def fail(self, db: Connection, job_id: UUID, error: Mapping[str, Any], *, now: datetime | None = None) -> bool:
-        return placement.end_waiting(db, job_id.bytes, State.FAILED, error, clock(now))
+    def fail(
+        self,
+        db: Connection,
+        job_id: UUID,
+        error: Mapping[str, Any],
+        *,
+        attempt: int | None = None,
+        now: datetime | None = None,
+    ) -> bool:
+        return placement.end_waiting(db, job_id.bytes, State.FAILED, error, clock(now), attempt)
+
+    @writes
+    def retry(
+        self,
+        db: Connection,
+        job_id: UUID,
+        error: Mapping[str, Any],
+        *,
+        attempt: int,
+        delay: timedelta,
+        now: datetime | None = None,
+    ) -> State | None:
+        return placement.retry_waiting(db, job_id.bytes, error, attempt, span(delay), clock(now))
 
     @writes
     def run_now(self, db: Connection, job_id: UUID, *, now: datetime | None = None) -> State | None:

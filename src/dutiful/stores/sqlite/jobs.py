@@ -8,7 +8,7 @@ from uuid import UUID
 
 from dutiful.core.errors import UsageError
 from dutiful.core.ids import public
-from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, Scope, Unique
+from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, OnFailure, Scope, Unique
 from dutiful.core.states import State
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.store.jobs import Levels, unknown_dependency
@@ -51,6 +51,8 @@ def insert(db: Connection, jobs: Sequence[NewJob], now: int) -> list[Inserted]:
     paused = placement.blocked_kinds(db)
     if all(job.plain for job in jobs):
         return _insert_plain(db, jobs, paused, now, now)
+    if all(job.unique is None and not job.inherits for job in jobs) and (graph := _insert_graph(db, jobs, paused, now)):
+        return graph
     made: set[UUID] = set()
     results = []
     for job, seq in zip(jobs, count(now, SEQ_STEP), strict=False):
@@ -85,6 +87,70 @@ def _insert_plain(
     return results
 
 
+def _insert_graph(
+    db: Connection, jobs: Sequence[NewJob], paused: placement.BlockedKinds, now: int
+) -> list[Inserted] | None:
+    """Stores new jobs that depend on each other and on earlier ones; None, and nothing stored, if one exists."""
+    ids = {job.id for job in jobs}
+    if len(ids) < len(jobs) or any(db.value(SQL["job_exists"], (job_id.bytes,)) for job_id in ids):
+        return None
+    ends = _Ends(db)
+    waits = []
+    for job in jobs:
+        waits.append(ends.watched(job))
+        ends.add(job)
+    rows = [_row(job, now) for job in jobs]
+    db.many(SQL["insert_job"], rows)
+    edges = [
+        (row[_ID], needed.bytes, policy) for job, row in zip(jobs, rows, strict=True) for needed, policy in job.edges
+    ]
+    db.many(SQL["insert_dependency"], edges)
+    _join(db, jobs)
+    placing = placement.Placing(db, paused, now)
+    for job, row, watched, seq in zip(jobs, rows, waits, count(now, SEQ_STEP), strict=False):
+        if watched is not None:
+            placing.wait(row[_ID], _carried(job), row[_RUN_AT], watched)
+        else:
+            placing.add(row[_ID], _carried(job), row[_RUN_AT], seq if row[_RUN_AT] is None else None)
+    placing.write()
+    return [Inserted(job.id, Insertion.MADE) for job in jobs]
+
+
+def _join(db: Connection, jobs: Sequence[NewJob]) -> None:
+    """Makes what waits for the job that each joins wait for it too."""
+    joining = [(job.id.bytes, job.joins.bytes, job.tenant) for job in jobs if job.joins is not None]
+    db.many(SQL["join_dependents"], joining)
+
+
+class _Ends:
+    """How jobs that others are to depend on have ended, of one call."""
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+        self._known: dict[UUID, tuple[State | None, str | None]] = {}  # with their tenants
+
+    def add(self, job: NewJob) -> None:
+        self._known[job.id] = None, job.tenant
+
+    def watched(self, job: NewJob) -> UUID | None:
+        """The newest job that it has to wait for. All must exist already, so that there can be no cycle."""
+        found = None
+        for needed, policy in job.edges:
+            if needed not in self._known:
+                row = self._db.row(SQL["final_state"], (needed.bytes,))
+                if row is None or needed == job.id:
+                    raise unknown_dependency(needed)
+                self._known[needed] = None if row[0] is None else State(row[0]), row[1]
+            state, tenant = self._known[needed]
+            # The same error for another tenant's job as for a job that does not exist.
+            if tenant != job.tenant:
+                raise unknown_dependency(needed)
+            met = state in MET or (state is not None and policy is OnFailure.RUN)
+            if not met and (found is None or needed.bytes > found.bytes):
+                found = needed
+        return found
+
+
 def _which_are_new(db: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     """A job that was only just written has no place yet; those that have one were there before."""
     seen: set[UUID] = set()
@@ -103,7 +169,7 @@ def _insert_gated(
     raw = job.id.bytes
     if db.value(SQL["job_exists"], (raw,)):
         return Inserted(job.id, Insertion.EXISTING)
-    must_wait = _must_wait(db, job)
+    watched = _Ends(db).watched(job)
     insertion = Insertion.MADE
     if job.inherits and (rejected := _rejected(db, job, now)):
         return rejected
@@ -116,13 +182,14 @@ def _insert_gated(
         _inherit_key(db, job, inherited, now)
     row = _row(job, now)
     db.run(SQL["insert_job"], row)
-    if must_wait:
-        db.many(SQL["insert_dependency"], [(raw, needed.bytes) for needed in job.depends_on])
-        placement.block_dependent(db, raw, _carried(job), row[_RUN_AT], now)
+    db.many(SQL["insert_dependency"], [(raw, needed.bytes, policy) for needed, policy in job.edges])
+    _join(db, [job])
+    placing = placement.Placing(db, paused, now)
+    if watched is not None:
+        placing.wait(raw, _carried(job), row[_RUN_AT], watched)
     else:
-        placing = placement.Placing(db, paused, now)
         placing.add(raw, _carried(job), row[_RUN_AT], seq if row[_RUN_AT] is None else None)
-        placing.write()
+    placing.write()
     return Inserted(job.id, insertion)
 
 
@@ -185,18 +252,6 @@ def _put_key(db: Connection, job: NewJob, unique: Unique, now: int) -> None:
             raise UsageError(f"the unique key {unique.key!r} is held for a window, but none is given: set `window`")
         expires = now + span(unique.window)
     db.run(SQL["put_unique"], (*_key(job, unique), unique.scope.value, job.id.bytes, expires))
-
-
-def _must_wait(db: Connection, job: NewJob) -> bool:
-    """Whether a dependency has not completed yet; all must exist already, so that there can be no cycle."""
-    wait = False
-    for needed in job.depends_on:
-        found = db.row(SQL["final_state"], (needed.bytes,))
-        # The same error for another tenant's job as for a job that does not exist.
-        if found is None or needed == job.id or found[1] != job.tenant:
-            raise unknown_dependency(needed)
-        wait = wait or found[0] not in MET
-    return wait
 
 
 def _due(job: NewJob, now: int) -> int:

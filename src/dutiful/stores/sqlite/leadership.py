@@ -46,7 +46,7 @@ class SqliteLeadership:
 
     def _survey(self, db: Connection, now: int) -> Survey:
         """Also lets a process lead without the lock while the leader is stopped or stuck."""
-        *due, any_blocked, reviewing, unsealed, limited = db.rows(SQL["survey"])[0]
+        *due, any_blocked, reviewing, unsealed, limited, waits = db.rows(SQL["survey"], {"now": now})[0]
         next_run_at, next_fire_at, next_expiry, next_post_at = due
         stopped = stopped_kinds(db)
         blocked = bool(any_blocked) or not stopped <= self._promotion.swept
@@ -66,6 +66,7 @@ class SqliteLeadership:
             reviewing=bool(reviewing),
             unsealed=bool(unsealed),
             limited=bool(limited),
+            waits=bool(waits),
         )
 
 

@@ -25,6 +25,14 @@ class Rule(NamedTuple):
     def most(self) -> int:
         return self.limit.most if self.chosen is None else self.chosen
 
+    def counts_since(self, now: int) -> int:
+        """Starts after this time count; a limit of jobs that run at once knows none."""
+        return 0 if self.limit.per is None else micros(self.limit.counts_since(moment(now)))
+
+    def used(self, db: Connection, key: str, now: int) -> int:
+        found: int = db.value(SQL["count_slots_since"], (self.limit.name, key, self.counts_since(now)))
+        return found
+
 
 class SqliteLimits(Subject):
     async def put(self, kinds: Mapping[str, Sequence[KindLimit]], *, now: datetime | None = None) -> None:
@@ -42,7 +50,12 @@ class SqliteLimits(Subject):
             LimitRecord(limit=rule.limit, chosen=rule.chosen, kinds=[kind for kind, of, _ in kinds if of == name])
             for name, rule in rules.items()
         ]
-        used = {(name, key): count for name, key, count in db.rows(SQL["use_of_limits"])}
+        at = clock(now)
+        used = {
+            (name, key): count
+            for name, rule in rules.items()
+            for key, count in db.rows(SQL["use_of_limit"], (name, rule.counts_since(at)))
+        }
         return records(found, used, dict(db.rows(SQL["waits_for_limits"])), keys)
 
     @writes
@@ -103,7 +116,7 @@ class Slots:
 
     def _has_room(self, rule: Rule, key: str) -> bool:
         limit = rule.limit
-        if self._db.value(SQL["count_slots"], (limit.name, key)) >= rule.most:
+        if rule.used(self._db, key, self._now) >= rule.most:
             return False
         window = limit.burst_window
         if window is None:
@@ -193,7 +206,7 @@ def _admit(db: Connection, limit: int, everywhere: bool, now: int) -> Admission:
         gates = list(_gates(db))
     slots, placing = Slots(db, now), placement.Placing(db, {}, now)
     seen = 0
-    for job_id in _candidates(db, gates, stopped, limit):
+    for job_id in _candidates(db, rules, gates, stopped, limit, now):
         seen += 1
         if slots.take(job_id):
             _, _, _, seq, *carried = db.rows(SQL["blocked_row"], (job_id,))[0]
@@ -203,13 +216,15 @@ def _admit(db: Connection, limit: int, everywhere: bool, now: int) -> Admission:
     return Admission(seen, frozenset(placing.levels), _wait(db, rules, now))
 
 
-def _candidates(db: Connection, gates: Sequence[str], stopped: set[str], limit: int) -> list[bytes]:
+def _candidates(
+    db: Connection, rules: Mapping[str, Rule], gates: Sequence[str], stopped: set[str], limit: int, now: int
+) -> list[bytes]:
     """Jobs to admit: for each gate as many as may have a slot, and then new ones."""
-    rules, found = _rules(db), list[bytes]()
+    found: list[bytes] = []
     for gate in gates:
         name, key = read_gate(gate)
         rule = rules.get(name)
-        room = 0 if rule is None else rule.most - db.value(SQL["count_slots"], (name, key))
+        room = 0 if rule is None else rule.most - rule.used(db, key, now)
         for job_id, kind in db.each(SQL["first_at_limit"], (gate,)) if room > 0 else ():
             if kind not in stopped:
                 found.append(job_id)
@@ -235,12 +250,12 @@ def _free(db: Connection, rules: Mapping[str, Rule], now: int) -> list[str]:
             freed.add(gate_of(name, key))
     for name, rule in rules.items():
         if rule.limit.per is not None:
-            for slot, key in db.rows(SQL["slots_over"], (name, micros(rule.limit.counts_since(moment(now))))):
+            for slot, key in db.rows(SQL["slots_over"], (name, micros(rule.limit.kept_since(moment(now))))):
                 db.run(SQL["delete_slot"], (slot,))
                 freed.add(gate_of(name, key))
             if (window := rule.limit.burst_window) is not None:
-                # These count, but no longer towards the burst.
-                over = db.rows(SQL["slots_over"], (name, now - span(window)))
+                # These count, but no longer towards the burst; or only towards it, as the fixed window is over.
+                over = db.rows(SQL["slots_over"], (name, max(rule.counts_since(now), now - span(window))))
                 freed.update(gate_of(name, key) for _, key in over)
     return sorted(freed)
 
@@ -260,8 +275,7 @@ def _wait(db: Connection, rules: Mapping[str, Rule], now: int) -> timedelta | No
     for name, rule in rules.items():
         if rule.limit.per is None:
             continue
-        since = micros(rule.limit.counts_since(moment(now)))
-        if (first := maybe_moment(db.value(SQL["first_start_since"], (name, since)))) is not None:
+        if (first := maybe_moment(db.value(SQL["first_start_since"], (name, rule.counts_since(now))))) is not None:
             times.append(rule.limit.over_at(first))
         if (window := rule.limit.burst_window) is not None:
             recent = maybe_moment(db.value(SQL["first_start_since"], (name, now - span(window))))

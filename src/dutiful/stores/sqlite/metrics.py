@@ -1,13 +1,25 @@
 """Metrics: what workers have counted is added, rolled up into minutes, hours and totals, and read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dutiful.store.metrics import FINE, AttemptStats, CountedAttempts, Depth, Gauges, added_up, summed
+from dutiful.core.metrics.last import LAST, WINDOW, EndedAttempts
+from dutiful.store.metrics import (
+    ENDS,
+    FAILURES,
+    FINE,
+    AttemptStats,
+    CountedAttempts,
+    Depth,
+    Gauges,
+    added_up,
+    last_by_kind,
+    summed,
+)
 from dutiful.stores.sqlite import metrics_depths
 from dutiful.stores.sqlite.engine import SQL, Connection, Row, Subject, browses
-from dutiful.stores.sqlite.engine.codec import clock, span
+from dutiful.stores.sqlite.engine.codec import clock, moment, span
 from dutiful.stores.sqlite.engine.columns import COUNTER
 
 _MINUTE, _HOUR = span(timedelta(minutes=1)), span(timedelta(hours=1))
@@ -38,6 +50,11 @@ class SqliteMetrics(Subject):
         rows = db.each(SQL["counted"], {**_window(since, clock(now)), "ever": True})
         return added_up((lately, ever, COUNTER.decode(columns)) for lately, ever, *columns in rows)
 
+    @browses
+    def last(self, db: Connection, *, now: datetime | None = None) -> dict[str, list[EndedAttempts]]:
+        rows = db.rows(SQL["last"], {"now": clock(now), "a_minute": _MINUTE})
+        return last_by_kind((kind, moment(minute), count, failed) for kind, minute, count, failed in rows)
+
     async def depths(self, *, tenant: str | None = None) -> list[Depth]:
         return await self._engine.browse(lambda db: metrics_depths.depths(db, tenant))
 
@@ -62,12 +79,24 @@ def _roll_up(db: Connection, keep: timedelta, now: int) -> bool:
         by_hour.setdefault(_began(minute, _HOUR), []).extend(counted)
     for hour, counted in by_hour.items():
         _add_to(db, "hour", (hour,), counted)
+    _keep_last(db, by_minute, now)
     _add_to(db, "total", (), [one for counted in by_hour.values() for one in counted])
     db.many(SQL["delete_counter"], [(worker_id, turn, kind, outcome) for worker_id, turn, _, kind, outcome, *_ in rows])
     cutoffs = {**_cutoffs(keep, now), "limit": _STEP}
     deleted = max(db.change(SQL["delete_minute_counters"], cutoffs), db.change(SQL["delete_hour_counters"], cutoffs))
     db.run(SQL["delete_counter_turns"], (now - max(span(keep), _TURNS_KEPT),))
     return len(rows) == _STEP or deleted == _STEP
+
+
+def _keep_last(db: Connection, by_minute: Mapping[int, Iterable[AttemptStats]], now: int) -> None:
+    """Adds to the last attempts of each kind, and deletes those that are not among them any more."""
+    ends = [(minute, one) for minute, counted in by_minute.items() for one in counted if one.outcome in ENDS]
+    db.many(
+        SQL["add_last"],
+        [(one.kind, minute, one.count, one.count if one.outcome in FAILURES else 0) for minute, one in ends],
+    )
+    needed = {"since": _began(now - span(WINDOW), _MINUTE), "least": LAST}
+    db.many(SQL["delete_last"], [{**needed, "kind": kind} for kind in {one.kind for _, one in ends}])
 
 
 def ended_by_outcome(db: Connection, since: timedelta, now: int) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 from msgspec.structs import astuple
 
@@ -11,7 +12,7 @@ from dutiful.core.states import WAITING, State
 from dutiful.stores.order import FIRST_SEQ, SEQ_STEP
 from dutiful.stores.sqlite import dead_letters_writer, progress, webhooks
 from dutiful.stores.sqlite.engine import SQL, Connection
-from dutiful.stores.sqlite.engine.codec import errors_json
+from dutiful.stores.sqlite.engine.codec import errors_json, to_json
 from dutiful.stores.sqlite.engine.columns import (
     BlockedRow,
     Carried,
@@ -22,7 +23,7 @@ from dutiful.stores.sqlite.engine.columns import (
     row_maker,
 )
 
-PAUSED, DEPENDENCY, BREAKER, LIMIT = "paused", "dependency", "breaker", "limit"
+PAUSED, DEPENDENCY, BREAKER, LIMIT, EVENT = "paused", "dependency", "breaker", "limit", "event"
 _new_ready = new_ready_encoder()
 _ready_row, _scheduled_row, _blocked_row = row_maker(ReadyRow), row_maker(ScheduledRow), row_maker(BlockedRow)
 
@@ -44,12 +45,6 @@ def state_of(db: Connection, job_id: bytes) -> State | None:
 def append_ready(db: Connection, jobs: Sequence[NewJob], ids: Sequence[bytes], first: int) -> None:
     """Makes new jobs ready that are due now; `first` is the seq of the first one."""
     db.many(SQL["insert_ready"], list(map(_new_ready, jobs, ids, count(first, SEQ_STEP))))
-
-
-def block_dependent(db: Connection, job_id: bytes, carried: Carried, run_at: int | None, now: int) -> None:
-    """Blocks a new job until those that it depends on have ended."""
-    row = _blocked_row(carried, job_id=job_id, gate=DEPENDENCY, key=None, run_at=run_at, since=now, seq=None)
-    db.run(SQL["insert_blocked"], astuple(row))
 
 
 class Placing:
@@ -90,6 +85,14 @@ class Placing:
         self._ready.append(_ready_row(carried, job_id=job_id, seq=seq or self._seq(run_at)))
         return State.READY
 
+    def wait(self, job_id: bytes, carried: Carried, run_at: int | None, watched: UUID) -> None:
+        """Blocks a new job until those that it depends on have ended; `watched` is the newest that has not."""
+        self._block(job_id, carried, DEPENDENCY, watched.hex, run_at, None)
+
+    def block_for_event(self, job_id: bytes, carried: Carried, event: str, until: int | None) -> None:
+        """Blocks a job until its event comes, whether or not its kind is paused."""
+        self._block(job_id, carried, EVENT, event, until, None)
+
     def _seq(self, run_at: int | None) -> int:
         """The seq of a job that became due at `run_at`, or now."""
         return self._now if run_at is None else max(run_at, FIRST_SEQ)
@@ -120,12 +123,18 @@ def cancel_waiting(db: Connection, job_id: bytes, reason: str, now: int) -> bool
     return end_waiting(db, job_id, State.CANCELLED, {"type": "Cancelled", "message": reason}, now)
 
 
-def end_waiting(db: Connection, job_id: bytes, to: State, error: Mapping[str, Any], now: int) -> bool:
-    """Ends a waiting job as cancelled or failed, and frees what it held; False if it does not wait."""
+def end_waiting(
+    db: Connection, job_id: bytes, to: State, error: Mapping[str, Any], now: int, had: int | None = None
+) -> bool:
+    """Ends a waiting job as cancelled or failed, and frees what it held; False if it does not wait.
+
+    With `had`, only if it has had so many attempts, and one more is counted.
+    """
     found = db.row(SQL["place_of"], {"id": job_id})
-    if found is None or found[0] not in WAITING:
+    if found is None or found[0] not in WAITING or had not in (None, found[1]):
         return False
     state, attempt, crashes = found
+    attempt += had is not None
     db.run(SQL[f"delete_{state}"], (job_id,))
     errors = (dict(error),)
     finish(
@@ -151,9 +160,32 @@ def end_waiting(db: Connection, job_id: bytes, to: State, error: Mapping[str, An
     return True
 
 
+def retry_waiting(
+    db: Connection, job_id: bytes, error: Mapping[str, Any], had: int, delay: int, now: int
+) -> State | None:
+    """Records a failed attempt of a waiting job that has had so many, and lets it wait; its new state, if it waits."""
+    found = db.row(SQL["place_of"], {"id": job_id})
+    if found is None or found[0] not in WAITING or found[1] != had:
+        return None
+    state, _, crashes = found
+    run_at = now + delay if delay > 0 else None
+    if db.change(SQL["count_dependent_attempt"], (job_id, had + 1)):
+        to = State.BLOCKED  # until the jobs that it depends on have ended
+    else:
+        row = db.row(SQL["carried_by_job"], (job_id, had + 1, crashes))
+        assert row is not None
+        db.run(SQL[f"delete_{state}"], (job_id,))
+        placing = Placing(db, blocked_kinds(db), now)
+        to = placing.add(job_id, Carried(*row), run_at)
+        placing.write()
+    claim_id = db.value(SQL["next_claim"], (1,))
+    attempt = (job_id, claim_id, had + 1, "failed", None, None, now, run_at, to_json(dict(error)))
+    db.run(SQL["insert_attempt"], attempt)
+    return to
+
+
 def free(db: Connection, job_id: bytes) -> None:
-    """Deletes what only a live job has: unique keys that end with it, and what it depends on."""
-    held = ("any_active_key", "free_active_key"), ("any_queued_key", "free_queued_key")
-    for any_held, delete in (*held, ("any_dependency", "delete_dependency")):
+    """Deletes what only a live job has: unique keys that end with it."""
+    for any_held, delete in (("any_active_key", "free_active_key"), ("any_queued_key", "free_queued_key")):
         if db.value(SQL[any_held]):
             db.run(SQL[delete], (job_id,))

@@ -6,12 +6,10 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dutiful.core.breaker.probes import Turns
-from dutiful.core.ids import public
-from dutiful.core.states import State
 from dutiful.store.promotion import Promotion
-from dutiful.stores.sqlite import breakers_probes, jobs, placement
+from dutiful.stores.sqlite import breakers_probes, dependents, placement
 from dutiful.stores.sqlite.engine import SQL, Connection, Engine, Subject, reads, writes
-from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, uuid
+from dutiful.stores.sqlite.engine.codec import clock, maybe_moment
 from dutiful.stores.sqlite.engine.columns import Carried
 
 Kinds = frozenset[tuple[str, int]]
@@ -27,10 +25,11 @@ class Found(msgspec.Struct, frozen=True):
     turns: list[breakers_probes.Turn]
     swept: Kinds
     next_run_at: int | None
+    decide: list[bytes] = []  # they waited for others that have ended
 
     @property
     def nothing(self) -> bool:
-        return not (self.due or self.admit or self.block or self.turns)
+        return not (self.due or self.admit or self.block or self.turns or self.decide)
 
 
 Search = Callable[[Connection, int, Kinds, Turns, int], Found]
@@ -87,9 +86,9 @@ def _search_all(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int
     if not stopped <= swept:
         block = [job_id for (job_id,) in db.rows(SQL["ready_of_stopped_kinds"], (limit,))]
     found = _search_unblockable(db, limit, swept, turns, now)
-    admit = found.admit + [job_id for (job_id,) in db.rows(SQL["dependency_decided"], (limit - len(found.admit),))]
+    decide = [job_id for (job_id,) in db.rows(SQL["dependents_decided"], (limit,))]
     clean = len(block) < limit
-    return msgspec.structs.replace(found, admit=admit, block=block, swept=stopped if clean else swept)
+    return msgspec.structs.replace(found, decide=decide, block=block, swept=stopped if clean else swept)
 
 
 def _search_unblockable(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:
@@ -113,34 +112,26 @@ def _move(db: Connection, found: Found, now: int) -> Promotion:
     paused = placement.blocked_kinds(db)
     placing = placement.Placing(db, paused, now)
     moved = db.many(SQL["assign_due_seq"], [(job_id,) for job_id in found.due])
-    moved += sum(_admit(db, job_id, placing, paused, now) for job_id in found.admit)
+    moved += sum(_admit(db, job_id, placing, paused) for job_id in found.admit)
     moved += sum(breakers_probes.block(db, job_id, placing, paused) for job_id in found.block)
     probes = placement.Placing(db, {}, now)
     moved += breakers_probes.admit(db, found.turns, probes, placing, now)
     placing.write()
     probes.write()
-    return Promotion(moved, frozenset(placing.levels | probes.levels), maybe_moment(db.value(SQL["next_run_at"])))
+    deciding = dependents.Deciding(db, now)
+    deciding.decide(found.decide, dead=True)
+    decided = deciding.done()
+    levels = frozenset(placing.levels | probes.levels | decided.levels)
+    return Promotion(moved + decided.moved, levels, maybe_moment(db.value(SQL["next_run_at"])), decided.ended)
 
 
-def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: placement.BlockedKinds, now: int) -> bool:
+def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: placement.BlockedKinds) -> bool:
     row = db.row(SQL["blocked_row"], (job_id,))
     if row is None:
         return False
     gate, key, run_at, seq, *carried = row
     if gate == placement.PAUSED and key in paused:
         return False
-    if gate == placement.DEPENDENCY:
-        needs = db.rows(SQL["ends_of_needs"], (job_id,))
-        for needed, state in needs:
-            if state in (State.FAILED, State.CANCELLED):
-                became = "failed" if state == State.FAILED else "was cancelled"
-                why = f"job {public(uuid(needed))}, which it depends on, {became}"
-                return placement.cancel_waiting(db, job_id, why, now)
-        if any(state not in jobs.MET for _, state in needs):
-            return False
-        db.run(SQL["delete_dependency"], (job_id,))
-        if run_at is not None and run_at <= now:
-            run_at = None  # it became due only now
     db.run(SQL["delete_blocked"], (job_id,))
     placing.add(job_id, Carried(*carried), run_at, seq)
     return True

@@ -10,11 +10,12 @@ from dutiful.core.ids import floor_at
 from dutiful.core.job import JobRecord
 from dutiful.core.json import read_as
 from dutiful.store.retention import KEEP_UNUSED, RetentionNotice, RetentionStep
-from dutiful.stores.sqlite import breakers, locks, progress, queries
+from dutiful.stores.sqlite import breakers, locks, progress, queries, steps
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, writes
 from dutiful.stores.sqlite.engine.codec import clock, moment, span, to_json, uuid
 
 _TOMBSTONES_KEPT = span(timedelta(hours=1))
+_METRICS_KEPT = span(timedelta(days=365))
 _SLICE = 200  # so many jobs are marked or deleted in one write, so that other writes do not wait long
 _record = msgspec.json.Decoder(JobRecord)
 
@@ -105,6 +106,7 @@ def _found(db: Connection, walked: tuple[list[bytes], UUID | None]) -> Retention
 def _delete(db: Connection, walked: tuple[list[bytes], UUID | None]) -> RetentionStep:
     old = [(job_id,) for job_id in walked[0]]
     if old:
+        db.many(SQL["keep_metrics"], old)
         db.many(SQL["delete_finished"], old)
         _delete_jobs(db, old)
     return RetentionStep(len(old), [], walked[1])
@@ -116,11 +118,13 @@ def _delete_leftovers(db: Connection, cutoff: int, limit: int, now: int) -> bool
     posts = db.change(SQL["delete_ended_posts"], (cutoff, limit))
     tombstones = db.change(SQL["delete_old_tombstones"], (now - _TOMBSTONES_KEPT, limit))
     runs = db.change(SQL["delete_ended_bulk_runs"], (cutoff, limit))
+    sent = db.change(SQL["delete_expired_events"], (now, limit))
     locks.delete_dead(db)
+    db.run(SQL["delete_old_metrics"], (now - _METRICS_KEPT,))
     letters = db.rows(SQL["closed_dead_letters"], (cutoff, limit))
     for statement in ("delete_dead_letter", "delete_dead_letter_body"):
         db.many(SQL[statement], letters)
-    return max(keys, posts, tombstones, runs, len(letters)) >= limit
+    return max(keys, posts, tombstones, runs, sent, len(letters)) >= limit
 
 
 def _records(db: Connection, job_ids: Sequence[bytes]) -> list[JobRecord]:
@@ -138,6 +142,7 @@ def _mark_stale(db: Connection, jobs: Sequence[JobRecord], sent: bool, now: int)
 
 def _delete_with_tombstones(db: Connection, jobs: Sequence[JobRecord], sent: bool, now: int) -> list[JobRecord]:
     """Deletes jobs that still exist and that no job depends on; each leaves a tombstone."""
+    db.many(SQL["keep_metrics"], [(job.id.bytes,) for job in jobs])
     gone = [job for job in jobs if db.change(SQL["delete_finished_unneeded"], (job.id.bytes,))]
     sent_at = now if sent else None
     db.many(SQL["put_tombstone"], [(job.id.bytes, to_json(job), now, sent_at) for job in gone])
@@ -150,6 +155,11 @@ def _delete_jobs(db: Connection, job_ids: Sequence[tuple[bytes]]) -> None:
     for statement in ("delete_attempt", "delete_job"):
         db.many(SQL[statement], job_ids)
     progress.delete(db, job_ids)
-    for any_kept, delete in (("any_stale", "delete_stale"), ("any_delivery", "delete_delivery")):
+    steps.delete(db, job_ids)
+    for any_kept, delete in (
+        ("any_stale", "delete_stale"),
+        ("any_delivery", "delete_delivery"),
+        ("any_dependency", "delete_dependency"),
+    ):
         if db.value(SQL[any_kept]):
             db.many(SQL[delete], job_ids)

@@ -15,6 +15,7 @@ from dutiful.stores.sqlite.claims import SqliteClaims
 from dutiful.stores.sqlite.control import SqliteControl
 from dutiful.stores.sqlite.dead_letters import SqliteDeadLetters
 from dutiful.stores.sqlite.deliveries import SqliteDeliveries
+from dutiful.stores.sqlite.dependents import SqliteDependents
 from dutiful.stores.sqlite.engine import schema
 from dutiful.stores.sqlite.engine.codec import clock
 from dutiful.stores.sqlite.engine.driver import Driver
@@ -31,7 +32,10 @@ from dutiful.stores.sqlite.promotion import SqlitePromotion
 from dutiful.stores.sqlite.queries import SqliteQueries
 from dutiful.stores.sqlite.retention import SqliteRetention
 from dutiful.stores.sqlite.schedules import SqliteSchedules
+from dutiful.stores.sqlite.shares import SqliteShares
+from dutiful.stores.sqlite.steps import SqliteSteps
 from dutiful.stores.sqlite.tokens import SqliteTokens
+from dutiful.stores.sqlite.trees import SqliteTrees
 from dutiful.stores.sqlite.webhooks import SqliteWebhooks
 from dutiful.stores.sqlite.workers import SqliteWorkers
 
@@ -68,8 +72,11 @@ class SqliteStore:
         self.control = SqliteControl(engine)
         self.queries = SqliteQueries(engine)
         self.progress = SqliteProgress(engine)
+        self.steps = SqliteSteps(engine)
         self.locks = SqliteLocks(engine)
         self.promotion = SqlitePromotion(engine)
+        self.dependents = SqliteDependents(engine)
+        self.trees = SqliteTrees(engine)
         self.deliveries = SqliteDeliveries(engine)
         self.leadership = SqliteLeadership(engine, self._leader, self.promotion)
         self.workers = SqliteWorkers(engine, self._leader)
@@ -81,6 +88,7 @@ class SqliteStore:
         self.webhooks = SqliteWebhooks(engine)
         self.breakers = SqliteBreakers(engine)
         self.limits = SqliteLimits(engine)
+        self.shares = SqliteShares(engine)
         self.metrics = SqliteMetrics(engine)
         self.alerts = SqliteAlerts(engine)
         self.tokens = SqliteTokens(engine)

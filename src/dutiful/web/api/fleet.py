@@ -27,7 +27,9 @@ class WorkerLane(Shape):
     utilisation: float | None
     pauses_seen: list[str] = Field(description="Marks of the pauses that all its claims respect.")
     breakers: dict[str, str] | None = Field(description="By kind, the breaker that it declares.")
-    tenants: list[str]
+    kinds: list[str] = Field(description="Empty: all that the worker runs.")
+    tenants: list[str] = Field(description="Empty: any.")
+    fair: bool = Field(description="Whether tenants take turns in it.")
 
 
 class Worker(Shape):

@@ -11,6 +11,7 @@ from dutiful.app import Dutiful
 from dutiful.core.job import JobRecord, PhaseState
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.states import State
+from dutiful.core.steps import StepKind, StepState
 from dutiful.store.queries import JobFilter
 from dutiful.store.webhooks import PostState
 from dutiful.web.listing import category_of, kinds_of
@@ -151,6 +152,19 @@ class Post(Shape):
     error: str | None
 
 
+class Step(Shape):
+    name: str = Field(examples=["charge"])
+    kind: StepKind
+    state: StepState
+    code: str = Field(examples=["charge_card"], description="The function, or what it waits for.")
+    started_at: datetime
+    ended_at: datetime | None
+    due_at: datetime | None = Field(description="The end of a sleep, or of the wait for an event.")
+    event: str | None
+    key: str | None
+    result: Any
+
+
 class JobDetail(JobItem):
     payload: Any
     payload_version: str | None
@@ -167,6 +181,7 @@ class JobDetail(JobItem):
     why: Why
     attempts: list[Attempt] = Field(description="Those before the running or final one.")
     phases: list[Phase]
+    steps: list[Step]
     depends_on: list[Need]
     webhooks: list[Post]
 
@@ -182,7 +197,8 @@ class FailAsk(Reason):
     """The reason, and whether another attempt may follow."""
 
     retry: bool = Field(
-        default=False, description="Fail only the running attempt; the kind's retry policy decides what follows."
+        default=False,
+        description="Fail only the running attempt, or the next of a waiting job; the kind's policy decides the rest.",
     )
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from dutiful.core.correlation_tree import Relation
 from dutiful.core.duration import duration
 from dutiful.core.errors import IllegalTransition, JobNotFound
-from dutiful.core.job import JobRecord, OnConflict, Scope, Unique
+from dutiful.core.job import JobRecord, OnConflict, OnFailure, Scope, Unique
 from dutiful.core.states import State
 from dutiful.operator import Operator
 from dutiful.store.queries import JobFilter, JobPage
@@ -94,6 +94,9 @@ class OptionsAsk(Ask):
     subject: dict[str, Any] | None = Field(default=None, examples=[{"order": 7}])
     max_attempts: int | None = Field(default=None, ge=1, le=2_147_483_647)
     depends_on: list[JobId] = Field(default=[], max_length=100)
+    on_failure: OnFailure | None = Field(
+        default=None, description="What happens to it if one of depends_on fails or is cancelled: cancel, the default."
+    )
 
     def read(self) -> dict[str, Any]:
         given = {name: value for name, value in self if value is not None and value != []}
@@ -134,6 +137,7 @@ async def get_job(operator: OperatorDep, app: AppDep, job_id: JobId) -> shapes.J
         why=shapes.Why.model_validate(await operator.jobs.explain(job_id)),
         attempts=[shapes.Attempt.model_validate(one) for one in await operator.jobs.attempts(job_id)],
         phases=[shapes.Phase.model_validate(one) for one in await operator.jobs.phases(job_id)],
+        steps=[shapes.Step.model_validate(one) for one in await operator.jobs.steps(job_id)],
         depends_on=[shapes.Need(job_id=need.id, job_type=need.kind, status=need.state) for need in needs],
         webhooks=[shapes.Post.model_validate(one) for one in await operator.jobs.posts(job_id)],
     )
@@ -148,7 +152,7 @@ async def cancel_job(operator: OperatorDep, job_id: JobId, ask: Reason = NO_REAS
 
 @jobs.act("/{job_id}/fail/", "job.fail", target="job_id")
 async def fail_job(operator: OperatorDep, job_id: JobId, ask: shapes.FailAsk = shapes.NO_RETRY) -> shapes.FailAnswer:
-    """Make it a dead letter, whether it waits or runs; with `retry`, only fail the running attempt."""
+    """Make it a dead letter, whether it waits or runs; with `retry`, only fail its attempt, or its next one."""
     return shapes.FailAnswer(job_id=job_id, status=await operator.jobs.fail(job_id, ask.reason, retry=ask.retry))
 
 
@@ -234,6 +238,11 @@ class TraceError(Shape):
     error_class: str | None = Field(validation_alias="class")
 
 
+class TraceNeed(Shape):
+    job_id: PublicId = Field(validation_alias="id")
+    on_failure: OnFailure = Field(description="What happens if that job fails or is cancelled.")
+
+
 class TraceJob(Shape):
     job_id: PublicId = Field(validation_alias="id")
     job_type: str = Field(validation_alias="kind")
@@ -250,13 +259,24 @@ class TraceJob(Shape):
     parent_id: PublicId | None
     retry_of: PublicId | None
     error: TraceError | None = Field(description="The last one.")
-    under: PublicId | None = Field(description="The job in this answer of which it is a child or a retry.")
+    needs: list[TraceNeed] = Field(description="The jobs that it depends on.")
+    under: PublicId | None = Field(description="The job in this answer of which it is a child or a retry, or after it.")
     relation: Relation | None
     depth: int = Field(description="The number of its ancestors in this answer.")
 
 
+class TraceProgress(Shape):
+    total: int
+    percent: int = Field(description="How many of a hundred jobs have ended.")
+    states: dict[str, int]
+    created_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None = Field(description="null while not all have ended.")
+
+
 class Trace(Shape):
     correlation_id: str
+    progress: TraceProgress
     jobs: list[TraceJob] = Field(description="In the order of their creation.")
     cut: bool = Field(description="There are more; these are the newest, and their ancestors.")
 
@@ -266,4 +286,35 @@ async def trace_jobs(operator: OperatorDep, correlation_id: Text) -> Trace:
     """Show all jobs with a correlation id, or with that of the job whose id is given, as a tree."""
     tree = await operator.trace.find(correlation_id)
     jobs = [TraceJob.model_validate(member) for member in tree.members]
-    return Trace(correlation_id=tree.correlation_id, jobs=jobs, cut=tree.cut)
+    progress = TraceProgress.model_validate(await operator.trees.progress(tree.correlation_id))
+    return Trace(correlation_id=tree.correlation_id, progress=progress, jobs=jobs, cut=tree.cut)
+
+
+class TreeCancelAnswer(Shape):
+    jobs: int = Field(description="How many were cancelled, or asked to stop.")
+
+
+class TreeRetryAsk(Reason):
+    cancelled: bool = Field(default=False, description="Also jobs that were cancelled by hand.")
+
+
+class TreeRetriedJob(Shape):
+    job_id: PublicId
+    retry_of: PublicId
+
+
+class TreeRetryAnswer(Shape):
+    jobs: list[TreeRetriedJob]
+
+
+@trace.act("/{correlation_id:path}/cancel/", "job.cancel_tree", target="correlation_id")
+async def cancel_tree(operator: OperatorDep, correlation_id: Text, ask: Reason = NO_REASON) -> TreeCancelAnswer:
+    """Cancel all jobs of a tree that have not ended."""
+    return TreeCancelAnswer(jobs=await operator.trees.cancel(correlation_id, ask.reason))
+
+
+@trace.act("/{correlation_id:path}/retry/", "job.retry_tree", target="correlation_id")
+async def retry_tree(operator: OperatorDep, correlation_id: Text, ask: TreeRetryAsk) -> TreeRetryAnswer:
+    """Run again what failed in a tree, and what was cancelled because of it."""
+    done = await operator.trees.retry(correlation_id, ask.reason, cancelled=ask.cancelled)
+    return TreeRetryAnswer(jobs=[TreeRetriedJob(job_id=new, retry_of=old) for old, new in done.jobs.items()])

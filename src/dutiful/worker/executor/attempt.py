@@ -34,6 +34,7 @@ from dutiful.worker.executor.outcomes import (
     encode_result,
     outcome_of_error,
 )
+from dutiful.worker.executor.parents import RESULTS
 from dutiful.worker.executor.pipeline_runner import PipelineRun
 from dutiful.worker.executor.processes import ProcessPool
 from dutiful.worker.executor.progress import ProgressTracker, ProgressWriter
@@ -73,6 +74,10 @@ class Executor:
         outcome: Outcome
         try:
             kind.check_tenant(claim.tenant)
+            if claim.options is not None and RESULTS in claim.options and self._deps.parents is not None:
+                payload = await self._deps.parents.payload(claim, kind.signature)
+                context.set_payload(payload)
+                claim = msgspec.structs.replace(claim, payload=payload)
             if kind.rules is not None:
                 # A payload enqueued by SQL or by another version of the code has not been checked.
                 accepted = kind.accept(claim.payload, claim.tenant, claim.subject)
@@ -95,6 +100,8 @@ class Executor:
                 else:
                     handler = await_around(hooks, context, partial(kind.function, **arguments))
                 value = await run_in_context(handler, own, self.current, slot)
+                if context.steps is not None:
+                    context.steps.check_ended()
                 outcome = NOTHING if value is None else Done(encode_result(value, self._deps.result_limit))
             elif isinstance(kind, Pipeline):
                 run = PipelineRun(self._progress, self._call, self._deps, claim, kind, context, slot)
@@ -102,6 +109,8 @@ class Executor:
             else:
                 arguments = handler_arguments(kind.signature, claim.payload, context, self._resources)
                 value = await self._call(kind, arguments, context, slot)
+                if context.steps is not None:
+                    context.steps.check_ended()
                 outcome = Done(encode_result(value, self._deps.result_limit))
             if context.tracker is not None and kind.mode is not Mode.PHASES:
                 outcome = _with_items(outcome, context.tracker)

@@ -1,22 +1,26 @@
 """The handler's view of its attempt."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
-from dutiful.concurrency.loop_call import LoopCall
-from dutiful.context import BreakerBlock, ItemName, Items, JobTransaction, Lock
+from dutiful.concurrency.loop_call import LoopCall, on_event_loop
+from dutiful.context import BreakerBlock, ItemName, Items, JobTransaction, Lock, Parents, Timeout
 from dutiful.core.breaker.state import CallResult
+from dutiful.core.duration import Duration
 from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import ClaimToken
 from dutiful.core.json import check_name, encode
 from dutiful.core.outcome import Released, Snoozed, TimeoutExceeded
 from dutiful.core.retry.error_info import MESSAGE_LIMIT
 from dutiful.core.states import State
+from dutiful.core.steps import fingerprint, name_of
 from dutiful.kind import Phase
 from dutiful.payload.signature import Schema
 from dutiful.store.claims import ClaimStore, Errors, Transaction
@@ -25,10 +29,16 @@ from dutiful.worker.breakers.client import BreakerClient
 from dutiful.worker.executor.claim_facts import ClaimFacts
 from dutiful.worker.executor.items import KEPT_ERRORS, TrackedItems, each, failed_items
 from dutiful.worker.executor.outcomes import breaker_result_of_error, snooze_for_breaker
+from dutiful.worker.executor.parents import ParentReader
 from dutiful.worker.executor.progress import ProgressSink, ProgressTracker
+from dutiful.worker.executor.steps import AttemptSteps, StepWriter
+from dutiful.worker.executor.timeouts import BlockTimeout
 from dutiful.worker.locks.handle import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks.manager import LockManager
 from dutiful.worker.slots import Slot, StopReason
+from dutiful.workflow.graph import Workflow
+from dutiful.workflow.handle import SyncWorkflowHandle, WorkflowHandle
+from dutiful.workflow.spawn import spawned
 
 T = TypeVar("T")
 
@@ -44,6 +54,9 @@ class AttemptDeps:
     result_limit: int
     message_limit: int = MESSAGE_LIMIT
     resources: Mapping[str, Any] = field(default_factory=dict)
+    steps: StepWriter | None = None  # None where handlers run inline
+    parents: ParentReader | None = None  # None where handlers run inline
+    timeout_grace: float = 1.0  # seconds that a part past its ctx.timeout() may take to stop
 
 
 class HandlerTransaction:
@@ -71,6 +84,7 @@ class AttemptContext(ClaimFacts):
     _deps: AttemptDeps
     _locks: AttemptLocks | None = None  # made for its first lock
     _breakers: AttemptBreakers | None = None
+    steps: AttemptSteps | None = None  # made for its first step
     _phase: Phase | None = None
     _results: dict[str, str | None] | None = None  # of phases that have ended, as JSON text
     phase_errors: tuple[dict[str, Any], ...] = ()  # errors despite which the pipeline continued
@@ -93,6 +107,23 @@ class AttemptContext(ClaimFacts):
                 raise JobCancelled("the job was cancelled")
             case _:
                 raise ClaimLost("the claim of this job is lost")
+
+    def timeout(self, length: Duration) -> Timeout:
+        return BlockTimeout(length, self._deps.timeout_grace, self._stop_late, self.check)
+
+    def _stop_late(self, limit: timedelta) -> None:
+        """Stops the attempt, because a part of it does not stop; from any thread."""
+        slot, claim = self._slot, self._claim
+
+        def stop() -> None:
+            if slot.claim is claim:
+                slot.limit_to(timedelta(0))
+                slot.timeout = limit
+                slot.request_stop(StopReason.TIMEOUT)
+
+        if slot.task is not None:
+            with suppress(RuntimeError):  # the worker has closed its loop
+                slot.task.get_loop().call_soon_threadsafe(stop)
 
     def lock(self, namespace: str, key: ItemName) -> Lock:
         name = lock_name(namespace, key)
@@ -167,6 +198,55 @@ class AttemptContext(ClaimFacts):
             raise UsageError(f"there is no result of a phase {phase!r}: it has not ended; those that have are: {ended}")
         return (self._results or {})[phase]
 
+    # --- steps
+
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._own_steps.call(self._step_name(name), function, args, kwargs)
+
+    def step_sync(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        steps, mark = self._own_steps, fingerprint(name_of(function), args, kwargs)
+        name = steps.begin_call(self._step_name(name), function)
+        done, result = self._on_loop(lambda: steps.stored(name, function, mark))
+        if done:
+            return result
+        began = time.monotonic()
+        value = function(*args, **kwargs)
+        return self._on_loop(lambda: steps.keep(name, function, mark, began, value))
+
+    async def sleep(self, length: Duration, *, name: str) -> None:
+        await self._own_steps.sleep(length, self._step_name(name))
+
+    def sleep_sync(self, length: Duration, *, name: str) -> None:
+        self._on_loop(lambda: self.sleep(length, name=name))
+
+    async def wait_for_event(
+        self, event: str, key: str, *, timeout: Duration | None = None, name: str | None = None
+    ) -> Any:
+        return await self._own_steps.wait_for_event(event, key, timeout, self._step_name(name or event))
+
+    def wait_for_event_sync(
+        self, event: str, key: str, *, timeout: Duration | None = None, name: str | None = None
+    ) -> Any:
+        return self._on_loop(lambda: self.wait_for_event(event, key, timeout=timeout, name=name))
+
+    @property
+    def _own_steps(self) -> AttemptSteps:
+        if self._deps.steps is None:
+            raise UsageError("there are no steps in inline mode: test this handler with testing.app_on(app)")
+        if self.steps is None:
+            self.steps = AttemptSteps(self._deps.steps, self._claim, self._deps.result_limit)
+        return self.steps
+
+    def _step_name(self, name: str) -> str:
+        """Within a phase, which may have steps of the same names as others."""
+        return name if self._phase is None or not isinstance(name, str) else f"{self._phase.name}/{name}"
+
+    def _on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs it on the worker's event loop, for a handler in a thread."""
+        if on_event_loop() or self._slot.task is None:
+            raise UsageError("ctx.step_sync and the like are for blocking handlers: await ctx.step(…) in this one")
+        return LoopCall(self._slot.task.get_loop(), work).wait()
+
     # --- progress
 
     def ensure_tracker(self) -> ProgressTracker:
@@ -189,6 +269,28 @@ class AttemptContext(ClaimFacts):
         name: Callable[[T], ItemName] | None = None,
     ) -> Items:
         return await each(self.ensure_tracker(), items, work, concurrency, name, lambda: self.cancelled)
+
+    # --- other jobs
+
+    async def parents(self) -> Parents:
+        if self._deps.parents is None:
+            raise UsageError("there are no parents in inline mode: test this handler with testing.app_on(app)")
+        return await self._deps.parents.of(self._claim.job_id)
+
+    def parents_sync(self) -> Parents:
+        assert self._slot.task is not None
+        return LoopCall(self._slot.task.get_loop(), self.parents).wait()
+
+    async def spawn(self, *calls: Any, key: str | None = None) -> WorkflowHandle:
+        return await self._spawned(calls, key).enqueue()
+
+    def spawn_sync(self, *calls: Any, key: str | None = None) -> SyncWorkflowHandle:
+        return self._spawned(calls, key).enqueue_sync()
+
+    def _spawned(self, calls: tuple[Any, ...], key: str | None) -> Workflow:
+        if self._slot.claim is not self._claim:  # what waits for the job may have begun
+            raise ClaimLost("this attempt is over, so that it cannot spawn jobs: do it before the handler returns")
+        return spawned(self._claim.job_id, calls, key)
 
     # --- the user's own writes
 

@@ -41,6 +41,7 @@ from dutiful.core.retry.classify import ErrorClass, classify, leaves
 from dutiful.core.retry.error_info import MESSAGE_LIMIT, class_of, describe, make_error, storable, type_of
 from dutiful.core.retry.policy import Retry
 from dutiful.core.states import State
+from dutiful.core.steps import StepKind, Waiting
 from dutiful.worker.slots import Slot, StopReason
 
 
@@ -57,9 +58,13 @@ ROLLED_BACK = Failed(
     make_error("RolledBack", "the transaction that completes this job was not committed", ErrorClass.RETRYABLE)
 )
 _INTERRUPTING = (StoreUnavailable, LockLost, ClaimLost)  # they end a call whatever the service does
-_OF_THE_JOB = (Cancel, Snooze, BreakerOpen, ClaimLost, LockLost)
+_OF_THE_JOB = (Waiting, Cancel, Snooze, BreakerOpen, ClaimLost, LockLost)
 # In a job that was not asked to stop they come from another one, whose result it waited for.
 _STOPS = (JobCancelled, TimeoutExceeded)
+
+
+class NotStarted(StoreUnavailable):
+    """What the handler needs could not be read, so that it has not run, and the attempt is not counted."""
 
 
 def encode_result(value: Any, limit: int, what: str = "result") -> str | None:
@@ -83,13 +88,23 @@ def outcome_of_error(error: BaseException, slot: Slot, retry: Retry, message_lim
             return outcome_of_stop(slot)
         if slot.closing:
             raise error  # otherwise the handler cancelled its own task, or something that it awaited
+    if isinstance(error, NotStarted):
+        return Released()
     match job_signal(error, stop_requested=slot.stop is not None):
         case TimeoutExceeded() | JobCancelled() | ClaimLost() if slot.stop is not None:
             return outcome_of_stop(slot)
         case ClaimLost():
             return Lost()
+        case None if (late := part_timed_out(error)) is not None and late.limit is not None:
+            return TimedOut(late.limit, describe(late, error_class=ErrorClass.TRANSIENT, message_limit=message_limit))
         case _:
             return requested_outcome(error, retry, message_limit)
+
+
+def part_timed_out(error: BaseException) -> TimeoutExceeded | None:
+    """The error of a part of this handler that ctx.timeout() has ended, if the error is that, or a group with it."""
+    errors = leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return next((one for one in errors if isinstance(one, TimeoutExceeded) and one.limit is not None), None)
 
 
 def outcome_of_stop(slot: Slot) -> Outcome:
@@ -132,6 +147,8 @@ def requested_outcome(error: BaseException, retry: Retry, message_limit: int) ->
     error = job_signal(error) or error
     try:
         match error:
+            case Waiting():
+                return snooze_in_step(error)
             case Snooze():
                 return Snoozed(duration(error.delay))
             case BreakerOpen():
@@ -193,6 +210,13 @@ def breaker_result_of_error(error: BaseException | None, slot: Slot, retry: Retr
     if isinstance(error, Skip):
         return CallResult.NEUTRAL
     return breaker_result(outcome_of_error(error, slot, retry, MESSAGE_LIMIT), slot.stop)
+
+
+def snooze_in_step(waiting: Waiting) -> Snoozed:
+    """Ends the attempt until the first sleep or wait is over, or an event comes."""
+    if any(step.kind is StepKind.EVENT for step in waiting.steps):
+        return Snoozed(timedelta(0), wait=tuple(step.name for step in waiting.steps))
+    return Snoozed(min(step.due_at or waiting.now for step in waiting.steps) - waiting.now)
 
 
 def snooze_for_breaker(error: BreakerOpen) -> Snoozed:

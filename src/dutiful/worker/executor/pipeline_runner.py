@@ -18,7 +18,13 @@ from dutiful.pipeline import Pipeline
 from dutiful.store.progress import PhaseMark
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps, handler_arguments
 from dutiful.worker.executor.items import KEPT_ERRORS, failed_items
-from dutiful.worker.executor.outcomes import encode_result, job_signal, outcome_of_error, outcome_of_stop
+from dutiful.worker.executor.outcomes import (
+    encode_result,
+    job_signal,
+    outcome_of_error,
+    outcome_of_stop,
+    part_timed_out,
+)
 from dutiful.worker.executor.progress import ProgressWriter
 from dutiful.worker.slots import Slot, StopReason
 
@@ -89,6 +95,8 @@ class PipelineRun:
             tracker = self._context.ensure_tracker()
             arguments = phase_arguments(phase, self._claim.payload, self._context, self._deps.resources)
             value = await self._call(phase, arguments, self._context, self._slot)
+            if self._context.steps is not None:
+                self._context.steps.check_ended()
             result = encode_result(value, self._deps.result_limit, f"result of phase {phase.name}")
             failed = [{**error, "phase": phase.name} for error in failed_items(tracker.item_counts)]
         except BaseException as error:  # an exit or an interrupt that a handler raises ends the job, not the worker
@@ -107,7 +115,8 @@ class PipelineRun:
         """The outcome of the job; None if it continues without this phase."""
         retry = phase.retry or self._pipeline.policy.retry
         outcome = outcome_of_error(error, self._slot, retry, self._deps.message_limit)
-        own_deadline = self._slot.phase_deadline_applies
+        in_part = self._slot.stop is None and part_timed_out(error) is not None
+        own_deadline = in_part or self._slot.phase_deadline_applies
         if not isinstance(outcome, Failed) and not (isinstance(outcome, TimedOut) and own_deadline):
             return outcome
         if phase.optional and self._slot.stop not in (None, StopReason.TIMEOUT if own_deadline else None):

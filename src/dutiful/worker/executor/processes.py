@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import importlib
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,9 +16,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from multiprocessing import spawn
-from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -37,6 +34,9 @@ from dutiful.worker.executor.around import call_around, hooks_of
 from dutiful.worker.executor.claim_facts import ProcessContext
 from dutiful.worker.executor.outcomes import encode_result, requested_outcome
 from dutiful.worker.slots import Slot
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 READY = b"ready"  # sent by a child that could begin now
 GO, SKIP = b"go", b"skip"  # sent to a child that waits for it
@@ -171,8 +171,10 @@ class _Child:
     """One child process, which handles one request at a time over a pipe."""
 
     def __init__(self, with_secrets: bool) -> None:
+        from multiprocessing import Pipe, spawn  # here, because most workers never need it, and it takes memory
+
         self.with_secrets = with_secrets
-        self._pipe, theirs = multiprocessing.Pipe()
+        self._pipe, theirs = Pipe()
         # As multiprocessing starts one by "spawn", which can give it no other environment than ours.
         *interpreter, _, _, _ = spawn.get_command_line()
         with theirs:
@@ -273,7 +275,7 @@ serve(pipe)
 """
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: "Connection") -> None:
     """Runs in the child: handles requests until the pipe is closed, with the parent's log format."""
     parent, shape = msgspec.json.decode(pipe.recv_bytes(), type=tuple[int, logs.LogConfig | None])
     if shape is not None:
@@ -290,7 +292,7 @@ def serve(pipe: Connection) -> None:
             return
 
 
-def _answer(call: HandlerCall, pipe: Connection) -> Answer | None:
+def _answer(call: HandlerCall, pipe: "Connection") -> Answer | None:
     """Runs the handler; None if the job is not to begin."""
     kind = _import(call.module, call.name)
     try:

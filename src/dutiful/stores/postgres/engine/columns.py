@@ -113,6 +113,7 @@ CHANGE: Columns = (
     Column("errors", "jsonb"),
     Column("keep_seq", "boolean"),
     Column("phase_to", "text"),
+    Column("wait", "text"),
 )
 
 # What is copied when a job moves from one place to the next. SQL writes `{carried_new of m}` for the values of a job
@@ -223,6 +224,7 @@ def change_arrays(changes: Sequence[Change]) -> list[tuple[Any, ...]]:
     """The values of `{change_parameters}`; states are texts."""
     given = _by_field(changes)
     given["errors"] = tuple(msgspec.json.encode(e).decode() if e else None for e in given["errors"])
+    given["wait"] = tuple(msgspec.json.encode(w).decode() if w else None for w in given["wait"])
     return [given[column.name] for column in CHANGE]
 
 
@@ -254,7 +256,12 @@ def as_object(job: NewJob) -> dict[str, Any]:
     }
     found["run_at"] = job.run_at
     found["delay_ms"] = _milliseconds(job.delay)
-    found["depends_on"] = job.depends_on
+    if job.depends_on:
+        found["depends_on"] = job.depends_on
+    if job.joins is not None:
+        found["joins"] = job.joins
+    if job.policies:
+        found["policies"] = job.policies
     if job.unique is not None:
         found["unique"] = _unique(job.unique)
     if job.inherits:

@@ -9,10 +9,11 @@ order by r.name;
 select s.name, s.key, count(*) as used
 from {schema}.limit_slot s
 join {schema}.limit_rule r on r.name = s.name
-where (r.per is not null
-       and (s.started_at is null or s.started_at > {schema}.limit_since(r, coalesce($1, clock_timestamp()))))
-   or exists (select 1 from {schema}.lease l where l.job_id = s.job_id)
-   or exists (select 1 from {schema}.ready x where x.job_id = s.job_id)
+where s.started_at > {schema}.limit_since(r, coalesce($1, clock_timestamp()))
+   or (s.started_at is null
+       and (r.per is not null
+            or exists (select 1 from {schema}.lease l where l.job_id = s.job_id)
+            or exists (select 1 from {schema}.ready x where x.job_id = s.job_id)))
 group by s.name, s.key;
 
 -- name: limit_waits

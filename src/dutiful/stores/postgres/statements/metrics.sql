@@ -12,6 +12,19 @@ select false, true, {stats} from {schema}.counter_total where $4::boolean
 union all
 select at >= (select since from asked), true, {stats} from {schema}.counter;
 
+-- name: last
+-- In one statement, as `counted`.
+with asked as materialized (select coalesce($1::timestamptz, clock_timestamp()) as now)
+select s.kind, s.minute, sum(s.count)::bigint, sum(s.failed)::bigint
+from (
+    select l.kind, l.minute, l.count, l.failed from {schema}.counter_last l
+    union all
+    select t.kind, date_trunc('minute', least(t.at, (select now from asked)), 'UTC') as minute, {last_summed}
+    from {schema}.counter t where t.outcome in ({ends}) group by 1, 2
+) s
+group by s.kind, s.minute
+order by s.kind, s.minute desc;
+
 -- name: counted_by_hour
 -- What `counted` finds lately, added up here: there may be many more rows than fit into a client's memory.
 with {counted_since}

@@ -15,7 +15,7 @@ from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where p.prokind = 'f' and p.pronargs = 1 and p.proargtypes[0] = 'jsonb'::regtype and p.prorettype = 'jsonb'::regtype
   and right(p.proname::text, length('_supervisor')) = '_supervisor'
   and starts_with(obj_description(p.oid, 'pg_proc'), $1)
-  and has_table_privilege(p.proowner, '{schema}.job', 'insert')
+  and has_function_privilege(p.proowner, '{schema}.insert_jobs(jsonb, timestamptz, boolean, boolean)', 'execute')
 order by 1, 2;
 
 -- name: count_processes

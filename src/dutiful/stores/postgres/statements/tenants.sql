@@ -43,6 +43,11 @@ select {schema}.check_alone('{ours}');
 -- name: tenants_on
 select {schema}.tenants_on();
 
+-- name: bind_owner
+-- Functions with the rights of a superuser would pass by the policies.
+select {schema}.hand_over() from pg_namespace n join pg_roles r on r.oid = n.nspowner
+where n.nspname = '{schema}' and (r.rolsuper or r.rolbypassrls);
+
 -- name: hand_over
 select {schema}.hand_over();
 
@@ -110,15 +115,20 @@ order by 1;
 select 'superuser' as gap, r.rolname::text as what
 from pg_roles r where r.rolname = current_user and (r.rolsuper or r.rolbypassrls)
 union all
+select 'owner', r.rolname::text
+from pg_namespace n join pg_roles r on r.oid = n.nspowner
+where n.nspname = '{schema}' and (r.rolsuper or r.rolbypassrls)
+union all
 select 'table', t.name
 from {schema}.tenant_rules() t
 join pg_class c on c.relname = t.name and c.relnamespace = '{schema}'::regnamespace
 where t.rule <> 'fleet'
   and (not c.relrowsecurity or not c.relforcerowsecurity
        or (select count(*) from pg_policy p where p.polrelid = c.oid)
-          <> case when t.name = any ({schema}.member_tables()) then 3 else 2 end
+          <> case when t.name = any ({schema}.member_tables()) then 4 else 3 end
        or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'operator')
-       or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'worker'))
+       or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'worker')
+       or not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'owner'))
 union all
 select 'view', c.relname::text
 from pg_class c

@@ -14,7 +14,8 @@ begin
         raise exception 'this database has no schema {dutiful}' using hint = 'run `dutiful migrate` first';
     end if;
     if not (case when has_schema_privilege({dutiful_text}, 'usage')
-                 then has_table_privilege('{dutiful}.job', 'insert') else false end) then
+                 then has_function_privilege('{dutiful}.insert_jobs(jsonb, timestamptz, boolean, boolean)', 'execute')
+                 else false end) then
         raise exception 'the role % may not enqueue, and would own the supervisor', current_user
             using hint = 'grant {dutiful}_client to it, which `dutiful roles` makes, or run this as another role';
     end if;

@@ -15,6 +15,7 @@ from dutiful.core.metrics.sketch import Sketch
 from dutiful.core.principal import Origin, Role
 from dutiful.core.review.audit import AuditEvent, AuditOutcome, enum_or_text
 from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.core.steps import StepKind, StepRecord, StepState
 from dutiful.store.dead_letters import BulkRun, BulkState, DeadLetter, DeadLetterFilter
 from dutiful.store.locks import LockMode
 from dutiful.store.metrics import AttemptStats
@@ -248,6 +249,11 @@ ATTEMPT = Columns(
 PHASE = Columns(
     PhaseRecord, name=PLAIN, position=PLAIN, state=one_of(PhaseState), attempt=PLAIN, started_at=TIME, ended_at=TIME,
     result=JSON, error=OBJECT, progress=PROGRESS,
+)  # fmt: skip
+
+STEP = Columns(
+    StepRecord, name=PLAIN, position=PLAIN, kind=one_of(StepKind), state=one_of(StepState), code=PLAIN,
+    fingerprint=PLAIN, started_at=TIME, ended_at=TIME, due_at=TIME, event=PLAIN, key=PLAIN, result=JSON,
 )  # fmt: skip
 
 HELD_CLAIM = Columns(

@@ -1,6 +1,6 @@
 """The store's named statements, and conditions that are added to them.
 
-`{name}` in a statement stands for the statement of that name, or for one of the COLUMN_LISTS. Other braces are filled
+`{name}` in a statement stands for the statement of that name, or for one of the lists. Other braces are filled
 in by the verb that runs the statement. One that begins with a line `-- each: a b` stands for two, with `a` and with `b`
 for `{each}` in its text and for `each` in its name.
 """
@@ -9,8 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dutiful.store.metrics import ENDS, FAILURES
 from dutiful.stores.sqlite.engine.columns import COLUMN_LISTS
-from dutiful.stores.statements import Statements, load
+from dutiful.stores.statements import Statements, load, texts
+
+_LISTS = {**COLUMN_LISTS, "ends": texts(ENDS), "failures": texts(FAILURES)}
 
 
 def _expanded(statements: Statements) -> Statements:
@@ -19,7 +22,7 @@ def _expanded(statements: Statements) -> Statements:
             del statements[name]
             for each in listed[1].split():
                 statements[name.replace("each", each)] = text[listed.end() :].replace("{each}", each)
-    for known in (COLUMN_LISTS, statements):
+    for known in (_LISTS, statements):
         for name, text in statements.items():
             statements[name] = _filled(text, known)
     return statements

@@ -62,9 +62,12 @@ WHERE gate = 'paused' AND seq IS NOT NULL AND tenant IS NOT NULL;
 
 CREATE INDEX dutiful_blocked_limit ON dutiful_blocked (key, priority, seq, job_id) WHERE gate = 'limit';
 CREATE INDEX dutiful_blocked_limit_kind ON dutiful_blocked (kind) WHERE gate = 'limit';
+CREATE INDEX dutiful_blocked_event_due ON dutiful_blocked (run_at) WHERE gate = 'event';
 
+-- An edge, kept until job_id is deleted. policy: what happens to job_id if needs_id does not complete.
 CREATE TABLE dutiful_dependency (
     job_id BLOB NOT NULL, needs_id BLOB NOT NULL,
+    policy TEXT NOT NULL DEFAULT 'cancel' CHECK (policy IN ('cancel', 'run', 'fail')),
     PRIMARY KEY (job_id, needs_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -111,6 +114,33 @@ CREATE TABLE dutiful_phase (
     progress TEXT,  -- the last report before it ended
     PRIMARY KEY (job_id, name)
 ) STRICT, WITHOUT ROWID;
+
+-- The steps of a job whose results are stored, and those that wait.
+CREATE TABLE dutiful_step (
+    job_id BLOB NOT NULL, name TEXT NOT NULL, position INTEGER NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('call', 'sleep', 'event')),
+    state TEXT NOT NULL CHECK (state IN ('done', 'waiting', 'timed_out')),
+    code TEXT NOT NULL, fingerprint TEXT NOT NULL, started_at INTEGER NOT NULL, ended_at INTEGER,
+    due_at INTEGER,  -- the end of a sleep, or of the wait for an event
+    event TEXT, key TEXT,
+    of_tenant TEXT,  -- of the job, '' for none
+    received INTEGER,  -- the seq of the event that it got
+    result TEXT,
+    PRIMARY KEY (job_id, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dutiful_step_waiting ON dutiful_step (event, key, of_tenant) WHERE state = 'waiting' AND event IS NOT NULL;
+
+-- Events that were sent to jobs which wait for them, or will.
+CREATE TABLE dutiful_sent_event (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id BLOB NOT NULL UNIQUE, name TEXT NOT NULL, key TEXT NOT NULL, tenant TEXT, by TEXT, sent_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL, delivered INTEGER NOT NULL DEFAULT 0, data TEXT
+) STRICT;
+
+CREATE INDEX dutiful_sent_event_key ON dutiful_sent_event (name, key, seq);
+CREATE INDEX dutiful_sent_event_undelivered ON dutiful_sent_event (seq) WHERE delivered = 0;
+CREATE INDEX dutiful_sent_event_expiry ON dutiful_sent_event (expires_at);
 
 CREATE TABLE dutiful_progress (
     job_id BLOB NOT NULL PRIMARY KEY,
@@ -240,6 +270,11 @@ CREATE INDEX dutiful_limit_slot_key ON dutiful_limit_slot (name, key, started_at
 CREATE INDEX dutiful_limit_slot_job ON dutiful_limit_slot (job_id);
 CREATE INDEX dutiful_limit_slot_open ON dutiful_limit_slot (id) WHERE started_at IS NULL;
 CREATE INDEX dutiful_limit_slot_started ON dutiful_limit_slot (name, started_at) WHERE started_at IS NOT NULL;
+
+-- How much more than others a tenant gets in fair lanes; without a row 1.
+CREATE TABLE dutiful_share (
+    tenant TEXT NOT NULL PRIMARY KEY, weight INTEGER NOT NULL CHECK (weight BETWEEN 1 AND 1000)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE dutiful_worker (
     id BLOB NOT NULL PRIMARY KEY,
@@ -487,12 +522,26 @@ CREATE TABLE dutiful_counter_hour (
     PRIMARY KEY (hour, kind, outcome)
 ) STRICT, WITHOUT ROWID;
 
+-- The last attempts of each kind, by the minute in which they were rolled up: as many as its error rate is computed from.
+CREATE TABLE dutiful_counter_last (
+    kind TEXT NOT NULL, minute INTEGER NOT NULL, count INTEGER NOT NULL, failed INTEGER NOT NULL,
+    PRIMARY KEY (kind, minute)
+) STRICT, WITHOUT ROWID;
+
 -- All that was ever counted.
 CREATE TABLE dutiful_counter_total (
     kind TEXT NOT NULL, outcome TEXT NOT NULL, count INTEGER NOT NULL, run_microseconds INTEGER NOT NULL,
     wait_microseconds INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, payload_most INTEGER NOT NULL,
     run TEXT NOT NULL, wait TEXT NOT NULL,
     PRIMARY KEY (kind, outcome)
+) STRICT, WITHOUT ROWID;
+
+-- What the view dutiful_job_metrics shows of jobs that retention has deleted, by the hour of their end.
+CREATE TABLE dutiful_deleted_jobs (
+    hour INTEGER NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL, tenant TEXT NOT NULL,  -- '' for none
+    jobs INTEGER NOT NULL, claimed INTEGER NOT NULL, wait_microseconds INTEGER NOT NULL,
+    run_microseconds INTEGER NOT NULL, run_most INTEGER NOT NULL,
+    PRIMARY KEY (hour, kind, state, tenant)
 ) STRICT, WITHOUT ROWID;
 
 -- Alerts --------------------------------------------------------------------------------------------------------------
@@ -526,6 +575,25 @@ SELECT lower(hex(j.id)) AS id, j.kind, j.queue, f.state, f.attempt,
        strftime('%Y-%m-%dT%H:%M:%fZ', f.finished_at / 1000000.0, 'unixepoch') AS recorded_at
 FROM dutiful_finished f
 JOIN dutiful_job j ON j.id = f.job_id;
+
+-- How long jobs waited and ran, by kind and hour of their end; those that retention has deleted are included.
+CREATE VIEW dutiful_job_metrics AS
+SELECT kind, state, strftime('%Y-%m-%dT%H:00:00Z', hour / 1000000, 'unixepoch') AS hour, sum(jobs) AS jobs,
+       sum(wait_microseconds) / 1e6 / nullif(sum(claimed), 0) AS mean_wait_s,
+       sum(run_microseconds) / 1e6 / nullif(sum(claimed), 0) AS mean_run_s,
+       iif(sum(claimed) > 0, max(run_most) / 1e6, NULL) AS longest_run_s
+FROM (
+    SELECT j.kind, f.state, f.finished_at / 3600000000 * 3600000000 AS hour, 1 AS jobs,
+           f.claimed_at IS NOT NULL AS claimed,
+           coalesce(max(f.claimed_at - max(j.created_at, coalesce(j.run_at, 0)), 0), 0) AS wait_microseconds,
+           coalesce(f.finished_at - f.claimed_at, 0) AS run_microseconds,
+           coalesce(f.finished_at - f.claimed_at, 0) AS run_most
+    FROM dutiful_finished f
+    CROSS JOIN dutiful_job j ON j.id = f.job_id
+    UNION ALL
+    SELECT kind, state, hour, jobs, claimed, wait_microseconds, run_microseconds, run_most FROM dutiful_deleted_jobs
+)
+GROUP BY kind, state, hour;
 
 -- How many jobs of each kind wait and run, and how many have ended within a day.
 CREATE VIEW dutiful_kind_health AS

@@ -13,6 +13,12 @@ SELECT seq FROM dutiful_ready
 WHERE queue = ? AND priority = ? AND kind IN (SELECT value FROM json_each(?))
 ORDER BY seq LIMIT 1;
 
+-- name: first_near
+SELECT x.seq
+FROM (SELECT seq, kind FROM dutiful_ready WHERE queue = ? AND priority = ? AND seq > ? ORDER BY seq LIMIT ?) x
+WHERE x.kind IN (SELECT value FROM json_each(?))
+ORDER BY x.seq LIMIT 1;
+
 -- name: pauses_for_claim
 SELECT scope, name FROM dutiful_pause;
 

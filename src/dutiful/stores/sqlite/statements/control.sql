@@ -8,6 +8,9 @@ SELECT {carried_columns} FROM dutiful_scheduled WHERE job_id = ?;
 -- name: rejected_job
 SELECT {carried_columns} FROM dutiful_blocked WHERE job_id = ? AND gate = 'breaker';
 
+-- name: count_dependent_attempt
+UPDATE dutiful_blocked SET attempt = ?2 WHERE job_id = ?1 AND gate = 'dependency';
+
 -- name: take_each_job
 -- each: scheduled blocked
 DELETE FROM dutiful_{each} WHERE job_id = ?;

@@ -1,9 +1,6 @@
 -- name: insert_job
 INSERT INTO dutiful_job ({job_columns}) VALUES ({job_values}) ON CONFLICT (id) DO NOTHING;
 
--- name: insert_dependency
-INSERT INTO dutiful_dependency (job_id, needs_id) VALUES (?, ?) ON CONFLICT DO NOTHING;
-
 -- name: job_exists
 SELECT 1 FROM dutiful_job WHERE id = ?;
 

@@ -19,4 +19,6 @@ SELECT (SELECT min(run_at) FROM dutiful_scheduled)                     AS next_r
        EXISTS (SELECT 1 FROM dutiful_bulk_run WHERE state = 'running')
            OR EXISTS (SELECT 1 FROM dutiful_dead_letter WHERE status = 'reprocessing') AS reviewing,
        EXISTS (SELECT 1 FROM dutiful_audit_unsealed)                   AS unsealed,
-       EXISTS (SELECT 1 FROM dutiful_limit_rule)                       AS limited;
+       EXISTS (SELECT 1 FROM dutiful_limit_rule)                       AS limited,
+       EXISTS (SELECT 1 FROM dutiful_sent_event WHERE delivered = 0)
+           OR EXISTS (SELECT 1 FROM dutiful_blocked WHERE gate = 'event' AND run_at <= :now) AS waits;

@@ -50,9 +50,6 @@ SELECT 1 FROM dutiful_limit_slot WHERE job_id = ? LIMIT 1;
 -- name: put_slot
 INSERT INTO dutiful_limit_slot (job_id, name, key, admitted_at, started_at) VALUES (?, ?, ?, ?, ?);
 
--- name: count_slots
-SELECT count(*) FROM dutiful_limit_slot WHERE name = ? AND key = ?;
-
 -- name: count_slots_since
 SELECT count(*) FROM dutiful_limit_slot WHERE name = ? AND key = ? AND (started_at IS NULL OR started_at > ?);
 
@@ -94,13 +91,15 @@ SELECT job_id, kind FROM dutiful_blocked WHERE gate = 'limit' AND key = ? ORDER 
 -- name: due_of_limited_kind
 SELECT job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?;
 
--- name: use_of_limits
-SELECT s.name, s.key, count(*)
+-- name: use_of_limit
+SELECT s.key, count(*)
 FROM dutiful_limit_slot s
-WHERE s.started_at IS NOT NULL
-   OR EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = s.job_id)
-   OR EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id)
-GROUP BY s.name, s.key;
+WHERE s.name = ?1
+  AND (s.started_at > ?2
+       OR (s.started_at IS NULL
+           AND (EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = s.job_id)
+                OR EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id))))
+GROUP BY s.key;
 
 -- name: waits_for_limits
 SELECT key, count(*) FROM dutiful_blocked WHERE gate = 'limit' GROUP BY key;

@@ -25,6 +25,28 @@ SELECT {counter_columns} FROM dutiful_counter_total WHERE kind = ? AND outcome =
 -- name: put_counter_total
 REPLACE INTO dutiful_counter_total ({counter_columns}) VALUES ({counter_values});
 
+-- name: add_last
+INSERT INTO dutiful_counter_last (kind, minute, count, failed) VALUES (?, ?, ?, ?)
+ON CONFLICT (kind, minute) DO UPDATE SET count = count + excluded.count, failed = failed + excluded.failed;
+
+-- name: delete_last
+-- Older attempts of a kind than those that are needed.
+DELETE FROM dutiful_counter_last WHERE kind = :kind AND minute < :since AND minute < (
+    SELECT max(minute)
+    FROM (SELECT minute, sum(count) OVER (ORDER BY minute DESC) AS enough FROM dutiful_counter_last WHERE kind = :kind)
+    WHERE enough >= :least);
+
+-- name: last
+SELECT kind, minute, sum(count), sum(failed)
+FROM (
+    SELECT kind, minute, count, failed FROM dutiful_counter_last
+    UNION ALL
+    SELECT kind, min(at, :now) / :a_minute * :a_minute, count, iif(outcome IN ({failures}), count, 0)
+    FROM dutiful_counter WHERE outcome IN ({ends})
+)
+GROUP BY kind, minute
+ORDER BY kind, minute DESC;
+
 -- name: any_to_roll_up
 SELECT EXISTS (SELECT 1 FROM dutiful_counter)
     OR EXISTS (SELECT 1 FROM dutiful_counter_minute WHERE minute < :minute)

@@ -30,11 +30,11 @@ UNION ALL SELECT 'scheduled', attempt, crashes FROM dutiful_scheduled WHERE job_
 UNION ALL SELECT 'blocked', attempt, crashes FROM dutiful_blocked WHERE job_id = :id;
 
 -- name: delete_each
--- each: ready scheduled blocked dependency finished attempt phase progress stale delivery dead_letter dead_letter_body
+-- each: ready scheduled blocked dependency finished attempt phase progress stale delivery step dead_letter dead_letter_body
 DELETE FROM dutiful_{each} WHERE job_id = ?;
 
 -- name: any_each
--- each: dependency phase progress stale delivery
+-- each: dependency phase progress stale delivery step
 SELECT 1 FROM dutiful_{each} LIMIT 1;
 
 -- name: any_each_key

@@ -38,23 +38,6 @@ ORDER BY run_at, job_id LIMIT ?;
 -- name: assign_due_seq
 UPDATE dutiful_blocked SET seq = max(run_at, 1) WHERE job_id = ? AND gate = 'paused' AND seq IS NULL;
 
--- name: dependency_decided
--- Jobs whose dependencies have all ended, or of which one has failed or was cancelled.
-SELECT b.job_id FROM dutiful_blocked b
-WHERE b.gate = 'dependency'
-  AND (NOT EXISTS (
-           SELECT 1
-           FROM dutiful_dependency d
-           WHERE d.job_id = b.job_id AND NOT EXISTS (SELECT 1 FROM dutiful_finished f WHERE f.job_id = d.needs_id)
-       )
-       OR EXISTS (
-           SELECT 1
-           FROM dutiful_dependency d
-           CROSS JOIN dutiful_finished f ON f.job_id = d.needs_id
-           WHERE d.job_id = b.job_id AND f.state IN ('failed', 'cancelled')
-       ))
-ORDER BY b.since, b.job_id LIMIT ?;
-
 -- name: ready_of_stopped_kinds
 -- A scan of all ready jobs; once per pause, because no job of a paused kind becomes ready. And those that became ready
 -- before their kind was limited.
@@ -69,9 +52,3 @@ SELECT gate, key, run_at, seq, {carried_columns} FROM dutiful_blocked WHERE job_
 
 -- name: ready_row
 SELECT seq, {carried_columns} FROM dutiful_ready WHERE job_id = ?;
-
--- name: ends_of_needs
-SELECT d.needs_id, f.state FROM dutiful_dependency d
-LEFT JOIN dutiful_finished f ON f.job_id = d.needs_id
-WHERE d.job_id = ?
-ORDER BY d.needs_id;

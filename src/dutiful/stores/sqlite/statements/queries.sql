@@ -13,7 +13,8 @@ SELECT {record_columns},
        coalesce(f.claimed_at, l.claimed_at)                            AS started_at,
        f.finished_at, l.expires_at, l.cancel_requested_at,
        coalesce(f.worker_id, l.worker_id)                              AS worker_id,
-       f.result, f.errors, b.gate, b.key, t.stale_at,
+       f.result, f.errors, b.gate,
+       CASE WHEN b.gate <> 'dependency' THEN b.key END                 AS gate_key, t.stale_at,
        CASE WHEN f.job_id IS NULL THEN
            (SELECT a.error FROM dutiful_attempt a INDEXED BY dutiful_attempt_job
             WHERE a.job_id = j.id AND a.error IS NOT NULL ORDER BY a.id DESC LIMIT 1)

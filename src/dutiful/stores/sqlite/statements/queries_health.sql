@@ -33,12 +33,18 @@ LEFT JOIN dutiful_lease l ON l.job_id = u.job_id
 WHERE u.scope IN ('queued', 'active')
   AND (j.id IS NULL OR f.job_id IS NOT NULL OR (u.scope = 'queued' AND l.job_id IS NOT NULL));
 
--- name: dependencies_of_no_waiter
-SELECT job_id FROM dutiful_dependency
-WHERE job_id NOT IN (SELECT job_id FROM dutiful_blocked WHERE gate = 'dependency');
+-- name: dependencies_of_no_job
+SELECT job_id, needs_id FROM dutiful_dependency WHERE job_id NOT IN (SELECT id FROM dutiful_job);
 
 -- name: dependencies_on_no_job
-SELECT job_id, needs_id FROM dutiful_dependency WHERE needs_id NOT IN (SELECT id FROM dutiful_job);
+SELECT d.job_id, d.needs_id FROM dutiful_dependency d
+CROSS JOIN dutiful_blocked b ON b.job_id = d.job_id
+WHERE b.gate = 'dependency' AND d.needs_id NOT IN (SELECT id FROM dutiful_job);
+
+-- name: waits_for_no_dependency
+SELECT b.job_id FROM dutiful_blocked b
+WHERE b.gate = 'dependency'
+  AND NOT EXISTS (SELECT 1 FROM dutiful_dependency d WHERE d.job_id = b.job_id AND lower(hex(d.needs_id)) = b.key);
 
 -- name: dead_letters_of_live_jobs
 SELECT d.job_id, coalesce(f.state, 'not final') FROM dutiful_dead_letter d

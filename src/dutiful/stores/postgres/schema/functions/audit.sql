@@ -113,6 +113,23 @@ create or replace trigger kept before insert on {schema}.audit_event
     for each row when (new.action = 'audit.keep' and new.outcome = 'succeeded')
     execute function {schema}.check_audit_keep();
 
+-- Lets a client, which has no more rights than to enqueue and cancel, record that, and under which login it did.
+create or replace function {schema}.check_audit_client() returns trigger
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    if not has_table_privilege('{schema}.pause', 'insert') then
+        if new.action not in ('job.cancel', 'job.enqueue') then
+            raise exception 'role % may not do %, so it cannot record that it did', current_user, new.action
+                using errcode = 'insufficient_privilege', hint = 'log in as a role of the group {schema}_operator';
+        end if;
+        new.principal := left(new.principal, 100) || ' (' || session_user || ')';
+    end if;
+    return new;
+end $$;
+
+create or replace trigger by_client before insert on {schema}.audit_event
+    for each row execute function {schema}.check_audit_client();
+
 -- Appends events, given as a JSON array of objects with the names of table audit_event; known ids are skipped.
 create or replace function {schema}.append_audit(p_events json) returns void
 language sql volatile as $$

@@ -25,6 +25,27 @@ begin
     ) f;
 end $$;
 
+-- Returns those of these queue levels that have a job of p_kinds among their first p_most beyond a seq, and its seq.
+create or replace function {schema}.peek_at(
+    p_kinds text[], p_queues text[], p_priorities int[], p_seqs bigint[], p_most int
+) returns table (queue text, priority int, seq bigint)
+language plpgsql stable {walk_in_order} as $$ #variable_conflict use_column
+begin
+    return query
+    select l.queue, l.priority, f.seq
+    from unnest(p_queues, p_priorities, p_seqs) l (queue, priority, seq)
+    cross join lateral (
+        select x.seq
+        from (
+            select r.seq, r.kind from {schema}.ready r
+            where r.kind <> '' and r.queue = l.queue and r.priority = l.priority and r.seq > l.seq
+            order by r.seq limit p_most
+        ) x
+        where x.kind = any (p_kinds)
+        order by x.seq limit 1
+    ) f;
+end $$;
+
 -- Locks up to p_limit jobs of these tenants, in the order of the queue levels. Jobs that were locked beyond the limit
 -- stay locked until the claim commits; other claims skip them.
 create or replace function {schema}.lock_tenant_jobs(

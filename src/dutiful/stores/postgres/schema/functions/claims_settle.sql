@@ -119,7 +119,8 @@ begin
             p_expired_only => false, p_skip_locked => false, p_now => null, p_job_id => array[p_job],
             p_claim_id => array[p_claim], p_to => array['completed_with_errors'], p_outcome => array['partial'],
             p_attempt => array[v_lease.attempt], p_crashes => array[v_lease.crashes], p_delay => null,
-            p_result => array[p_result], p_errors => array[p_errors], p_keep_seq => array[false], p_phase_to => null) s;
+            p_result => array[p_result], p_errors => array[p_errors], p_keep_seq => array[false], p_phase_to => null,
+            p_wait => null) s;
     end if;
     v_lost := found;
     if not v_lost then
@@ -170,7 +171,26 @@ declare
     v_halted uuid[];
     v_posting  uuid[];
     v_rejected uuid[];
+    v_waiting  uuid[];
+    v_keys     text[];
+    v_due      timestamptz[];
 begin
+    if array_length(array_remove(p_wait, null), 1) > 0 then
+        -- Locked, so that a delivery of the event comes before, and its job is ready, or finds the job blocked.
+        -- A job of which one step is over is not among them.
+        select array_agg(b.job_id), array_agg(b.key), array_agg(b.due_at)
+        into v_waiting, v_keys, v_due
+        from (select w.job_id, min(w.event || ':' || w.key) as key, min(w.due_at) as due_at
+              from (select s.job_id, s.event, s.key, s.due_at, json_array_length(a.steps::json) as asked
+                    from unnest(p_job_id, p_wait) a (job_id, steps)
+                    cross join lateral json_array_elements_text(a.steps::json) n (name)
+                    join {schema}.step s on s.job_id = any (array[a.job_id]) and s.name = n.name
+                    where s.state = 'waiting'
+                    order by s.job_id, s.name
+                    for update of s) w
+              group by w.job_id
+              having count(*) = min(w.asked) and coalesce(min(w.due_at) > v_now, true)) b;
+    end if;
     if p_expired_only or p_skip_locked then
         -- A locked lease is being renewed or settled: not expired, and not worth a wait.
         v_free := array(
@@ -190,7 +210,7 @@ begin
           and (v_free is null or l.claim_id = any (v_free))
           and (l.cancel_requested_at is null or a."to" = 'cancelled')
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt as this_attempt, l.seq,
-                  a."to" as target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq, a.phase_to,
+                  a."to" as target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq, a.phase_to, a.wait,
                   -- The request to cancel gave the reason.
                   case when a."to" = 'cancelled' and l.cancel_reason is not null
                        then jsonb_build_array(jsonb_build_object('type', 'Cancelled', 'message', l.cancel_reason))
@@ -198,11 +218,14 @@ begin
     ), moved as (
         select g.*, {route of j},
                j.options ? 'phases' as phased, j.options ? 'webhook' as own_webhook,
-               case when (g.target = 'ready' and j.kind = any (v_paused))
+               case when g.wait is not null and w.key is null and j.kind <> all (v_paused) then 'ready'
+                    when (g.target = 'ready' and j.kind = any (v_paused))
                       or (g.target = 'scheduled' and j.kind = any (v_stopped)) then 'blocked'
                     else g.target end as place,
-               g.target = 'blocked' and j.kind <> all (v_stopped) as rejected
+               g.target = 'blocked' and g.wait is null and j.kind <> all (v_stopped) as rejected,
+               w.key as event, w.due_at
         from gone g join {schema}.job j on j.id = any (array[g.job_id])
+        left join unnest(v_waiting, v_keys, v_due) w (job_id, key, due_at) on w.job_id = g.job_id
     ), ended as (
         insert into {schema}.finished
             (job_id, claim_id, worker_id, claimed_at, finished_at, attempt, crashes, state, result, errors)
@@ -212,8 +235,8 @@ begin
     ), tried as (
         insert into {schema}.attempt
             (job_id, claim_id, worker_id, claimed_at, ended_at, next_at, attempt, outcome, error)
-        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, v_now + m.delay, m.this_attempt, m.outcome,
-               m.errors -> 0
+        select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, coalesce(m.due_at, v_now + m.delay), m.this_attempt,
+               m.outcome, m.errors -> 0
         from moved m where m.place in ('ready', 'scheduled', 'blocked') and m.outcome <> 'released'
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
@@ -224,11 +247,13 @@ begin
         select v_now + m.delay, m.job_id, {carried of m} from moved m where m.place = 'scheduled'
     ), to_blocked as (
         insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
-        select m.job_id, v_now, v_now + m.delay,
-               case when m.keep_seq then m.seq
+        select m.job_id, v_now, coalesce(m.due_at, v_now + m.delay),
+               case when m.event is not null then null
+                    when m.keep_seq then m.seq
                     when m.delay is null or m.delay <= interval '0' then v_seq end,
-               case when m.rejected then 'breaker' else 'paused' end,
-               case when m.rejected then m.errors -> 0 ->> 'breaker' else m.kind end, {carried of m}
+               case when m.event is not null then 'event' when m.rejected then 'breaker' else 'paused' end,
+               case when m.event is not null then m.event
+                    when m.rejected then m.errors -> 0 ->> 'breaker' else m.kind end, {carried of m}
         from moved m where m.place = 'blocked'
     )
     select array_agg(m.claim_id), array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked')),

@@ -4,8 +4,9 @@
 create or replace function {schema}.record_deliveries(
     p_jobs uuid[], p_ids text[], p_numbers int[], p_attempts int[], p_now timestamptz
 ) returns void
-language plpgsql volatile {walk_indexes} as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {walk_indexes} as $$
 begin
+    if p_now is not null then perform {schema}.check_own_time(); end if;
     insert into {schema}.delivery as d (job_id, backend_job_id, number, attempt, delivered_at)
     select a.job_id, a.id, a.number, a.attempt, coalesce(p_now, clock_timestamp())
     from unnest(p_jobs, p_ids, p_numbers, p_attempts) a (job_id, id, number, attempt)
@@ -16,6 +17,8 @@ begin
         delivered_at = excluded.delivered_at, taken = d.taken and d.number = excluded.number
     where excluded.number >= d.number;
 end $$;
+
+revoke execute on function {schema}.record_deliveries from public;
 
 create or replace function {schema}.take_deliveries(p_jobs uuid[], p_ids text[]) returns void
 language plpgsql volatile {look_up_ids} as $$

@@ -1,9 +1,22 @@
 -- Inserts jobs. Every p_now, here and in the other files, is for tests: null means the database's clock.
+--
+-- Those that insert have their owner's rights, so that a client's login writes no table by itself, and nobody but the owner
+-- may execute them until it is granted.
+
+-- Raises unless who has logged in can write the tables anyway: others could forge history by a time of their own. It is
+-- called by functions with their owner's rights.
+create or replace function {schema}.check_own_time() returns void
+language plpgsql stable as $$
+begin
+    if not has_table_privilege(session_user, '{schema}.job', 'insert') then
+        raise exception 'p_now is for tests, of the owner' using errcode = 'insufficient_privilege';
+    end if;
+end $$;
 
 -- Stores jobs that need no look-up; returns the ids that existed already. A column that is the same for all jobs may be
 -- an array of one; one that no job has, null. p_hint: the payload of a NOTIFY at commit, null for none.
 create or replace function {schema}.insert_plain(p_now timestamptz, p_hint text, {job_parameters}) returns setof uuid
-language plpgsql volatile {use_indexes} as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {use_indexes} as $$
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_seq    bigint := {schema}.seq_at(v_now);
@@ -12,6 +25,7 @@ declare
     v_count  bigint;
     v_made   uuid[];
 begin
+    if p_now is not null then perform {schema}.check_own_time(); end if;
     if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
     if p_run_at is null and p_delay is null and not v_paused && p_kind then
         -- The common case: everything is due now, so all jobs go to ready.
@@ -82,11 +96,12 @@ end $$;
 -- Stores one job that needs no look-up; false: the id existed already. Most enqueues come one by one, and arrays, a
 -- common table expression and a returned set would take a third of such a call's time.
 create or replace function {schema}.insert_one(p_now timestamptz, p_hint text, {one_job_parameters}) returns boolean
-language plpgsql volatile {use_indexes} as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {use_indexes} as $$
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_run_at timestamptz := coalesce(p_run_at, v_now + p_delay);
 begin
+    if p_now is not null then perform {schema}.check_own_time(); end if;
     if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
     insert into {schema}.job (created_at, run_at, {job_columns})
     values (v_now, v_run_at, {one_job_values})
@@ -110,10 +125,9 @@ begin
     return true;
 end $$;
 
--- Deletes a job that was just stored, and stands nowhere yet, because its key is taken. It has its owner's rights, so
--- that a client, which calls it with every enqueue, needs no right to delete jobs.
+-- Deletes a job that was just stored, and stands nowhere yet, because its key is taken.
 create or replace function {schema}.withdraw_job(p_job uuid) returns void
-language sql volatile security definer set search_path = pg_catalog, pg_temp {look_up_ids} as $$
+language sql volatile {look_up_ids} as $$
     delete from {schema}.job j
     where j.id = p_job
       and not exists (select 1 from {schema}.ready x where x.job_id = p_job)
@@ -168,7 +182,9 @@ language sql volatile as $$
 $$;
 
 -- Stores jobs, given as a JSON array of objects with the names of table job, and besides:
---   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds}, depends_on [ids],
+--   delay_ms, unique {key, scope, on_conflict, window_ms, across_kinds},
+--   depends_on [ids of jobs that exist, or come earlier in the array], policies [one for each: cancel, run, fail],
+--   joins: a job; what waits for it waits for this one too, by the same policy,
 --   inherits [{key, scope, …}]: keys that it takes over from ended jobs; a live holder rejects it.
 -- Returns, in order, the job that represents each request, and what was done: made, existing, rejected, replaced.
 -- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
@@ -176,7 +192,8 @@ $$;
 create or replace function {schema}.insert_jobs(
     p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false, p_checked boolean default false)
 returns table (ord bigint, job_id uuid, insertion text)
-language plpgsql volatile {walk_indexes} as $$ #variable_conflict use_column
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {walk_indexes}
+as $$ #variable_conflict use_column
 declare
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
     v_seq     bigint := {schema}.seq_at(v_now);
@@ -191,7 +208,9 @@ declare
     v_lost    uuid;
     v_moved   jsonb := '[]';  -- inherited keys, with the jobs that had them
     v_looks   int := 0;
+    v_places  jsonb := '{}';  -- of the new jobs in the array, if any depends on another
 begin
+    if p_now is not null then perform {schema}.check_own_time(); end if;
     if not p_checked and exists (select 1 from {schema}.payload_rule) then
         p_jobs := {schema}.apply_rules(p_jobs);
     end if;
@@ -296,44 +315,72 @@ begin
     perform 1 from {schema}.job j
     where j.id = any (array(select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid
                             from jsonb_array_elements(p_jobs) e (v)))
+      and j.id <> all (v_made)
     order by j.id
     for key share;
+    if found or exists (select 1 from jsonb_array_elements(p_jobs) e (v) where nullif(v -> 'depends_on', 'null') is not null) then
+        select coalesce(jsonb_object_agg(m.id, m.ord), '{}') into v_places
+        from (select (v ->> 'id')::uuid as id, min(o) as ord
+              from jsonb_array_elements(p_jobs) with ordinality e (v, o) group by 1) m
+        where m.id = any (v_made);
+    end if;
     select n.id into v_lost
-    from jsonb_array_elements(p_jobs) j (v),
+    from jsonb_array_elements(p_jobs) with ordinality j (v, ord),
          lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
     where (v ->> 'id')::uuid = any (v_made)
-      -- Another tenant's job counts as missing.
-      and not exists (select 1 from {schema}.job x
-                      where x.id = n.id and x.tenant is not distinct from v ->> 'tenant' offset 0)
+      -- Another tenant's job counts as missing; and a later one of the same call, so that there can be no cycle.
+      and (not exists (select 1 from {schema}.job x
+                       where x.id = n.id and x.tenant is not distinct from v ->> 'tenant' offset 0)
+           or (v_places ->> n.id::text)::bigint >= j.ord)
     limit 1;
     if found then
         raise exception 'no job has the id %, which this job is to depend on', v_lost
             using errcode = 'foreign_key_violation', detail = v_lost::text;
     end if;
-    insert into {schema}.dependency (job_id, needs_id)
-    select (v ->> 'id')::uuid, n.id
+    insert into {schema}.dependency (job_id, needs_id, policy)
+    select (v ->> 'id')::uuid, n.id::uuid, coalesce(v -> 'policies' ->> (n.nth - 1)::int, 'cancel')
     from jsonb_array_elements(p_jobs) j (v),
-         lateral (select jsonb_array_elements_text(nullif(v -> 'depends_on', 'null'))::uuid as id) n
+         lateral jsonb_array_elements_text(nullif(v -> 'depends_on', 'null')) with ordinality n (id, nth)
     where (v ->> 'id')::uuid = any (v_made)
     on conflict do nothing;
 
+    insert into {schema}.dependency (job_id, needs_id, policy)
+    select w.job_id, (v ->> 'id')::uuid, w.policy
+    from jsonb_array_elements(p_jobs) j (v),
+         lateral (
+             select d.job_id, d.policy from {schema}.dependency d
+             where d.needs_id = (v ->> 'joins')::uuid
+               and exists (select 1 from {schema}.job x
+                           where x.id = d.job_id and x.tenant is not distinct from v ->> 'tenant' offset 0)
+             -- Locked, so that it is not released meanwhile; if it was, it waits for nothing any more.
+               and exists (select 1 from {schema}.blocked b
+                           where b.job_id = d.job_id and b.gate = 'dependency' offset 0 for update)
+             offset 0
+         ) w
+    where nullif(v -> 'joins', 'null') is not null and (v ->> 'id')::uuid = any (v_made)
+    on conflict do nothing;
+
     with made as (
-        select j.*, m.ord,
-               case when exists (
-                        select 1 from {schema}.dependency d
-                        where d.job_id = j.id and not exists (
-                            select 1 from {schema}.finished f
-                            where f.job_id = d.needs_id and f.state in ('completed', 'completed_with_errors') offset 0)
-                        offset 0)
-                    then 'dependency'
+        select j.*, m.ord, w.needs_id as watched,
+               case when w.needs_id is not null then 'dependency'
                     when j.kind = any (case when j.run_at > v_now then v_stopped else v_paused end)
                     then 'paused' end as gate
         from (
-            select (v ->> 'id')::uuid as id, min(o) as ord
+            select (v ->> 'id')::uuid as id, min(o) as ord, bool_or(nullif(v -> 'depends_on', 'null') is not null) as depends
             from jsonb_array_elements(p_jobs) with ordinality e (v, o) group by 1
         ) m
         -- The limit makes this a look-up by id, as the offsets do, also if the planner believes the table to be empty.
         cross join lateral (select x.* from {schema}.job x where x.id = m.id limit 1) j
+        -- The newest job that it waits for: it is the last to end, if they end in the order in which they were made. The
+        -- offset keeps the order out of the look-up: for it, a plan for an empty table would walk the index of needs_id.
+        left join lateral (
+            select d.needs_id
+            from (select x.needs_id, x.policy from {schema}.dependency x where x.job_id = m.id and m.depends offset 0) d
+            where not exists (select 1 from {schema}.finished f
+                              where f.job_id = d.needs_id
+                                and (d.policy = 'run' or f.state in ('completed', 'completed_with_errors')) offset 0)
+            order by d.needs_id desc limit 1
+        ) w on true
         where m.id = any (v_made)
     ), in_order as (
         select m.*, case when m.gate = 'dependency' or m.run_at > v_now then null
@@ -349,7 +396,7 @@ begin
         from made m where m.gate is null and m.run_at > v_now
     )
     insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
-    select m.id, v_now, m.run_at, m.seq, m.gate, case m.gate when 'paused' then m.kind else m.id::text end,
+    select m.id, v_now, m.run_at, m.seq, m.gate, case m.gate when 'paused' then m.kind else m.watched::text end,
            {carried_new of m}
     from in_order m where m.gate is not null;
 
@@ -365,4 +412,16 @@ begin
     ) a
     left join unnest(v_losers, v_holders, v_actions) b (id, holder, action) on b.id = a.id and a.nth = 1
     order by a.ord;
+end $$;
+
+-- By their names: while a release is deployed, there may be two of one, with other parameters.
+do $$
+declare v_function regprocedure;
+begin
+    for v_function in
+        select p.oid::regprocedure from pg_proc p
+        where p.pronamespace = '{schema}'::regnamespace and p.proname in ('insert_plain', 'insert_one', 'insert_jobs')
+    loop
+        execute format('revoke execute on function %s from public', v_function);
+    end loop;
 end $$;

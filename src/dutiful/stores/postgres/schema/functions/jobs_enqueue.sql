@@ -70,7 +70,7 @@ create or replace function {schema}.enqueue(
     p_unique text default null, p_unique_scope text default 'active', p_on_conflict text default 'return',
     p_unique_window interval default null, p_across_kinds boolean default false, p_depends_on uuid[] default null,
     p_webhook text default null, p_webhook_states text[] default null, p_parent_id uuid default null,
-    p_retry_of uuid default null
+    p_retry_of uuid default null, p_on_failure text default 'cancel'
 ) returns uuid
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
@@ -88,6 +88,10 @@ begin
     if p_delay not between interval '0' and interval '36525 days' then
         raise exception 'p_delay must be from 0 to 36525 days' using errcode = 'invalid_parameter_value';
     end if;
+    if coalesce(p_on_failure not in ('cancel', 'run', 'fail'), true) then
+        raise exception 'p_on_failure % must be one of: cancel, run, fail', p_on_failure
+            using errcode = 'invalid_parameter_value';
+    end if;
     select i.job_id, i.insertion into v_stored
     from {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
         'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
@@ -95,7 +99,8 @@ begin
         'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
         'subject', p_subject, 'created_by', session_user, 'options', nullif(v_options, '{}'),
         'unique', {schema}.unique_options(p_unique, p_unique_scope, p_on_conflict, p_unique_window, p_across_kinds),
-        'depends_on', p_depends_on, 'parent_id', p_parent_id, 'retry_of', p_retry_of)),
+        'depends_on', p_depends_on,
+        'policies', array_fill(p_on_failure, array[coalesce(cardinality(p_depends_on), 0)]), 'parent_id', p_parent_id, 'retry_of', p_retry_of)),
         null, p_notify) i;
     perform {schema}.check_not_rejected(p_kind, v_stored.job_id, v_stored.insertion);
     return v_stored.job_id;

@@ -17,7 +17,7 @@ create or replace function {schema}.survey(
 ) returns table (
     leads boolean, now_at timestamptz, next_run_at timestamptz, next_fire_at timestamptz, expired boolean,
     blocked boolean, next_post_at timestamptz, reviewing boolean, unsealed boolean, limited boolean,
-    none_expired_at timestamptz
+    waits boolean, none_expired_at timestamptz
 )
 language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
@@ -35,7 +35,7 @@ begin
     if not found then
         return query
         select false, v_now, null::timestamptz, null::timestamptz, false, false, null::timestamptz, false, false, false,
-               null::timestamptz;
+               false, null::timestamptz;
         return;
     end if;
     v_may_rescue := {schema}.may_rescue(v_now);
@@ -53,5 +53,7 @@ begin
            exists (select 1 from {schema}.bulk_run b where b.state = 'running')
                or exists (select 1 from {schema}.dead_letter d where d.status = 'reprocessing'),
            exists (select 1 from {schema}.audit_unsealed), exists (select 1 from {schema}.limit_rule),
+           exists (select 1 from {schema}.sent_event e where not e.delivered)
+               or exists (select 1 from {schema}.blocked b where b.gate = 'event' and b.run_at <= v_now),
            case when v_may_rescue and not v_expired then v_now end;
 end $$;

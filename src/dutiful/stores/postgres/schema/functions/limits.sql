@@ -14,6 +14,12 @@ language sql stable as $$
                 else p_now - p_rule.per end
 $$;
 
+-- How far back its starts count, or may count towards the burst, which does not end with a fixed window.
+create or replace function {schema}.limit_kept_since(p_rule {schema}.limit_rule, p_now timestamptz) returns timestamptz
+language sql stable as $$
+    select case when p_rule.burst is null then {schema}.limit_since(p_rule, p_now) else p_now - p_rule.per end
+$$;
+
 -- Stores the limits that kinds declare; those of other kinds stay. A kind without any is no longer limited.
 create or replace function {schema}.put_limits(
     p_all text[], p_kinds text[], p_kind_names text[], p_fields text[], p_names text[], p_most int[], p_per interval[],
@@ -107,7 +113,7 @@ begin
             select x.id from {schema}.limit_rule r
             cross join lateral (
                 select o.id from {schema}.limit_slot o
-                where o.name = r.name and o.started_at is not null and o.started_at <= {schema}.limit_since(r, p_now)
+                where o.name = r.name and o.started_at is not null and o.started_at <= {schema}.limit_kept_since(r, p_now)
                 offset 0
             ) x
             where r.per is not null))
@@ -116,12 +122,13 @@ begin
     select array_agg(distinct {schema}.limit_gate(g.name, g.key)) into v_gates
     from (
         select * from ended union all select * from over union all
-        -- These count, but no longer towards the burst.
+        -- These count, but no longer towards the burst; or only towards it, as the fixed window is over.
         select b.name, b.key
         from {schema}.limit_rule r
         cross join lateral (
             select s.name, s.key from {schema}.limit_slot s
-            where s.name = r.name and s.started_at <= p_now - r.per * (r.burst::float8 / r.most)
+            where s.name = r.name
+              and s.started_at <= greatest({schema}.limit_since(r, p_now), p_now - r.per * (r.burst::float8 / r.most))
             offset 0
         ) b
         where r.burst < r.most
@@ -157,7 +164,8 @@ begin
         v_names := '{}';
         v_keys := '{}';
         for v_limit in
-            select r as rule, r.name, r.per, r.burst, coalesce(r.chosen, r.most) as most, g.key
+            select r as rule, r.name, r.per, r.burst, coalesce(r.chosen, r.most) as most, g.key,
+                   {schema}.limit_since(r, p_now) as since
             from {schema}.limit_kind k
             join {schema}.limit_rule r on r.name = k.name
             cross join lateral {schema}.limit_key(v_job.job, k) g (key)
@@ -166,7 +174,9 @@ begin
         loop
             v_refused := {schema}.limit_gate(v_limit.name, v_limit.key);
             exit when v_refused = any (v_full);
-            select count(*) into v_used from {schema}.limit_slot s where s.name = v_limit.name and s.key = v_limit.key;
+            select count(*) into v_used from {schema}.limit_slot s
+            where s.name = v_limit.name and s.key = v_limit.key
+              and (s.started_at is null or s.started_at > v_limit.since);
             exit when v_used >= v_limit.most;
             if v_limit.burst < v_limit.most then
                 select count(*) into v_used from {schema}.limit_slot s
@@ -240,7 +250,9 @@ begin
         join {schema}.limit_rule r on r.name = (g.key::jsonb ->> 0)
         cross join lateral (
             select coalesce(r.chosen, r.most) - (
-                select count(*) from {schema}.limit_slot s where s.name = r.name and s.key = (g.key::jsonb ->> 1)) as free
+                select count(*) from {schema}.limit_slot s
+                where s.name = r.name and s.key = (g.key::jsonb ->> 1)
+                  and (s.started_at is null or s.started_at > {schema}.limit_since(r, v_now))) as free
             offset 0
         ) room
         cross join lateral (
@@ -277,7 +289,8 @@ begin
         ) w (length)
         cross join lateral (
             select s.started_at from {schema}.limit_slot s
-            where s.name = r.name and s.started_at > v_now - w.length
+            where s.name = r.name
+              and s.started_at > case when w.length = r.per then {schema}.limit_since(r, v_now) else v_now - w.length end
             order by s.started_at limit 1
         ) f
         where r.per is not null and exists (select 1 from {schema}.blocked b where b.gate = 'limit' offset 0));

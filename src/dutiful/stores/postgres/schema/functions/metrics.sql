@@ -24,12 +24,14 @@ end $$;
 
 -- Rolls up to p_limit rows up, and deletes as many expired minutes and hours; returns whether there may be more. Two at
 -- once take different rows, and add to minutes, hours and totals in one order.
-create or replace function {schema}.roll_up_counters(p_limit int, p_fine interval, p_keep interval, p_now timestamptz)
+create or replace function {schema}.roll_up_counters(
+    p_limit int, p_fine interval, p_keep interval, p_last int, p_window interval, p_now timestamptz)
 returns boolean
 language plpgsql volatile set lock_timeout = '2s' {use_indexes} as $$
 declare
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
     v_rolled  bigint;
+    v_kinds   text[];
     v_minutes bigint;
     v_hours   bigint;
 begin
@@ -53,8 +55,23 @@ begin
         select {counters_summed}
         from taken t group by 1, 2 order by 1, 2
         on conflict (kind, outcome) do update set {counters_added}
+    ), lasts as (
+        insert into {schema}.counter_last as m (kind, minute, count, failed)
+        select t.kind, date_trunc('minute', t.at, 'UTC') as minute, {last_summed}
+        from taken t where t.outcome in ({ends}) group by 1, 2 order by 1, 2
+        on conflict (kind, minute) do update set count = m.count + excluded.count, failed = m.failed + excluded.failed
     )
-    select count(*) into v_rolled from taken;
+    select count(*), array_agg(distinct t.kind) into v_rolled, v_kinds from taken t;
+    delete from {schema}.counter_last l
+    where l.ctid = any (array(
+        select x.ctid from {schema}.counter_last x
+        where x.kind = any (v_kinds) and x.minute < date_trunc('minute', v_now - p_window, 'UTC')
+          and x.minute < (
+              select max(s.minute)
+              from (select y.minute, sum(y.count) over (order by y.minute desc) as enough
+                    from {schema}.counter_last y where y.kind = x.kind) s
+              where s.enough >= p_last)
+        for update skip locked));
     delete from {schema}.counter_minute m
     where m.ctid = any (array(
         select x.ctid from {schema}.counter_minute x

@@ -1,7 +1,7 @@
 -- Retention: marks finished jobs stale, if wanted, and deletes them when their time is over.
 
 -- Returns up to p_limit expired finished jobs, walking their ids upwards, and where to continue (null: at the start).
--- They stay locked until the end of the transaction; a job that others depend on and wait for is left out. p_stale:
+-- They stay locked until the end of the transaction; a job that others depend on and have not ended is left out. p_stale:
 -- only stale jobs whose notices are sent (true), or those that are not stale (false); null: all.
 create or replace function {schema}.retention_candidates(
     p_after uuid, p_below uuid, p_cutoff timestamptz, p_limit int, p_stale boolean
@@ -32,7 +32,7 @@ begin
                            -- A range in order, because an equal id may be searched for in all of the primary key.
                            select 1 from {schema}.dependency d
                            where d.needs_id >= j and d.needs_id <= j
-                             and exists (select 1 from {schema}.blocked b where b.job_id = d.job_id offset 0)
+                             and not exists (select 1 from {schema}.finished f where f.job_id = d.job_id offset 0)
                            order by d.needs_id offset 0)
                    and (p_stale is null
                         or p_stale and (select s.sent_at from {schema}.stale s where s.job_id = j) is not null
@@ -40,14 +40,28 @@ begin
            case when cardinality(v_seen) >= p_limit then v_seen[cardinality(v_seen)] end;
 end $$;
 
--- Deletes jobs with all rows that belong to them.
+-- Deletes jobs with all rows that belong to them, but keeps what job_metrics shows of them.
 create or replace function {schema}.delete_jobs(p_jobs uuid[]) returns void
 language plpgsql volatile {look_up_ids} as $$
 begin
+    insert into {schema}.deleted_jobs as d
+        (kind, state, hour, tenant, jobs, claimed, wait_microseconds, run_microseconds, run_most)
+    select j.kind, f.state, date_trunc('hour', f.finished_at, 'UTC'), coalesce(j.tenant, ''), {ended_summed}
+    from {schema}.finished f
+    join {schema}.job j on j.id = any (array[f.job_id])
+    where f.job_id = any (p_jobs)
+    group by 1, 2, 3, 4
+    order by 1, 2, 3, 4
+    on conflict (hour, kind, state, tenant) do update
+    set jobs = d.jobs + excluded.jobs, claimed = d.claimed + excluded.claimed,
+        wait_microseconds = d.wait_microseconds + excluded.wait_microseconds,
+        run_microseconds = d.run_microseconds + excluded.run_microseconds,
+        run_most = greatest(d.run_most, excluded.run_most);
     delete from {schema}.finished f where f.job_id = any (p_jobs);
     delete from {schema}.attempt a where a.job_id = any (p_jobs);
     delete from {schema}.dependency d where d.job_id = any (p_jobs);
     delete from {schema}.phase p where p.job_id = any (p_jobs);
+    delete from {schema}.step s where s.job_id = any (p_jobs);
     delete from {schema}.progress g where g.job_id = any (p_jobs);
     delete from {schema}.stale s where s.job_id = any (p_jobs);
     delete from {schema}.delivery d where d.job_id = any (p_jobs);
@@ -64,6 +78,7 @@ declare
     v_tombs bigint;
     v_dead  bigint;
     v_runs  bigint;
+    v_sent  bigint;
 begin
     delete from {schema}.unique_key u
     where u.ctid = any (array(
@@ -96,6 +111,11 @@ begin
         where k.scope in ('queued', 'active') and {schema}.is_key_orphaned(k.job_id, k.scope)
         limit p_limit
         for update skip locked));
+    delete from {schema}.deleted_jobs d where d.hour < p_now - interval '1 year';
+    delete from {schema}.sent_event e
+    where e.seq = any (array(
+        select x.seq from {schema}.sent_event x where x.expires_at <= p_now and x.delivered limit p_limit));
+    get diagnostics v_sent = row_count;
     -- Workers that died without signing off.
     delete from {schema}.worker w where w.expires_at < clock_timestamp() - interval '1 day';
     delete from {schema}.listener l where l.expires_at < clock_timestamp() - interval '1 day';
@@ -103,7 +123,7 @@ begin
         select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id offset 0);
     delete from {schema}.lock_wait w where not exists (
         select 1 from {schema}.lease l where l.job_id = w.job_id and l.claim_id = w.claim_id offset 0);
-    return greatest(v_keys, v_posts, v_tombs, v_dead, v_runs) >= p_limit;
+    return greatest(v_keys, v_posts, v_tombs, v_dead, v_runs, v_sent) >= p_limit;
 end $$;
 
 -- Deletes expired finished jobs; with p_tombstones, leaves a tombstone for each and returns the job. The last row has

@@ -1,7 +1,7 @@
 -- Groups of login roles, and their rights. `dutiful roles` gives them; with tenants on there are policies besides.
 --
 -- {schema}_operator: processes that enqueue, read and act; {schema}_worker: workers in Python; {schema}_member: people
--- and services that log in themselves, where tenants are on. Three may be missing, because `dutiful tenants on` does not
+-- and services that log in themselves, where tenants are on. Others may be missing, because `dutiful tenants on` does not
 -- make them: {schema}_client, processes that enqueue and read; {schema}_sql_worker, workers that may execute a few functions
 -- and touch no table; {schema}_reader, who reads. {schema}_owner owns the schema.
 
@@ -37,16 +37,10 @@ language sql immutable as $$
             -- Neither secrets and hashes, nor who did what.
             case when p_table in ('meta', 'api_token', 'tenant_role') or p_table like 'audit\_%' then null else 'select' end
         when p_group = 'client' then
-            -- It enqueues, cancels and reads: it moves jobs that wait, asks running ones to stop, and acts on nothing else.
+            -- It reads; it enqueues and cancels by functions with their owner's rights.
             case when p_table in ('api_token', 'tenant_role', 'bulk_run') then null
-                 when p_table = 'audit_event' then 'insert, select (id)'  -- what it cancels is on record
+                 when p_table = 'audit_event' then 'insert, select (id)'  -- what it cancels is on record, see check_audit_client
                  when p_table like 'audit\_%' then null
-                 when p_table = 'job' then 'select, insert, update (id)'  -- dependencies are locked by it
-                 when p_table in ('finished', 'attempt', 'webhook_post') then 'select, insert'
-                 when p_table in ('phase', 'delivery') then 'select, insert, update'
-                 when p_table = 'lease' then 'select, update (cancel_requested_at, cancel_reason)'
-                 when p_table in ('ready', 'scheduled', 'blocked', 'dependency', 'unique_key', 'listener') then
-                     'select, insert, update, delete'
                  else 'select' end
         when p_table in ('meta', 'migration', 'tenant_role') then 'select'
         -- Events stay on record: neither group can change them.
@@ -66,14 +60,15 @@ $$;
 create or replace function {schema}.may_execute(p_group text, p_name text, p_definer boolean, p_volatile boolean)
 returns boolean
 language sql immutable as $$
-    select case p_group
-        when 'worker' then true
-        when 'operator' then not p_definer or p_name in ('withdraw_job', 'has_live_job')
-        -- Most have their caller's rights, and fail.
-        when 'client' then not p_definer or p_name in ('withdraw_job', 'has_live_job')
+    select case
+        when p_group = 'worker' then true
+        -- Most of what a client may execute has its caller's rights, and fails.
+        when p_group in ('operator', 'client') then not p_definer or p_name in (
+            'insert_one', 'insert_plain', 'insert_jobs', 'cancel', 'put_event', 'record_deliveries', 'listen', 'unlisten',
+            'has_live_job')
         -- What views call, too; it cannot write.
-        when 'reader' then not p_definer and not p_volatile
-        when 'sql_worker' then p_name in (
+        when p_group = 'reader' then not p_definer and not p_volatile
+        when p_group = 'sql_worker' then p_name in (
             'dequeue', 'renew_job', 'renew_jobs', 'complete_job', 'fail_job', 'release_job', 'run_function',
             'maintain_jobs', 'report_worker')
         end
@@ -113,7 +108,7 @@ begin
     end loop;
     grant usage on all sequences in schema {schema} to {schema}_operator, {schema}_worker;
     if {schema}.group_exists('client') then
-        grant usage on all sequences in schema {schema} to {schema}_client;
+        revoke all on all sequences in schema {schema} from {schema}_client;
     end if;
 end $$;
 

@@ -40,12 +40,12 @@ begin
         p_claim_id => v_held.claims, p_to => v_held.places, p_outcome => v_held.outcomes,
         p_attempt => v_held.attempts, p_crashes => v_held.crashes, p_delay => null, p_result => null,
         p_errors => v_held.errors, p_keep_seq => array_fill(false, array[cardinality(v_held.jobs)]),
-        p_phase_to => v_held.phases);
+        p_phase_to => v_held.phases, p_wait => null);
     return cardinality(v_held.jobs) - v_refused;
 end $$;
 
 -- Makes jobs ready whose dependencies have completed, whose kind is no longer paused, or that limits admit, and cancels
--- those with a dependency that failed; returns how many became ready. Dependents are all read, so a session that needed long for it
+-- or fails those with a dependency that failed; returns how many became ready. Dependents are all read, so a session that needed long for it
 -- pauses, and one session at a time does it.
 create or replace function {schema}.open_gates(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile as $$
@@ -63,9 +63,11 @@ begin
     select coalesce(sum(u.moved), 0) into v_moved
     from (select r.moved from {schema}.unblock_resumed(p_limit, p_now) r
           union all
-          select d.moved from {schema}.unblock_dependents(p_limit, p_now) d
+          select d.moved from {schema}.unblock_dependents(p_limit, p_now) d where d.queue is not null
           union all
-          select a.moved from {schema}.admit_limited(true, p_limit, p_now) a where a.queue is not null) u;
+          select a.moved from {schema}.admit_limited(true, p_limit, p_now) a where a.queue is not null
+          union all
+          select e.moved from {schema}.deliver_events(p_limit, p_now) e where e.queue is not null) u;
     perform set_config('dutiful.gates', {schema}.seq_at(
         clock_timestamp() + 20 * (clock_timestamp() - v_began - interval '0.1 s'))::text, false);
     return v_moved;
@@ -126,8 +128,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare v_now timestamptz := clock_timestamp();
 begin
     if not coalesce(p_slots >= 0 and p_ttl > interval '0' and p_ttl <= interval '1 hour' and cardinality(p_kinds) <= 1000
-                    and coalesce(cardinality(p_queues), 0) <= 1000 and cardinality(p_jobs) <= 10000, false) then
-        raise exception 'p_slots must be 0 or more, p_ttl at most an hour, and lists must be short'
+                    and coalesce(cardinality(p_queues), 0) <= 1000 and cardinality(p_jobs) <= 10000
+                    and (select max(length(n)) from unnest(p_kinds || p_queues || p_lane || coalesce(p_process, '')) n) <= 200,
+                    false) then
+        -- The record is read by all who list workers.
+        raise exception 'p_slots must be 0 or more, p_ttl at most an hour, lists short, and names of 200 characters at most'
             using errcode = 'invalid_parameter_value';
     end if;
     -- Only what this function has written: the record of a worker in Python has a mode of locks, or more lanes.

@@ -14,9 +14,7 @@ declare
     -- Assigned, because `perform` would run a query for it.
     v_all    text := set_config('dutiful.tenant', '*', true);
 begin
-    if p_now is not null and not pg_has_role(session_user, current_user, 'usage') then
-        raise exception 'p_now is for tests of the owner' using errcode = 'insufficient_privilege';
-    end if;
+    if p_now is not null then perform {schema}.check_own_time(); end if;
     return v_before;
 end $$;
 
@@ -113,6 +111,7 @@ begin
         p_attempt => array[v_held.attempt - case when p_counted then 0 else 1 end],
         p_crashes => array[v_held.crashes], p_delay => array[p_delay], p_result => array[p_result::text],
         p_errors => array[p_errors::text], p_keep_seq => array[p_outcome = 'released'],
+        p_wait => null,
         p_phase_to => array[case when p_outcome = 'released' then 'interrupted'
                                  when p_outcome not in ('done', 'partial') then p_outcome end]) s;
     if not found then

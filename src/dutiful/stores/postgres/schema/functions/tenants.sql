@@ -56,7 +56,7 @@ $$;
 create or replace function {schema}.member_tables() returns text[]
 language sql immutable as $$
     select array['job', 'ready', 'scheduled', 'blocked', 'lease', 'finished', 'attempt', 'phase', 'progress', 'stale',
-                 'dependency', 'delivery', 'dead_letter']
+                 'dependency', 'delivery', 'dead_letter', 'deleted_jobs', 'step']
 $$;
 
 create or replace function {schema}.tenants_enabled() returns boolean
@@ -125,6 +125,13 @@ begin
                                 then 'operator, {schema}_client, {schema}_reader' else v_group end,
                            {schema}.tenant_condition(v_group, v_table.name, v_table.rule));
         end loop;
+        -- Functions with the owner's rights, too, act for all tenants in the session of a worker, if it names none.
+        execute format(
+            'create policy owner on {schema}.%I to %I using ('
+            '(select nullif(current_setting(''dutiful.tenant'', true), '''') is null and (%s)))',
+            v_table.name, pg_get_userbyid(v_owner), (
+            select string_agg(format('pg_has_role(session_user, ''{schema}_%s'', ''usage'')', g), ' or ')
+            from unnest(array['worker', 'sql_worker']) g where {schema}.group_exists(g)));
     end loop;
     grant usage on schema {schema} to {schema}_member;
     foreach v_name in array {schema}.member_tables()

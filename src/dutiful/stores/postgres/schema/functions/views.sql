@@ -50,15 +50,22 @@ from (
 ) q
 group by q.queue;
 
--- How long jobs waited and ran, by kind and hour of their end.
+-- How long jobs waited and ran, by kind and hour of their end; those that retention has deleted are included.
 create or replace view {schema}.job_metrics as
-select j.kind::text, f.state, date_trunc('hour', f.finished_at) as hour, count(*) as jobs,
-       avg(extract(epoch from f.claimed_at - greatest(j.created_at, j.run_at))) as mean_wait_s,
-       avg(extract(epoch from f.finished_at - f.claimed_at)) as mean_run_s,
-       max(extract(epoch from f.finished_at - f.claimed_at)) as longest_run_s
-from {schema}.finished f
-join {schema}.job j on j.id = f.job_id
-group by j.kind, f.state, date_trunc('hour', f.finished_at);
+select e.kind, e.state, e.hour, sum(e.jobs)::bigint as jobs,
+       sum(e.wait_microseconds) / nullif(sum(e.claimed), 0) / 1000000 as mean_wait_s,
+       sum(e.run_microseconds) / nullif(sum(e.claimed), 0) / 1000000 as mean_run_s,
+       case when sum(e.claimed) > 0 then max(e.run_most)::numeric / 1000000 end as longest_run_s
+from (
+    select j.kind::text as kind, f.state, date_trunc('hour', f.finished_at, 'UTC') as hour, {ended_summed}
+    from {schema}.finished f
+    join {schema}.job j on j.id = f.job_id
+    group by 1, 2, 3
+    union all
+    select d.kind, d.state, d.hour, d.jobs, d.claimed, d.wait_microseconds, d.run_microseconds, d.run_most
+    from {schema}.deleted_jobs d
+) e
+group by e.kind, e.state, e.hour;
 
 -- Every violation of the invariants of storage; no row if there is none.
 create or replace view {schema}.misplaced as
@@ -94,7 +101,8 @@ where not exists (select 1 from {schema}.job j where j.id = d.job_id)
 union all
 select 'job ' || b.job_id || ' waits for other jobs, but for none in particular'
 from {schema}.blocked b
-where b.gate = 'dependency' and not exists (select 1 from {schema}.dependency d where d.job_id = b.job_id)
+where b.gate = 'dependency'
+  and not exists (select 1 from {schema}.dependency d where d.job_id = b.job_id and d.needs_id::text = b.key)
 union all
 select 'job ' || b.job_id || ' waits for job ' || d.needs_id || ', which does not exist'
 from {schema}.blocked b

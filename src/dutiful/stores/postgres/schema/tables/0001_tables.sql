@@ -90,8 +90,8 @@ create table {schema}.blocked (
     since timestamptz not null, run_at timestamptz,
     seq bigint,  -- at a pause or a breaker, the seq it keeps; null: it is not due yet
     priority int not null, attempt int not null, crashes int not null,
-    gate text not null,  -- paused (a person, a breaker, or a limit not asked yet), breaker (rejected a call), limit, dependency
-    key text collate "C" not null,  -- the kind, the breaker, the limit and its key, or the job's own id
+    gate text not null,  -- paused (a person, a breaker, or a limit not asked yet), breaker (rejected a call), limit, dependency, event
+    key text collate "C" not null,  -- the kind, the breaker, the limit and its key, the event, or a job that it waits for
     queue text collate "C" not null, kind text collate "C" not null, tenant text
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, vacuum_truncate = off);
 create index blocked_gate on {schema}.blocked (gate, key, seq);
@@ -106,6 +106,7 @@ create index blocked_level_tenant on {schema}.blocked (tenant, key, queue, prior
 create index blocked_tenant on {schema}.blocked (tenant) where tenant is not null;
 create index blocked_limit on {schema}.blocked (key, priority, seq, job_id) where gate = 'limit';
 create index blocked_limit_kind on {schema}.blocked (kind) where gate = 'limit';
+create index blocked_event_due on {schema}.blocked (run_at) where gate = 'event';
 
 -- The last delivery of a job to a broker. A delivery is outstanding while the job is ready, has spent no attempt since,
 -- and no worker has taken it from the broker.
@@ -115,8 +116,10 @@ create table {schema}.delivery (
     backend_job_id text check (length(backend_job_id) <= 200)  -- null: the broker has not given one
 ) with (fillfactor = 70);
 
+-- An edge, kept until job_id is deleted. `policy`: what happens to job_id if needs_id does not complete.
 create table {schema}.dependency (
     job_id uuid not null, needs_id uuid not null,
+    policy text not null default 'cancel' constraint dependency_policy check (policy in ('cancel', 'run', 'fail')),
     primary key (job_id, needs_id)
 );
 create index dependency_needs on {schema}.dependency (needs_id);
@@ -175,6 +178,33 @@ create table {schema}.phase (
     result jsonb, error jsonb, progress jsonb,  -- progress: the last report before it ended
     primary key (job_id, name)
 ) with (fillfactor = 80);
+
+-- The steps of a job whose results are stored, and those that wait. claim_id is the claim that wrote the row last.
+create table {schema}.step (
+    job_id uuid not null, claim_id bigint not null, started_at timestamptz not null, ended_at timestamptz,
+    due_at timestamptz,  -- the end of a sleep, or of the wait for an event
+    received bigint,  -- the seq of the event that it got
+    position int not null, name text not null,
+    kind text not null check (kind in ('call', 'sleep', 'event')),
+    state text not null check (state in ('done', 'waiting', 'timed_out')),
+    code text not null, fingerprint text not null,
+    event text collate "C", key text collate "C", of_tenant text,  -- of the job, '' for none
+    result jsonb,
+    primary key (job_id, name)
+);
+create index step_waiting on {schema}.step (event, key, of_tenant) where state = 'waiting' and event is not null;
+
+-- Events that were sent to jobs which wait for them, or will.
+create table {schema}.sent_event (
+    seq bigint generated always as identity primary key, id uuid not null unique, sent_at timestamptz not null,
+    expires_at timestamptz not null, delivered boolean not null default false,
+    name text collate "C" not null check (name <> '' and length(name) <= 200),
+    key text collate "C" not null check (key <> '' and length(key) <= 200),
+    tenant {schema}.job_tenant, by text, data jsonb check (pg_column_size(data) <= 16 * 1024 * 1024)
+);
+create index sent_event_key on {schema}.sent_event (name, key, seq);
+create index sent_event_undelivered on {schema}.sent_event (seq) where not delivered;
+create index sent_event_expiry on {schema}.sent_event (expires_at);
 
 -- A job's progress, as its handler last reported. Written often, so each page has room for the next version of a row,
 -- and no index has to follow it.
@@ -467,6 +497,17 @@ create index limit_slot_job on {schema}.limit_slot (job_id);
 create index limit_slot_open on {schema}.limit_slot (id) where started_at is null;
 create index limit_slot_started on {schema}.limit_slot (name, started_at) where started_at is not null;
 
+-- What job_metrics shows of jobs that retention has deleted, by the hour of their end.
+create table {schema}.deleted_jobs (
+    hour timestamptz not null, jobs bigint not null, claimed bigint not null, wait_microseconds bigint not null,
+    run_microseconds bigint not null, run_most bigint not null, kind text not null, state text not null,
+    tenant text not null,  -- '' for none
+    primary key (hour, kind, state, tenant)
+);
+
+-- How much more than others a tenant gets in fair lanes; without a row 1.
+create table {schema}.share (tenant text primary key, weight int not null check (weight between 1 and 1000));
+
 -- Counters of all time, by kind and outcome. A sketch (run, wait) is JSON: how many by the number of their bucket. None
 -- of the counter tables belongs to a tenant.
 create table {schema}.counter_total (
@@ -487,6 +528,12 @@ create table {schema}.counter_hour (
     like {schema}.counter_total,
     primary key (hour, kind, outcome)
 ) with (fillfactor = 70);
+
+-- The last attempts of each kind, by minute: as many as its error rate is computed from.
+create table {schema}.counter_last (
+    kind text not null, minute timestamptz not null, count bigint not null, failed bigint not null,
+    primary key (kind, minute)
+) with (fillfactor = 50);
 
 -- As workers hand them over; rolled up into minutes, hours and totals soon after.
 create table {schema}.counter (

@@ -1,0 +1,41 @@
+"""The contract of dependents: jobs that wait for other jobs, and what becomes of them when those end."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from dutiful.core.job import OnFailure
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """`job_id` depends on `needs_id`; `policy`: what happens to it if that does not complete."""
+
+    job_id: UUID
+    needs_id: UUID
+    policy: OnFailure
+
+
+class Release(msgspec.Struct, frozen=True):
+    """What one step decided."""
+
+    moved: int = 0
+    levels: frozenset[tuple[str, int]] = frozenset()  # the (queue, priority) that got jobs
+    ended: tuple[UUID, ...] = ()  # cancelled or failed by a policy: others may wait for these
+    watched: tuple[UUID, ...] = ()  # jobs that some wait for next; they may have ended meanwhile
+
+
+class DependentStore(Protocol):
+    """Each call is correct when two processes make it at once."""
+
+    async def release(self, ended: Sequence[UUID], limit: int, *, now: datetime | None = None) -> Release:
+        """Decides jobs that wait for these, if they have ended; about `limit` at most, those left by another call.
+
+        Each becomes ready or scheduled if nothing is left to wait for, is cancelled or fails by the policy of its edge,
+        or waits for the next one.
+        """
+
+    async def edges(self, job_ids: Sequence[UUID]) -> list[Edge]:
+        """The edges from these jobs to those that they depend on."""

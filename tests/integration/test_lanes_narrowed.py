@@ -1,0 +1,107 @@
+"""Lanes that take some kinds, tags or tenants only: their slots are there for them, whatever else waits."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from running_workers import eventually, running
+
+from dutiful import Context, Dutiful, LaneSettings, UsageError
+
+pytestmark = pytest.mark.req("L101")
+OTHERS = 30
+
+
+class Jobs:
+    """Two kinds; those of `slow` do not end before they may."""
+
+    def __init__(self, app: Dutiful) -> None:
+        self.go = asyncio.Event()
+        self.ran: Counter[str | None] = Counter()
+
+        @app.job
+        async def slow(ctx: Context) -> None:
+            self.ran["slow begins"] += 1
+            await self.go.wait()
+            self.ran["slow ends"] += 1
+
+        @app.job(tags=["gpu", "large"])
+        async def render(ctx: Context) -> None:
+            self.ran["render"] += 1
+            self.ran[ctx.tenant] += 1
+
+        self.slow, self.render = slow, render
+
+    async def until(self, what: str, count: int) -> None:
+        async def look() -> bool:
+            return self.ran[what] >= count
+
+        await eventually(look)
+
+
+@pytest.mark.parametrize("narrowed", [{"kinds": ("render",)}, {"tags": ("gpu",)}], ids=["kind", "tag"])
+async def test_a_lane_by_kind_or_tag_has_slots_for_these_behind_any_others(app: Dutiful, narrowed: Any) -> None:
+    app.configure(lanes=(LaneSettings("gpu", 1, **narrowed), LaneSettings("rest", 2, kinds=("slow",))))
+    jobs = Jobs(app)
+    async with app.opened():
+        await jobs.slow.enqueue_many({} for _ in range(OTHERS))
+        await jobs.render.enqueue_many({} for _ in range(3))
+        async with running(app) as worker:
+            await jobs.until("render", 3)
+            assert jobs.ran["slow ends"] == 0
+            await jobs.render.enqueue()
+            await jobs.until("render", 4)
+            assert {lane.name: lane.busy for lane in worker.lanes}["gpu"] == 0
+            jobs.go.set()
+            await jobs.until("slow ends", OTHERS)
+
+
+async def test_a_lane_by_tenant_takes_no_other_jobs(app: Dutiful) -> None:
+    app.configure(lanes=(LaneSettings("acme", 1, tenants=("acme",)), LaneSettings("rest", 1, kinds=("slow",))))
+    jobs = Jobs(app)
+    async with app.opened() as client:
+        await jobs.render.options(tenant="zeta").enqueue_many({} for _ in range(OTHERS))
+        await jobs.render.options(tenant="acme").enqueue_many({} for _ in range(3))
+        async with running(app):
+            await jobs.until("acme", 3)
+            (worker,) = await client.store.workers.all()
+            assert worker.lanes["acme"].tenants == ("acme",) and worker.lanes["rest"].kinds == ("slow",)
+    assert jobs.ran["zeta"] == 0
+
+
+async def test_a_fair_lane_can_be_narrowed(app: Dutiful) -> None:
+    app.configure(lanes=(LaneSettings("gpu", 2, fair=True, kinds=("render",)),))
+    jobs = Jobs(app)
+    async with app.opened():
+        await jobs.slow.options(tenant="acme").enqueue_many({} for _ in range(OTHERS))
+        await jobs.render.options(tenant="acme").enqueue_many({} for _ in range(3))
+        async with running(app):
+            await jobs.until("render", 3)
+    assert jobs.ran["slow begins"] == 0
+
+
+@pytest.mark.parametrize(
+    ("lane", "message"),
+    [
+        (LaneSettings("gpu", 1, kinds=("rendr",)), "lane 'gpu' names the kind 'rendr'; this worker runs: render, slow"),
+        (LaneSettings("gpu", 1, tags=("cpu",)), "names the tag 'cpu'; the kinds of this worker have: gpu, large"),
+        (
+            LaneSettings("gpu", 1, tenants=("zeta",)),
+            "names the tenant 'zeta', but this worker takes only",
+        ),
+    ],
+)
+async def test_a_worker_whose_lane_names_what_it_does_not_run_does_not_start(
+    app: Dutiful, lane: LaneSettings, message: str
+) -> None:
+    app.configure(lanes=(lane,), claim_tenants=("acme",))
+    Jobs(app)
+    with pytest.raises(UsageError, match=message):
+        async with running(app):
+            pass
+
+
+def test_tags_that_are_no_list_of_names_are_refused(app: Dutiful) -> None:
+    with pytest.raises(UsageError, match="must be a list of names"):
+        app.job(tags="gpu")

@@ -1,0 +1,121 @@
+"""Whole trees by an operator: shown, cancelled, and run again with their edges and results."""
+
+import pytest
+from operating import trail
+from running_workers import running
+
+from dutiful import PREVIOUS, Context, Dutiful, Retry, State, chain, group
+from dutiful.core.correlation_tree import Relation
+from dutiful.core.errors import IllegalTransition, JobCancelled, JobNotFound
+from dutiful.core.principal import Principal
+
+pytestmark = pytest.mark.req("L101")
+ONCE = Retry(max_attempts=1)
+
+
+class Shop:
+    """A chain extract → load → report, of which `load` can be broken."""
+
+    def __init__(self, app: Dutiful) -> None:
+        self.app = app
+        self.broken = True
+        self.extracted = 0
+
+        @app.job
+        async def extract() -> int:
+            self.extracted += 1
+            return 7
+
+        @app.job(retry=ONCE)
+        async def load(rows: int) -> int:
+            if self.broken:
+                raise ValueError("no disk")
+            return rows * 2
+
+        @app.job
+        async def report(ctx: Context, loaded: int) -> str:
+            return f"{loaded} after {[parent.kind for parent in await ctx.parents()]}"
+
+        self.flow = chain(extract.call(), load.call(PREVIOUS), report.call(PREVIOUS))
+        self.load, self.report = load, report
+
+
+async def test_what_failed_and_was_cancelled_because_of_it_is_run_again_with_its_edges(app: Dutiful) -> None:
+    shop = Shop(app)
+    async with running(app):
+        flow = await shop.flow.enqueue()
+        with pytest.raises(JobCancelled):
+            await flow.result(30)
+        assert [(await job.record()).state for job in flow.jobs] == ["completed", "failed", "cancelled"]
+        shop.broken = False
+        operator = await app.operator("ada")
+        retried = await operator.trees.retry(flow.jobs[1].public_id, "the disk is there")
+        assert [*retried.jobs] == [flow.jobs[1].id, flow.jobs[2].id]
+        new = retried.jobs[flow.jobs[2].id]
+        assert await (await app.client()).result(new, "30s") == "14 after ['load']"
+
+    assert shop.extracted == 1
+    record = await app.find(new)
+    assert record is not None
+    assert (record.retry_of, record.correlation_id) == (flow.jobs[2].id, flow.correlation_id)
+    letter = await operator.dead_letters.get(flow.jobs[1].id)
+    assert letter.new_job_id == retried.jobs[flow.jobs[1].id]
+    with pytest.raises(IllegalTransition, match=r"nothing of .* is to be run again"):
+        await operator.trees.retry(flow.jobs[0].public_id)
+    assert ("job.retry_tree", "succeeded") in [
+        (event.action, event.outcome) for event in await trail((await app.client()).store)
+    ]
+
+
+async def test_a_tree_that_was_cancelled_by_hand_is_run_again_only_if_asked(app: Dutiful) -> None:
+    shop = Shop(app)
+    flow = await shop.flow.enqueue()
+    operator = await app.operator("ada")
+
+    assert await operator.trees.cancel(flow.correlation_id, "wrong day") == 3
+    assert (await operator.trees.progress(flow.correlation_id)).states == {"cancelled": 3}
+    with pytest.raises(IllegalTransition, match="--cancelled"):
+        await operator.trees.retry(flow.correlation_id)
+    shop.broken = False
+    retried = await operator.trees.retry(flow.correlation_id, cancelled=True)
+    assert len(retried.jobs) == 3
+    async with running(app):
+        assert await (await app.client()).result(retried.jobs[flow.jobs[2].id], "30s") == "14 after ['load']"
+
+
+async def test_a_trace_shows_the_edges_and_states_of_a_graph(app: Dutiful) -> None:
+    @app.job
+    async def part(n: int) -> int:
+        return n
+
+    @app.job
+    async def whole(parts: list[int | None]) -> int:
+        return sum(part or 0 for part in parts)
+
+    flow = await group([part.call(1), part.call(2)], then=whole.call(PREVIOUS)).enqueue()
+    operator = await app.operator("ada")
+
+    tree = await operator.trace.find(flow.last.public_id)
+
+    first, second, last = tree.members
+    assert (first.needs, second.needs) == ((), ())
+    assert [(need.id, need.on_failure) for need in last.needs] == [(first.id, "run"), (second.id, "run")]
+    assert (last.under, last.relation, last.depth, last.state) == (second.id, Relation.AFTER, 1, State.BLOCKED)
+    why = await operator.jobs.explain(last.id)
+    assert first.id != second.id
+    assert all(job.public_id in why.sentence for job in flow.jobs[:2])
+
+
+async def test_a_tenants_operator_acts_on_its_own_jobs_of_a_tree_only(app: Dutiful) -> None:
+    @app.job
+    async def one() -> None: ...
+
+    theirs = await one.options(tenant="zeta", correlation_id="shared").enqueue()
+    ours = await one.options(tenant="acme", correlation_id="shared").enqueue()
+    operator = await app.operator(Principal(name="ada", tenant="acme"))
+
+    assert (await operator.trees.progress("shared")).total == 1
+    assert await operator.trees.cancel("shared") == 1
+    assert [(await job.record()).state for job in (ours, theirs)] == ["cancelled", "ready"]
+    with pytest.raises(JobNotFound):
+        await operator.trees.progress("unknown")

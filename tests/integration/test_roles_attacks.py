@@ -1,0 +1,173 @@
+"""Hostile sessions against every function that lends its owner's rights: nothing of theirs runs with those."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from role_logins import Roles, made
+
+# Names that the functions use, unqualified or as operators. Each notes who has called it.
+SHADOWS = """
+    create function evil.note(what text) returns boolean language plpgsql as
+        $$ begin insert into evil.seen values (what, current_user); return true; end $$;
+    create function evil.clock_timestamp() returns timestamptz language sql as
+        $$ select pg_catalog.now() where evil.note('clock_timestamp') $$;
+    create function evil.set_config(text, text, boolean) returns text language sql as
+        $$ select pg_catalog.set_config($1, $2, $3) where evil.note('set_config') $$;
+    create function evil.current_setting(text, boolean) returns text language sql as
+        $$ select pg_catalog.current_setting($1, $2) where evil.note('current_setting') $$;
+    create function evil.nextval(text) returns bigint language sql as $$ select 7::bigint where evil.note('nextval') $$;
+    create function evil.jsonb_array_elements(jsonb, out value jsonb) returns setof jsonb language sql as
+        $$ select pg_catalog.jsonb_array_elements($1) where evil.note('jsonb_array_elements') $$;
+    create function evil.pg_notify(text, text) returns void language sql as
+        $$ select pg_catalog.pg_notify($1, $2) where evil.note('pg_notify') $$;
+    create function evil.gen_random_uuid() returns uuid language sql as
+        $$ select pg_catalog.gen_random_uuid() where evil.note('gen_random_uuid') $$;
+    create function evil.same(text, text) returns boolean language sql as
+        $$ select pg_catalog.texteq($1, $2) and evil.note('text = text') $$;
+    create operator evil.= (leftarg = text, rightarg = text, function = evil.same);
+    create function evil.same(uuid, uuid) returns boolean language sql as
+        $$ select pg_catalog.uuid_eq($1, $2) and evil.note('uuid = uuid') $$;
+    create operator evil.= (leftarg = uuid, rightarg = uuid, function = evil.same);
+    create function evil.later(timestamptz, interval) returns timestamptz language sql as
+        $$ select pg_catalog.timestamptz_pl_interval($1, $2) where evil.note('timestamptz + interval') $$;
+    create operator evil.+ (leftarg = timestamptz, rightarg = interval, function = evil.later);
+"""
+# In any session: tables of these names are found before those of the path, unless pg_temp is named last.
+TEMPORARY = ("job", "ready", "lease", "finished", "pause", "unique_key", "pg_proc", "pg_roles", "pg_class", "leader")
+PATH = "set search_path = evil, pg_temp, pg_catalog"
+# Called directly first, so that the session has plans of what the others call, made with the hostile path.
+NESTED = ("seq_at(clock_timestamp())", "new_id()", "floor_id(now())", "trace_options('x')", "limit_gate('a', 'b')")
+JOB = "jsonb_build_array(jsonb_build_object('id', {s}.new_id(), 'kind', 'greet', 'tenant', 'acme', 'queue', 'evil'))"
+BY_CLIENT = (
+    "{s}.enqueue('greet', p_tenant => 'acme', p_queue => 'evil', p_unique => 'k')",
+    "{s}.enqueue('greet', p_tenant => 'acme', p_queue => 'evil', p_unique => 'k', p_on_conflict => 'replace')",
+    f"{{s}}.insert_jobs({JOB}, p_notify => true)",
+    f"{{s}}.insert_for({JOB}, null, true, false, '*')",
+    "{s}.cancel('00000000-0000-7000-8000-000000000000', 'no', null)",
+    "{s}.record_deliveries(array['00000000-0000-7000-8000-000000000000'::pg_catalog.uuid], '{x}', '{1}', '{0}', null)",
+    "{s}.listen('00000000-0000-7000-8000-000000000000', '1 minute')",
+    "{s}.unlisten('00000000-0000-7000-8000-000000000000')",
+    "{s}.has_live_job('x', 'greet')",
+    "{s}.send_event('paid', 'order-7', '{}', 'acme')",
+)
+CLAIM = "'{job}', {claim}"
+BY_WORKER = (
+    f"{{s}}.renew_job({CLAIM})",
+    "{s}.renew_jobs(array['{job}'::pg_catalog.uuid], array[{claim}]::bigint[])",
+    f"{{s}}.fail_job({CLAIM}, 'no', true, '1 hour')",
+    f"{{s}}.complete_job({CLAIM}, '1', '[{{\"message\": \"m\"}}]')",
+    f"{{s}}.release_job({CLAIM})",
+    "{s}.maintain_jobs(array['greet'])",
+    "{s}.report_worker('00000000-0000-7000-8000-000000000000', 'evil', array['greet'])",
+    "{s}.report_worker('00000000-0000-7000-8000-000000000000', 'evil', array['greet'], p_slots => 0)",
+)
+DEFINERS = "select oid::regprocedure::text, proconfig from pg_proc where pronamespace = %s::regnamespace and prosecdef"
+
+
+@pytest.fixture(scope="module", params=["18 with tenants", "16"])
+def roles(request: pytest.FixtureRequest) -> Iterator[Roles]:
+    version, _, tenants = str(request.param).partition(" ")
+    with made(request.getfixturevalue(f"postgres{version}"), tenants=bool(tenants)) as found:
+        yield found
+
+
+@contextmanager
+def hostile(roles: Roles, role: str) -> Iterator[Any]:
+    """Runs calls in one session of this login, which has shadowed what it could; each is rolled back if it fails."""
+    name = roles.logins.name(role)
+    roles.as_superuser(f"create schema evil authorization {name}")
+    with psycopg.connect(roles.logins.url(role), autocommit=True) as session:
+        try:
+            session.execute(f"create table evil.seen (what text, who text); {SHADOWS}".encode())
+            session.execute("grant usage on schema evil to public; grant insert on evil.seen to public")
+            for table in TEMPORARY:
+                session.execute(f"create temp table {table} (id pg_catalog.uuid, kind text)".encode())
+            session.execute("select pg_catalog.set_config('dutiful.tenant', 'acme', false)")
+            session.execute(PATH)
+
+            def call(text: str, **values: Any) -> list[Any]:
+                statement = f"select * from {text}".replace("{s}", roles.schema)
+                for key, value in values.items():
+                    statement = statement.replace("{" + key + "}", str(value))
+                return session.execute(statement.encode()).fetchall()
+
+            yield call
+        finally:
+            session.execute("reset search_path")
+            session.execute("drop schema evil cascade")
+
+
+def callers(roles: Roles) -> set[str]:
+    return {who for (who,) in roles.as_superuser("select who from evil.seen")}
+
+
+def test_the_shadows_are_found_by_a_function_that_pins_no_path(roles: Roles) -> None:
+    """Otherwise the tests below would prove nothing."""
+    with hostile(roles, "client") as call:
+        call("{s}.new_id()")
+
+        assert callers(roles) == {roles.logins.name("client")}
+
+
+@pytest.mark.req("S77", "S78")
+def test_a_clients_calls_run_nothing_of_its_own_with_the_owners_rights(roles: Roles) -> None:
+    with hostile(roles, "client") as call:
+        for nested in NESTED:
+            call(f"{{s}}.{nested}")
+        for text in BY_CLIENT:
+            call(text)
+        for text in BY_CLIENT[:2]:
+            with pytest.raises(psycopg.errors.CheckViolation):
+                call(text.replace("'greet'", "''"))
+
+        assert callers(roles) <= {roles.logins.name("client")}
+    jobs = f"select count(*) from {roles.schema}.job where queue = 'evil'"
+    assert roles.as_superuser(jobs) == [(4,)]
+    roles.as_superuser(f"select {roles.schema}.cancel(id, 'over', null) from {roles.schema}.job where queue = 'evil'")
+
+
+@pytest.mark.req("S77", "S78")
+@pytest.mark.parametrize("text", BY_WORKER)
+def test_a_workers_calls_run_nothing_of_its_own_with_the_owners_rights(roles: Roles, text: str) -> None:
+    job_id = roles.enqueue("acme")
+    with hostile(roles, "sql_worker") as call:
+        ((claimed, claim),) = call("(select job_id, claim_id from {s}.dequeue(array['greet'])) d")
+        call(text, job=claimed, claim=claim)
+        call("{s}.dequeue(array['greet'], p_limit => 3, p_tenants => array['globex'])")
+
+        assert callers(roles) <= {roles.logins.name("sql_worker")}
+        assert claimed == job_id
+    roles.as_superuser(f"select {roles.schema}.cancel(%s, 'over', null)", job_id)
+    roles.run("sql_worker", "select {s}.release_job(%s, %s)", claimed, claim)
+
+
+@pytest.mark.req("S77")
+def test_every_function_with_its_owners_rights_pins_its_path_and_names_temporary_objects_last(roles: Roles) -> None:
+    found = roles.as_superuser(DEFINERS, roles.schema)
+    assert len(found) > 15
+    for name, settings in found:
+        assert "search_path=pg_catalog, pg_temp" in (settings or []), name
+
+
+@pytest.mark.req("S79")
+def test_no_function_with_its_owners_rights_is_everyones(roles: Roles) -> None:
+    everyones = "select proname from pg_proc where pronamespace = %s::regnamespace"
+    allowed = everyones + " and has_function_privilege('public', oid, 'execute')"
+    assert roles.as_superuser(allowed, roles.schema) == []
+
+
+@pytest.mark.parametrize("roles", ["18 with tenants"], indirect=True)
+def test_a_login_of_two_groups_acts_for_the_tenant_that_it_names(roles: Roles) -> None:
+    theirs = roles.enqueue("globex")
+    roles.logins.run("GRANT {} TO {}", f"{roles.schema}_sql_worker", roles.logins.name("client"))
+    try:
+        cancelled = roles.run("client", "select * from {s}.cancel(%s, 'x', null)", theirs, tenant="acme")
+        with pytest.raises(psycopg.Error):
+            roles.run("client", "select {s}.enqueue('greet', p_tenant => 'globex')", tenant="acme")
+    finally:
+        roles.logins.run("REVOKE {} FROM {}", f"{roles.schema}_sql_worker", roles.logins.name("client"))
+    state = roles.run("operator", "select state from {s}.jobs where id = %s", theirs, tenant="globex")
+    assert state == [("ready",)], cancelled

@@ -1,0 +1,183 @@
+"""Steps, waits and events when workers die and transactions overlap: each race is forced."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import fault_jobs
+import psycopg
+import pytest
+import step_jobs
+from running_workers import eventually, working
+
+from dutiful import Context, Dutiful, State
+from dutiful.core.outcome import Snoozed
+from dutiful.core.steps import StepState
+from dutiful.store import Store
+from dutiful.stores.postgres import PostgresStore
+from dutiful.stores.postgres.engine.columns import change_arrays
+from faults import Fleet, until
+from postgres_locks import after_a_wait, not_blocked
+from suite.builders import at, change, start_one, state
+from suite.steps import begin_to_wait, call, send, step, wait
+
+
+async def test_a_job_goes_on_where_its_worker_was_killed(store: Store, tmp_path: Path) -> None:
+    diary, gate, killed = tmp_path / "diary", tmp_path / "gate", tmp_path / "killed"
+    url = fault_jobs.address(store)
+    step_jobs.app.configure(database_url=url)
+
+    async def second_runs() -> bool:
+        return diary.exists() and diary.read_text().split().count("second") > 0
+
+    async def waits() -> bool:
+        return await state(store, job.id) is State.BLOCKED
+
+    async with (
+        step_jobs.app,
+        Fleet(
+            "step_jobs:app",
+            url,
+            folder=tmp_path,
+            path=Path(__file__).parent,
+            environment={step_jobs.DIARY: str(diary)},
+        ) as fleet,
+    ):
+        worker = fleet.start("--lease", "2s", "--no-services")
+        job = await step_jobs.order.enqueue(gate=str(gate), killed=str(killed))
+        await until(second_runs, "the second step runs")
+        worker.kill()
+        fleet.start("--lease", "2s", "--processes", "2")  # whose supervisor replaces those that are killed
+        gate.touch()
+        await until(waits, "it waits for its event")
+        await step_jobs.app.send_event("paid", "7", "yes")
+        assert await job.result("60s") == ["first", "second", "yes", "third"]
+
+    assert diary.read_text().split() == ["first", "second", "second", "third"]
+    steps = await store.steps.all(job.id)
+    assert [(one.name, one.state) for one in steps] == [
+        (name, StepState.DONE) for name in ("first", "second", "rest", "paid", "third")
+    ]
+    record = await store.queries.job(job.id)
+    assert record is not None and (record.crashes, record.attempt) == (2, 1)
+    assert await store.queries.check_places() == []
+
+
+class TestRaces:
+    """On Postgres, where transactions overlap."""
+
+    @pytest.fixture
+    async def store(self, pg18_url: str) -> AsyncIterator[PostgresStore]:
+        store = PostgresStore(pg18_url)
+        await store.open()
+        yield store
+        assert await store.queries.check_places() == []
+        await store.close()
+
+    @pytest.fixture
+    async def other(self, pg18_url: str) -> AsyncIterator[Any]:
+        """A connection in an open transaction."""
+        connection = await asyncpg.connect(pg18_url)
+        await connection.execute("BEGIN")
+        yield connection
+        connection.terminate()
+
+    async def test_a_delivery_sees_a_wait_that_has_begun(self, store: PostgresStore, other: Any, pg18_url: str) -> None:
+        claimed = await start_one(store)
+        await other.fetch(
+            "SELECT * FROM dutiful.wait_in_step($1, $2, 'paid', 0, 'event', 'c', 's', '1 h', 'paid', '7', $3)",
+            claimed.job_id, claimed.claim_id, at(0),
+        )  # fmt: skip
+        await send(store)
+
+        await after_a_wait(pg18_url, store.steps.deliver(10, now=at(1)), other.execute("COMMIT"))
+
+        assert (await step(store, claimed)).state is StepState.DONE
+
+    async def test_a_wait_sees_an_event_that_is_being_delivered(
+        self, store: PostgresStore, other: Any, pg18_url: str
+    ) -> None:
+        claimed = await start_one(store)
+        await send(store)
+        await other.fetch("SELECT * FROM dutiful.deliver_events(10, $1)", at(1))
+
+        found = await after_a_wait(pg18_url, wait(store, claimed, now=at(1)), other.execute("COMMIT"))
+
+        assert found.state is StepState.DONE
+
+    async def test_an_attempt_that_ends_sees_the_event_that_is_being_delivered(
+        self, store: PostgresStore, other: Any, pg18_url: str
+    ) -> None:
+        claimed = await start_one(store)
+        await wait(store, claimed)
+        await send(store)
+        await other.fetch("SELECT * FROM dutiful.deliver_events(10, $1)", at(1))
+        ended = change(claimed, Snoozed(timedelta(0), wait=("paid",)))
+
+        assert await after_a_wait(pg18_url, store.claims.settle([ended], now=at(1)), other.execute("COMMIT")) == []
+
+        assert await state(store, claimed.job_id) is State.READY
+
+    async def test_a_delivery_wakes_a_job_whose_attempt_is_ending(
+        self, store: PostgresStore, other: Any, pg18_url: str
+    ) -> None:
+        claimed = await start_one(store)
+        await wait(store, claimed)
+        ended = change_arrays([change(claimed, Snoozed(timedelta(0), wait=("paid",)))])
+        numbers = ", ".join(f"${n}" for n in range(2, 2 + len(ended)))
+        await other.fetch(f"SELECT * FROM dutiful.settle(false, false, $1, {numbers})", at(1), *map(list, ended))
+        await send(store)
+
+        woken = await after_a_wait(pg18_url, store.steps.deliver(10, now=at(2)), other.execute("COMMIT"))
+
+        assert woken.levels == {("default", 100)}
+        assert await state(store, claimed.job_id) is State.READY
+
+    async def test_an_event_of_an_open_transaction_is_delivered_after_its_commit(
+        self, store: PostgresStore, other: Any, pg18_url: str
+    ) -> None:
+        claimed = await begin_to_wait(store)
+        await other.fetch("SELECT dutiful.send_event('paid', '7', '{\"amount\": 5}')")
+
+        assert (await not_blocked(pg18_url, store.steps.deliver(10, now=at(1)))).seen == 0
+        assert (await wait(store, await start_one(store, now=at(1)), now=at(1))).state is StepState.WAITING
+        await other.execute("COMMIT")
+        assert (await store.steps.deliver(10, now=at(2))).seen == 1
+
+        assert await state(store, claimed.job_id) is State.READY
+
+    async def test_a_step_whose_lease_is_locked_holds_up_no_other(
+        self, store: PostgresStore, other: Any, pg18_url: str
+    ) -> None:
+        locked, free = await start_one(store), await start_one(store)
+        await other.fetch("SELECT 1 FROM dutiful.lease WHERE job_id = $1 FOR UPDATE", locked.job_id)
+
+        unstored = await not_blocked(pg18_url, store.steps.put([call(locked), call(free)], now=at(1)))
+
+        assert unstored.lost == frozenset()
+        assert unstored.busy == {locked.claim_id}
+        assert (await step(store, free)).state is StepState.DONE
+
+
+@pytest.mark.parametrize("app_url", ["postgres18", "pg16_url"], indirect=True)
+async def test_sql_sends_events(app: Dutiful, app_url: str) -> None:
+    @app.job
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_for_event("paid", "7")
+
+    async def waits() -> bool:
+        record = await app.find(job.id)
+        return record is not None and record.state is State.BLOCKED
+
+    async with working(app):
+        job = await order.enqueue()
+        await eventually(waits)
+        with psycopg.connect(app_url, autocommit=True) as connection:
+            connection.execute("select dutiful.send_event('paid', '7', '{\"amount\": 5}')")
+            with pytest.raises(psycopg.Error, match="p_keep"):
+                connection.execute("select dutiful.send_event('paid', '7', p_keep => '0 s')")
+            with pytest.raises(psycopg.Error, match="sent_event_name_check"):
+                connection.execute("select dutiful.send_event('', '7')")
+        assert await job.result("20s") == {"amount": 5}

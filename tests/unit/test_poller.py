@@ -1,0 +1,145 @@
+"""How hints find their jobs where a peek takes long, because there are very many queues."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from worker_parts import AWAY, MovingClock, config_of, new_claim
+
+from dutiful.core.errors import StoreUnavailable
+from dutiful.delivery.base import EVERYWHERE, QueueLevels
+from dutiful.store.claims import QueueLevel
+from dutiful.worker.fetcher import FetchCursors
+from dutiful.worker.poller import SLOW, Poller
+from dutiful.worker.selection import Selection
+
+KNOWN = QueueLevel("known", 100, 7)
+
+
+class Claims:
+    """Notes what is called; a peek takes so many seconds, and waits while it is held."""
+
+    def __init__(self, clock: MovingClock) -> None:
+        self._clock = clock
+        self.calls: list[str] = []
+        self.called = asyncio.Event()
+        self.free = asyncio.Event()
+        self.free.set()
+        self.takes = 0.0
+        self.error: Exception | None = None
+
+    async def peek(self, kinds: Sequence[str]) -> list[QueueLevel]:
+        self._note("peek")
+        await self.free.wait()
+        self._clock.now += self.takes
+        if self.error is not None:
+            raise self.error
+        return []
+
+    async def peek_at(self, kinds: Sequence[str], levels: list[QueueLevel]) -> list[QueueLevel]:
+        self._note(f"peek at {[level.queue for level in levels]}")
+        return [KNOWN]
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        self.called.set()
+
+    async def until(self, calls: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.calls) < calls:
+                self.called.clear()
+                await self.called.wait()
+
+
+class Lane:
+    def __init__(self) -> None:
+        self.woken = asyncio.Event()
+
+    def serves(self, queue: str) -> bool:
+        return queue == KNOWN.queue
+
+    def wake(self) -> None:
+        self.woken.set()
+
+
+class Polling:
+    def __init__(self, clock: MovingClock) -> None:
+        self.claims, self.lane, self.hints = Claims(clock), Lane(), asyncio.Queue[QueueLevels]()
+        config = config_of(self.claims)
+        config.delivery = SimpleNamespace(listen=self._listen, healthy=True)
+        config.maintenance = None
+        cursors = FetchCursors()
+        cursors.advance([new_claim(1, queue=KNOWN.queue, seq=KNOWN.seq)], 1e9)
+        self.poller = Poller(config, {Selection(("greet",), ()): cursors}, [self.lane])  # type: ignore[list-item]
+
+    async def _listen(self) -> AsyncIterator[QueueLevels]:
+        while True:
+            yield await self.hints.get()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(loop()) for loop in (self.poller.listen, self.poller.walk)]
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovingClock:
+    moving = MovingClock()
+    monkeypatch.setattr("dutiful.worker.poller.time", moving)
+    return moving
+
+
+async def test_a_hint_is_followed_by_a_peek_and_no_other_look(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    async with polling.running():
+        polling.hints.put_nowait(EVERYWHERE)
+        await polling.claims.until(1)
+    assert polling.claims.calls == ["peek"]
+
+
+async def test_a_hint_does_not_wait_for_a_peek_under_way(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    polling.claims.free.clear()
+    async with polling.running():
+        polling.hints.put_nowait(EVERYWHERE)
+        await polling.claims.until(1)
+        polling.hints.put_nowait(EVERYWHERE)
+        await asyncio.wait_for(polling.lane.woken.wait(), 10)
+        assert polling.claims.calls == ["peek", "peek at ['known']"]
+        polling.claims.free.set()
+        await polling.claims.until(3)
+    assert polling.claims.calls[2:] == ["peek"], "what came meanwhile may be elsewhere"
+
+
+@pytest.mark.parametrize(("took", "calls"), [(SLOW, ["peek"]), (2 * SLOW, ["peek at ['known']", "peek"])])
+async def test_a_hint_does_not_wait_for_a_peek_that_will_take_long(
+    clock: MovingClock, took: float, calls: list[str]
+) -> None:
+    polling = Polling(clock)
+    polling.claims.takes = took
+    await polling.poller.peek()
+    async with polling.running():
+        polling.hints.put_nowait(EVERYWHERE)
+        await polling.claims.until(1 + len(calls))
+    assert polling.claims.calls[1:] == calls
+
+
+async def test_a_peek_that_failed_is_made_again(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    polling.claims.error = AWAY
+    polling.hints.put_nowait(EVERYWHERE)
+    listening: asyncio.Task[Any] = asyncio.create_task(polling.poller.listen())
+    with pytest.raises(StoreUnavailable):
+        await polling.poller.walk()
+    polling.claims.error = None
+    walking: asyncio.Task[Any] = asyncio.create_task(polling.poller.walk())
+    await polling.claims.until(2)
+    for task in (listening, walking):
+        task.cancel()
+    await asyncio.wait([listening, walking])
