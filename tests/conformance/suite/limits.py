@@ -210,6 +210,24 @@ class LimitSuite:
         await admit(store)
         assert await ready(store, jobs) == [3]
 
+    async def test_jobs_that_lack_another_slot_leave_theirs_to_those_behind_them(self, store: Store) -> None:
+        await limited(store, Limit("a: everyone", 3), Limit("b: account", 1))
+
+        def asking(account: str) -> NewJob:
+            return new_job(options=msgspec.json.encode({"limits": {"a: everyone": "", "b: account": account}}).decode())
+
+        first = [asking(account) for account in "xyz"]
+        flood, quiet = [asking("acme") for _ in range(20)], asking("zeta")
+        await enqueue(store, *first, *flood, quiet)
+        await admit(store)
+        assert await gate(store, quiet.id) == ("limit", '["a: everyone", ""]')
+
+        await complete(store, *await claim(store))
+        await admit(store)
+
+        assert await ready(store, [*flood, quiet]) == [0, 20]
+        assert {await gate(store, job.id) for job in flood[1:]} == {("limit", '["b: account", "acme"]')}
+
     async def test_other_kinds_are_not_held_up(self, store: Store) -> None:
         await limited(store, Limit("calls", 1))
         jobs = [new_job(kind=OTHER), new_job(kind=OTHER, run_at=at(60))]
@@ -419,6 +437,17 @@ class RateLimitSuite:
 
         assert started == [2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2]
         assert (await store.limits.admit(100, now=at(61))).wait == timedelta(seconds=19)
+
+    async def test_a_burst_that_is_used_up_keeps_no_other_gate_waiting(self, store: Store) -> None:
+        burst, other = Limit("a: burst", 9, per=timedelta(minutes=1), burst=1), Limit("b", 1)
+        await store.limits.put({KIND: [KindLimit(burst)], OTHER: [KindLimit(other)]}, now=T0)
+        jobs = [new_job(kind=OTHER) for _ in range(2)]
+        await enqueue(store, *(new_job() for _ in range(5)), *jobs)
+        await admit(store)
+        await store.limits.choose("b", 2)
+
+        assert (await store.limits.admit(3, everywhere=True, now=T0)).seen == 1
+        assert await ready(store, jobs) == [0, 1]
 
     async def test_a_burst_does_not_begin_anew_with_a_fixed_window(self, store: Store) -> None:
         # Six a minute, one at once: one in any ten seconds.

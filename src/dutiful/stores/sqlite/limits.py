@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,9 +30,14 @@ class Rule(NamedTuple):
         """Starts after this time count; a limit of jobs that run at once knows none."""
         return 0 if self.limit.per is None else micros(self.limit.counts_since(moment(now)))
 
-    def used(self, db: Connection, key: str, now: int) -> int:
-        found: int = db.value(SQL["count_slots_since"], (self.limit.name, key, self.counts_since(now)))
-        return found
+    def room(self, db: Connection, key: str, now: int) -> int:
+        """How many slots a key has left: of the limit itself, and of what may start together."""
+        used: int = db.value(SQL["count_slots_since"], (self.limit.name, key, self.counts_since(now)))
+        room = self.most - used
+        if (window := self.limit.burst_window) is not None:
+            recent: int = db.value(SQL["count_slots_since"], (self.limit.name, key, now - span(window)))
+            room = min(room, (self.limit.burst or 0) - recent)
+        return room
 
 
 class SqliteLimits(Subject):
@@ -71,7 +77,15 @@ class Slots:
         self._now = now
         self._rules = _rules(db)
         self._kinds = {} if not self._rules else _by_kind(db)
-        self._full: set[str] = set()
+        self._rooms: dict[str, int] = {}  # by gate; counted once, because a limit may allow very many starts
+
+    def room(self, gate: str) -> int:
+        """How many slots are left for those that wait at a gate."""
+        if gate not in self._rooms:
+            name, key = read_gate(gate)
+            rule = self._rules.get(name)
+            self._rooms[gate] = 0 if rule is None else rule.room(self._db, key, self._now)
+        return self._rooms[gate]
 
     def take(self, job_id: bytes) -> bool:
         """Takes a slot of each of the job's limits; if one is full, the job waits at its gate, and takes none."""
@@ -80,14 +94,12 @@ class Slots:
         row = self._db.row(SQL["limited_job"], (job_id,))
         if row is None or row[0] not in self._kinds:
             return True
-        wanted = [(rule, key) for rule, key in self._wanted(*row) if key is not None]
-        for rule, key in wanted:
-            gate = gate_of(rule.limit.name, key)
-            if gate in self._full or not self._has_room(rule, key):
-                self._full.add(gate)
-                self._db.run(SQL["wait_for_limit"], {"gate": gate, "job": job_id, "now": self._now})
-                return False
-        for rule, key in wanted:
+        wanted = {gate_of(rule.limit.name, key): (rule, key) for rule, key in self._wanted(*row) if key is not None}
+        if full := next((gate for gate in wanted if self.room(gate) <= 0), None):
+            self._db.run(SQL["wait_for_limit"], {"gate": full, "job": job_id, "now": self._now})
+            return False
+        for gate, (rule, key) in wanted.items():
+            self._rooms[gate] -= 1
             self._db.run(SQL["put_slot"], (job_id, rule.limit.name, key, self._now, None))
         return True
 
@@ -113,16 +125,6 @@ class Slots:
             body = _object(payload) if body is None else body
             value = tenant if field == "tenant" and "tenant" not in body else body.get(field or "")
             yield self._rules[name], _text(value)
-
-    def _has_room(self, rule: Rule, key: str) -> bool:
-        limit = rule.limit
-        if rule.used(self._db, key, self._now) >= rule.most:
-            return False
-        window = limit.burst_window
-        if window is None:
-            return True
-        recent = self._db.value(SQL["count_slots_since"], (limit.name, key, self._now - span(window)))
-        return bool(recent < (limit.burst or 0))
 
 
 def admitted(db: Connection, job_id: bytes) -> bool:
@@ -206,7 +208,7 @@ def _admit(db: Connection, limit: int, everywhere: bool, now: int) -> Admission:
         gates = list(_gates(db))
     slots, placing = Slots(db, now), placement.Placing(db, {}, now)
     seen = 0
-    for job_id in _candidates(db, rules, gates, stopped, limit, now):
+    for job_id in chain(_waiting(db, slots, gates, stopped, limit), _new(db, stopped, limit)):
         seen += 1
         if slots.take(job_id):
             _, _, _, seq, *carried = db.rows(SQL["blocked_row"], (job_id,))[0]
@@ -216,26 +218,24 @@ def _admit(db: Connection, limit: int, everywhere: bool, now: int) -> Admission:
     return Admission(seen, frozenset(placing.levels), _wait(db, rules, now))
 
 
-def _candidates(
-    db: Connection, rules: Mapping[str, Rule], gates: Sequence[str], stopped: set[str], limit: int, now: int
-) -> list[bytes]:
-    """Jobs to admit: for each gate as many as may have a slot, and then new ones."""
-    found: list[bytes] = []
+def _waiting(db: Connection, slots: Slots, gates: Sequence[str], stopped: set[str], limit: int) -> Iterator[bytes]:
+    """Jobs at these gates, each to be admitted before the next one is asked for, while there is room.
+
+    Those that another of their limits refuses go on to its gate, and leave slots to those behind them.
+    """
+    passed_over = msgspec.json.encode(sorted(stopped)).decode()
     for gate in gates:
-        name, key = read_gate(gate)
-        rule = rules.get(name)
-        room = 0 if rule is None else rule.most - rule.used(db, key, now)
-        for job_id, kind in db.each(SQL["first_at_limit"], (gate,)) if room > 0 else ():
-            if kind not in stopped:
-                found.append(job_id)
-                room -= 1
-            if room <= 0 or len(found) >= limit:
+        while limit > 0 and (room := slots.room(gate)) > 0:
+            if not (found := db.rows(SQL["first_at_limit"], (gate, passed_over, min(room, limit)))):
                 break
-        if len(found) >= limit:
-            break
+            limit -= len(found)
+            yield from (job_id for (job_id,) in found)
+
+
+def _new(db: Connection, stopped: set[str], limit: int) -> list[bytes]:
+    """Jobs of limited kinds that were not tried yet."""
     kinds = sorted({kind for kind, _, _ in db.rows(SQL["limit_kinds"])} - stopped)
-    new = [job_id for kind in kinds for (job_id,) in db.rows(SQL["due_of_limited_kind"], (kind, limit))]
-    return found + new[:limit]
+    return [job_id for kind in kinds for (job_id,) in db.rows(SQL["due_of_limited_kind"], (kind, limit))][:limit]
 
 
 def _free(db: Connection, rules: Mapping[str, Rule], now: int) -> list[str]:

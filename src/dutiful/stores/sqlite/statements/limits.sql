@@ -86,7 +86,10 @@ SELECT min(key) FROM dutiful_blocked WHERE gate = 'limit' AND key > ?;
 SELECT 1 FROM dutiful_blocked WHERE gate = 'limit' LIMIT 1;
 
 -- name: first_at_limit
-SELECT job_id, kind FROM dutiful_blocked WHERE gate = 'limit' AND key = ? ORDER BY priority, seq, job_id;
+SELECT job_id FROM dutiful_blocked
+WHERE gate = 'limit' AND key = ? AND kind NOT IN (SELECT value FROM json_each(?))
+ORDER BY priority, seq, job_id
+LIMIT ?;
 
 -- name: due_of_limited_kind
 SELECT job_id FROM dutiful_blocked WHERE gate = 'paused' AND key = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?;

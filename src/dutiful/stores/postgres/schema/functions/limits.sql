@@ -136,17 +136,36 @@ begin
     return coalesce(v_gates, '{}');
 end $$;
 
+-- How many slots a key has left: of the limit itself, and of what may start together.
+create or replace function {schema}.limit_room(p_rule {schema}.limit_rule, p_key text, p_now timestamptz) returns bigint
+language plpgsql stable as $$
+declare
+    v_since timestamptz := {schema}.limit_since(p_rule, p_now);
+    v_burst timestamptz := p_now - p_rule.per * (p_rule.burst::float8 / p_rule.most);
+    v_room  bigint;
+begin
+    select least(coalesce(p_rule.chosen, p_rule.most) - count(*) filter (where s.started_at is null or s.started_at > v_since),
+                 case when p_rule.burst < p_rule.most
+                      then p_rule.burst - count(*) filter (where s.started_at is null or s.started_at > v_burst) end)
+    into v_room
+    from {schema}.limit_slot s where s.name = p_rule.name and s.key = p_key;
+    return v_room;
+end $$;
+
 -- Takes the slots that each of these jobs needs, in their order; jobs of kinds without limits need none. Returns those
 -- that have theirs; the others wait at the gate of the first limit that is full.
 create or replace function {schema}.take_limit_slots(p_jobs uuid[], p_now timestamptz) returns uuid[]
 language plpgsql volatile {walk_indexes} as $$
 declare
     v_taken   uuid[] := '{}';
-    v_full    text[] := '{}';
+    -- Counted once for each key, because a limit may allow very many starts.
+    v_gates   text[] := '{}';
+    v_room    bigint[] := '{}';
     v_names   text[];
     v_keys    text[];
+    v_used    int[];
+    v_at      int;
     v_refused text;
-    v_used    bigint;
     v_job     record;
     v_limit   record;
 begin
@@ -163,9 +182,9 @@ begin
         v_refused := null;
         v_names := '{}';
         v_keys := '{}';
+        v_used := '{}';
         for v_limit in
-            select r as rule, r.name, r.per, r.burst, coalesce(r.chosen, r.most) as most, g.key,
-                   {schema}.limit_since(r, p_now) as since
+            select r as rule, r.name, g.key
             from {schema}.limit_kind k
             join {schema}.limit_rule r on r.name = k.name
             cross join lateral {schema}.limit_key(v_job.job, k) g (key)
@@ -173,33 +192,27 @@ begin
             order by k.name
         loop
             v_refused := {schema}.limit_gate(v_limit.name, v_limit.key);
-            exit when v_refused = any (v_full);
-            select count(*) into v_used from {schema}.limit_slot s
-            where s.name = v_limit.name and s.key = v_limit.key
-              and (s.started_at is null or s.started_at > v_limit.since);
-            exit when v_used >= v_limit.most;
-            if v_limit.burst < v_limit.most then
-                select count(*) into v_used from {schema}.limit_slot s
-                where s.name = v_limit.name and s.key = v_limit.key
-                  and (s.started_at is null
-                       or s.started_at > p_now - v_limit.per * (v_limit.burst::float8 / v_limit.most));
-                exit when v_used >= v_limit.burst;
+            v_at := array_position(v_gates, v_refused);
+            if v_at is null then
+                v_gates := v_gates || v_refused;
+                v_room := v_room || {schema}.limit_room(v_limit.rule, v_limit.key, p_now);
+                v_at := cardinality(v_gates);
             end if;
+            exit when v_room[v_at] <= 0;
             v_refused := null;
             v_names := v_names || v_limit.name::text;
             v_keys := v_keys || v_limit.key;
+            v_used := v_used || v_at;
         end loop;
         if v_refused is null then
             insert into {schema}.limit_slot (job_id, admitted_at, name, key)
             select v_job.job_id, p_now, a.name, a.key from unnest(v_names, v_keys) a (name, key);
+            foreach v_at in array v_used loop v_room[v_at] := v_room[v_at] - 1; end loop;
             v_taken := v_taken || v_job.job_id;
-        else
-            v_full := v_full || v_refused;
-            if v_job.gate <> 'limit' or v_job.key <> v_refused then
-                update {schema}.blocked b
-                set gate = 'limit', key = v_refused, seq = coalesce(b.seq, {schema}.seq_at(coalesce(b.run_at, p_now)))
-                where b.job_id = v_job.job_id;
-            end if;
+        elsif v_job.gate <> 'limit' or v_job.key <> v_refused then
+            update {schema}.blocked b
+            set gate = 'limit', key = v_refused, seq = coalesce(b.seq, {schema}.seq_at(coalesce(b.run_at, p_now)))
+            where b.job_id = v_job.job_id;
         end if;
     end loop;
     return v_taken;
@@ -215,6 +228,9 @@ declare
     v_stopped text[];
     v_gates   text[];
     v_jobs    uuid[];
+    v_from    text[];
+    v_more    bigint := 1;
+    v_seen    bigint := 0;
 begin
     perform 1 from {schema}.limit_rule r order by r.name for update;
     if not found then return; end if;
@@ -244,26 +260,33 @@ begin
                 limit p_limit));
         end if;
     end if;
+    while cardinality(v_gates) > 0 and v_seen < p_limit loop
+        select array_agg(a.job_id), array_agg(a.gate) into v_jobs, v_from
+        from (
+            select w.job_id, g.key as gate
+            from unnest(v_gates) g (key)
+            join {schema}.limit_rule r on r.name = (g.key::jsonb ->> 0)
+            cross join lateral (select {schema}.limit_room(r, g.key::jsonb ->> 1, v_now) as free offset 0) room
+            cross join lateral (
+                select b.job_id from {schema}.blocked b
+                where b.gate = 'limit' and b.key = g.key and b.kind <> all (v_stopped)
+                order by b.priority, b.seq, b.job_id
+                limit greatest(room.free, 0) * v_more
+                for update skip locked
+            ) w
+            limit p_limit - v_seen
+        ) a;
+        exit when v_jobs is null;
+        v_seen := v_seen + cardinality(v_jobs);
+        return query select u.queue, u.priority, u.moved, null::interval from {schema}.unblock(v_jobs, v_now) u;
+        -- Jobs that another of their limits refuses have gone on to its gate, and left slots to those behind them.
+        v_gates := array(
+            select distinct a.gate from unnest(v_jobs, v_from) a (id, gate)
+            cross join lateral (select b.key from {schema}.blocked b where b.job_id = a.id limit 1) b
+            where b.key <> a.gate);
+        v_more := v_more * 2;
+    end loop;
     v_jobs := array(
-        select w.job_id
-        from unnest(v_gates) g (key)
-        join {schema}.limit_rule r on r.name = (g.key::jsonb ->> 0)
-        cross join lateral (
-            select coalesce(r.chosen, r.most) - (
-                select count(*) from {schema}.limit_slot s
-                where s.name = r.name and s.key = (g.key::jsonb ->> 1)
-                  and (s.started_at is null or s.started_at > {schema}.limit_since(r, v_now))) as free
-            offset 0
-        ) room
-        cross join lateral (
-            select b.job_id from {schema}.blocked b
-            where b.gate = 'limit' and b.key = g.key and b.kind <> all (v_stopped)
-            order by b.priority, b.seq, b.job_id
-            limit greatest(room.free, 0)
-            for update skip locked
-        ) w
-        limit p_limit);
-    v_jobs := v_jobs || array(
         select w.job_id
         from (select distinct k.kind from {schema}.limit_kind k) k
         cross join lateral (
@@ -276,10 +299,11 @@ begin
         where k.kind <> all (v_stopped)
         limit p_limit);
     if cardinality(v_jobs) > 0 then
+        v_seen := v_seen + cardinality(v_jobs);
         return query select u.queue, u.priority, u.moved, null::interval from {schema}.unblock(v_jobs, v_now) u;
     end if;
     return query
-    select null::text, null::int, cardinality(v_jobs)::bigint, (
+    select null::text, null::int, v_seen, (
         select min(case when r.fixed and w.length = r.per then date_bin(r.per, v_now, '2000-01-01Z') + r.per
                         else f.started_at + w.length end) - v_now
         from {schema}.limit_rule r
