@@ -106,8 +106,11 @@ def test_each_category_asks_for_its_own_reference_and_more_can_be_asked_for() ->
         {"client_secret": "abc"},
         {"email_body": "Dear Ada"},
         {"document_content": "…"},
+        {"html": "<p>hello</p>"},
+        {"letter": {"ocr": {"text": "hello"}}},
+        {"attachment": "aGVsbG8="},
         {"more": [{"smtp": {"password": "hunter2"}}]},
-        {"note": "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlLWhlcmU"},
+        {"remark": "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlLWhlcmU"},
         {"link": "postgres://ada:hunter2@db.example/practice"},
     ],
 )

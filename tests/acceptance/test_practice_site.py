@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from practice import HERE, THERE, Practice, desk, practice, until
 
-from dutiful import ClaimLost, ReviewState, State
+from dutiful import ClaimLost, ReviewState, State, UsageError
 from dutiful.core import ids
 from dutiful.core.job import NewJob
 from dutiful.core.outcome import Lost
@@ -208,6 +208,8 @@ async def test_a_program_marks_a_job_failed_and_the_policy_decides(platform: Pra
     await platform.fetch("msg_789")
     job = await platform.queue().next_pending()
     assert job is not None and await job.claim_for_processing("worker-1")
+    with pytest.raises(UsageError, match="error_class: there is no 'hopeless'; there are: transient, retryable"):
+        await job.mark_failed("hopeless", "the server is busy", should_retry=True)
     asked = datetime.now(UTC)
     await job.mark_failed("transient", "the server is busy", should_retry=True)
     waiting = await job.record()

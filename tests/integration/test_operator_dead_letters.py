@@ -63,7 +63,7 @@ async def test_a_reprocessed_job_differs_from_the_dead_one_by_its_key_only(store
     assert key is not None
     assert re.fullmatch(r"welcome-7_retry_\d{10}\.\d{3}", key)
     assert new.payload == {**old.payload, "key": key}
-    assert new.options == {"unique": key, "unique_field": "key", "webhook": None}
+    assert new.options == {"unique": key, "unique_first": "welcome-7", "unique_field": "key", "webhook": None}
     for same in ("kind", "queue", "priority", "max_attempts", "tenant", "correlation_id", "subject", "parent_id"):
         assert getattr(new, same) == getattr(old, same), same
     assert (new.state, new.retry_of, new.created_by) == (State.READY, job_id, "ada")
@@ -294,10 +294,10 @@ async def test_notes_stay_with_their_author(store: Store) -> None:
 def test_a_key_gets_the_time_to_the_millisecond_and_never_the_same_twice() -> None:
     at = datetime(2026, 1, 1, microsecond=123_456, tzinfo=UTC)
 
-    first = retry_key("k", at)
+    first = retry_key("k", "k", at)
 
     assert first == "k_retry_1767225600.123"
-    assert retry_key("k", at, {first}) == "k_retry_1767225600.124"
+    assert retry_key("k", "k", at, {first}) == "k_retry_1767225600.124"
 
 
 @pytest.mark.parametrize("key", ["order_retry_5.123", "order_retry_1767225600.123"])
@@ -313,10 +313,11 @@ async def test_a_key_that_only_looks_like_that_of_a_retry_is_kept_whole(store: S
 
 
 def test_a_key_that_has_been_tried_many_times_over_stays_within_its_limit() -> None:
-    key, at = "k" * 400, datetime(2026, 1, 1, tzinfo=UTC)
+    first, at = "k" * 400, datetime(2026, 1, 1, tzinfo=UTC)
+    key = first
 
     for _ in range(20):
-        key = retry_key(key, at)
+        key = retry_key(key, first, at)
 
     assert len(key) <= 500
     assert key.startswith("k" * 400 + "_retry_")
@@ -324,9 +325,10 @@ def test_a_key_that_has_been_tried_many_times_over_stays_within_its_limit() -> N
 
 def test_long_keys_that_begin_alike_are_still_two() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    first = retry_key("k" * 490 + "1", at)
+    one, other = "k" * 490 + "1", "k" * 490 + "2"
+    first = retry_key(one, one, at)
 
-    assert retry_key("k" * 490 + "2", at, {first}) != first
+    assert retry_key(other, other, at, {first}) != first
 
 
 @pytest.mark.parametrize(

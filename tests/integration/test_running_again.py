@@ -13,7 +13,6 @@ from dutiful.core.job import Insertion, JobRecord, OnConflict, Scope, Unique
 from dutiful.core.outcome import Failed
 from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.core.states import State
-from dutiful.maintenance.requeue import retry_key
 from dutiful.store import Store
 from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.store.queries import JobFilter
@@ -124,16 +123,18 @@ async def test_a_key_for_a_time_moves_and_ends_when_it_was_to_end(store: Store) 
 
 
 async def test_a_retry_that_loses_one_of_its_keys_returns_the_others(store: Store) -> None:
-    base, retried = Unique(KEY, Scope.FOREVER), Unique(retry_key(KEY, now()), Scope.FOREVER)
-    first = await finish_one(store, now=now())
-    ended = await finish_one(store, now=now(), unique=retried, retry_of=first)
+    ada, base = operator(store), Unique(KEY)
+    made = await ada.dead_letters.reprocess(await dead_letter(store, unique=base))
+    assert made.new_unique_key is not None
+    ended, retried = made.new_job_id, Unique(made.new_unique_key)
+    await end_all(store)
     live_one = await enqueue_one(store, now=now(), unique=base)
 
     with pytest.raises(UniqueConflict) as refused:
-        await operator(store).jobs.retry(ended)
+        await ada.jobs.retry(ended)
 
     assert refused.value.existing == live_one
-    assert await holder(store, retried) == ended
+    assert await holder(store, retried) is None
     assert await holder(store, Unique(f"retry of {ended}")) is None
 
 
@@ -155,6 +156,19 @@ async def test_a_reprocessed_dead_letter_holds_the_first_key_beside_its_own(stor
     with pytest.raises(UniqueConflict) as refused:
         await ada.jobs.retry(dead)
     assert refused.value.existing == next_one.new_job_id
+
+
+async def test_a_users_key_that_looks_like_a_retrys_is_no_retry_of_the_shorter_key(store: Store) -> None:
+    ada, own = operator(store), Unique(f"{KEY}_retry_1767225600.123", Scope.FOREVER)
+    copy = (await ada.jobs.retry(await finish_one(store, now=now(), unique=own))).job_id
+    (claimed,) = await claim(store, now=now())
+    await settle(store, claimed, Failed({"type": "E", "message": "broken"}, final=True), now=now())
+    other = await enqueue_one(store, now=now(), unique=Unique(KEY, Scope.FOREVER))
+
+    made = await ada.dead_letters.reprocess(copy)
+
+    assert {job.id for job in await live(store)} == {other, made.new_job_id}
+    assert await holder(store, own) == made.new_job_id
 
 
 @pytest.mark.req("W18")

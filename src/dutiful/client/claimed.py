@@ -6,7 +6,7 @@ from typing import Any
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from dutiful.core import ids
-from dutiful.core.errors import ClaimLost
+from dutiful.core.errors import ClaimLost, UsageError
 from dutiful.core.job import Claim, JobRecord
 from dutiful.core.json import encode
 from dutiful.core.outcome import Failed, Outcome, Released
@@ -35,6 +35,8 @@ class ClaimedJob:
 
     async def fail(self, error_class: ErrorClass | str, message: str, *, retry: bool = True) -> None:
         """Retries it later, as its kind's policy says; without `retry`, or without attempts left, it is dead."""
+        if error_class not in tuple(ErrorClass):
+            raise UsageError(f"error_class: there is no {error_class!r}; there are: {', '.join(ErrorClass)}")
         error = make_error("FailedByProgram", message, ErrorClass(error_class))
         await self._settle(Failed(error, final=not retry))
 

@@ -1,6 +1,5 @@
 """Makes a new job of an ended one, or of a dead letter; it takes over the unique key, so that only one of them runs."""
 
-import re
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,8 +17,7 @@ from dutiful.store.dead_letters import DeadLetter
 
 KEY_LIMIT = 500
 NO_RULES = Rules(limit=UNBOUNDED)  # the app's own limit has been checked by then
-# The time of a retry has ten digits or more since 2001, so that a user's own key seldom looks like it.
-_EARLIER = re.compile(r"(?:_retry_\d{10,}\.\d{3})+$", re.ASCII)
+FIRST = "unique_first"  # the option with the key of the job that was reprocessed first
 _MILLISECOND = timedelta(milliseconds=1)
 
 # What a copy has of its own: who asked for it and when, its key, and what callers may change. All else is copied.
@@ -57,7 +55,7 @@ def run_again(record: JobRecord, *, id: UUID, by: str, kinds: Kinds) -> NewJob:
     # Of a job without a key, or whose key does not last as long as it runs, a double click still makes one copy only.
     inherits = [Unique(f"retry of {record.id}")]
     if key is not None:
-        inherits += [_unique(kinds.get(record.kind), one, options) for one in sorted({key, _first_key(key, record)})]
+        inherits += [_unique(kinds.get(record.kind), one, options) for one in sorted({key, first_key(key, options)})]
     return copy_of(
         msgspec.structs.asdict(record),
         id=id,
@@ -75,14 +73,10 @@ def key_of(options: Mapping[str, Any] | None) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def _first_key(key: str, record: JobRecord) -> str:
-    """A job that was enqueued as it is has the key that its user gave it, whatever that looks like."""
-    return key if record.retry_of is None else original_key(key)
-
-
-def original_key(key: str) -> str:
+def first_key(key: str, options: Mapping[str, Any]) -> str:
     """The key of the job that was reprocessed first. Each job that replaces it holds this key as well as its own."""
-    return _EARLIER.sub("", key) or key
+    first = options.get(FIRST)
+    return first if isinstance(first, str) else key
 
 
 def _stored(name: str, value: Any) -> Any:
@@ -112,11 +106,11 @@ def new_job(
     unique: Unique | None = None
     inherits: tuple[Unique, ...] = ()
     if letter.unique_key is not None:
-        key = retry_key(letter.unique_key, at, taken)
+        first = first_key(letter.unique_key, options)
+        key = retry_key(letter.unique_key, first, at, taken)
         unique = _unique(kind, key, options)
-        first = original_key(letter.unique_key) if asked.get("retry_of") else letter.unique_key
         inherits = (_unique(kind, first, options),)
-        options["unique"] = key
+        options |= {"unique": key, FIRST: first}
         body = _rekeyed(body, kind, options, key)
     checked = _checked(letter, body, kind, edited=payload is not None)
     if checked is not None:
@@ -139,18 +133,17 @@ def new_job(
     )
 
 
-def retry_key(key: str, at: datetime, taken: Collection[str] = ()) -> str:
+def retry_key(key: str, first: str, at: datetime, taken: Collection[str] = ()) -> str:
     """Returns the old key with the time, to the millisecond; a later time if that key is taken."""
-    while (new := _timed(key, at)) in taken:
+    while (new := _timed(key, first, at)) in taken:
         at += _MILLISECOND
     return new
 
 
-def _timed(key: str, at: datetime) -> str:
+def _timed(key: str, first: str, at: datetime) -> str:
     suffix = f"_retry_{at.timestamp():.3f}"
     if len(key) + len(suffix) > KEY_LIMIT:
-        # After many retries the key keeps its beginning and its last time only.
-        key = _EARLIER.sub("", key)[: KEY_LIMIT - len(suffix)]
+        key = first[: KEY_LIMIT - len(suffix)]  # after many retries, only the last time is kept
     return key + suffix
 
 
