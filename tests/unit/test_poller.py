@@ -12,7 +12,7 @@ from worker_parts import AWAY, MovingClock, config_of, new_claim
 from dutiful.core.errors import StoreUnavailable
 from dutiful.delivery.base import EVERYWHERE, QueueLevels
 from dutiful.store.claims import QueueLevel
-from dutiful.worker.fetcher import FetchCursors
+from dutiful.worker.fetcher import MOST_HINTED, FetchCursors
 from dutiful.worker.poller import SLOW, Poller
 from dutiful.worker.selection import Selection
 
@@ -71,9 +71,9 @@ class Polling:
         config = config_of(self.claims)
         config.delivery = SimpleNamespace(listen=self._listen, healthy=True)
         config.maintenance = None
-        cursors = FetchCursors()
-        cursors.advance([new_claim(1, queue=KNOWN.queue, seq=KNOWN.seq)], 1e9)
-        self.poller = Poller(config, {Selection(("greet",), ()): cursors}, [self.lane])  # type: ignore[list-item]
+        self.cursors = FetchCursors()
+        self.cursors.advance([new_claim(1, queue=KNOWN.queue, seq=KNOWN.seq)], 1e9)
+        self.poller = Poller(config, {Selection(("greet",), ()): self.cursors}, [self.lane])  # type: ignore[list-item]
 
     async def _listen(self) -> AsyncIterator[QueueLevels]:
         while True:
@@ -143,3 +143,21 @@ async def test_a_peek_that_failed_is_made_again(clock: MovingClock) -> None:
     for task in (listening, walking):
         task.cancel()
     await asyncio.wait([listening, walking])
+
+
+async def test_jobs_that_came_due_in_very_many_queues_lengthen_no_claim(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    polling.poller.on_jobs_moved(frozenset((f"q{n}", 100) for n in range(MOST_HINTED + 1)))
+    assert polling.lane.woken.is_set()
+    assert len(polling.cursors.levels(("*",))) == 1 + MOST_HINTED
+    async with polling.running():
+        await polling.claims.until(1)
+    assert polling.claims.calls == ["peek"], "the job may be in a level that was left out"
+
+
+async def test_jobs_that_came_due_in_a_few_queues_are_claimed_without_a_peek(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    polling.poller.on_jobs_moved(frozenset({("new", 100), (KNOWN.queue, KNOWN.priority)}))
+    assert {(level.queue, level.seq) for level in polling.cursors.levels(("*",))} == {("new", 0), ("known", 6)}
+    polling.cursors.lower([], 1e12)
+    assert [level.queue for level in polling.cursors.levels(("*",))] == ["known"], "no peek found a job there"

@@ -36,7 +36,7 @@ class FetchCursors:
         self._turn = 0
 
     def add_hinted(self, levels: Iterable[tuple[str, int]]) -> bool:
-        """Notes queue levels that a hint names; False if they are too many to be believed without a peek."""
+        """Notes queue levels that may have got jobs; False if they are too many to look at without a peek."""
         now = time.monotonic()
         for level in levels:
             if level not in self._floors:
@@ -48,7 +48,7 @@ class FetchCursors:
         return True
 
     def add(self, levels: Iterable[tuple[str, int]]) -> None:
-        """Notes queue levels into which maintenance moved jobs."""
+        """Notes queue levels that have jobs of the lane."""
         now = time.monotonic()
         for level in levels:
             self._floors.setdefault(level, 0)

@@ -94,9 +94,10 @@ class Poller:
         return longest if self._config.delivery.healthy else min(longest, 1.0)
 
     def on_jobs_moved(self, levels: QueueLevels) -> None:
-        """Wakes all lanes, because maintenance moved jobs into these queues."""
+        """Wakes all lanes, because maintenance moved jobs into these queues, which may be many that no lane serves."""
         for cursors in self._cursors.values():
-            cursors.add(levels)
+            if not cursors.add_hinted(levels):
+                self._asked.set()
         for lane in self._lanes:
             lane.wake()
 
