@@ -61,6 +61,7 @@ FLEET = {
     "counter_minute",
     "counter_total",
     "counter_turn",
+    "event_turn",
     "leader",
     "limit_kind",
     "limit_rule",

@@ -125,6 +125,28 @@ async def test_a_page_of_ids_is_walked_along_its_own_index(misled: MisledStore, 
         assert await misled.buffers("walk_ids", [index.value], [name], ["default"], LOWEST, high, 50) < 150
 
 
+async def test_a_wait_for_an_event_reads_none_of_other_tenants_and_a_delivery_as_many_steps_as_it_may(
+    misled: MisledStore,
+) -> None:
+    (claimed,) = await claim(misled.store, limit=1)
+    waits = (claimed.job_id, claimed.claim_id, "paid", 0, "event", "c", "f", None, "paid", "7", None)
+    async with misled.connection.transaction():
+        await misled.connection.execute(
+            "insert into dutiful.sent_event (id, sent_at, expires_at, delivered, name, key, tenant) "
+            "select gen_random_uuid(), now(), now() + interval '1 day', true, 'paid', '7', 'globex' "
+            f"from generate_series(1, {JOBS})"
+        )
+        assert await misled.buffers("wait_in_step", *waits) < 50
+        await misled.connection.execute(
+            "insert into dutiful.step (job_id, claim_id, started_at, position, name, kind, state, code, fingerprint, "
+            "event, key, of_tenant) select gen_random_uuid(), 1, now(), 0, 'paid', 'event', 'waiting', 'c', 'f', "
+            f"'paid', '8', '' from generate_series(1, {JOBS})"
+        )
+        await misled.connection.fetchval("select dutiful.send_event('paid', '8')")
+        assert await misled.buffers("deliver_events", 10, None) < 500
+    await complete(misled.store, claimed)
+
+
 async def test_listing_kinds_and_queues_costs_by_their_number_and_not_by_their_jobs(misled: MisledStore) -> None:
     assert await misled.buffers("kind_queue_pairs", None, None) < 50
     assert await misled.buffers("kind_queue_pairs", [KIND], None) < 50

@@ -96,6 +96,22 @@ class TestRaces:
 
         assert (await step(store, claimed)).state is StepState.DONE
 
+    async def test_neither_waits_nor_deliveries_take_a_lock_that_any_role_may_keep(
+        self, store: PostgresStore, other: Any
+    ) -> None:
+        """An advisory lock is anyone's who has seen its number in pg_locks."""
+        claimed = await start_one(store)
+        await send(store)
+        await other.fetch(
+            "SELECT * FROM dutiful.wait_in_step($1, $2, 'paid', 0, 'event', 'c', 's', '1 h', 'paid', '7', $3)",
+            claimed.job_id, claimed.claim_id, at(0),
+        )  # fmt: skip
+        await other.fetch("SELECT * FROM dutiful.deliver_events(10, $1)", at(1))
+
+        held = await other.fetch("SELECT locktype FROM pg_locks WHERE pid = pg_backend_pid()")
+
+        assert "advisory" not in {row["locktype"] for row in held}
+
     async def test_a_wait_sees_an_event_that_is_being_delivered(
         self, store: PostgresStore, other: Any, pg18_url: str
     ) -> None:

@@ -78,4 +78,7 @@ class StepStore(Protocol):
         """Stores an event for waits that begin within `keep`; False: it was stored before."""
 
     async def deliver(self, limit: int, *, now: datetime | None = None) -> Wakened:
-        """Gives stored events to the steps that wait for them, and wakes jobs whose wait is over."""
+        """Gives stored events to the steps that wait for them, `limit` at most, and wakes jobs whose wait is over.
+
+        An event for which more jobs wait is not delivered yet: the next call goes on with it.
+        """

@@ -227,6 +227,19 @@ class StepSuite:
         assert [await state(store, one.job_id) for one in several] == [READY] * 3
         assert [(await step(store, one)).result for one in several] == [{"amount": 5}] * 3
 
+    async def test_an_event_that_very_many_wait_for_is_delivered_in_bounded_steps(self, store: Store) -> None:
+        several = [await begin_to_wait(store) for _ in range(5)]
+        await send(store, now=at(1))
+        await send(store, '"later"', now=at(1))
+
+        seen, ready = [], []
+        for _ in range(3):
+            seen.append((await store.steps.deliver(3, now=at(2))).seen)
+            ready.append([await state(store, one.job_id) for one in several].count(READY))
+
+        assert (seen, ready) == ([3, 2, 0], [3, 5, 5])
+        assert [(await step(store, one)).result for one in several] == [{"amount": 5}] * 5
+
     async def test_a_job_gets_each_event_once(self, store: Store) -> None:
         claimed = await start_one(store)
         await send(store, '"first"')

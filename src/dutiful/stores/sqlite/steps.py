@@ -50,12 +50,12 @@ class SqliteSteps(Subject):
         step = _step(db, job_id, wait.name)
         if step.state is StepState.WAITING and step.fingerprint == wait.fingerprint:
             ids = {"job_id": job_id, "name": wait.name, "now": at}
-            found = None if wait.event is None else db.row(SQL["event_for_step"], ids)
-            if found is not None:
-                db.run(SQL["end_wait"], {**ids, "state": StepState.DONE.value, "seq": found[0], "data": found[1]})
+            seq = None if wait.event is None else db.value(SQL["event_for_step"], ids)
+            if seq is not None:
+                db.run(SQL["end_wait"], {**ids, "state": StepState.DONE.value, "seq": seq})
             elif step.due_at is not None and step.due_at <= moment(at):
                 state = StepState.DONE if wait.event is None else StepState.TIMED_OUT
-                db.run(SQL["end_wait"], {**ids, "state": state.value, "seq": None, "data": None})
+                db.run(SQL["end_wait"], {**ids, "state": state.value, "seq": None})
             step = _step(db, job_id, wait.name)
         return step, moment(at)
 
@@ -69,19 +69,24 @@ class SqliteSteps(Subject):
     def deliver(self, db: Connection, limit: int, *, now: datetime | None = None) -> Wakened:
         at = clock(now)
         placing = placement.Placing(db, placement.blocked_kinds(db), at)
-        events = db.rows(SQL["undelivered_events"], (limit,))
-        for seq, name, key, tenant, data in events:
-            of = {"event": name, "key": key, "tenant": tenant or "", "seq": seq}
+        events, left = db.rows(SQL["undelivered_events"], (limit,)), limit
+        seen = len(events)
+        for seq, name, key, tenant in events:
+            of = {"event": name, "key": key, "tenant": tenant or "", "seq": seq, "limit": left + 1}
             waiting = db.rows(SQL["steps_waiting_for"], of)
-            done = {"state": StepState.DONE.value, "now": at, "seq": seq, "data": data}
-            for job_id, step in waiting:
+            done = {"state": StepState.DONE.value, "now": at, "seq": seq}
+            for job_id, step in waiting[:left]:
                 db.run(SQL["end_wait"], {"job_id": job_id, "name": step, **done})
-            _wake(db, (job_id for job_id, _ in waiting), placing)
+            _wake(db, (job_id for job_id, _ in waiting[:left]), placing)
+            if len(waiting) > left:
+                seen = limit
+                break  # the next call takes it up again, for those that still wait
+            left -= len(waiting)
             db.run(SQL["mark_delivered"], (seq,))
         over = db.rows(SQL["waits_over"], (at, limit))
         _wake(db, (job_id for (job_id,) in over), placing)
         placing.write()
-        return Wakened(max(len(events), len(over)), frozenset(placing.levels))
+        return Wakened(max(seen, len(over)), frozenset(placing.levels))
 
 
 def gate(db: Connection, job_id: bytes, names: Sequence[str], now: int) -> tuple[str, int | None] | None:

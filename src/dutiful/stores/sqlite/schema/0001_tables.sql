@@ -138,7 +138,7 @@ CREATE TABLE dutiful_sent_event (
     expires_at INTEGER NOT NULL, delivered INTEGER NOT NULL DEFAULT 0, data TEXT
 ) STRICT;
 
-CREATE INDEX dutiful_sent_event_key ON dutiful_sent_event (name, key, seq);
+CREATE INDEX dutiful_sent_event_key ON dutiful_sent_event (name, key, coalesce(tenant, ''), seq);
 CREATE INDEX dutiful_sent_event_undelivered ON dutiful_sent_event (seq) WHERE delivered = 0;
 CREATE INDEX dutiful_sent_event_expiry ON dutiful_sent_event (expires_at);
 

@@ -20,7 +20,7 @@ ON CONFLICT (job_id, name) DO NOTHING;
 
 -- name: event_for_step
 -- The first that the job has not got yet.
-SELECT e.seq, e.data
+SELECT e.seq
 FROM dutiful_step s
 CROSS JOIN dutiful_sent_event e ON e.name = s.event AND e.key = s.key
 WHERE s.job_id = :job_id AND s.name = :name AND s.state = 'waiting' AND s.event IS NOT NULL
@@ -29,7 +29,8 @@ WHERE s.job_id = :job_id AND s.name = :name AND s.state = 'waiting' AND s.event 
 ORDER BY e.seq LIMIT 1;
 
 -- name: end_wait
-UPDATE dutiful_step SET state = :state, ended_at = :now, received = :seq, result = :data
+UPDATE dutiful_step
+SET state = :state, ended_at = :now, received = :seq, result = (SELECT data FROM dutiful_sent_event WHERE seq = :seq)
 WHERE job_id = :job_id AND name = :name AND state = 'waiting';
 
 -- name: waiting_step
@@ -40,12 +41,13 @@ INSERT INTO dutiful_sent_event (id, name, key, tenant, by, sent_at, expires_at, 
 ON CONFLICT (id) DO NOTHING;
 
 -- name: undelivered_events
-SELECT seq, name, key, tenant, data FROM dutiful_sent_event WHERE delivered = 0 ORDER BY seq LIMIT ?;
+SELECT seq, name, key, tenant FROM dutiful_sent_event WHERE delivered = 0 ORDER BY seq LIMIT ?;
 
 -- name: steps_waiting_for
 SELECT s.job_id, s.name FROM dutiful_step s
 WHERE s.state = 'waiting' AND s.event = :event AND s.key = :key AND s.of_tenant = :tenant
-  AND NOT EXISTS (SELECT 1 FROM dutiful_step g WHERE g.job_id = s.job_id AND g.received = :seq);
+  AND NOT EXISTS (SELECT 1 FROM dutiful_step g WHERE g.job_id = s.job_id AND g.received = :seq)
+LIMIT :limit;
 
 -- name: mark_delivered
 UPDATE dutiful_sent_event SET delivered = 1 WHERE seq = ?;

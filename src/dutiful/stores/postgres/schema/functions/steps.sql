@@ -40,12 +40,6 @@ begin
     return query select s.* from {schema}.step s where s.job_id = any (p_jobs) order by s.job_id, s.position, s.name;
 end $$;
 
--- The number of the lock between waits that begin, which share it, and deliveries.
-create or replace function {schema}.event_lock() returns bigint
-language sql stable as $$
-    select hashtextextended(m.value || ' events', 0) from {schema}.meta m where m.key = 'lock_secret'
-$$;
-
 -- Begins to wait in a step, or goes on: the step gets an event that its job has not got yet, or its time is over. No row:
 -- the claim is not held.
 create or replace function {schema}.wait_in_step(
@@ -65,7 +59,7 @@ begin
     for key share;
     if not found then return; end if;
     if p_event is not null then
-        perform pg_advisory_xact_lock_shared({schema}.event_lock());
+        lock table {schema}.event_turn in row exclusive mode;
         select coalesce(j.tenant, '') into v_tenant from {schema}.job j where j.id = p_job;
     end if;
     insert into {schema}.step as s
@@ -109,8 +103,20 @@ begin
         where b.job_id = any (p_jobs) and b.gate = 'paused' and b.kind <> all ({blocked_kinds})), p_now) u;
 end $$;
 
--- Gives stored events to the steps that wait for them, and wakes jobs whose wait is over. The last row has no queue; it
--- says how many events and waits were seen. A role that may not change steps leaves it to the worker that leads.
+-- Returns steps that wait for an event which their job has not got yet.
+create or replace function {schema}.steps_waiting_for(p_seq bigint, p_limit int) returns table (job_id uuid, name text)
+language sql stable as $$
+    select s.job_id, s.name
+    from {schema}.sent_event e
+    join {schema}.step s on s.event = e.name and s.key = e.key and s.of_tenant = coalesce(e.tenant, '')
+                        and s.state = 'waiting' and s.event is not null
+    where e.seq = p_seq
+      and not exists (select 1 from {schema}.step g where g.job_id = s.job_id and g.received = e.seq offset 0)
+    limit p_limit
+$$;
+
+-- Gives stored events to the steps that wait for them, p_limit at most, and wakes jobs whose wait is over. The last row has
+-- no queue; it says how many events and waits were seen. A role that may not change steps leaves it to the worker that leads.
 create or replace function {schema}.deliver_events(p_limit int, p_now timestamptz)
 returns table (queue text, priority int, moved bigint)
 language plpgsql volatile set lock_timeout = '2s' {walk_indexes} as $$ #variable_conflict use_column
@@ -119,31 +125,39 @@ declare
     v_events bigint[];
     v_jobs   uuid[];
     v_over   uuid[];
+    v_seen   bigint := 0;
 begin
     if not has_table_privilege('{schema}.step', 'update') then return; end if;
     if exists (select 1 from {schema}.sent_event e where not e.delivered) then
         -- A wait that has begun is committed before this is granted, and so it is seen below.
-        perform pg_advisory_xact_lock({schema}.event_lock());
+        lock table {schema}.event_turn in exclusive mode;
         v_events := array(
             select e.seq from {schema}.sent_event e where not e.delivered order by e.seq limit p_limit for update skip locked);
         -- Waits for a job that is being settled: its row is blocked then, or it finds that its step no longer waits.
         with got as (
-            select distinct on (s.job_id, s.name) s.job_id, s.name, e.seq, e.data
-            from {schema}.sent_event e
-            join {schema}.step s on s.event = e.name and s.key = e.key and s.of_tenant = coalesce(e.tenant, '')
-                                and s.state = 'waiting' and s.event is not null
-            where e.seq = any (v_events)
-              and not exists (select 1 from {schema}.step g where g.job_id = s.job_id and g.received = e.seq offset 0)
-            order by s.job_id, s.name, e.seq
+            select distinct on (p.job_id, p.name) p.job_id, p.name, p.seq
+            from (
+                -- In the order of events: a step is found for a later one only if it was for the first.
+                select w.job_id, w.name, v.seq
+                from unnest(v_events) v (seq)
+                cross join lateral {schema}.steps_waiting_for(v.seq, p_limit) w
+                limit p_limit
+            ) p
+            order by p.job_id, p.name, p.seq
         ), given as (
             update {schema}.step s
-            set state = 'done', ended_at = v_now, received = g.seq, result = g.data
+            set state = 'done', ended_at = v_now, received = g.seq,
+                result = (select e.data from {schema}.sent_event e where e.seq = g.seq)
             from got g
             where s.job_id = g.job_id and s.name = g.name and s.state = 'waiting'
             returning s.job_id
         )
         select array_agg(distinct g.job_id) into v_jobs from given g;
-        update {schema}.sent_event e set delivered = true where e.seq = any (v_events);
+        -- One for which more jobs wait is taken up again by the next call.
+        update {schema}.sent_event e set delivered = true
+        where e.seq = any (v_events) and not exists (select 1 from {schema}.steps_waiting_for(e.seq, 1));
+        get diagnostics v_seen = row_count;
+        if v_seen < cardinality(v_events) then v_seen := p_limit; end if;
         if v_jobs is not null then return query select * from {schema}.wake_waiting(v_jobs, v_now); end if;
     end if;
     v_over := array(
@@ -154,7 +168,7 @@ begin
         for update skip locked);
     if cardinality(v_over) > 0 then return query select * from {schema}.wake_waiting(v_over, v_now); end if;
     return query
-    select null::text, null::int, greatest(coalesce(cardinality(v_events), 0), cardinality(v_over))::bigint;
+    select null::text, null::int, greatest(v_seen, cardinality(v_over));
 end $$;
 
 -- Stores an event; false: it was stored before. As those that insert jobs, it has its owner's rights.

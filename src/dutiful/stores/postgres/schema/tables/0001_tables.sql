@@ -202,9 +202,13 @@ create table {schema}.sent_event (
     key text collate "C" not null check (key <> '' and length(key) <= 200),
     tenant {schema}.job_tenant, by text, data jsonb check (pg_column_size(data) <= 16 * 1024 * 1024)
 );
-create index sent_event_key on {schema}.sent_event (name, key, seq);
+create index sent_event_key on {schema}.sent_event (name, key, coalesce(tenant, ''), seq);
 create index sent_event_undelivered on {schema}.sent_event (seq) where not delivered;
 create index sent_event_expiry on {schema}.sent_event (expires_at);
+
+-- Without rows: locked by waits for an event that begin, which share it, and by deliveries. Any role that may connect can
+-- keep an advisory lock from them, but not a lock of this table.
+create table {schema}.event_turn ();
 
 -- A job's progress, as its handler last reported. Written often, so each page has room for the next version of a row,
 -- and no index has to follow it.
