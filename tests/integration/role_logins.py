@@ -52,8 +52,11 @@ class Roles:
     def executable(self, role: str) -> set[str]:
         return {name for (name,) in self.as_superuser(EXECUTABLE, self.schema, self.logins.name(role))}
 
+    def superuser(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.logins.superuser_url, autocommit=True)
+
     def as_superuser(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.logins.superuser_url, autocommit=True) as connection:
+        with self.superuser() as connection:
             cursor = connection.execute(statement.encode(), args)
             return cursor.fetchall() if cursor.description else []
 

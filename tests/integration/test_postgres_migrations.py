@@ -45,7 +45,7 @@ CATALOG = """
     union all
     select 'applied', name, checksum, null, null from dutiful.migration
     union all
-    select 'meta', key, case key when 'lock_secret' then '' else value end, null, null from dutiful.meta
+    select 'meta', key, value, null, null from dutiful.meta
     order by 1, 2, 3, 4, 5
 """
 

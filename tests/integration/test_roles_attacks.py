@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -157,6 +158,52 @@ def test_no_function_with_its_owners_rights_is_everyones(roles: Roles) -> None:
     everyones = "select proname from pg_proc where pronamespace = %s::regnamespace"
     allowed = everyones + " and has_function_privilege('public', oid, 'execute')"
     assert roles.as_superuser(allowed, roles.schema) == []
+
+
+BAD_IDS = ("00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000007")
+ONE = "jsonb_build_object('id', {s}.new_id(), 'kind', 'odd', 'tenant', 'acme')"
+NULLS = ", ".join(["null"] * 8)
+ARRAYS = f"'{{odd}}', '{{q}}', '{{\"{{}}\"}}', '{{1}}', '{{1}}', '{{acme}}', {NULLS}"
+LONG = "repeat('x', 70000)"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(f"insert_jobs(jsonb_build_array({ONE} || jsonb_build_object('id', '{bad}')))" for bad in BAD_IDS),
+        *(f"insert_one(null, null, '{bad}', 'odd', 'q', '{{}}', 1, 1, 'acme', {NULLS})" for bad in BAD_IDS),
+        *(f"insert_plain(null, null, '{{{bad}}}', {ARRAYS})" for bad in BAD_IDS),
+        *(f"insert_jobs(jsonb_build_array({ONE} || '{odd}'))" for odd in (
+            '{"unique": {"key": "k", "scope": "window", "on_conflict": "return"}}',
+            '{"unique": {"key": "k", "scope": "active", "on_conflict": "return", "window_ms": 5}}',
+            '{"payload": 7}', '{"priority": -1}', '{"max_attempts": 0}',
+            '{"run_at": "infinity"}', '{"queue": ""}', '{"tenant": "*"}')),
+        f"insert_jobs(jsonb_build_array({ONE} || jsonb_build_object('created_by', repeat('x', 201))))",
+        f"insert_jobs(jsonb_build_array({ONE} || jsonb_build_object('options', jsonb_build_object('a', {LONG}))))",
+        "put_event({s}.new_id(), 'e', 'k', 'null', 'acme', repeat('x', 201), '1 hour', null)",
+        "put_event({s}.new_id(), 'e', 'k', 'null', 'acme', 'me', '9000 years', null)",
+        "send_event('e', 'k', p_tenant => 'acme', p_keep => '9000 years')",
+    ],
+)  # fmt: skip
+def test_a_client_cannot_store_a_row_that_the_library_would_not(roles: Roles, call: str) -> None:
+    with pytest.raises((psycopg.errors.IntegrityError, psycopg.errors.DataError)):
+        roles.run("client", f"select {{s}}.{call}", tenant="acme")
+
+    assert roles.as_superuser(f"select 1 from {roles.schema}.job where kind = 'odd'") == []
+
+
+def test_a_watcher_of_a_client_is_forgotten_after_a_day(roles: Roles) -> None:
+    roles.run("client", "select {s}.listen(gen_random_uuid(), '1000 years')")
+
+    ((lasting,),) = roles.as_superuser(f"delete from {roles.schema}.listener returning expires_at - now()")
+    assert lasting <= timedelta(days=1)
+
+
+@pytest.mark.parametrize("role", ["client", "reader", "member", "sql_worker", "nobody"])
+def test_only_operators_and_workers_learn_the_numbers_of_locks(roles: Roles, role: str) -> None:
+    roles.denied(role, "select value from {s}.lock_secret")
+    if role == "client":
+        assert {key for (key,) in roles.run(role, "select key from {s}.meta")} == {"schema_version", "oldest_version"}
 
 
 @pytest.mark.parametrize("roles", ["18 with tenants"], indirect=True)

@@ -13,7 +13,7 @@ from (values ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '5'), ('t
              ('idle_session_timeout', '0')) s (name, value);
 
 -- name: lock_secret
-select value from {schema}.meta where key = 'lock_secret';
+select value from {schema}.lock_secret;
 
 -- name: lock_acquire
 -- The time limit first, because it is read when the wait begins.
@@ -26,7 +26,7 @@ select pg_advisory_unlock($1, $2);
 -- name: lock_holder
 -- A session is foreign if its role may not read the secret of the locks: it has the numbers from pg_locks, which every role
 -- can read. pg_locks shows the numbers unsigned.
-select l.pid, a.usename::text, not has_table_privilege(a.usesysid, '{schema}.meta', 'select')
+select l.pid, a.usename::text, not has_table_privilege(a.usesysid, '{schema}.lock_secret', 'select')
 from pg_locks l
 join pg_stat_activity a using (pid)
 where l.locktype = 'advisory' and l.granted and l.objsubid = 2 and a.datname = current_database() and l.database = a.datid
@@ -37,7 +37,7 @@ where l.locktype = 'advisory' and l.granted and l.objsubid = 2 and a.datname = c
 -- secret; other locks of other roles are no concern of Dutiful's.
 with advisory as materialized (
     select l.pid, a.usename::text as role, l.granted, l.classid, l.objid, l.objsubid,
-           has_table_privilege(a.usesysid, '{schema}.meta', 'select') as ours
+           has_table_privilege(a.usesysid, '{schema}.lock_secret', 'select') as ours
     from pg_locks l
     join pg_stat_activity a using (pid)
     where l.locktype = 'advisory' and a.datname = current_database() and l.database = a.datid

@@ -13,6 +13,16 @@ begin
     end if;
 end $$;
 
+-- Raises unless these are version 7 ids, whose time retention and lists go by.
+create or replace function {schema}.check_ids(p_ids uuid[]) returns void
+language plpgsql immutable as $$
+begin
+    if exists (select 1 from unnest(p_ids) u (id) where get_byte(uuid_send(u.id), 6) >> 4 <> 7) then
+        raise exception 'an id must be a version 7 UUID, such as {schema}.new_id() makes: retention goes by its time'
+            using errcode = 'invalid_parameter_value';
+    end if;
+end $$;
+
 -- Stores jobs that need no look-up; returns the ids that existed already. A column that is the same for all jobs may be
 -- an array of one; one that no job has, null. p_hint: the payload of a NOTIFY at commit, null for none.
 create or replace function {schema}.insert_plain(p_now timestamptz, p_hint text, {job_parameters}) returns setof uuid
@@ -26,6 +36,7 @@ declare
     v_made   uuid[];
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
+    perform {schema}.check_ids(p_id);
     if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
     if p_run_at is null and p_delay is null and not v_paused && p_kind then
         -- The common case: everything is due now, so all jobs go to ready.
@@ -102,6 +113,7 @@ declare
     v_run_at timestamptz := coalesce(p_run_at, v_now + p_delay);
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
+    if get_byte(uuid_send(p_id), 6) >> 4 <> 7 then perform {schema}.check_ids(array[p_id]); end if;
     if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
     insert into {schema}.job (created_at, run_at, {job_columns})
     values (v_now, v_run_at, {one_job_values})
@@ -236,6 +248,7 @@ begin
         returning id
     )
     select coalesce(array_agg(m.id), '{}') into v_made from made m;
+    perform {schema}.check_ids(v_made);
 
     -- Keys are taken in sorted order, so that two callers cannot wait for each other.
     for v_key in

@@ -79,9 +79,6 @@ declare
                        || coalesce({schema}.webhook_options(p_webhook, p_webhook_states), '{}');
     v_stored  record;
 begin
-    if get_byte(uuid_send(v_id), 6) >> 4 <> 7 then
-        raise exception 'p_id must be a version 7 UUID, such as {schema}.new_id() makes: retention goes by its time';
-    end if;
     if p_run_at is not null and p_delay is not null then
         raise exception 'give p_run_at or p_delay, not both' using errcode = 'invalid_parameter_value';
     end if;

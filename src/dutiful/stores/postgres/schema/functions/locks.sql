@@ -16,7 +16,7 @@ begin
     if not found then return null; end if;
     -- One call at a time for a name.
     perform pg_advisory_xact_lock(hashtextextended(m.value || ' ' || p_namespace || ' ' || p_key, 0))
-    from {schema}.meta m where m.key = 'lock_secret';
+    from {schema}.lock_secret m;
 
     select k.* into v_held from {schema}.lock k where k.namespace = p_namespace and k.key = p_key;
     if v_held.claim_id = p_claim then return true; end if;

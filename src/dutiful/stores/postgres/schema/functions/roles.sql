@@ -35,14 +35,15 @@ language sql immutable as $$
     select case
         when p_group = 'reader' then
             -- Neither secrets and hashes, nor who did what.
-            case when p_table in ('meta', 'api_token', 'tenant_role') or p_table like 'audit\_%' then null else 'select' end
+            case when p_table in ('meta', 'lock_secret', 'api_token', 'tenant_role') or p_table like 'audit\_%' then null
+                 else 'select' end
         when p_group = 'client' then
             -- It reads; it enqueues and cancels by functions with their owner's rights.
-            case when p_table in ('api_token', 'tenant_role', 'bulk_run') then null
+            case when p_table in ('lock_secret', 'api_token', 'tenant_role', 'bulk_run') then null
                  when p_table = 'audit_event' then 'insert, select (id)'  -- what it cancels is on record, see check_audit_client
                  when p_table like 'audit\_%' then null
                  else 'select' end
-        when p_table in ('meta', 'migration', 'tenant_role') then 'select'
+        when p_table in ('meta', 'lock_secret', 'migration', 'tenant_role') then 'select'
         -- Events stay on record: neither group can change them.
         when p_table = 'audit_event' then 'select, insert'
         when p_table like 'audit\_%' then 'select'

@@ -57,7 +57,7 @@ begin
        or p_now is null and {schema}.seq_at(v_began) < nullif(current_setting('dutiful.gates', true), '')::bigint then
         return 0;
     end if;
-    perform 1 from {schema}.meta m where m.key = 'lock_secret' for no key update skip locked;
+    perform 1 from {schema}.lock_secret for no key update skip locked;
     if not found then return 0; end if;
     perform {schema}.assign_due_seqs(p_limit, p_now);
     select coalesce(sum(u.moved), 0) into v_moved

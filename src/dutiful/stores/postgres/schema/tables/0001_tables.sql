@@ -2,8 +2,9 @@
 
 create table {schema}.meta (key text primary key, value text not null);
 -- Mixed into the numbers of advisory locks, because any role that may connect can take those: without the secret it
--- cannot compute which number a name has.
-insert into {schema}.meta (key, value) values ('lock_secret', gen_random_uuid()::text || gen_random_uuid());
+-- cannot compute which number a name has. Not in meta, which clients read.
+create table {schema}.lock_secret (one boolean primary key default true check (one), value text not null);
+insert into {schema}.lock_secret (value) values (gen_random_uuid()::text || gen_random_uuid());
 
 -- What each column of table job accepts. In domains, because Postgres parses and plans the checks of a table again for
 -- each statement: those of this table took two fifths of the CPU of storing one job.
@@ -25,6 +26,9 @@ create domain {schema}.job_subject as jsonb
     check (jsonb_typeof(value) = 'object')
     -- As stored, 8 KB of JSON from Python take six times as much at most.
     constraint job_subject_size check (pg_column_size(value) <= 64 * 1024);
+create domain {schema}.job_created_by as text check (length(value) <= 200);
+create domain {schema}.job_options as jsonb
+    constraint job_options_size check (pg_column_size(value) <= 64 * 1024);
 
 -- The request. Never updated; deleted by retention only.
 create table {schema}.job (
@@ -35,7 +39,8 @@ create table {schema}.job (
     max_attempts {schema}.job_max_attempts not null, kind {schema}.job_kind not null, queue {schema}.job_queue not null,
     tenant {schema}.job_tenant,
     correlation_id {schema}.job_correlation_id,  -- null: its own id
-    created_by text, payload {schema}.job_payload not null, subject {schema}.job_subject, options jsonb
+    created_by {schema}.job_created_by, payload {schema}.job_payload not null, subject {schema}.job_subject,
+    options {schema}.job_options
 );
 -- Roles that lock rows need the right to update one column, which is this one.
 create function {schema}.refuse_new_id() returns trigger
@@ -197,10 +202,11 @@ create index step_waiting on {schema}.step (event, key, of_tenant) where state =
 -- Events that were sent to jobs which wait for them, or will.
 create table {schema}.sent_event (
     seq bigint generated always as identity primary key, id uuid not null unique, sent_at timestamptz not null,
-    expires_at timestamptz not null, delivered boolean not null default false,
+    expires_at timestamptz not null check (expires_at < '9999-12-30Z'),  -- what Python can read
+    delivered boolean not null default false,
     name text collate "C" not null check (name <> '' and length(name) <= 200),
     key text collate "C" not null check (key <> '' and length(key) <= 200),
-    tenant {schema}.job_tenant, by text, data jsonb check (pg_column_size(data) <= 16 * 1024 * 1024)
+    tenant {schema}.job_tenant, by text check (length(by) <= 200), data jsonb check (pg_column_size(data) <= 16 * 1024 * 1024)
 );
 create index sent_event_key on {schema}.sent_event (name, key, coalesce(tenant, ''), seq);
 create index sent_event_undelivered on {schema}.sent_event (seq) where not delivered;
@@ -260,7 +266,8 @@ create table {schema}.unique_key (
     kind text not null,  -- '' for a key across kinds
     key text not null, job_id uuid not null, expires_at timestamptz,
     scope text not null check (scope in ('queued', 'active', 'window', 'forever')),
-    primary key (tenant, kind, key)
+    primary key (tenant, kind, key),
+    constraint unique_key_expires check ((scope = 'window') = (expires_at is not null))
 );
 -- Only keys that a claim or an end frees, so that the hot path reads next to nothing.
 create index unique_key_queued on {schema}.unique_key (job_id) where scope = 'queued';
