@@ -13,7 +13,7 @@ import pytest
 from fault_jobs import address
 from running_workers import eventually, running
 
-from dutiful import Concurrency, Dutiful, PayloadInvalid, RateLimit, UsageError
+from dutiful import Concurrency, Dutiful, PayloadInvalid, RateLimit, ShutdownTimeout, UsageError
 from dutiful.core.errors import StoreBusy
 from dutiful.declare.lane import LaneSettings
 from dutiful.kind import Handle
@@ -173,6 +173,26 @@ async def test_no_more_jobs_start_within_a_time_than_its_limit_allows(app: Dutif
 
     for first, fourth in zip(starts, starts[3:], strict=False):
         assert fourth - first >= per
+
+
+async def test_a_handler_that_a_stopping_worker_interrupts_has_started(app: Dutiful) -> None:
+    began = asyncio.Event()
+
+    @app.job(rate=RateLimit(1, per="1h"))
+    async def call() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    with pytest.raises(ShutdownTimeout):
+        async with running(app) as worker:
+            job = await call.enqueue()
+            await asyncio.wait_for(began.wait(), 60)
+            worker.abort()
+    store = (await app.client()).store
+    await store.limits.admit(10)
+
+    record = await job.record()
+    assert (record.state, record.gate, record.attempt) == ("blocked", "limit", 0)
 
 
 async def test_a_function_of_the_payload_gives_the_key_and_none_means_no_limit(app: Dutiful) -> None:

@@ -85,7 +85,7 @@ class LimitMachine(RuleBasedStateMachine):
             case "cancel" if self.key_of:
                 self.run(self.store.control.cancel([*self.key_of][pick % len(self.key_of)], "no", now=self.now))
             case "complete" | "fail" | "release" if self.claims:
-                self._end(self.claims.pop(pick % len(self.claims)), action)
+                self._end(self.claims.pop(pick % len(self.claims)), action, began=pick % 3 > 0)
 
     @invariant()
     def no_limit_is_exceeded(self) -> None:
@@ -125,16 +125,15 @@ class LimitMachine(RuleBasedStateMachine):
             self.started[claim.claim_id] = (self.now, self.key_of[claim.job_id])
             self.starts.append(self.started[claim.claim_id])
 
-    def _end(self, claim: Claim, action: str) -> None:
+    def _end(self, claim: Claim, action: str, *, began: bool = True) -> None:
         """Ends a claim, which may be lost by now, or of which a cancel was requested: then it ends as cancelled."""
         if action == "complete":
             done = [Completion(claim.job_id, claim.claim_id, None)]
             refused = self.run(self.store.claims.complete(done, now=self.now))
         else:
-            outcome = Released() if action == "release" else Failed(OOPS)
+            outcome = Released(began) if action == "release" else Failed(OOPS)
             refused = self._settle(claim, outcome)
-            if action == "release" and not refused:
-                # What is given back counts as not started.
+            if action == "release" and not began and not refused:
                 self.starts.remove(self.started[claim.claim_id])
         if any(one.reason is RefusalReason.CANCEL_REQUESTED for one in refused):
             assert self._settle(claim, Cancelled("no")) == []

@@ -95,7 +95,7 @@ async def test_a_buffered_claim_whose_lease_has_ended_is_never_started(parts: Pa
     parts.run_slot()
     await turns()
     assert parts.executor.ran == [2]
-    assert parts.settler.settled == [(1, Released()), (2, Done(None))]
+    assert parts.settler.settled == [(1, Released(began=False)), (2, Done(None))]
 
 
 async def test_a_buffered_claim_that_is_known_to_be_lost_is_never_started(parts: Parts) -> None:
@@ -103,7 +103,7 @@ async def test_a_buffered_claim_that_is_known_to_be_lost_is_never_started(parts:
     parts.leases.drop([1])
     parts.run_slot()
     await turns()
-    assert parts.executor.ran == [] and parts.settler.settled == [(1, Released())]
+    assert parts.executor.ran == [] and parts.settler.settled == [(1, Released(began=False))]
 
 
 async def test_claims_that_no_slot_takes_up_are_released_after_a_while(parts: Parts, clock: MovingClock) -> None:
@@ -117,7 +117,7 @@ async def test_claims_that_no_slot_takes_up_are_released_after_a_while(parts: Pa
     parts.lane.rate = 100.0
     parts.lane.release_unstarted()
     assert parts.lane.buffered == 0 and parts.lane.rate == 0.0
-    assert sorted(number for number, outcome in parts.settler.settled if outcome == Released()) == [1, 2]
+    assert sorted(number for number, outcome in parts.settler.settled if outcome == Released(began=False)) == [1, 2]
     assert parts.suspects.reserve(lambda: None), "another lane may take the suspect"
 
 
@@ -144,7 +144,7 @@ async def test_a_lane_that_is_closed_releases_what_it_has_and_what_still_comes(p
     parts.lane.close()
     await asyncio.wait_for(slot, 5)
     parts.receive(new_claim(2))
-    assert parts.settler.settled == [(1, Released()), (2, Released())] and parts.executor.ran == []
+    assert parts.settler.settled == [(1, Released(began=False)), (2, Released(began=False))] and parts.executor.ran == []
 
 
 async def test_a_bug_in_the_executor_counts_the_attempt_and_ends_the_slot(parts: Parts) -> None:

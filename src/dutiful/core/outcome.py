@@ -70,6 +70,8 @@ class Lost:
 class Released:
     """The attempt ended uncounted: not started, interrupted, rejected by a breaker, or released by an operator."""
 
+    began: bool = True  # its handler may have: then it counts as a start for limits
+
 
 Outcome = Done | Partial | Failed | Snoozed | Cancelled | TimedOut | Lost | Released
 

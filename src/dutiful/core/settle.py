@@ -59,6 +59,7 @@ class Change(msgspec.Struct, frozen=True):
     # The state of the phase that was running; CANCELLED applies to all phases that are not over.
     phase_to: PhaseState | None = None
     wait: tuple[str, ...] | None = None  # the steps that block it, unless one is over meanwhile
+    began: bool = False  # of a release: limits count it as a start
 
     @property
     def rejected_by(self) -> str | None:
@@ -94,8 +95,11 @@ def decide(held: AnyClaim, outcome: Outcome, policy: Policy, max_attempts: int, 
             return _move(held, Transition.CANCEL, State.CANCELLED, "cancelled", errors=(error,))
         case Lost():
             return _lost(held, policy)
-        case Released():
-            return _move(held, Transition.RELEASE, State.READY, "released", attempt=held.attempt - 1, keep_seq=True)
+        case Released(began):
+            attempt = held.attempt - 1
+            return _move(
+                held, Transition.RELEASE, State.READY, "released", attempt=attempt, keep_seq=True, began=began
+            )
         case _:
             assert_never(outcome)
 
@@ -215,6 +219,7 @@ def _move(
     errors: tuple[dict[str, Any], ...] = (),
     keep_seq: bool = False,
     wait: tuple[str, ...] | None = None,
+    began: bool = False,
 ) -> Change:
     return Change(
         job_id=held.job_id,
@@ -229,6 +234,7 @@ def _move(
         keep_seq=keep_seq,
         phase_to=_PHASE_TO.get(outcome),
         wait=wait,
+        began=began,
     )
 
 

@@ -113,7 +113,7 @@ class Lane:
         self._open = False
         self._wake.set()
         while len(self._buffer):
-            self._settler.settle(self._buffer.popleft(), Released())
+            self._settler.settle(self._buffer.popleft(), Released(began=False))
         while self._idle:
             self._wake_slot()
 
@@ -191,7 +191,7 @@ class Lane:
     def _receive(self, claims: list[Claim]) -> None:
         if not self._open:
             for claim in claims:
-                self._settler.settle(claim, Released())
+                self._settler.settle(claim, Released(began=False))
             return
         for claim in claims:
             if claim.crashes:
@@ -216,7 +216,7 @@ class Lane:
         if len(self._buffer) and time.monotonic() - self._buffered_at > UNSTARTED_FOR:
             self.rate = 0.0
             while len(self._buffer):
-                self._settle(self._buffer.popleft(), Released())
+                self._settle(self._buffer.popleft(), Released(began=False))
 
     # --- running
 
@@ -238,7 +238,7 @@ class Lane:
             claimed_at = self._leases.valid_since(claim.claim_id, time.monotonic(), self._lease_seconds)
             if claimed_at is None:
                 # After a stall longer than its lease, the job may already run in another process.
-                self._settle(claim, Released())
+                self._settle(claim, Released(began=False))
                 continue
             try:
                 outcome = await self._executor.run(claim, self._kinds[claim.kind], slot)

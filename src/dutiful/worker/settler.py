@@ -152,7 +152,7 @@ class Settler:
 
     def release_unknown(self, held: HeldClaim) -> None:
         """Releases a claim that this worker holds without knowing its job."""
-        self.settle(_without_job(held), Released())
+        self.settle(_without_job(held), Released(began=False))
 
     def release_rest(self) -> None:
         """Releases every claim of this worker that has no outcome yet."""

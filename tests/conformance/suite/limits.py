@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from suite.builders import (
     enqueue,
     new_job,
     pause,
+    renewing,
     settle,
     state,
     states,
@@ -388,6 +389,34 @@ class RateLimitSuite:
         await admit(store)
 
         assert await ready(store, jobs) == [1]
+
+    @pytest.mark.parametrize("began", [True, False])
+    async def test_a_job_that_is_given_back_counts_if_it_had_begun(self, store: Store, began: bool) -> None:
+        await limited(store, Limit("calls", 1, per=timedelta(minutes=1)), Limit("others", 1))
+        job = keyed("acme")
+        await enqueue(store, job)
+        await admit(store)
+        (first,) = await claim(store, now=at(1))
+
+        await settle(store, first, Released(began), now=at(2))
+        await admit(store, now=at(60))
+        assert await ready(store, [job]) == ([] if began else [0])
+        await admit(store, now=at(61))
+
+        assert await ready(store, [job]) == [0]
+
+    async def test_a_job_of_a_worker_that_ends_itself_counts_as_started(self, store: Store) -> None:
+        await limited(store, Limit("calls", 1, per=timedelta(hours=1)))
+        job, now = keyed("acme"), datetime.now(UTC)
+        await enqueue(store, job, now=now)
+        await admit(store, now=now)
+        (first,) = await claim(store, now=now)
+
+        async with renewing(store) as renewer:
+            await renewer.release(first)
+        await admit(store, now=now)
+
+        assert await gate(store, job.id) == ("limit", '["calls", "acme"]')
 
     async def test_every_attempt_is_a_start(self, store: Store) -> None:
         await limited(store, Limit("calls", 1, per=timedelta(minutes=1)))

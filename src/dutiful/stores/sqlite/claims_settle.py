@@ -103,7 +103,7 @@ def release(db: Connection, tokens: Sequence[ClaimToken], now: int) -> None:
         if held is not None and held.cancel_requested_at is None:
             change = Change(
                 token.job_id, token.claim_id, State.READY, "released", held.attempt - 1, held.crashes, keep_seq=True,
-                phase_to=PhaseState.INTERRUPTED,
+                phase_to=PhaseState.INTERRUPTED, began=True,
             )  # fmt: skip
             _put_back(db, change, held, placing, phased, now)
     placing.write()
@@ -172,6 +172,8 @@ def _put_back(
                 error,
             ),
         )
+    elif change.began:  # no attempt is left, from which limits would know it
+        db.run(SQL["count_start"], (held.claimed_at, job_id, held.claimed_at))
     progress.stop_phases(db, change, phased, now)
     row = db.row(SQL["carried_by_job"], (job_id, change.attempt, change.crashes))
     assert row is not None

@@ -150,7 +150,7 @@ class AttemptContext(ClaimFacts):
             return None
         # Released, it waits with the others of its kind until the breaker admits a probe.
         waits = await self._deps.breakers.make_kind_wait(self._claim.kind, breaker)
-        return Released() if waits else snooze_for_breaker(error)
+        return Released(began=False) if waits else snooze_for_breaker(error)
 
     async def exit_breaker(self, result: CallResult) -> None:
         if self._breakers is not None:

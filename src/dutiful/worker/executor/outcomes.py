@@ -89,7 +89,7 @@ def outcome_of_error(error: BaseException, slot: Slot, retry: Retry, message_lim
         if slot.closing:
             raise error  # otherwise the handler cancelled its own task, or something that it awaited
     if isinstance(error, NotStarted):
-        return Released()
+        return Released(began=False)
     match job_signal(error, stop_requested=slot.stop is not None):
         case TimeoutExceeded() | JobCancelled() | ClaimLost() if slot.stop is not None:
             return outcome_of_stop(slot)

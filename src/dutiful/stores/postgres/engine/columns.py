@@ -114,6 +114,7 @@ CHANGE: Columns = (
     Column("keep_seq", "boolean"),
     Column("phase_to", "text"),
     Column("wait", "text"),
+    Column("began", "boolean"),
 )
 
 # What is copied when a job moves from one place to the next. SQL writes `{carried_new of m}` for the values of a job

@@ -70,6 +70,11 @@ WHERE s.started_at IS NULL AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r
 -- name: start_slot
 UPDATE dutiful_limit_slot SET started_at = ? WHERE id = ?;
 
+-- name: count_start
+UPDATE dutiful_limit_slot SET started_at = ?
+WHERE job_id = ? AND started_at IS NULL AND admitted_at <= ?
+  AND EXISTS (SELECT 1 FROM dutiful_limit_rule r WHERE r.name = dutiful_limit_slot.name AND r.per IS NOT NULL);
+
 -- name: delete_slot
 DELETE FROM dutiful_limit_slot WHERE id = ?;
 

@@ -213,16 +213,17 @@ end $$;
 create or replace function {schema}.release(p_jobs uuid[], p_claims bigint[]) returns bigint
 language plpgsql volatile {look_up_ids} as $$
 declare
-    v_paused text[] := {blocked_kinds};
-    v_jobs   uuid[];
+    v_paused   text[] := {blocked_kinds};
+    v_jobs     uuid[];
+    v_began_at timestamptz[];
 begin
     with gone as (
         delete from {schema}.lease l
         using unnest(p_jobs, p_claims) a (job_id, claim_id)
         where l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id and l.cancel_requested_at is null
-        returning l.job_id, l.seq, l.attempt, l.crashes
+        returning l.job_id, l.seq, l.attempt, l.crashes, l.claimed_at
     ), back as (
-        select g.seq, g.job_id, g.attempt - 1 as attempt, g.crashes, {route of j}
+        select g.seq, g.job_id, g.claimed_at, g.attempt - 1 as attempt, g.crashes, {route of j}
         from gone g join {schema}.job j on j.id = any (array[g.job_id])
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
@@ -232,7 +233,8 @@ begin
         select b.job_id, clock_timestamp(), null, b.seq, 'paused', b.kind, {carried of b}
         from back b where b.kind = any (v_paused)
     )
-    select coalesce(array_agg(b.job_id), '{}') into v_jobs from back b;
+    select coalesce(array_agg(b.job_id), '{}'), array_agg(b.claimed_at) into v_jobs, v_began_at from back b;
+    perform {schema}.count_starts(v_jobs, v_began_at);
     perform {schema}.end_phases(v_jobs, array_fill('interrupted'::text, array[cardinality(v_jobs)]), null,
                                 clock_timestamp());
     return cardinality(v_jobs);

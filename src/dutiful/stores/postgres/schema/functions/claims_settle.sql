@@ -120,7 +120,7 @@ begin
             p_claim_id => array[p_claim], p_to => array['completed_with_errors'], p_outcome => array['partial'],
             p_attempt => array[v_lease.attempt], p_crashes => array[v_lease.crashes], p_delay => null,
             p_result => array[p_result], p_errors => array[p_errors], p_keep_seq => array[false], p_phase_to => null,
-            p_wait => null) s;
+            p_wait => null, p_began => null) s;
     end if;
     v_lost := found;
     if not v_lost then
@@ -171,6 +171,8 @@ declare
     v_halted uuid[];
     v_posting  uuid[];
     v_rejected uuid[];
+    v_began    uuid[];
+    v_began_at timestamptz[];
     v_waiting  uuid[];
     v_keys     text[];
     v_due      timestamptz[];
@@ -211,6 +213,7 @@ begin
           and (l.cancel_requested_at is null or a."to" = 'cancelled')
         returning l.job_id, l.claim_id, l.worker_id, l.claimed_at, l.attempt as this_attempt, l.seq,
                   a."to" as target, a.outcome, a.attempt, a.crashes, a.delay, a.result, a.keep_seq, a.phase_to, a.wait,
+                  a.began,
                   -- The request to cancel gave the reason.
                   case when a."to" = 'cancelled' and l.cancel_reason is not null
                        then jsonb_build_array(jsonb_build_object('type', 'Cancelled', 'message', l.cancel_reason))
@@ -263,9 +266,12 @@ begin
            array_agg(m.errors -> 0) filter (where m.phase_to is not null),
            array_agg(m.job_id) filter (where m.phase_to = 'cancelled' and m.phased),
            array_agg(m.job_id) filter (where m.place not in ('ready', 'scheduled', 'blocked') and m.own_webhook),
-           array_agg(m.job_id) filter (where m.outcome = 'snoozed' and m.errors -> 0 ? 'breaker')
-    into v_gone, v_final, v_dead, v_phased, v_phases, v_errors, v_halted, v_posting, v_rejected from moved m;
+           array_agg(m.job_id) filter (where m.outcome = 'snoozed' and m.errors -> 0 ? 'breaker'),
+           array_agg(m.job_id) filter (where m.began), array_agg(m.claimed_at) filter (where m.began)
+    into v_gone, v_final, v_dead, v_phased, v_phases, v_errors, v_halted, v_posting, v_rejected, v_began, v_began_at
+    from moved m;
 
+    if v_began is not null then perform {schema}.count_starts(v_began, v_began_at); end if;
     if v_rejected is not null then perform {schema}.compact_rejections(v_rejected); end if;
     if v_dead is not null then perform {schema}.write_dead_letters(v_dead, v_now); end if;
     perform {schema}.free_active_keys(v_final);

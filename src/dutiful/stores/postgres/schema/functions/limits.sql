@@ -136,6 +136,16 @@ begin
     return coalesce(v_gates, '{}');
 end $$;
 
+-- Notes when jobs began that are given back: a release leaves no attempt from which admission would know it.
+create or replace function {schema}.count_starts(p_jobs uuid[], p_at timestamptz[]) returns void
+language plpgsql volatile {look_up_ids} as $$
+begin
+    update {schema}.limit_slot s set started_at = a.at
+    from unnest(p_jobs, p_at) a (job_id, at)
+    where s.job_id = any (array[a.job_id]) and s.started_at is null and s.admitted_at <= a.at
+      and exists (select 1 from {schema}.limit_rule r where r.name = s.name and r.per is not null);
+end $$;
+
 -- How many slots a key has left: of the limit itself, and of what may start together.
 create or replace function {schema}.limit_room(p_rule {schema}.limit_rule, p_key text, p_now timestamptz) returns bigint
 language plpgsql stable as $$

@@ -40,7 +40,7 @@ begin
         p_claim_id => v_held.claims, p_to => v_held.places, p_outcome => v_held.outcomes,
         p_attempt => v_held.attempts, p_crashes => v_held.crashes, p_delay => null, p_result => null,
         p_errors => v_held.errors, p_keep_seq => array_fill(false, array[cardinality(v_held.jobs)]),
-        p_phase_to => v_held.phases, p_wait => null);
+        p_phase_to => v_held.phases, p_wait => null, p_began => null);
     return cardinality(v_held.jobs) - v_refused;
 end $$;
 

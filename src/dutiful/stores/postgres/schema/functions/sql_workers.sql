@@ -111,7 +111,7 @@ begin
         p_attempt => array[v_held.attempt - case when p_counted then 0 else 1 end],
         p_crashes => array[v_held.crashes], p_delay => array[p_delay], p_result => array[p_result::text],
         p_errors => array[p_errors::text], p_keep_seq => array[p_outcome = 'released'],
-        p_wait => null,
+        p_wait => null, p_began => array[p_outcome = 'released'],
         p_phase_to => array[case when p_outcome = 'released' then 'interrupted'
                                  when p_outcome not in ('done', 'partial') then p_outcome end]) s;
     if not found then
