@@ -63,6 +63,7 @@ FLEET = {
     "counter_turn",
     "event_turn",
     "leader",
+    "limit_hold",
     "limit_kind",
     "limit_rule",
     "listener",

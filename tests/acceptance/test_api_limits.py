@@ -24,7 +24,7 @@ async def test_a_limit_is_listed_and_set(admin: AdminApi) -> None:
     (listed,) = (await admin.get("/admin/limits/")).json()["limits"]
     assert listed == {
         "name": "calls/europe", "most": 100, "declared": 100, "per_seconds": 60.0, "burst": 10, "window": "sliding",
-        "kinds": ["call"], "used": 0, "waiting": 0, "keys": [],
+        "kinds": ["call"], "used": 0, "waiting": 0, "feedback": False, "keys": [],
     }  # fmt: skip
 
     answer = await admin.post("/admin/limits/calls%2Feurope/set/", {"most": 5, "reason": "they asked for it"})

@@ -1,6 +1,6 @@
 """`limits`: looked at and changed by people, on both stores; a job says which limit it waits for."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ async def test_limits_are_listed_and_changed_while_they_are_in_use(project: Proj
 
     (found,) = project.run("limits", "--json").json["limits"]
     assert (found["name"], found["most"], found["used"], found["waiting"]) == (CALLS, 1, 1, 2)
-    assert found["keys"] == [{"key": "acme", "used": 1, "waiting": 2}]
+    assert found["keys"] == [{"key": "acme", "used": 1, "waiting": 2, "held_until": None}]
     assert "acme 2" in project.run("limits").out
 
     changed = project.run("limits", "set", CALLS, "2", "--reason", "they may")
@@ -48,6 +48,21 @@ async def test_an_unknown_limit_and_a_number_below_none_are_refused(project: Pro
     assert unknown.code == 1 and "there is no limit 'call'; there are: calls" in unknown.err
     below = project.run("limits", "set", CALLS, "--", "-1")
     assert below.code == 2
+
+
+async def test_a_key_that_a_service_has_asked_to_wait_for_is_listed_and_let_go(project: Project, store: Store) -> None:
+    await store.limits.put({KIND: [KindLimit(Limit(CALLS, 5, per=timedelta(minutes=1), feedback=True))]})
+    jobs = [keyed("acme") for _ in range(2)]
+    await enqueue(store, *jobs, now=datetime.now(UTC))
+    await store.limits.hold({jobs[0].id: timedelta(hours=1)})
+    await store.limits.admit(100)
+
+    assert "acme 2 (held until " in project.run("limits").out
+    shown = " ".join(project.run("jobs", "show", str(jobs[1].id)).out.split())
+    assert "the service behind the limit 'calls' with its key 'acme' has asked to wait until" in shown
+    assert "`dutiful limits reset calls`, if it need not" in shown
+    project.run("limits", "reset", CALLS)
+    assert [await state(store, job.id) for job in jobs] == ["ready", "ready"]
 
 
 async def test_a_job_says_which_limit_it_waits_for(project: Project, store: Store) -> None:

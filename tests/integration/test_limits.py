@@ -13,7 +13,17 @@ import pytest
 from fault_jobs import address
 from running_workers import eventually, running
 
-from dutiful import Concurrency, Dutiful, PayloadInvalid, RateLimit, ShutdownTimeout, UsageError
+from dutiful import (
+    Concurrency,
+    Dutiful,
+    JobFailed,
+    PayloadInvalid,
+    RateLimit,
+    RateLimited,
+    Retry,
+    ShutdownTimeout,
+    UsageError,
+)
 from dutiful.core.errors import StoreBusy
 from dutiful.declare.lane import LaneSettings
 from dutiful.kind import Handle
@@ -193,6 +203,34 @@ async def test_a_handler_that_a_stopping_worker_interrupts_has_started(app: Duti
 
     record = await job.record()
     assert (record.state, record.gate, record.attempt) == ("blocked", "limit", 0)
+
+
+@pytest.mark.req("L101")
+async def test_a_service_that_asks_one_job_to_wait_holds_all_with_its_key(app: Dutiful) -> None:
+    calls: list[str] = []
+
+    @app.job(
+        retry=Retry(max_attempts=1),
+        # The next one is admitted when the first has ended, and by then its key is held.
+        concurrency=Concurrency(1, key="account"),
+        rate=RateLimit(1000, per="10ms", key="account", feedback=True),
+    )
+    async def call(account: str) -> None:
+        calls.append(account)
+        if account == "acme":
+            raise RateLimited(retry_after="1h")
+
+    async with running(app):
+        refused = await call.enqueue_many({"account": "acme"} for _ in range(5))
+        with pytest.raises(JobFailed):
+            await refused[0].result(60)
+        other = await call.enqueue(account="zeta")
+        await other.result(60)
+        operator = await app.operator()
+        waits = [(await operator.jobs.explain(job.id)).sentence for job in refused[1:]]
+
+    assert calls == ["acme", "zeta"]
+    assert all("with its key 'acme' has asked to wait until" in one for one in waits), waits
 
 
 async def test_a_function_of_the_payload_gives_the_key_and_none_means_no_limit(app: Dutiful) -> None:

@@ -144,7 +144,9 @@ async def test_a_lane_that_is_closed_releases_what_it_has_and_what_still_comes(p
     parts.lane.close()
     await asyncio.wait_for(slot, 5)
     parts.receive(new_claim(2))
-    assert parts.settler.settled == [(1, Released(began=False)), (2, Released(began=False))] and parts.executor.ran == []
+    assert (
+        parts.settler.settled == [(1, Released(began=False)), (2, Released(began=False))] and parts.executor.ran == []
+    )
 
 
 async def test_a_bug_in_the_executor_counts_the_attempt_and_ends_the_slot(parts: Parts) -> None:

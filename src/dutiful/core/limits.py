@@ -16,6 +16,7 @@ class Limit(msgspec.Struct, frozen=True):
     per: timedelta | None = None
     burst: int | None = None  # so many may start together, the rest evenly; None: all of them
     fixed: bool = False  # windows begin at multiples of `per`; if not, they slide
+    feedback: bool = False  # a service that asks a handler to wait holds all jobs with its key
 
     @property
     def burst_window(self) -> timedelta | None:

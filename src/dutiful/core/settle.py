@@ -97,9 +97,7 @@ def decide(held: AnyClaim, outcome: Outcome, policy: Policy, max_attempts: int, 
             return _lost(held, policy)
         case Released(began):
             attempt = held.attempt - 1
-            return _move(
-                held, Transition.RELEASE, State.READY, "released", attempt=attempt, keep_seq=True, began=began
-            )
+            return _move(held, Transition.RELEASE, State.READY, "released", attempt=attempt, keep_seq=True, began=began)
         case _:
             assert_never(outcome)
 

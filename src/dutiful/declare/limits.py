@@ -34,7 +34,8 @@ class RateLimit:
     """At most `limit` jobs with one key start within `per`, in all workers together.
 
     `burst`: so many may start together, the others evenly. `window`: "sliding" counts the last `per` at any moment;
-    "fixed" counts from the last full minute, hour, … by the clock of UTC. `key` and `name`: as for Concurrency.
+    "fixed" counts from the last full minute, hour, … by the clock of UTC. `feedback`: if a service asks a handler to
+    wait, by RateLimited or Retry-After, no job with the key starts until then. `key` and `name`: as for Concurrency.
     """
 
     limit: int
@@ -43,6 +44,7 @@ class RateLimit:
     burst: int | None = None
     window: Literal["sliding", "fixed"] = "sliding"
     name: str | None = None
+    feedback: bool = False
 
 
 Declared = Concurrency | RateLimit
@@ -111,8 +113,10 @@ def _rate(kind: str, one: RateLimit) -> LimitSpec:
         raise UsageError(f"rate.per {one.per!r} must be between 10 milliseconds and 366 days")
     if one.window not in ("sliding", "fixed"):
         raise UsageError(f'rate.window {one.window!r} must be "sliding" or "fixed"')
+    if not isinstance(one.feedback, bool):
+        raise UsageError(f"rate.feedback {one.feedback!r:.80} must be True or False")
     burst = None if one.burst is None else whole_number(one.burst, "rate.burst", 1, most, f" to {most}, its limit")
-    limit = Limit(_name(one.name, f"{kind}:rate"), most, per, burst, one.window == "fixed")
+    limit = Limit(_name(one.name, f"{kind}:rate"), most, per, burst, one.window == "fixed", one.feedback)
     return LimitSpec(limit, _key(one.key, "rate"))
 
 

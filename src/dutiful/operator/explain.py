@@ -214,7 +214,7 @@ def gate(record: JobRecord, needs: list[JobRecord], fleet: FleetState, now: date
             return unserved(record, fleet, now) or _breaker_open(record.kind, fleet, now)
         return _breaker_open(record.kind, fleet, now) or _admitted_next(record, fleet)
     if record.gate == "limit" and record.gate_key is not None:
-        return _limit_full(*read_gate(record.gate_key), fleet)
+        return _limit_full(*read_gate(record.gate_key), fleet, now)
     if record.gate == "breaker":
         rejected_by = next((r for r in fleet.breakers if r.breaker.name == record.gate_key), None)
         if rejected_by is None or rejected_by.breaker.state is CLOSED:
@@ -247,7 +247,7 @@ def _admitted_next(record: JobRecord, fleet: FleetState) -> Explanation | None:
     return Explanation(Why.LIMIT, "waits until a live worker has checked the limits of its kind", remedy)
 
 
-def _limit_full(name: str, key: str, fleet: FleetState) -> Explanation | None:
+def _limit_full(name: str, key: str, fleet: FleetState, now: datetime) -> Explanation | None:
     record = next((one for one in fleet.limits if one.limit.name == name), None)
     if record is None:
         return None
@@ -256,6 +256,11 @@ def _limit_full(name: str, key: str, fleet: FleetState) -> Explanation | None:
     of_key = f" with its key {key!r}" if key else ""
     use = next((one for one in record.keys if one.key == key), None)
     waiting = "" if use is None else f"; {use.waiting} wait for it"
+    if use is not None and use.held_until is not None:
+        until = f"until {use.held_until:%Y-%m-%d %H:%M:%S} UTC, for {brief(max(use.held_until - now, ZERO))}"
+        sentence = f"waits because the service behind the limit {name!r}{of_key} has asked to wait {until}{waiting}"
+        remedy = f"`dutiful limits reset {shlex.quote(name)}`, if it need not"
+        return Explanation(Why.LIMIT, sentence, remedy if fleet.fleetwide else None)
     remedy = f"`dutiful limits set {shlex.quote(name)} {most + 1}` allows one more"
     sentence = f"waits for the limit {name!r}: {said}{of_key}{waiting}"
     return Explanation(Why.LIMIT, sentence, remedy if fleet.fleetwide else None)

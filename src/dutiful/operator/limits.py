@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from dutiful.core.json import check_name
 from dutiful.operator.actor import OperatorPart
 from dutiful.options import whole_number
@@ -15,9 +17,10 @@ class Limits(OperatorPart):
         return await self._store.limits.all(keys=keys)
 
     async def set(self, name: str, most: int | None, reason: str | None = None) -> LimitRecord | None:
-        """Sets how many may run or start, in place of the declared number (None: that one again); None: no such limit.
+        """Sets how many may run or start, in place of the declared number; returns None if there is no such limit.
 
-        It holds until it is set again, also after a deploy. With 0, nothing starts; what runs is not stopped.
+        It holds until it is set again, also after a deploy. With 0, nothing starts; what runs is not stopped. With
+        None, it is the declared number again, and waits that services have asked for end.
         """
 
         def possible() -> None:
@@ -53,7 +56,8 @@ def facts(record: LimitRecord) -> dict[str, Any]:
         "kinds": record.kinds,
         "used": record.used,
         "waiting": record.waiting,
-        "keys": [{"key": one.key, "used": one.used, "waiting": one.waiting} for one in record.keys],
+        "feedback": limit.feedback,
+        "keys": [msgspec.structs.asdict(one) for one in record.keys],
     }
 
 

@@ -10,6 +10,7 @@ A limit is never exceeded: admissions are made one at a time, and nothing else m
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -30,6 +31,7 @@ class KeyUse(msgspec.Struct, frozen=True):
     key: str
     used: int
     waiting: int
+    held_until: datetime | None = None  # a service has asked to wait
 
 
 class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,29 +59,40 @@ class LimitStore(Protocol):
         `everywhere`: also where nothing changed, because a limit may have been raised, or a kind resumed.
         """
 
+    async def hold(self, waits: Mapping[UUID, timedelta], *, now: datetime | None = None) -> None:
+        """Lets no job start, for so long, that has the key of one of these in a limit with feedback.
+
+        What is ready is blocked again; what runs or is claimed is not stopped. A longer wait that was asked for holds.
+        """
+
     async def all(self, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
         """All limits by name, each with up to `keys` keys."""
 
     async def choose(self, name: str, most: int | None) -> bool:
-        """Sets how many may run or start, in place of the declared number (None: that one); False: no such limit."""
+        """Sets how many may run or start, in place of the declared number; False: no such limit.
+
+        None: the declared number, and no wait that a service has asked for.
+        """
 
 
 def records(
-    limits: Iterable[LimitRecord], used: Mapping[tuple[str, str], int], waits: Mapping[str, int], most: int
+    limits: Iterable[LimitRecord],
+    used: Mapping[tuple[str, str], int],
+    waits: Mapping[str, int],
+    holds: Mapping[tuple[str, str], datetime],
+    most: int,
 ) -> list[LimitRecord]:
-    """Adds the use of each key to its limit: `used` by name and key, `waits` by gate."""
-    uses: dict[str, dict[str, list[int]]] = {}
-    for (name, key), count in used.items():
-        uses.setdefault(name, {}).setdefault(key, [0, 0])[0] = count
-    for gate, count in waits.items():
-        name, key = read_gate(gate)
-        uses.setdefault(name, {}).setdefault(key, [0, 0])[1] = count
-    return [_with_uses(record, uses.get(record.limit.name, {}), most) for record in limits]
+    """Adds the use of each key to its limit: `used` and `holds` by name and key, `waits` by gate."""
+    waiting = {read_gate(gate): count for gate, count in waits.items()}
+    uses: dict[str, list[KeyUse]] = {}
+    for name, key in used.keys() | waiting.keys() | holds.keys():
+        place = name, key
+        uses.setdefault(name, []).append(KeyUse(key, used.get(place, 0), waiting.get(place, 0), holds.get(place)))
+    return [_with_uses(record, uses.get(record.limit.name, []), most) for record in limits]
 
 
-def _with_uses(record: LimitRecord, uses: Mapping[str, list[int]], most: int) -> LimitRecord:
-    keys = [KeyUse(key, used, waiting) for key, (used, waiting) in uses.items()]
-    keys.sort(key=lambda one: (-one.waiting, -one.used, one.key))
+def _with_uses(record: LimitRecord, keys: list[KeyUse], most: int) -> LimitRecord:
+    keys.sort(key=lambda one: (-one.waiting, one.held_until is None, -one.used, one.key))
     return msgspec.structs.replace(
         record,
         used=sum(one.used for one in keys),

@@ -60,6 +60,7 @@ async def assemble(stack: AsyncExitStack, config: WorkerConfig, slots: Slots) ->
         config.maintenance,
         config.tracer,
         config.outages,
+        config.store.limits,
     )
     config.outages.waiting = lambda: f"{settler.pending} outcomes wait, {len(leases.snapshot())} jobs are held"
     lanes = [

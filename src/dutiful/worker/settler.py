@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 
@@ -25,6 +27,7 @@ from dutiful.maintenance.runner import MaintenanceRunner
 from dutiful.observe.logs import job_fields
 from dutiful.observe.outage import OutageLog
 from dutiful.store.claims import ClaimStore, Completion, Refusal, RefusalReason
+from dutiful.store.limits import LimitStore
 from dutiful.worker.counters import NO_TIMING, AttemptCounters, Completed, Timing
 from dutiful.worker.executor.outcomes import Settlement, UserCompletion
 from dutiful.worker.leases import Leases
@@ -83,6 +86,7 @@ class Settler:
     maintenance: MaintenanceRunner | None = None
     tracer: "Tracer | None" = None
     outages: OutageLog = field(default_factory=OutageLog)
+    limits: LimitStore | None = None
 
     def __post_init__(self) -> None:
         self._waiting = SettleBatch()
@@ -100,6 +104,10 @@ class Settler:
         self._idle.set()
         self._closing = False
         self._limited = frozenset(name for name, kind in self.kinds.items() if kind.limits)
+        self._with_feedback = frozenset(
+            name for name, kind in self.kinds.items() if any(spec.limit.feedback for spec in kind.limits)
+        )
+        self._holds: dict[UUID, timedelta] = {}  # by job: how long its service has asked to wait
         self.settled_count = 0
 
     @property
@@ -134,8 +142,16 @@ class Settler:
             return
         else:
             self._note_ended(claim, timing)
-            self._waiting.changes.append((claim, self._decide(claim, outcome)))
+            change = self._decide(claim, outcome)
+            self._waiting.changes.append((claim, change))
+            if claim.kind in self._with_feedback and isinstance(outcome, Failed):
+                self._note_hold(outcome, change)
         self._wake.set()
+
+    def _note_hold(self, outcome: Failed, change: Change) -> None:
+        wait = outcome.retry_after or change.delay
+        if wait is not None and class_of(outcome.error) is ErrorClass.RATE_LIMITED:
+            self._holds[change.job_id] = wait
 
     def settle_late(self, claim: Claim, outcome: Settlement) -> None:
         """Takes the outcome of a handler without which its job was settled: the store refuses it, and records that.
@@ -206,6 +222,14 @@ class Settler:
     async def _write_batch(self, source: SettleBatch) -> None:
         batch = self._under_way = source.take()
         try:
+            if self._holds and self.limits is not None:
+                # First, because the ends of jobs let others start.
+                holds, self._holds = self._holds, {}
+                try:
+                    await self.limits.hold(holds)
+                except DutifulError:
+                    self._holds = holds | self._holds
+                    raise
             if batch.done:
                 await self._complete(batch.done)
                 batch.done = []

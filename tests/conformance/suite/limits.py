@@ -1,13 +1,11 @@
 """Jobs of limited kinds become ready as their limits admit them: never more at once, or within a time, than allowed."""
 
-import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
-import pytest
 
 from dutiful.core.job import NewJob
 from dutiful.core.limits import KindLimit, Limit
@@ -27,11 +25,9 @@ from suite.builders import (
     enqueue,
     new_job,
     pause,
-    renewing,
     settle,
     state,
     states,
-    warm,
 )
 
 TWO = Limit("calls", 2)
@@ -346,180 +342,3 @@ class LimitSuite:
         await enqueue(store, *(keyed(str(n)) for n in range(7)))
 
         assert [(await store.limits.admit(3, now=T0)).seen for _ in range(4)] == [3, 3, 1, 0]
-
-
-class RateLimitSuite:
-    async def test_no_more_jobs_start_within_the_time_than_allowed(self, store: Store) -> None:
-        await limited(store, TWO_A_MINUTE)
-        jobs = [keyed("acme") for _ in range(4)]
-        await enqueue(store, *jobs)
-        await admit(store)
-        await complete(store, *await claim(store, now=at(10)), now=at(11))
-
-        await admit(store, now=at(69))
-        assert await ready(store, jobs) == []
-        admission = await store.limits.admit(100, now=at(69))
-        assert admission.wait == timedelta(seconds=1)
-        await admit(store, now=at(70))
-
-        assert await ready(store, jobs) == [2, 3]
-
-    async def test_a_start_counts_from_when_the_job_was_claimed(self, store: Store) -> None:
-        await limited(store, TWO_A_MINUTE)
-        jobs = [keyed("acme") for _ in range(3)]
-        await enqueue(store, *jobs)
-        await admit(store)
-
-        await admit(store, now=at(3600))  # both are ready, and have not started yet
-        assert await ready(store, jobs) == [0, 1]
-
-        await claim(store, now=at(3600))
-        await admit(store, now=at(3659))
-        assert await ready(store, jobs) == []
-        await admit(store, now=at(3660))
-        assert await ready(store, jobs) == [2]
-
-    async def test_a_job_that_never_started_costs_nothing(self, store: Store) -> None:
-        await limited(store, Limit("calls", 1, per=timedelta(minutes=1)))
-        jobs = [keyed("acme") for _ in range(2)]
-        await enqueue(store, *jobs)
-        await admit(store)
-
-        await store.control.cancel(jobs[0].id, "no", now=T0)
-        await admit(store)
-
-        assert await ready(store, jobs) == [1]
-
-    @pytest.mark.parametrize("began", [True, False])
-    async def test_a_job_that_is_given_back_counts_if_it_had_begun(self, store: Store, began: bool) -> None:
-        await limited(store, Limit("calls", 1, per=timedelta(minutes=1)), Limit("others", 1))
-        job = keyed("acme")
-        await enqueue(store, job)
-        await admit(store)
-        (first,) = await claim(store, now=at(1))
-
-        await settle(store, first, Released(began), now=at(2))
-        await admit(store, now=at(60))
-        assert await ready(store, [job]) == ([] if began else [0])
-        await admit(store, now=at(61))
-
-        assert await ready(store, [job]) == [0]
-
-    async def test_a_job_of_a_worker_that_ends_itself_counts_as_started(self, store: Store) -> None:
-        await limited(store, Limit("calls", 1, per=timedelta(hours=1)))
-        job, now = keyed("acme"), datetime.now(UTC)
-        await enqueue(store, job, now=now)
-        await admit(store, now=now)
-        (first,) = await claim(store, now=now)
-
-        async with renewing(store) as renewer:
-            await renewer.release(first)
-        await admit(store, now=now)
-
-        assert await gate(store, job.id) == ("limit", '["calls", "acme"]')
-
-    async def test_every_attempt_is_a_start(self, store: Store) -> None:
-        await limited(store, Limit("calls", 1, per=timedelta(minutes=1)))
-        jobs = [keyed("acme") for _ in range(2)]
-        await enqueue(store, *jobs)
-        await admit(store)
-        (first,) = await claim(store)
-        await settle(store, first, Failed(OOPS))
-
-        await admit(store, now=at(59))
-        assert await ready(store, jobs) == []
-        await store.promotion.promote(10, now=at(60))
-        await admit(store, now=at(60))
-        assert await ready(store, jobs) == [1]
-        await complete(store, *await claim(store, now=at(61)), now=at(61))
-        await admit(store, now=at(120))
-        assert await ready(store, jobs) == []
-        await admit(store, now=at(121))
-
-        assert await ready(store, jobs) == [0]
-
-    async def test_fixed_windows_begin_by_the_clock(self, store: Store) -> None:
-        await limited(store, Limit("calls", 1, per=timedelta(minutes=1), fixed=True))
-        jobs = [keyed("acme") for _ in range(3)]
-        await enqueue(store, *jobs)
-        await admit(store, now=at(50))
-        await complete(store, *await claim(store, now=at(50)), now=at(50))
-        await admit(store, now=at(59.9))
-        assert await ready(store, jobs) == []
-        assert (await store.limits.admit(100, now=at(59))).wait == timedelta(seconds=1)
-
-        await admit(store, now=at(60))
-
-        assert await ready(store, jobs) == [1]
-
-    async def test_a_burst_starts_together_and_the_others_evenly(self, store: Store) -> None:
-        # Six a minute, two at once: two in any twenty seconds.
-        await limited(store, Limit("calls", 6, per=timedelta(minutes=1), burst=2))
-        jobs = [keyed("acme") for _ in range(9)]
-        await enqueue(store, *jobs)
-        started = []
-        for second in range(0, 61, 5):
-            await admit(store, now=at(second))
-            claims = await claim(store, now=at(second))
-            await complete(store, *claims, now=at(second))
-            started.append(len(claims))
-
-        assert started == [2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2]
-        assert (await store.limits.admit(100, now=at(61))).wait == timedelta(seconds=19)
-
-    async def test_a_burst_that_is_used_up_keeps_no_other_gate_waiting(self, store: Store) -> None:
-        burst, other = Limit("a: burst", 9, per=timedelta(minutes=1), burst=1), Limit("b", 1)
-        await store.limits.put({KIND: [KindLimit(burst)], OTHER: [KindLimit(other)]}, now=T0)
-        jobs = [new_job(kind=OTHER) for _ in range(2)]
-        await enqueue(store, *(new_job() for _ in range(5)), *jobs)
-        await admit(store)
-        await store.limits.choose("b", 2)
-
-        assert (await store.limits.admit(3, everywhere=True, now=T0)).seen == 1
-        assert await ready(store, jobs) == [0, 1]
-
-    async def test_a_burst_does_not_begin_anew_with_a_fixed_window(self, store: Store) -> None:
-        # Six a minute, one at once: one in any ten seconds.
-        await limited(store, Limit("calls", 6, per=timedelta(minutes=1), burst=1, fixed=True))
-        jobs = [keyed("acme") for _ in range(3)]
-        await enqueue(store, *jobs)
-        await admit(store, now=at(55))
-        await complete(store, *await claim(store, now=at(55)), now=at(55))
-
-        admission = await store.limits.admit(100, now=at(61))
-
-        assert await ready(store, jobs) == []
-        assert admission.wait == timedelta(seconds=4)
-        (record,) = await store.limits.all(now=at(61))
-        assert record.used == 0, "the start was in the last minute, and counts towards the burst alone"
-        await admit(store, now=at(65))
-        assert await ready(store, jobs) == [1]
-
-    async def test_starts_of_the_last_fixed_window_take_no_place_in_the_next(self, store: Store) -> None:
-        # Two a minute, one at once: one in any thirty seconds.
-        await limited(store, Limit("calls", 2, per=timedelta(minutes=1), burst=1, fixed=True))
-        jobs = [keyed("acme") for _ in range(4)]
-        await enqueue(store, *jobs)
-        started = []
-        for second in (0, 30, 59, 60, 90, 119, 120):
-            await admit(store, now=at(second))
-            claims = await claim(store, now=at(second))
-            await complete(store, *claims, now=at(second))
-            started.append(len(claims))
-
-        assert started == [1, 1, 0, 1, 1, 0, 0]
-        assert await store.queries.check_places() == []
-
-
-class LimitRaceSuite:
-    @pytest.mark.parametrize("limit", [TWO, TWO_A_MINUTE])
-    async def test_admissions_at_once_admit_no_more_than_one_would(self, store: Store, limit: Limit) -> None:
-        await limited(store, limit)
-        await warm(store)
-        jobs = [keyed("acme") for _ in range(20)]
-        await enqueue(store, *jobs)
-
-        await asyncio.gather(*(store.limits.admit(100, everywhere=n % 2 == 0, now=T0) for n in range(8)))
-
-        assert len(await ready(store, jobs)) == 2
-        assert await store.queries.check_places() == []

@@ -11,7 +11,7 @@ from dutiful.core.duration import brief
 from dutiful.core.errors import DutifulError
 from dutiful.operator import Operator
 from dutiful.operator.limits import facts
-from dutiful.store.limits import LimitRecord
+from dutiful.store.limits import KeyUse, LimitRecord
 
 limits = typer.Typer(help="List limits, and how they are used; change one.", invoke_without_command=True)
 
@@ -72,7 +72,7 @@ def set_limit(
 
 @limits.command()
 def reset(ctx: typer.Context, name: Name, reason: Reason = None) -> None:
-    """Let a limit be what the code declares again."""
+    """Let a limit be what the code declares again, and end waits that services have asked for."""
     say(operate(ctx, lambda operator: _set(operator, name, None, reason)))
 
 
@@ -90,6 +90,11 @@ def _most(record: LimitRecord) -> str:
     return number if record.chosen is None else f"{number} (declared: {record.limit.most})"
 
 
+def _key(use: KeyUse) -> str:
+    held = "" if use.held_until is None else f" (held until {use.held_until:%H:%M:%S} UTC)"
+    return f"{use.key or '(none)'} {use.waiting}{held}"
+
+
 def _row(record: LimitRecord) -> tuple[object, ...]:
-    keys = ", ".join(f"{one.key or '(none)'} {one.waiting}" for one in record.keys[:3] if one.waiting)
+    keys = ", ".join(_key(one) for one in record.keys[:3] if one.waiting or one.held_until)
     return record.limit.name, _most(record), ", ".join(record.kinds), record.used, record.waiting, keys

@@ -1,7 +1,8 @@
 """Limits in Postgres: which blocked jobs may become ready."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from uuid import UUID
 
 from dutiful.core.limits import KindLimit, Limit
 from dutiful.store.limits import Admission, LimitRecord, records
@@ -13,7 +14,7 @@ class PostgresLimits(Subject):
         of_kinds = [(kind, one.limit.name, one.field) for kind, its in kinds.items() for one in its]
         limits = list({one.limit.name: one.limit for its in kinds.values() for one in its}.values())
         columns = [list(column) for column in zip(*of_kinds, strict=True)] or [[], [], []]
-        rules = arrays(limits, "name", "most", "per", "burst", "fixed")
+        rules = arrays(limits, "name", "most", "per", "burst", "fixed", "feedback")
         await self._call("put_limits", list(kinds), *columns, *rules, now)
 
     async def admit(self, limit: int, *, everywhere: bool = False, now: datetime | None = None) -> Admission:
@@ -23,16 +24,22 @@ class PostgresLimits(Subject):
         *levels, last = rows
         return Admission(last["moved"], frozenset((row["queue"], row["priority"]) for row in levels), last["wait"])
 
+    async def hold(self, waits: Mapping[UUID, timedelta], *, now: datetime | None = None) -> None:
+        await self._call("hold_limits", list(waits), list(waits.values()), now)
+
     async def all(self, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
         rules = [
-            LimitRecord(limit=Limit(*row[:5]), chosen=row["chosen"], kinds=list(row["kinds"]))
+            LimitRecord(limit=Limit(*row[:6]), chosen=row["chosen"], kinds=list(row["kinds"]))
             for row in await self._db.fetch(self._sql["limit_rules"])
         ]
         if not rules:
             return []
         used = {(row["name"], row["key"]): row["used"] for row in await self._db.fetch(self._sql["limit_slots"], now)}
         waits = {row["gate"]: row["waiting"] for row in await self._db.fetch(self._sql["limit_waits"])}
-        return records(rules, used, waits, keys)
+        holds = {(row["name"], row["key"]): row["until"] for row in await self._db.fetch(self._sql["limit_holds"], now)}
+        return records(rules, used, waits, holds, keys)
 
     async def choose(self, name: str, most: int | None) -> bool:
+        if most is None:
+            await self._db.fetch(self._sql["end_holds"], name)
         return bool(await self._db.fetch(self._sql["choose_limit"], name, most))

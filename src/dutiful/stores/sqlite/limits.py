@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -31,7 +32,9 @@ class Rule(NamedTuple):
         return 0 if self.limit.per is None else micros(self.limit.counts_since(moment(now)))
 
     def room(self, db: Connection, key: str, now: int) -> int:
-        """How many slots a key has left: of the limit itself, and of what may start together."""
+        """How many slots a key has left: of the limit itself, and of what may start together; none while it is held."""
+        if self.limit.feedback and db.value(SQL["key_is_held"], (self.limit.name, key, now)):
+            return 0
         used: int = db.value(SQL["count_slots_since"], (self.limit.name, key, self.counts_since(now)))
         room = self.most - used
         if (window := self.limit.burst_window) is not None:
@@ -62,10 +65,17 @@ class SqliteLimits(Subject):
             for name, rule in rules.items()
             for key, count in db.rows(SQL["use_of_limit"], (name, rule.counts_since(at)))
         }
-        return records(found, used, dict(db.rows(SQL["waits_for_limits"])), keys)
+        holds = {(name, key): moment(until) for name, key, until in db.rows(SQL["held_keys"], (at,))}
+        return records(found, used, dict(db.rows(SQL["waits_for_limits"])), holds, keys)
+
+    @writes
+    def hold(self, db: Connection, waits: Mapping[UUID, timedelta], *, now: datetime | None = None) -> None:
+        _hold(db, waits, clock(now))
 
     @writes
     def choose(self, db: Connection, name: str, most: int | None) -> bool:
+        if most is None:
+            db.run(SQL["end_holds"], (name,))
         return db.change(SQL["choose_limit"], (most, name)) > 0
 
 
@@ -112,6 +122,12 @@ class Slots:
                 started = None if rule.limit.per is None else claimed_at
                 self._db.run(SQL["put_slot"], (job_id, rule.limit.name, key, self._now, started))
 
+    def keys_with_feedback(self, job_id: bytes) -> list[tuple[str, str]]:
+        """Limits in which a service that asks this job to wait holds others, each with the job's key."""
+        row = self._db.row(SQL["limited_job"], (job_id,))
+        wanted = () if row is None or row[0] not in self._kinds else self._wanted(*row)
+        return [(rule.limit.name, key) for rule, key in wanted if rule.limit.feedback and key is not None]
+
     def _wanted(
         self, kind: str, payload: str, tenant: str | None, options: str | None
     ) -> Iterator[tuple[Rule, str | None]]:
@@ -147,8 +163,11 @@ def _text(value: Any) -> str:
 
 def _rules(db: Connection) -> dict[str, Rule]:
     return {
-        name: Rule(Limit(name, most, None if per is None else timedelta(microseconds=per), burst, bool(fixed)), chosen)
-        for name, most, per, burst, fixed, chosen in db.rows(SQL["limit_rules"])
+        name: Rule(
+            Limit(name, most, None if per is None else timedelta(microseconds=per), burst, bool(fixed), bool(feedback)),
+            chosen,
+        )
+        for name, most, per, burst, fixed, feedback, chosen in db.rows(SQL["limit_rules"])
     }
 
 
@@ -168,7 +187,8 @@ def _put(db: Connection, kinds: Mapping[str, Sequence[KindLimit]], now: int) -> 
     before = _by_kind(db)
     for limit in {one.limit for its in kinds.values() for one in its}:
         per = None if limit.per is None else span(limit.per)
-        db.run(SQL["put_limit_rule"], (limit.name, limit.most, per, limit.burst, int(limit.fixed)))
+        row = limit.name, limit.most, per, limit.burst, int(limit.fixed), int(limit.feedback)
+        db.run(SQL["put_limit_rule"], row)
     for kind, its in kinds.items():
         names = {one.limit.name for one in its}
         db.many(SQL["delete_limit_kind"], [(kind, name) for name, _ in before.get(kind, []) if name not in names])
@@ -180,6 +200,7 @@ def _put(db: Connection, kinds: Mapping[str, Sequence[KindLimit]], now: int) -> 
             db.run(SQL["wait_for_no_limit"], (kind, ALL))
     db.run(SQL["delete_unused_limits"])
     db.run(SQL["delete_slots_of_no_limit"])
+    db.run(SQL["delete_holds_of_no_limit"])
     _count_what_is_there(db, [kind for kind, its in kinds.items() if its and kind not in before], now)
 
 
@@ -187,12 +208,26 @@ def _count_what_is_there(db: Connection, kinds: Sequence[str], now: int) -> None
     """Blocks ready jobs of kinds that were not limited before, until they are admitted; those that run count."""
     slots, placing = Slots(db, now), placement.Placing(db, placement.blocked_kinds(db), now)
     for kind in kinds:
-        for (job_id,) in db.rows(SQL["ready_of_kind"], (kind,)):
-            seq, *carried = db.rows(SQL["ready_row"], (job_id,))[0]
-            db.run(SQL["delete_ready"], (job_id,))
-            placing.add(job_id, Carried(*carried), None, seq)
+        _block(db, placing, [job_id for (job_id,) in db.rows(SQL["ready_of_kind"], (kind,))])
         for job_id, claimed_at in db.rows(SQL["running_of_kind"], (kind,)):
             slots.count_running(job_id, claimed_at)
+    placing.write()
+
+
+def _block(db: Connection, placing: placement.Placing, ready: Sequence[bytes]) -> None:
+    """Blocks ready jobs until they are admitted; they keep their positions."""
+    for job_id in ready:
+        seq, *carried = db.rows(SQL["ready_row"], (job_id,))[0]
+        db.run(SQL["delete_ready"], (job_id,))
+        placing.add(job_id, Carried(*carried), None, seq)
+
+
+def _hold(db: Connection, waits: Mapping[UUID, timedelta], now: int) -> None:
+    slots, placing = Slots(db, now), placement.Placing(db, placement.blocked_kinds(db), now)
+    for job, wait in waits.items():
+        for name, key in slots.keys_with_feedback(job.bytes):
+            db.run(SQL["put_hold"], (name, key, now + span(wait)))
+            _block(db, placing, [job_id for (job_id,) in db.rows(SQL["ready_with_slot"], (name, key))])
     placing.write()
 
 
@@ -257,6 +292,7 @@ def _free(db: Connection, rules: Mapping[str, Rule], now: int) -> list[str]:
                 # These count, but no longer towards the burst; or only towards it, as the fixed window is over.
                 over = db.rows(SQL["slots_over"], (name, max(rule.counts_since(now), now - span(window))))
                 freed.update(gate_of(name, key) for _, key in over)
+    freed.update(gate_of(*held) for held in db.rows(SQL["end_holds_until"], (now,)))
     return sorted(freed)
 
 
@@ -271,7 +307,8 @@ def _wait(db: Connection, rules: Mapping[str, Rule], now: int) -> timedelta | No
     """Until a start ceases to count, if jobs wait."""
     if not db.value(SQL["any_at_limit"]):
         return None
-    times: list[datetime] = []
+    held = maybe_moment(db.value(SQL["first_hold_over"]))
+    times: list[datetime] = [] if held is None else [held]
     for name, rule in rules.items():
         if rule.limit.per is None:
             continue

@@ -1,5 +1,7 @@
 """Limits over HTTP."""
 
+from datetime import datetime
+
 from pydantic import Field
 
 from dutiful.operator.limits import facts
@@ -16,6 +18,7 @@ class KeyItem(Shape):
     key: str
     used: int
     waiting: int
+    held_until: datetime | None = Field(description="Until then nothing starts, because a service has asked to wait.")
 
 
 class LimitItem(Shape):
@@ -28,6 +31,7 @@ class LimitItem(Shape):
     kinds: list[str]
     used: int
     waiting: int
+    feedback: bool = Field(description="Whether a service that asks a handler to wait holds all jobs with its key.")
     keys: list[KeyItem] = Field(description="Those that most jobs wait for.")
 
 
@@ -36,7 +40,12 @@ class Limits(Shape):
 
 
 class LimitAsk(Reason):
-    most: int | None = Field(default=None, ge=0, le=2_147_483_647, description="Left out: as the code declares.")
+    most: int | None = Field(
+        default=None,
+        ge=0,
+        le=2_147_483_647,
+        description="Left out: as the code declares, and waits that services asked for end.",
+    )
 
 
 @limits.read("/")

@@ -1,5 +1,5 @@
 -- name: limit_rules
-select r.name, r.most, r.per, r.burst, r.fixed, r.chosen,
+select r.name, r.most, r.per, r.burst, r.fixed, r.feedback, r.chosen,
        array(select k.kind from {schema}.limit_kind k where k.name = r.name order by k.kind) as kinds
 from {schema}.limit_rule r
 order by r.name;
@@ -18,6 +18,12 @@ group by s.name, s.key;
 
 -- name: limit_waits
 select b.key as gate, count(*) as waiting from {schema}.blocked b where b.gate = 'limit' group by b.key;
+
+-- name: limit_holds
+select h.name, h.key, h.until from {schema}.limit_hold h where h.until > coalesce($1, clock_timestamp());
+
+-- name: end_holds
+delete from {schema}.limit_hold where name = $1;
 
 -- name: choose_limit
 update {schema}.limit_rule set chosen = $2 where name = $1 returning name;

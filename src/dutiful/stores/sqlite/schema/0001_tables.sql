@@ -251,6 +251,7 @@ CREATE TABLE dutiful_limit_rule (
     name TEXT NOT NULL PRIMARY KEY, most INTEGER NOT NULL CHECK (most >= 1), per INTEGER CHECK (per >= 10000),
     burst INTEGER CHECK (burst >= 1),  -- so many may start together; null: `most`
     fixed INTEGER NOT NULL,  -- windows begin at multiples of `per`; 0: they slide
+    feedback INTEGER NOT NULL,  -- a service that asks to wait holds its key
     chosen INTEGER CHECK (chosen >= 0)  -- instead of `most`, by an operator; 0: none may start
 ) STRICT, WITHOUT ROWID;
 
@@ -270,6 +271,11 @@ CREATE INDEX dutiful_limit_slot_key ON dutiful_limit_slot (name, key, started_at
 CREATE INDEX dutiful_limit_slot_job ON dutiful_limit_slot (job_id);
 CREATE INDEX dutiful_limit_slot_open ON dutiful_limit_slot (id) WHERE started_at IS NULL;
 CREATE INDEX dutiful_limit_slot_started ON dutiful_limit_slot (name, started_at) WHERE started_at IS NOT NULL;
+
+-- Keys of limits with feedback whose service has asked to wait.
+CREATE TABLE dutiful_limit_hold (
+    name TEXT NOT NULL, key TEXT NOT NULL, until INTEGER NOT NULL, PRIMARY KEY (name, key)
+) STRICT, WITHOUT ROWID;
 
 -- How much more than others a tenant gets in fair lanes; without a row 1.
 CREATE TABLE dutiful_share (

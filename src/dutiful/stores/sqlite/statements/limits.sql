@@ -1,13 +1,14 @@
 -- name: limit_rules
-SELECT name, most, per, burst, fixed, chosen FROM dutiful_limit_rule ORDER BY name;
+SELECT name, most, per, burst, fixed, feedback, chosen FROM dutiful_limit_rule ORDER BY name;
 
 -- name: limit_kinds
 SELECT kind, name, field FROM dutiful_limit_kind ORDER BY kind, name;
 
 -- name: put_limit_rule
-INSERT INTO dutiful_limit_rule (name, most, per, burst, fixed) VALUES (?, ?, ?, ?, ?)
+INSERT INTO dutiful_limit_rule (name, most, per, burst, fixed, feedback) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE
-SET most = excluded.most, per = excluded.per, burst = excluded.burst, fixed = excluded.fixed;
+SET most = excluded.most, per = excluded.per, burst = excluded.burst, fixed = excluded.fixed,
+    feedback = excluded.feedback;
 
 -- name: put_limit_kind
 INSERT INTO dutiful_limit_kind (kind, name, field) VALUES (?, ?, ?)
@@ -32,6 +33,33 @@ DELETE FROM dutiful_limit_rule WHERE name NOT IN (SELECT name FROM dutiful_limit
 
 -- name: delete_slots_of_no_limit
 DELETE FROM dutiful_limit_slot WHERE name NOT IN (SELECT name FROM dutiful_limit_rule);
+
+-- name: delete_holds_of_no_limit
+DELETE FROM dutiful_limit_hold WHERE name NOT IN (SELECT name FROM dutiful_limit_rule WHERE feedback);
+
+-- name: put_hold
+INSERT INTO dutiful_limit_hold (name, key, until) VALUES (?, ?, ?)
+ON CONFLICT (name, key) DO UPDATE SET until = max(until, excluded.until);
+
+-- name: key_is_held
+SELECT 1 FROM dutiful_limit_hold WHERE name = ? AND key = ? AND until > ?;
+
+-- name: held_keys
+SELECT name, key, until FROM dutiful_limit_hold WHERE until > ?;
+
+-- name: first_hold_over
+SELECT min(until) FROM dutiful_limit_hold;
+
+-- name: end_holds_until
+DELETE FROM dutiful_limit_hold WHERE until <= ? RETURNING name, key;
+
+-- name: end_holds
+DELETE FROM dutiful_limit_hold WHERE name = ?;
+
+-- name: ready_with_slot
+SELECT s.job_id FROM dutiful_limit_slot s
+WHERE s.name = ? AND s.key = ? AND s.started_at IS NULL
+  AND EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);
 
 -- name: ready_of_kind
 SELECT job_id FROM dutiful_ready WHERE kind = ?;

@@ -23,7 +23,7 @@ $$;
 -- Stores the limits that kinds declare; those of other kinds stay. A kind without any is no longer limited.
 create or replace function {schema}.put_limits(
     p_all text[], p_kinds text[], p_kind_names text[], p_fields text[], p_names text[], p_most int[], p_per interval[],
-    p_burst int[], p_fixed boolean[], p_now timestamptz
+    p_burst int[], p_fixed boolean[], p_feedback boolean[], p_now timestamptz
 ) returns void
 language plpgsql volatile set lock_timeout = '10s' {use_indexes} as $$
 declare
@@ -32,12 +32,14 @@ declare
     v_free text[];
 begin
     -- In order, so that two workers that start together cannot wait for each other.
-    insert into {schema}.limit_rule as r (name, most, per, burst, fixed)
-    select * from unnest(p_names, p_most, p_per, p_burst, p_fixed) a (name, most, per, burst, fixed) order by a.name
+    insert into {schema}.limit_rule as r (name, most, per, burst, fixed, feedback)
+    select * from unnest(p_names, p_most, p_per, p_burst, p_fixed, p_feedback) a (name, most, per, burst, fixed, feedback)
+    order by a.name
     on conflict (name) do update
-    set most = excluded.most, per = excluded.per, burst = excluded.burst, fixed = excluded.fixed
-    where (r.most, r.per, r.burst, r.fixed)
-          is distinct from (excluded.most, excluded.per, excluded.burst, excluded.fixed);
+    set most = excluded.most, per = excluded.per, burst = excluded.burst, fixed = excluded.fixed,
+        feedback = excluded.feedback
+    where (r.most, r.per, r.burst, r.fixed, r.feedback)
+          is distinct from (excluded.most, excluded.per, excluded.burst, excluded.fixed, excluded.feedback);
     perform 1 from {schema}.limit_rule r order by r.name for update;
     v_new := array(select distinct k from unnest(p_kinds) k
                    where not exists (select 1 from {schema}.limit_kind x where x.kind = k));
@@ -59,6 +61,8 @@ begin
     update {schema}.blocked b set gate = 'paused', key = b.kind where b.gate = 'limit' and b.kind = any (v_free);
     delete from {schema}.limit_rule r where not exists (select 1 from {schema}.limit_kind x where x.name = r.name);
     delete from {schema}.limit_slot s where not exists (select 1 from {schema}.limit_rule r where r.name = s.name);
+    delete from {schema}.limit_hold h
+    where not exists (select 1 from {schema}.limit_rule r where r.name = h.name and r.feedback);
     perform {schema}.block_paused(v_new, null, v_now);
     -- What runs already counts.
     insert into {schema}.limit_slot (job_id, admitted_at, started_at, name, key)
@@ -118,10 +122,12 @@ begin
             ) x
             where r.per is not null))
         returning s.name, s.key
+    ), waited as (
+        delete from {schema}.limit_hold h where h.until <= p_now returning h.name, h.key
     )
     select array_agg(distinct {schema}.limit_gate(g.name, g.key)) into v_gates
     from (
-        select * from ended union all select * from over union all
+        select * from ended union all select * from over union all select * from waited union all
         -- These count, but no longer towards the burst; or only towards it, as the fixed window is over.
         select b.name, b.key
         from {schema}.limit_rule r
@@ -146,7 +152,7 @@ begin
       and exists (select 1 from {schema}.limit_rule r where r.name = s.name and r.per is not null);
 end $$;
 
--- How many slots a key has left: of the limit itself, and of what may start together.
+-- How many slots a key has left: of the limit itself, and of what may start together; none while its service waits.
 create or replace function {schema}.limit_room(p_rule {schema}.limit_rule, p_key text, p_now timestamptz) returns bigint
 language plpgsql stable as $$
 declare
@@ -154,12 +160,58 @@ declare
     v_burst timestamptz := p_now - p_rule.per * (p_rule.burst::float8 / p_rule.most);
     v_room  bigint;
 begin
+    if p_rule.feedback and exists (
+        select 1 from {schema}.limit_hold h where h.name = p_rule.name and h.key = p_key and h.until > p_now
+    ) then
+        return 0;
+    end if;
     select least(coalesce(p_rule.chosen, p_rule.most) - count(*) filter (where s.started_at is null or s.started_at > v_since),
                  case when p_rule.burst < p_rule.most
                       then p_rule.burst - count(*) filter (where s.started_at is null or s.started_at > v_burst) end)
     into v_room
     from {schema}.limit_slot s where s.name = p_rule.name and s.key = p_key;
     return v_room;
+end $$;
+
+-- Holds the keys of jobs whose service has asked to wait, in their limits with feedback. Jobs of these keys that are ready
+-- are blocked again, and give their slots back; returns how many.
+create or replace function {schema}.hold_limits(p_jobs uuid[], p_waits interval[], p_now timestamptz) returns bigint
+language plpgsql volatile set lock_timeout = '2s' {walk_indexes} as $$
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_names text[];
+    v_keys  text[];
+    v_moved bigint;
+begin
+    perform 1 from {schema}.limit_rule r order by r.name for update;
+    with held as (
+        insert into {schema}.limit_hold as h (name, key, until)
+        select r.name, g.key, max(v_now + a.wait)
+        from unnest(p_jobs, p_waits) a (id, wait)
+        cross join lateral (select x as job, x.kind from {schema}.job x where x.id = a.id limit 1) j
+        join {schema}.limit_kind k on k.kind = j.kind
+        join {schema}.limit_rule r on r.name = k.name and r.feedback
+        cross join lateral {schema}.limit_key(j.job, k) g (key)
+        where g.key is not null
+        group by r.name, g.key
+        order by r.name, g.key
+        on conflict (name, key) do update set until = greatest(h.until, excluded.until)
+        returning h.name, h.key
+    )
+    select array_agg(h.name), array_agg(h.key) into v_names, v_keys from held h;
+    with back as (
+        delete from {schema}.ready r
+        where r.ctid = any (array(
+            select x.ctid from unnest(v_names, v_keys) h (name, key)
+            join {schema}.limit_slot s on s.name = h.name and s.key = h.key and s.started_at is null
+            cross join lateral (
+                select y.ctid from {schema}.ready y where y.job_id = s.job_id limit 1 for update skip locked) x))
+        returning r.*
+    )
+    insert into {schema}.blocked (job_id, since, seq, gate, key, {carried})
+    select b.job_id, v_now, b.seq, 'paused', b.kind, {carried of b} from back b;
+    get diagnostics v_moved = row_count;
+    return v_moved;
 end $$;
 
 -- Takes the slots that each of these jobs needs, in their order; jobs of kinds without limits need none. Returns those
@@ -313,7 +365,7 @@ begin
         return query select u.queue, u.priority, u.moved, null::interval from {schema}.unblock(v_jobs, v_now) u;
     end if;
     return query
-    select null::text, null::int, v_seen, (
+    select null::text, null::int, v_seen, least((select min(h.until) - v_now from {schema}.limit_hold h), (
         select min(case when r.fixed and w.length = r.per then date_bin(r.per, v_now, '2000-01-01Z') + r.per
                         else f.started_at + w.length end) - v_now
         from {schema}.limit_rule r
@@ -327,5 +379,5 @@ begin
               and s.started_at > case when w.length = r.per then {schema}.limit_since(r, v_now) else v_now - w.length end
             order by s.started_at limit 1
         ) f
-        where r.per is not null and exists (select 1 from {schema}.blocked b where b.gate = 'limit' offset 0));
+        where r.per is not null and exists (select 1 from {schema}.blocked b where b.gate = 'limit' offset 0)));
 end $$;

@@ -487,6 +487,7 @@ create table {schema}.limit_rule (
     per interval check (per between '10 milliseconds' and '366 days'),
     burst int check (burst >= 1),  -- so many may start together; null: `most`
     fixed boolean not null,  -- windows begin at multiples of `per`; false: they slide
+    feedback boolean not null,  -- a service that asks to wait holds its key
     chosen int check (chosen >= 0)  -- instead of `most`, by an operator; 0: none may start
 );
 
@@ -507,6 +508,11 @@ create index limit_slot_key on {schema}.limit_slot (name, key);
 create index limit_slot_job on {schema}.limit_slot (job_id);
 create index limit_slot_open on {schema}.limit_slot (id) where started_at is null;
 create index limit_slot_started on {schema}.limit_slot (name, started_at) where started_at is not null;
+
+-- Keys of limits with feedback whose service has asked to wait.
+create table {schema}.limit_hold (
+    name text collate "C" not null, key text collate "C" not null, until timestamptz not null, primary key (name, key)
+);
 
 -- What job_metrics shows of jobs that retention has deleted, by the hour of their end.
 create table {schema}.deleted_jobs (
