@@ -104,6 +104,13 @@ SETTINGS = {
     "tracing": "Whether enqueues and attempts make OpenTelemetry spans. See [tracing](../guides/tracing.md).",
     "breaker_failures": "How many failures in a row open a [breaker](../guides/breakers.md) without its own option.",
     "breaker_open_for": "How long such a breaker stays open, from 10ms to 365d.",
+    "encrypted": (
+        "Whether kinds that do not say it themselves are [encrypted](../guides/encryption.md), and the data of events."
+    ),
+    "encryption_keys": (
+        "Keys of encrypted kinds, as `ID:KEY`, separated by commas: the first seals, all open; "
+        "`dutiful encryption key` makes one."
+    ),
     "notify_in_transaction": "Whether an enqueue in your own transaction wakes workers at its commit (Postgres).",
 }
 DEFAULTS = {"cpu_processes": "one less than the CPUs, at least 1"}

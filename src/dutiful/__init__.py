@@ -12,6 +12,7 @@ from dutiful.core.errors import (
     BackendAway,
     BreakerOpen,
     BulkRunNotFound,
+    CannotOpen,
     ClaimLost,
     DataRefused,
     DeadLetterNotFound,
@@ -68,6 +69,7 @@ from dutiful.declare.limits import Concurrency, RateLimit
 from dutiful.delivery.backend import QueueBackend
 from dutiful.events import EventStream, Gap, Snapshot
 from dutiful.observe.logs import JobFields, JsonLines
+from dutiful.payload.key_ring import KeyRing
 from dutiful.pipeline import Phase, Pipeline
 from dutiful.settings import Settings
 from dutiful.store.audit import AuditFilter
@@ -93,6 +95,7 @@ __all__ = [
     "BulkRunNotFound",
     "Call",
     "Cancel",
+    "CannotOpen",
     "CatchUp",
     "ClaimLost",
     "Concurrency",
@@ -128,6 +131,7 @@ __all__ = [
     "JobNotFound",
     "JobRecord",
     "JsonLines",
+    "KeyRing",
     "LaneSettings",
     "Linear",
     "LockLost",

@@ -31,8 +31,10 @@ from dutiful.events import EventStream, Snapshot, Subscription
 from dutiful.events.items import kind_name
 from dutiful.kind import Handle, Kind, SyncHandle
 from dutiful.options import Options, one_of, read_id, read_options, whole_number
+from dutiful.payload.key_ring import KeyRing, no_keys
+from dutiful.payload.sealing import open_job, seal_of_record
 from dutiful.registry import Registry
-from dutiful.settings import Settings, load, read_profile
+from dutiful.settings import WITHHELD, Settings, load, read_profile
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter, JobPage
 from dutiful.store.trees import TreeProgress
@@ -62,10 +64,20 @@ class Dutiful(Registry):
         database_url: str | None = None,
         *,
         backend: Callable[[Store], QueueBackend] | None = None,
+        encryption: KeyRing | None = None,
         **settings: Any,
     ) -> None:
-        """`backend` makes a queue backend of your own for an open store, once for each event loop."""
+        """`backend` makes a queue backend of your own for an open store, once for each event loop.
+
+        With `encryption`, all kinds are encrypted by these keys, but those that declare encrypted=False.
+        """
         super().__init__()
+        if encryption is not None:
+            if not isinstance(encryption, KeyRing):  # never shown: it may be a key
+                raise UsageError('encryption must be a KeyRing, as in KeyRing({"2026-11": key})')
+            settings.setdefault("encrypted", True)
+        self._own_ring = encryption
+        self._ring: tuple[Settings, KeyRing | None] | None = None
         self._backend = backend
         self._given: dict[str, Any] = {"database_url": database_url, **settings}
         self._profiles: dict[str, dict[str, Any]] = {}
@@ -79,6 +91,23 @@ class Dutiful(Registry):
         if self._settings is None:
             self._settings = load(self._given, profiles=self._profiles)
         return self._settings
+
+    @property
+    def key_ring(self) -> KeyRing | None:
+        """The keys of encrypted kinds: those given to the app, or those of the settings."""
+        if self._own_ring is not None:
+            return self._own_ring
+        settings = self.settings
+        if self._ring is None or self._ring[0] is not settings:
+            texts = settings.encryption_keys
+            self._ring = settings, KeyRing.read(texts) if texts and texts != (WITHHELD,) else None
+        return self._ring[1]
+
+    def open(self, job: JobRecord) -> JobRecord:
+        """The job with its payload, result, errors and progress opened; CannotOpen without the right key."""
+        if self.key_ring is None:
+            raise no_keys("sealed values are opened with their key")
+        return open_job(self.key_ring, job)
 
     def configure(self, **settings: Any) -> None:
         """Changes settings before the app is opened; they take precedence over file and environment."""
@@ -248,7 +277,9 @@ class Dutiful(Registry):
         """
         kind = self.kinds.get(job.kind)
         store = (await self.client()).store
-        return await claim_job(store, job, worker, duration(lease, "lease"), kind.policy if kind else Policy())
+        # Before the claim, so that a process without keys holds no job that it cannot complete.
+        seal = seal_of_record(kind.key_ring, job) if kind is not None and kind.encrypted else None
+        return await claim_job(store, job, worker, duration(lease, "lease"), kind.policy if kind else Policy(), seal)
 
     async def operator(self, principal: Principal | str | None = None) -> "Operator":
         """The operations of a person or service; by default of the user of this process."""
@@ -306,7 +337,7 @@ class Dutiful(Registry):
     async def _open_client(self) -> Client:
         store, tracer = self.make_store(), factory.make_tracer(self.settings)
         await store.open()
-        return Client(store, self.make_delivery(store), tracer, self.make_backend(store))
+        return Client(store, self.make_delivery(store), tracer, self.make_backend(store), self)
 
     async def _close_client(self, client: Client) -> None:
         await client.close()

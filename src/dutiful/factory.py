@@ -189,6 +189,7 @@ def make_worker(
         outages=outages,
         counters=counters,
         tracer=client.tracer,
+        key_ring=app.key_ring,
         inbox=inbox,
         supervised=worker_id is not None,
         make_store=(lambda: make_store(settings)) if embedded else None,

@@ -8,6 +8,7 @@ from dutiful.core.job import JobRecord, NewJob
 
 if TYPE_CHECKING:
     from dutiful.declare.attempt_hook import AttemptHook
+    from dutiful.payload.key_ring import KeyRing
     from dutiful.settings import Settings
     from dutiful.store.trees import TreeProgress
 
@@ -52,6 +53,10 @@ class Enqueuer(Protocol):
 
     @property
     def settings(self) -> "Settings": ...
+    @property
+    def key_ring(self) -> "KeyRing | None":
+        """The keys of encrypted kinds, if this process has any."""
+
     def new_id(self) -> UUID: ...
     async def submit(self, job: NewJob, within: Any) -> Handle[Any]: ...
     async def submit_many(self, jobs: list[NewJob], within: Any) -> list[Handle[Any]]: ...

@@ -16,6 +16,7 @@ from dutiful.core.job import SUBJECT_LIMIT, NewJob
 from dutiful.core.json import encode
 from dutiful.core.retry.policy import Retry
 from dutiful.core.rules.rules import Rules
+from dutiful.core.sealed import START
 from dutiful.core.settle import Policy
 from dutiful.core.webhooks.endpoint import check_url
 from dutiful.core.webhooks.message import check_secrets
@@ -23,6 +24,8 @@ from dutiful.declare.attempt_hook import AttemptHook
 from dutiful.declare.limits import LimitSpec
 from dutiful.handle import Enqueuer, Handle, SyncHandle
 from dutiful.options import DEFAULT_RETRY, NO_TIMEOUT, Options, read_options
+from dutiful.payload.key_ring import KeyRing, no_keys
+from dutiful.payload.sealing import seal_job
 from dutiful.payload.signature import Schema, Signature
 from dutiful.payload.validator import Accepted, Checked, PayloadValidator, Upgrade
 from dutiful.settings import Settings
@@ -72,6 +75,7 @@ class Declaration:
     breaker: str | None  # while it is open, jobs of this kind are blocked
     limits: tuple[LimitSpec, ...] = ()  # its jobs are blocked until each has a slot for them
     tags: tuple[str, ...] = ()  # by which lanes choose it
+    encrypted: bool | None = None  # None: as the settings say
 
 
 class Kind(Generic[P, R]):
@@ -100,6 +104,7 @@ class Kind(Generic[P, R]):
         self.breaker = declared.breaker
         self.limits = declared.limits
         self.tags = declared.tags
+        self._encrypted = declared.encrypted
         self._policy = declared.policy
         self._timeout = declared.timeout
         self._defaults = declared.options
@@ -111,6 +116,8 @@ class Kind(Generic[P, R]):
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
         self.signature = signature or Signature(function, name)
+        if self._encrypted:
+            self.check_clear()
         if mode is Mode.PROCESS and self.signature.context is not None:
             raise UsageError(
                 f"kind {name} runs in a process of its own, which has no context; leave {self.signature.context} out"
@@ -132,6 +139,46 @@ class Kind(Generic[P, R]):
         if self._timeout is None:
             return self._enqueuer.settings.timeout_of(self.queue)
         return None if self._timeout is NO_TIMEOUT else self._timeout
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what is stored of its jobs is sealed."""
+        return self._enqueuer.settings.encrypted if self._encrypted is None else self._encrypted
+
+    @property
+    def key_ring(self) -> KeyRing:
+        """The keys that seal its jobs; UsageError if this process has none."""
+        if (ring := self._enqueuer.key_ring) is None:
+            raise no_keys(f"kind {self.name} is encrypted")
+        return ring
+
+    def seal(self, job: NewJob) -> NewJob:
+        """The job as it is stored; a copy of a sealed one needs no key."""
+        if not self.encrypted or job.payload.startswith(START):
+            return job
+        if self._encrypted is None:
+            self.check_clear()
+        return seal_job(self.key_ring, job)
+
+    def check_clear(self) -> None:
+        """Refuses declarations that would store a field of an encrypted payload beside it, in clear."""
+        fields = (
+            {}
+            if self.rules is None
+            else {"unique": self.rules.unique_field, "correlation_id": self.rules.correlation_id}
+        )
+        for name, field in fields.items():
+            if field is not None:
+                raise UsageError(
+                    f"kind {self.name} is encrypted, and its rules store the field {field!r} in clear, as {name}: "
+                    f"leave {name} out of the rules, and give each job one that may be read, by .options({name}=…)"
+                )
+        for spec in self.limits:
+            if isinstance(spec.key, str) and spec.key != "tenant":
+                raise UsageError(
+                    f"kind {self.name} is encrypted, and its limit {spec.limit.name} stores the field {spec.key!r} in "
+                    "clear: give the limit a function as its key, which returns a text that may be read"
+                )
 
     @property
     def attempt_hooks(self) -> tuple[AttemptHook, ...]:

@@ -13,12 +13,13 @@ from dutiful.core.breaker.state import BreakerPolicy
 from dutiful.core.cron import CatchUp
 from dutiful.core.duration import Duration
 from dutiful.core.errors import DutifulError, FieldError, UnknownKind, UsageError
-from dutiful.core.job import JobRecord, Unique
+from dutiful.core.job import JobRecord, NewJob, Unique
 from dutiful.core.json import check_name
 from dutiful.core.limits import KindLimit
 from dutiful.core.metrics.alert import AlertRule
 from dutiful.core.retry.policy import Retry
 from dutiful.core.rules.rules import Rules
+from dutiful.core.steps import SentEvent
 from dutiful.declare.alert import AlertOptions, check_off, read_alert, rules_of
 from dutiful.declare.attempt_hook import AttemptHook, HookFunction, read_hook
 from dutiful.declare.breaker import BreakerSpec, breaker_policy, read_breaker
@@ -28,6 +29,8 @@ from dutiful.declare.schedule import ScheduleSpec, read_schedule
 from dutiful.declare.webhook import WebhookSpec, read_webhook
 from dutiful.kind import Declaration, Enqueuer, Kind, Mode
 from dutiful.options import Options, check_priority, read_options, read_policy, read_timeout
+from dutiful.payload.key_ring import no_keys
+from dutiful.payload.sealing import seal_event
 from dutiful.payload.signature import check_function
 from dutiful.payload.sql_rules import PayloadRule
 from dutiful.payload.validator import problems
@@ -61,6 +64,7 @@ class KindOptions(TypedDict, total=False):
     concurrency: Concurrency | Sequence[Concurrency] | None  # how many run at once, for each key
     rate: RateLimit | Sequence[RateLimit] | None  # how many start within a time, for each key
     tags: Sequence[str]  # by which lanes choose kinds
+    encrypted: bool | None  # whether what is stored of its jobs is sealed; None: as the setting says
 
 
 class JobDecorator(Protocol):
@@ -90,6 +94,7 @@ class Registry(Enqueuer):
         self.stale_callbacks: list[Callback] = []
         self.delete_callbacks: list[Callback] = []
         self.attempt_hooks: tuple[AttemptHook, ...] = ()
+        self._encrypts = False
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
@@ -160,6 +165,7 @@ class Registry(Enqueuer):
         concurrency: Concurrency | Sequence[Concurrency] | None = None,
         rate: RateLimit | Sequence[RateLimit] | None = None,
         tags: Sequence[str] = (),
+        encrypted: bool | None = None,
     ) -> Callable[[str], Declaration]:
         """Checks the options of a kind; its name may be known only later."""
         declared = partial(
@@ -173,6 +179,7 @@ class Registry(Enqueuer):
             rules=self._rules(category, rules),
             breaker=breaker_name(breaker),
             tags=_tags(tags),
+            encrypted=_boolean(encrypted),
         )
 
         def declare(name: str) -> Declaration:
@@ -185,6 +192,7 @@ class Registry(Enqueuer):
                         f"kind {name}: another kind declares the limit {limit.name!r} with other numbers; those that "
                         "share a limit by its name declare the same"
                     )
+            self._encrypts = self._encrypts or encrypted is True
             return declared(name=name, limits=limits)
 
         return declare
@@ -342,10 +350,31 @@ class Registry(Enqueuer):
         """The limits of every kind."""
         return {name: [spec.stored for spec in kind.limits] for name, kind in self.kinds.items()}
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether some kind may be encrypted."""
+        return self._encrypts or self.settings.encrypted
+
+    def seal(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs with the payloads of encrypted kinds sealed."""
+        return [job if (kind := self.kinds.get(job.kind)) is None else kind.seal(job) for job in jobs]
+
+    @property
+    def encrypts_events(self) -> bool:
+        """Whether the data of sent events is sealed: where all kinds are encrypted, because it belongs to none."""
+        return self.settings.encrypted
+
+    def seal_event(self, event: SentEvent) -> SentEvent:
+        if (ring := self.key_ring) is None:
+            raise no_keys("setting encrypted is on")
+        return seal_event(ring, event)
+
     def payload_rules(self) -> dict[str, PayloadRule | None]:
         """The rules of every kind that the database itself checks."""
         return {
-            name: None if kind.rules is None else PayloadRule.of(name, kind.rules, kind.signature)
+            name: PayloadRule.of(name, kind.rules or Rules(), kind.signature, sealed=kind.encrypted)
+            if kind.rules is not None or kind.encrypted
+            else None
             for name, kind in self.kinds.items()
         }
 
@@ -367,6 +396,12 @@ def _read_rules(value: Any) -> Rules | None:
     if value is None or not isinstance(value.unique, Unique):
         return value
     return replace(value, unique=read_options(Options(), {"unique": value.unique}).unique)
+
+
+def _boolean(encrypted: Any) -> bool | None:
+    if encrypted not in (True, False, None):
+        raise UsageError(f"encrypted {encrypted!r:.80} must be True or False; left out, the setting of that name holds")
+    return encrypted  # type: ignore[no-any-return]
 
 
 def _callback(function: CallbackT, name: str) -> CallbackT:

@@ -18,6 +18,7 @@ from dutiful.core.webhooks.endpoint import Network, read_network
 from dutiful.core.webhooks.message import key_of, new_secret
 from dutiful.declare.lane import ANY, DEFAULT_LANES, LaneSettings, check_lanes, read_lanes
 from dutiful.declare.profile import check_profile, merge_profiles, resolve
+from dutiful.payload.key_ring import read_keys
 
 DEFAULT_URL = "sqlite:///dutiful.db"
 DEFAULT_QUEUE = "default"  # of kinds that name none
@@ -27,6 +28,7 @@ _SECRETS = {
     "database_url": WITHHELD,
     "direct_url": WITHHELD,
     "redis_url": WITHHELD,
+    "encryption_keys": WITHHELD,
     "webhook_secrets": new_secret(b"withheld from this process"),
     "smtp_url": WITHHELD,
     "sms_url": WITHHELD,
@@ -76,6 +78,8 @@ class Settings:
     event_retention: timedelta = timedelta(days=7)  # how long events are kept for jobs that wait later
     stale_after: timedelta | None = None  # mark finished jobs stale first; then only stale ones are deleted
     notify_in_transaction: bool = True
+    encrypted: bool = False  # whether kinds are encrypted that do not say it themselves
+    encryption_keys: tuple[str, ...] = field(default=(), repr=False)  # ID:KEY, the one that seals first
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # messages are signed with each, newest first
     webhook_networks: tuple[Network, ...] = ()  # private networks that may be posted to
     webhook_timeout: timedelta = timedelta(seconds=15)
@@ -120,6 +124,8 @@ class Settings:
             )
         for secret in self.webhook_secrets:
             key_of(secret)
+        if self.encryption_keys not in ((), (WITHHELD,)):
+            read_keys(self.encryption_keys)
         if not timedelta(milliseconds=100) <= self.webhook_timeout <= timedelta(minutes=5):
             raise UsageError(f"setting webhook_timeout is {self.webhook_timeout}: it must be from 100ms to 5m")
         for name in ("failures", "open_for"):

@@ -41,6 +41,7 @@ VERBS = {
     "shares": "shares",
     "schedules": "schedules",
     "webhooks": "webhooks",
+    "encryption": "encryption",
     "audit": "audit",
     "tokens": "tokens",
 }

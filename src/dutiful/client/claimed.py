@@ -13,6 +13,8 @@ from dutiful.core.outcome import Failed, Outcome, Released
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
 from dutiful.core.settle import Policy, decide
+from dutiful.payload.key_ring import JobSeal
+from dutiful.payload.sealing import seal_error
 from dutiful.store import Store
 from dutiful.store.claims import Completion, JobClaimRequest
 
@@ -22,7 +24,8 @@ LARGEST_RESULT = 16 * 1024 * 1024
 class ClaimedJob:
     """Held until its lease ends; afterwards another worker takes the job, and what this one reports is refused."""
 
-    def __init__(self, store: Store, claim: Claim, policy: Policy) -> None:
+    def __init__(self, store: Store, claim: Claim, policy: Policy, seal: JobSeal | None = None) -> None:
+        self._seal = seal
         self.id: UUID = claim.job_id
         self.attempt = claim.attempt
         self._store = store
@@ -31,6 +34,7 @@ class ClaimedJob:
 
     async def complete(self, result: Any = None) -> None:
         text = None if result is None else encode(result, what="result", limit=LARGEST_RESULT)
+        text = text if self._seal is None else self._seal.seal_text("result", text)
         self._check(await self._store.claims.complete([Completion(self.id, self._claim.claim_id, text)]))
 
     async def fail(self, error_class: ErrorClass | str, message: str, *, retry: bool = True) -> None:
@@ -38,6 +42,7 @@ class ClaimedJob:
         if error_class not in tuple(ErrorClass):
             raise UsageError(f"error_class: there is no {error_class!r}; there are: {', '.join(ErrorClass)}")
         error = make_error("FailedByProgram", message, ErrorClass(error_class))
+        error = error if self._seal is None else seal_error(self._seal, error)
         await self._settle(Failed(error, final=not retry))
 
     async def release(self) -> None:
@@ -53,7 +58,9 @@ class ClaimedJob:
             raise ClaimLost(f"job {ids.public(self.id)}: its claim is no longer held, so its outcome is not recorded")
 
 
-async def claim_job(store: Store, job: JobRecord, worker: str, lease: timedelta, policy: Policy) -> ClaimedJob | None:
+async def claim_job(
+    store: Store, job: JobRecord, worker: str, lease: timedelta, policy: Policy, seal: JobSeal | None = None
+) -> ClaimedJob | None:
     """Claims this very job; None if it is not ready, is paused, or another worker was faster."""
     request = JobClaimRequest(
         worker_id=uuid5(NAMESPACE_DNS, worker),
@@ -64,4 +71,4 @@ async def claim_job(store: Store, job: JobRecord, worker: str, lease: timedelta,
         suspects=1,  # it is run alone, as a job whose worker died has to be
     )
     claims = await store.claims.claim_jobs(request)
-    return ClaimedJob(store, claims[0], policy) if claims else None
+    return ClaimedJob(store, claims[0], policy, seal) if claims else None

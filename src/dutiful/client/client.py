@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from dutiful.client.batch_inserter import BatchInserter, insert_and_hint
@@ -15,11 +15,14 @@ from dutiful.core.errors import DutifulError, UniqueConflict
 from dutiful.core.job import Inserted, Insertion, JobRecord, NewJob, Scope, job_not_found
 from dutiful.core.retry.error_info import storable
 from dutiful.core.review.audit import REASON_LIMIT
+from dutiful.core.sealed import is_sealed
 from dutiful.core.steps import SentEvent
 from dutiful.delivery.backend import QueueBackend, StoreBackend
 from dutiful.delivery.base import Delivery
 from dutiful.events import Watcher
 from dutiful.observe.producer import producing
+from dutiful.payload.key_ring import KeyRing, no_keys
+from dutiful.payload.sealing import open_outcome
 from dutiful.store import Store
 from dutiful.store.control import CancelResult
 from dutiful.store.trees import TreeProgress
@@ -30,6 +33,19 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 DELIVERED = 100  # events that who sends one delivers, with those of others
 TREE_STEP = 500  # jobs of a tree that one transaction cancels
+
+
+class Sealing(Protocol):
+    """Who knows which kinds are encrypted, and their keys."""
+
+    @property
+    def key_ring(self) -> KeyRing | None: ...
+    @property
+    def encrypts(self) -> bool: ...
+    def seal(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]: ...
+    @property
+    def encrypts_events(self) -> bool: ...
+    def seal_event(self, event: SentEvent) -> SentEvent: ...
 
 
 class JobHandle(Generic[R]):
@@ -71,8 +87,10 @@ class Client:
         delivery: Delivery,
         tracer: "Tracer | None" = None,
         backend: QueueBackend | None = None,
+        keys: "Sealing | None" = None,
     ) -> None:
-        """`backend` delivers jobs; None: workers find them in the store."""
+        """`backend` delivers jobs; None: workers find them in the store. `keys` seals jobs of encrypted kinds."""
+        self.keys = keys
         self.store = store
         self.delivery = delivery
         self.tracer = tracer
@@ -88,6 +106,8 @@ class Client:
 
     async def submit(self, job: NewJob) -> Inserted:
         """Stores one job; calls made while an insert runs share the next commit."""
+        if self.keys is not None and self.keys.encrypts:
+            (job,) = self.keys.seal((job,))
         if self.tracer is None:
             return await self._insert(job)
         with self.tracer.producing([job]) as production:
@@ -97,17 +117,20 @@ class Client:
 
     async def submit_many(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Stores all jobs in one transaction, or none."""
-        with producing(self.tracer, jobs) as production:
+        with producing(self.tracer, self._sealed(jobs)) as production:
             return await self._insert_many(production.jobs)
 
     async def submit_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Stores jobs in the open transaction of the caller's connection or session."""
-        with producing(self.tracer, jobs) as production:
+        with producing(self.tracer, self._sealed(jobs)) as production:
             return await self.store.jobs.insert_within(connection, production.jobs)
 
     def submit_within_sync(self, connection: Any, jobs: Sequence[NewJob]) -> list[Inserted]:
-        with producing(self.tracer, jobs) as production:
+        with producing(self.tracer, self._sealed(jobs)) as production:
             return self.store.jobs.insert_within_sync(connection, production.jobs)
+
+    def _sealed(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        return jobs if self.keys is None or not self.keys.encrypts else self.keys.seal(jobs)
 
     async def _insert(self, job: NewJob) -> Inserted:
         if job.plain:
@@ -139,6 +162,8 @@ class Client:
 
     async def send_event(self, event: SentEvent, keep: timedelta, store: Store | None = None) -> None:
         """Stores an event and delivers it to jobs that wait; `store`: that of its tenant, where those are isolated."""
+        if self.keys is not None and event.data is not None and self.keys.encrypts_events:
+            event = self.keys.seal_event(event)
         steps = (store or self.store).steps
         await steps.send(event, keep)
         with suppress(DutifulError):  # a worker that leads delivers it within a second
@@ -178,7 +203,13 @@ class Client:
 
     async def result(self, job_id: UUID, timeout: Duration | None = None) -> Any:
         limit = None if timeout is None else duration(timeout, "timeout")
-        return result_of(await self._waiter.wait(job_id, limit))
+        record = await self._waiter.wait(job_id, limit)
+        ring = None if self.keys is None else self.keys.key_ring
+        if ring is not None:
+            record = open_outcome(ring, record)
+        elif is_sealed(record.result):
+            raise no_keys(f"the result of job {ids.public(job_id)} is sealed")
+        return result_of(record)
 
     async def close(self) -> None:
         await self._inserter.close()

@@ -171,5 +171,13 @@ class ShutdownTimeout(DutifulError):
     """At the end of the grace period jobs still ran, or outcomes could not be stored; other workers run these again."""
 
 
+class CannotOpen(DutifulError):
+    """A sealed value cannot be opened: its key is not known here, or it was changed or moved; `key` is the key's id."""
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class DataRefused(DutifulError):
     """The database rejected the data, and would reject it again; nothing was stored."""

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, PhaseState, Progress
+from dutiful.core.sealed import shown, shown_record
 from dutiful.core.states import State
 from dutiful.core.webhooks.endpoint import origin
 
@@ -103,7 +104,7 @@ def _derive(view: JobView) -> Iterator[Event]:
             yield _progress(job, phase.progress)
         if phase.state is PhaseState.COMPLETED and phase.ended_at is not None:
             key = f"{phase.name}:{phase.ended_at.timestamp()}"
-            data = {"phase": phase.name, "position": phase.position, "result": phase.result}
+            data = {"phase": phase.name, "position": phase.position, "result": shown(phase.result)}
             yield _event(job, EventType.PHASE_COMPLETED, key, phase.ended_at, data)
     if job.progress is not None:
         yield _progress(job, job.progress)
@@ -136,7 +137,7 @@ def _event(job: JobRecord, type: EventType, mark: object, at: datetime, data: di
 
 def _progress(job: JobRecord, progress: Progress) -> Event:
     at = progress.updated_at
-    return _event(job, EventType.PROGRESS, at.timestamp(), at, msgspec.to_builtins(progress))
+    return _event(job, EventType.PROGRESS, at.timestamp(), at, msgspec.to_builtins(shown_record(progress)))
 
 
 def _retry(attempt: AttemptRecord) -> dict[str, Any]:
@@ -145,9 +146,9 @@ def _retry(attempt: AttemptRecord) -> dict[str, Any]:
 
 def _end(job: JobRecord) -> dict[str, Any]:
     errors = [_brief(error) for error in job.errors or []]
-    return {"state": job.state, "attempt": job.attempt, "result": job.result, "errors": errors}
+    return {"state": job.state, "attempt": job.attempt, "result": shown(job.result), "errors": errors}
 
 
 def _brief(error: dict[str, Any] | None) -> dict[str, Any] | None:
     """The error without its traceback, which only readers of the job itself may see."""
-    return None if error is None else {name: value for name, value in error.items() if name != "traceback"}
+    return None if error is None else {name: value for name, value in shown(error).items() if name != "traceback"}

@@ -49,9 +49,13 @@ class Snoozed:
     wait: tuple[str, ...] | None = None  # the steps that wait, one for an event at least, instead of the delay
 
 
+STOPPED = "cancelled while running"  # the reason of a handler that was asked to stop
+
+
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     reason: str
+    sealed: dict[str, Any] | None = None  # instead of the reason
 
 
 @dataclass(frozen=True, slots=True)

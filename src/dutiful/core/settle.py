@@ -90,8 +90,8 @@ def decide(held: AnyClaim, outcome: Outcome, policy: Policy, max_attempts: int, 
             if because is not None and "breaker" in because:
                 return _move(held, Transition.SNOOZE, State.BLOCKED, "snoozed", attempt=held.attempt - 1, errors=errors)
             return _later(held, Transition.SNOOZE, "snoozed", delay, attempt=held.attempt - 1, errors=errors)
-        case Cancelled(reason):
-            error = {"type": "Cancelled", "message": reason}
+        case Cancelled(reason, sealed):
+            error = {"type": "Cancelled", "message": reason, **(sealed or {})}
             return _move(held, Transition.CANCEL, State.CANCELLED, "cancelled", errors=(error,))
         case Lost():
             return _lost(held, policy)

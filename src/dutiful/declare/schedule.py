@@ -10,8 +10,10 @@ import msgspec
 from dutiful.core.cron import CatchUp, Cron, Every, Schedule
 from dutiful.core.duration import Duration
 from dutiful.core.errors import UsageError
+from dutiful.core.sealed import ORIGIN
 from dutiful.kind import Kind
 from dutiful.options import Options, one_of, read_options
+from dutiful.payload.key_ring import JobSeal
 from dutiful.settings import Settings
 from dutiful.store.schedules import ScheduleRecord
 
@@ -62,6 +64,12 @@ class ScheduleSpec:
             job["unique"] = {**msgspec.to_builtins(checked.unique), "field": kind.rules.unique_field}
         if details := kind.details(options):
             job["options"] = details
+        if kind.encrypted:
+            # Once for all of its jobs, so that a leader without keys can fire it.
+            kind.check_clear()
+            seal = JobSeal(kind.key_ring, f"schedule {self.name}", job["tenant"], kind.name)
+            job["payload"] = seal.seal("payload", checked.text)
+            job["options"] = {**details, ORIGIN: f"schedule {self.name}"}
         return ScheduleRecord(
             name=self.name,
             kind=kind.name,

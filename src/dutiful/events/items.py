@@ -11,6 +11,7 @@ from dutiful.core import ids
 from dutiful.core.errors import UsageError
 from dutiful.core.events import Event, EventType, JobView
 from dutiful.core.job import JobRecord, PhaseRecord
+from dutiful.core.sealed import shown_record
 from dutiful.kind import Kind
 
 T = TypeVar("T")
@@ -29,7 +30,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, view: JobView) -> "Snapshot":
-        return cls(job=view.job, phases=view.phases, webhook_sent=view.webhook_sent)
+        phases = [shown_record(phase) for phase in view.phases]
+        return cls(job=shown_record(view.job), phases=phases, webhook_sent=view.webhook_sent)
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,10 +7,11 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.errors import PayloadInvalid
+from dutiful.core.errors import PayloadInvalid, UsageError
 from dutiful.core.job import JobRecord, NewJob, OnConflict, Unique
 from dutiful.core.json import check_whole
 from dutiful.core.rules.rules import Rules
+from dutiful.core.sealed import ORIGIN, is_sealed, origin
 from dutiful.kind import Kind
 from dutiful.payload.validator import UNBOUNDED, Checked, problems
 from dutiful.store.dead_letters import DeadLetter
@@ -56,6 +57,8 @@ def run_again(record: JobRecord, *, id: UUID, by: str, kinds: Kinds) -> NewJob:
     inherits = [Unique(f"retry of {record.id}")]
     if key is not None:
         inherits += [_unique(kinds.get(record.kind), one, options) for one in sorted({key, first_key(key, options)})]
+    if is_sealed(record.payload):
+        options = {**options, ORIGIN: origin(options, record.id)}
     return copy_of(
         msgspec.structs.asdict(record),
         id=id,
@@ -103,6 +106,11 @@ def new_job(
         raise PayloadInvalid("what was kept of the job cannot be read by Python, so it cannot be sent again", "job")
     options = dict(asked.get("options") or {})
     body = letter.payload if payload is None else payload
+    sealed = payload is None and is_sealed(body)  # then it stays sealed, so that this process needs no key
+    if sealed:
+        options[ORIGIN] = origin(options, letter.id)
+    else:
+        options.pop(ORIGIN, None)
     unique: Unique | None = None
     inherits: tuple[Unique, ...] = ()
     if letter.unique_key is not None:
@@ -112,7 +120,7 @@ def new_job(
         inherits = (_unique(kind, first, options),)
         options |= {"unique": key, FIRST: first}
         body = _rekeyed(body, kind, options, key)
-    checked = _checked(letter, body, kind, edited=payload is not None)
+    checked = None if sealed else _checked(letter, body, kind, edited=payload is not None)
     if checked is not None:
         if payload is not None:
             body = msgspec.json.decode(checked.text)
@@ -120,7 +128,7 @@ def new_job(
             # It failed before its kind had rules; they apply now.
             unique = msgspec.structs.replace(checked.unique, on_conflict=OnConflict.REJECT)
             options |= unique.as_options()
-    return copy_of(
+    job = copy_of(
         asked,
         id=id,
         payload=json_text(body) or "{}",
@@ -131,6 +139,10 @@ def new_job(
         unique=unique,
         inherits=inherits,
     )
+    try:
+        return job if kind is None else kind.seal(job)
+    except UsageError as error:
+        raise PayloadInvalid(str(error), "payload") from None
 
 
 def retry_key(key: str, first: str, at: datetime, taken: Collection[str] = ()) -> str:
@@ -148,7 +160,9 @@ def _timed(key: str, first: str, at: datetime) -> str:
 
 
 def changed_fields(old: Any, new: Any, path: str = "payload") -> list[str]:
-    """Returns the paths where two payloads differ, never the values."""
+    """Returns the paths where two payloads differ, never the values; of a sealed one, only that it does."""
+    if is_sealed(old) or is_sealed(new):
+        return [path]
     if isinstance(old, dict) and isinstance(new, dict):
         names = [*old, *(name for name in new if name not in old)]
         return [

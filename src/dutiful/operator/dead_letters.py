@@ -25,6 +25,7 @@ from dutiful.store.dead_letters import (
     LetterCursor,
     Review,
     Reviewed,
+    shown_letter,
 )
 
 NAMED = 100  # changed fields of a payload in an audit event
@@ -41,13 +42,15 @@ class DeadLetters(OperatorPart):
     # --- reads
 
     async def get(self, job_id: UUID) -> DeadLetter:
-        return _there(await self.by_job(job_id), job_id)
+        return shown_letter(_there(await self.by_job(job_id), job_id))
 
     async def search(
         self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50, details: bool = True
     ) -> list[DeadLetter]:
         """Dead letters after the cursor `after`, the newest first; without `details`, as a list shows them."""
-        return await self._store.dead_letters.search(self.within(filter), after=after, limit=limit, details=details)
+        letters = self._store.dead_letters
+        found = await letters.search(self.within(filter), after=after, limit=limit, details=details)
+        return [shown_letter(letter) for letter in found]
 
     async def count(self, filter: DeadLetterFilter) -> int:
         return await self._store.dead_letters.count(self.within(filter))

@@ -12,6 +12,7 @@ from dutiful.core import ids
 from dutiful.core.breaker.state import BreakerState
 from dutiful.core.breaker.state import due as is_due
 from dutiful.core.duration import brief
+from dutiful.core.errors import CannotOpen
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.limits import read_gate
 from dutiful.core.shares import HEAVIEST
@@ -136,6 +137,8 @@ def finished(record: JobRecord, now: datetime) -> Explanation:
     ended = "" if record.finished_at is None else f" {brief(now - record.finished_at)} ago"
     done = record.state is State.COMPLETED
     remedy = None if done else f"`dutiful jobs retry {ids.public(record.id)}` runs it again as a new job"
+    if remedy is not None and (record.error or {}).get("type") == CannotOpen.__name__:
+        remedy = f"give its workers the key that its error names (setting encryption_keys); then {remedy}"
     return Explanation(Why.FINISHED, f"has ended as {record.state.replace('_', ' ')}{ended}", remedy)
 
 

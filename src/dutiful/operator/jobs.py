@@ -20,6 +20,7 @@ from dutiful.core.principal import Role, check_tenant
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
 from dutiful.core.review.state import BY_HAND, OPEN, ReviewState
+from dutiful.core.sealed import shown_record
 from dutiful.core.settle import Change, Policy, decide, decide_or_fail
 from dutiful.core.states import State, Transition, check
 from dutiful.core.steps import StepRecord
@@ -83,10 +84,13 @@ class Jobs(OperatorPart):
     # --- reads
 
     async def get(self, job_id: UUID) -> JobRecord:
-        return _there(await self.find(job_id), job_id)
+        """The job; what is sealed of it is shown as sealed, here and in all reads."""
+        return shown_record(_there(await self.find(job_id), job_id))
 
     async def search(self, filter: JobFilter) -> JobPage:
-        return await self._store.queries.jobs(msgspec.structs.replace(filter, tenant=self._actor.scope(filter.tenant)))
+        wanted = msgspec.structs.replace(filter, tenant=self._actor.scope(filter.tenant))
+        page = await self._store.queries.jobs(wanted)
+        return msgspec.structs.replace(page, jobs=list(map(shown_record, page)))
 
     async def stuck(self, older_than: timedelta = STUCK, *, kind: str | None = None) -> list[JobRecord]:
         """Jobs whose attempt has been running for longer than this, the longest first."""
@@ -94,20 +98,21 @@ class Jobs(OperatorPart):
 
     async def attempts(self, job_id: UUID) -> list[AttemptRecord]:
         await self.get(job_id)
-        return await self._store.queries.attempts(job_id)
+        return [shown_record(one) for one in await self._store.queries.attempts(job_id)]
 
     async def phases(self, job_id: UUID) -> list[PhaseRecord]:
         await self.get(job_id)
-        return await self._store.progress.phases(job_id)
+        return [shown_record(one) for one in await self._store.progress.phases(job_id)]
 
     async def steps(self, job_id: UUID) -> list[StepRecord]:
         await self.get(job_id)
-        return await self._store.steps.all(job_id)
+        return [shown_record(one) for one in await self._store.steps.all(job_id)]
 
     async def dependencies(self, job_id: UUID) -> list[JobRecord]:
         """The jobs that it depends on."""
         await self.get(job_id)
-        return [need for need in await self._store.queries.dependencies(job_id) if self._actor.owns(need.tenant)]
+        needs = await self._store.queries.dependencies(job_id)
+        return [shown_record(need) for need in needs if self._actor.owns(need.tenant)]
 
     async def posts(self, job_id: UUID) -> list[WebhookPost]:
         """The messages to webhooks about it."""

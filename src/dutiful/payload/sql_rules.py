@@ -49,9 +49,10 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
     allowed: Sequence[str] = ()  # names, their words joined by _
     forbidden: Sequence[str] = ()
     fields: Sequence[FieldRule] = ()
+    sealed: bool = False  # the kind is encrypted: SQL, which has no key, cannot enqueue it
 
     @classmethod
-    def of(cls, kind: str, rules: Rules, schema: Schema | None = None) -> Self:
+    def of(cls, kind: str, rules: Rules, schema: Schema | None = None, *, sealed: bool = False) -> Self:
         """`schema`: of the handler's parameters."""
         unique = rules.unique_for("")
         return cls(
@@ -73,6 +74,7 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
             allowed=sorted("_".join(name) for name in rules.allowed),
             forbidden=sorted("_".join(name) for name in rules.forbidden),
             fields=[*_of_rules(rules), *([] if schema is None else _of_schema(schema))],
+            sealed=sealed,
         )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from dutiful.core.job import NewJob
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.review.state import ReviewAct, ReviewState
+from dutiful.core.sealed import shown_within
 
 DETAILS = ("payload", "job", "errors", "history")  # of a DeadLetter
 
@@ -61,6 +62,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         if notes is not None or self.notes is None or self.reviewed_by in (by, None):
             return notes
         return f"{self.reviewed_by}: {self.notes}"
+
+
+def shown_letter(letter: DeadLetter) -> DeadLetter:
+    """The dead letter without ciphertext."""
+    return msgspec.structs.replace(letter, **{name: shown_within(getattr(letter, name)) for name in DETAILS})
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):

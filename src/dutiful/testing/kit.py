@@ -24,6 +24,7 @@ from dutiful.factory import make_retention
 from dutiful.kind import Kind
 from dutiful.maintenance.deliveries import redeliver
 from dutiful.maintenance.scheduler import Scheduler
+from dutiful.payload.sealing import open_job
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter
 from dutiful.stores.sqlite import SqliteStore
@@ -157,7 +158,8 @@ class Kit:
         while page := await self.store.queries.jobs(JobFilter(kind=kind, before=before, limit=PAGE)):
             jobs += page
             before = page[-1].id
-        return jobs[::-1]
+        ring = self.app.key_ring
+        return jobs[::-1] if ring is None else [open_job(ring, job) for job in reversed(jobs)]
 
     def _moment(self, until: datetime | Duration | None, advance: bool) -> datetime | None:
         if self.clock is None and (until is not None or advance):
@@ -181,6 +183,7 @@ class Kit:
                 resources=makers,
                 breakers=policies,
                 breaker_kinds=kinds,
+                key_ring=self.app.key_ring,
             )
             self._executor = await open_executor(self._stack, config, threads=1, processes=1)
             if self.clock is not None:

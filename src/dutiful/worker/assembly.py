@@ -10,6 +10,7 @@ from typing import Any
 from dutiful.core.errors import UsageError
 from dutiful.declare.breaker import breaker_policy
 from dutiful.kind import Kind, Mode
+from dutiful.payload.key_ring import no_keys
 from dutiful.worker.breakers.client import BreakerClient, BreakerDeclaration
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.executor.attempt import Executor, ThreadPool, TracedExecutor
@@ -96,9 +97,14 @@ async def open_executor(
     stack.callback(progress.close)
     steps = StepWriter(store.steps, max(threads, 1))
     stack.callback(steps.close)
-    parents = ParentReader(store.queries, store.dependents)
+    encrypted, ring = frozenset(name for name, kind in config.kinds.items() if kind.encrypted), config.key_ring
+    if encrypted and ring is None:
+        raise no_keys(f"kind {min(encrypted)} is encrypted")
+    parents = ParentReader(store.queries, store.dependents, ring)
     grace = settings.timeout_grace.total_seconds()
-    deps = AttemptDeps(store.claims, progress, locks, breakers, *limits, resources, steps, parents, grace)
+    deps = AttemptDeps(
+        store.claims, progress, locks, breakers, *limits, resources, steps, parents, grace, encrypted, ring
+    )
     parts = deps, progress, thread_pool, process_pool
     return Executor(*parts) if tracer is None else TracedExecutor(tracer, *parts)
 

@@ -14,6 +14,7 @@ from dutiful.delivery.base import Delivery
 from dutiful.kind import Kind
 from dutiful.maintenance.runner import MaintenanceRunner
 from dutiful.observe.outage import OutageLog
+from dutiful.payload.key_ring import KeyRing
 from dutiful.settings import Settings
 from dutiful.store import Store
 from dutiful.worker.counters import AttemptCounters
@@ -41,6 +42,7 @@ class WorkerConfig:
     outages: OutageLog = field(default_factory=OutageLog)  # shared with maintenance
     counters: AttemptCounters | None = None
     tracer: "Tracer | None" = None
+    key_ring: KeyRing | None = None  # of encrypted kinds
     inbox: "Inbox | None" = None  # jobs that a broker delivers; None: lanes find them in the store
     supervised: bool = False  # its process is started again when it ends
     # Opens a store for handlers that outlive the worker; None: the process ends with the worker, and so do they.

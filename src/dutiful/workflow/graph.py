@@ -145,6 +145,11 @@ class Workflow:
     def __len__(self) -> int:
         return len(self._nodes)
 
+    def encrypted_kind(self) -> str | None:
+        """The first encrypted kind of a job that has no id of its own yet."""
+        calls = (node.call for node in self._nodes)
+        return next((call.kind.name for call in calls if call.options.id is None and call.kind.encrypted), None)
+
     # --- enqueueing
 
     async def enqueue(self, *, within: Any = None) -> WorkflowHandle:

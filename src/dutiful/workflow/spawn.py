@@ -25,6 +25,11 @@ def spawned(job_id: UUID, calls: tuple[Any, ...], key: str | None) -> Workflow:
     flow = Workflow(first.kind._enqueuer, joins=job_id, id_of=id_of)
     for call in calls:
         expand(flow, call, None, OnFailure.CANCEL)
+    if key is not None and (sealed := flow.encrypted_kind()) is not None:
+        raise UsageError(
+            f"kind {sealed} is encrypted, so that its jobs cannot be spawned with a key: their ids would be hashes of "
+            "their payloads; spawn them in a step, or give each an id of its own, as in .options(id=…)"
+        )
     return flow
 
 

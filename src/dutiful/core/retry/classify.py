@@ -11,7 +11,15 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, TypeAlias
 
-from dutiful.core.errors import DataRefused, EventTimeout, LockLost, ResultTimeout, StoreUnavailable, UsageError
+from dutiful.core.errors import (
+    CannotOpen,
+    DataRefused,
+    EventTimeout,
+    LockLost,
+    ResultTimeout,
+    StoreUnavailable,
+    UsageError,
+)
 from dutiful.core.retry.backoff import RetryTime, read_retry_after
 
 CAUSES = 10  # followed down a chain of causes
@@ -213,6 +221,7 @@ def _get(holder: Any, name: str) -> Any:
 
 _TYPES: dict[type, Classification] = {
     UsageError: _NON_RETRYABLE,
+    CannotOpen: _NON_RETRYABLE,
     DataRefused: _NON_RETRYABLE,
     StoreUnavailable: _TRANSIENT,
     LockLost: _TRANSIENT,

@@ -6,11 +6,12 @@ import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from dutiful.core import ids
 from dutiful.core.errors import DutifulError, UsageError
 from dutiful.core.json import clean
+from dutiful.core.sealed import shown
 from dutiful.core.webhooks.endpoint import origin
 from dutiful.core.webhooks.message import (
     ALERT_WAITS,
@@ -223,7 +224,7 @@ class WebhookSender:
     async def _send(self, post: WebhookPost) -> WebhookResponse:
         secrets = self._secrets(post.webhook)
         check_secrets(secrets, "a webhook")
-        body = message(post.event, post.created_at, post.job_id, post.data)
+        body = message(post.event, post.created_at, post.job_id, _shown(post.data))
         signed = headers(post.id, datetime.now(UTC), body, secrets)
         async with self._making:
             if self._http is None:
@@ -263,3 +264,11 @@ def _log_failure(post: WebhookPost, decision: PostDecision) -> None:
         decision.error,
         f"again in {decision.delay.total_seconds():.0f} s" if decision.delay else "given up",
     )
+
+
+def _shown(data: dict[str, Any]) -> dict[str, Any]:
+    """The data without ciphertext, of which its receiver has no use."""
+    errors = data.get("errors")
+    if not isinstance(errors, list):
+        return data
+    return {**data, "result": shown(data.get("result")), "errors": [shown(error) for error in errors]}

@@ -14,14 +14,16 @@ import msgspec
 from dutiful.concurrency.daemon_pool import DaemonPool, raise_in_thread
 from dutiful.context import CURRENT
 from dutiful.core import ids
-from dutiful.core.errors import ClaimLost, DutifulError, ItemsFailed, JobCancelled
+from dutiful.core.errors import CannotOpen, ClaimLost, DutifulError, ItemsFailed, JobCancelled
 from dutiful.core.items import item_errors
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Done, Failed, Lost, Outcome, Partial, TimeoutExceeded
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
+from dutiful.core.sealed import START
 from dutiful.kind import Kind, Mode, Phase
 from dutiful.observe.logs import job_fields
+from dutiful.payload.sealing import open_payload, seal_of, seal_outcome
 from dutiful.pipeline import Pipeline
 from dutiful.worker.executor.around import await_around, call_around, hooks_of
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps, handler_arguments
@@ -74,6 +76,8 @@ class Executor:
         outcome: Outcome
         try:
             kind.check_tenant(claim.tenant)
+            if claim.kind in self._deps.encrypted or claim.payload.startswith(START):
+                claim = self._opened(claim, kind, context)
             if claim.options is not None and RESULTS in claim.options and self._deps.parents is not None:
                 payload = await self._deps.parents.payload(claim, kind.signature)
                 context.set_payload(payload)
@@ -122,6 +126,8 @@ class Executor:
             stop = slot.stop
             slot.end()
             context.release_locks()
+        if context.seal is not None:
+            outcome = seal_outcome(context.seal, outcome)
         if context.tracker is not None:
             await self._flush_progress(context.tracker, None if stop is None else FLUSH_TIMEOUT)
         if kind.breaker is not None:
@@ -137,6 +143,15 @@ class Executor:
             otherwise = ROLLED_BACK if isinstance(outcome, (Done, Partial)) else outcome
             return UserCompletion(context.completed_by_user, otherwise)
         return outcome
+
+    def _opened(self, claim: Claim, kind: Kind[Any, Any], context: AttemptContext) -> Claim:
+        """The claim with its payload opened, which is kept nowhere else; from here on, all that is stored is sealed."""
+        if (ring := self._deps.key_ring) is None:
+            raise CannotOpen("the payload is sealed, and this worker has no key: set encryption_keys, and run it again")
+        context.seal = seal = seal_of(ring, claim.job_id, claim.tenant, claim.kind, claim.options)
+        payload = open_payload(seal, claim.payload)
+        context.set_payload(payload)
+        return msgspec.structs.replace(claim, payload=payload)
 
     def _call(
         self, called: Kind[Any, Any] | Phase, arguments: dict[str, Any], context: AttemptContext, slot: Slot

@@ -22,6 +22,8 @@ from dutiful.core.retry.error_info import MESSAGE_LIMIT
 from dutiful.core.states import State
 from dutiful.core.steps import fingerprint, name_of
 from dutiful.kind import Phase
+from dutiful.payload.key_ring import JobSeal, KeyRing
+from dutiful.payload.sealing import seal_error
 from dutiful.payload.signature import Schema
 from dutiful.store.claims import ClaimStore, Errors, Transaction
 from dutiful.worker.breakers.block import AttemptBreakers, NamedBreaker
@@ -57,6 +59,8 @@ class AttemptDeps:
     steps: StepWriter | None = None  # None where handlers run inline
     parents: ParentReader | None = None  # None where handlers run inline
     timeout_grace: float = 1.0  # seconds that a part past its ctx.timeout() may take to stop
+    encrypted: frozenset[str] = frozenset()  # the kinds whose jobs are sealed
+    key_ring: KeyRing | None = None
 
 
 class HandlerTransaction:
@@ -92,6 +96,7 @@ class AttemptContext(ClaimFacts):
     tracker: ProgressTracker | None = None  # made when the handler first reports progress
     settled: State | None = None  # by ctx.transaction(): nothing is left to settle
     completed_by_user: State | None = None  # by ctx.complete_in(), in a transaction whose commit we do not see
+    seal: JobSeal | None = None  # of a job that is encrypted
 
     @property
     def cancelled(self) -> bool:
@@ -234,7 +239,9 @@ class AttemptContext(ClaimFacts):
         if self._deps.steps is None:
             raise UsageError("there are no steps in inline mode: test this handler with testing.app_on(app)")
         if self.steps is None:
-            self.steps = AttemptSteps(self._deps.steps, self._claim, self._deps.result_limit)
+            self.steps = AttemptSteps(
+                self._deps.steps, self._claim, self._deps.result_limit, self.seal, self._deps.key_ring
+            )
         return self.steps
 
     def _step_name(self, name: str) -> str:
@@ -251,7 +258,7 @@ class AttemptContext(ClaimFacts):
 
     def ensure_tracker(self) -> ProgressTracker:
         if self.tracker is None:
-            self.tracker = ProgressTracker(self._claim, self._deps.progress, self._phase_count or 1)
+            self.tracker = ProgressTracker(self._claim, self._deps.progress, self._phase_count or 1, self.seal)
         return self.tracker
 
     def progress(self, percent: float | None = None, message: str | None = None) -> None:
@@ -320,7 +327,8 @@ class AttemptContext(ClaimFacts):
         self.completed_by_user = _state(errors)
 
     def _encode(self, result: Any) -> str | None:
-        return None if result is None else encode(result, what="result", limit=self._deps.result_limit)
+        text = None if result is None else encode(result, what="result", limit=self._deps.result_limit)
+        return text if self.seal is None else self.seal.seal_text("result", text)
 
     def _errors(self) -> Errors:
         """Errors despite which the handler completes its job; ItemsFailed if every item has failed."""
@@ -329,7 +337,8 @@ class AttemptContext(ClaimFacts):
         failed = failed_items(self.tracker.item_counts)
         if self._phase is not None:
             failed = [{**error, "phase": self._phase.name} for error in failed]
-        return [*self.phase_errors, *failed][:KEPT_ERRORS]
+        errors = [*self.phase_errors, *failed][:KEPT_ERRORS]
+        return errors if self.seal is None else [seal_error(self.seal, error) for error in errors]
 
     @property
     def _phase_count(self) -> int:

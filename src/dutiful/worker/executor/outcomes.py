@@ -10,6 +10,7 @@ from dutiful.core.breaker.state import CallResult
 from dutiful.core.duration import duration
 from dutiful.core.errors import (
     BreakerOpen,
+    CannotOpen,
     ClaimLost,
     DutifulError,
     ItemsFailed,
@@ -20,6 +21,7 @@ from dutiful.core.errors import (
 )
 from dutiful.core.json import encode
 from dutiful.core.outcome import (
+    STOPPED,
     Cancel,
     Cancelled,
     Done,
@@ -115,7 +117,7 @@ def outcome_of_stop(slot: Slot) -> Outcome:
             message = f"ran longer than its timeout of {allowed}"
             return TimedOut(allowed, make_error("TimeoutExceeded", message, ErrorClass.TRANSIENT))
         case StopReason.CANCEL:
-            return Cancelled("cancelled while running")
+            return Cancelled(STOPPED)
         case StopReason.SHUTDOWN:
             return Released()
         case _:
@@ -157,7 +159,7 @@ def requested_outcome(error: BaseException, retry: Retry, message_limit: int) ->
                 return Cancelled(storable(str.__str__(str(error.reason)), message_limit))
     except BaseException:  # a subclass that lacks an attribute of its base, or cannot be written as text
         pass
-    final = isinstance(error, (Fail, PayloadInvalid))
+    final = isinstance(error, (Fail, PayloadInvalid, CannotOpen))
     try:
         known = classify(error) if final else retry.classified(error)
         info = describe(error, error_class=known.error_class, message_limit=message_limit)

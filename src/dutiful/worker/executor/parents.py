@@ -15,6 +15,8 @@ from dutiful.core.job import Claim, JobRecord
 from dutiful.core.states import State
 from dutiful.observe.logs import job_fields
 from dutiful.observe.outage import level_of
+from dutiful.payload.key_ring import KeyRing
+from dutiful.payload.sealing import open_outcome
 from dutiful.payload.signature import Schema
 from dutiful.store.dependents import DependentStore
 from dutiful.store.queries import QueryStore
@@ -27,7 +29,8 @@ MET = (State.COMPLETED, State.COMPLETED_WITH_ERRORS)
 
 
 class ParentReader:
-    def __init__(self, queries: QueryStore, dependents: DependentStore) -> None:
+    def __init__(self, queries: QueryStore, dependents: DependentStore, key_ring: KeyRing | None = None) -> None:
+        self._key_ring = key_ring
         self._queries = queries
         self._dependents = dependents
 
@@ -35,7 +38,7 @@ class ParentReader:
         """The jobs that it depends on, as they ended, the oldest first."""
         edges = await self._dependents.edges([job_id])
         found = await self._queries.outcomes([edge.needs_id for edge in edges])
-        return Parents(sorted(found, key=lambda job: job.id))
+        return Parents(sorted(map(self._opened, found), key=lambda job: job.id))
 
     async def payload(self, claim: Claim, schema: Schema) -> str:
         """The job's payload with the results of other jobs; all are read in one statement."""
@@ -63,7 +66,10 @@ class ParentReader:
             log.log(level_of(error), "job %s is released: %s", job, error, extra=job_fields(claim))
             await asyncio.sleep(PAUSE)
             raise NotStarted(str(error)) from error
-        return [job for job in found if job.tenant == claim.tenant]
+        return [self._opened(job) for job in found if job.tenant == claim.tenant]
+
+    def _opened(self, job: JobRecord) -> JobRecord:
+        return job if self._key_ring is None else open_outcome(self._key_ring, job)
 
 
 def _result(ended: dict[UUID, JobRecord], job_id: UUID, name: str) -> Any:

@@ -14,6 +14,7 @@ from dutiful.core.job import Claim, PhaseRecord, PhaseState
 from dutiful.core.outcome import Done, Failed, Outcome, Partial, PhaseTry, TimedOut
 from dutiful.core.settle import delay_after
 from dutiful.kind import Phase
+from dutiful.payload.sealing import open_part, seal_error
 from dutiful.pipeline import Pipeline
 from dutiful.store.progress import PhaseMark
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps, handler_arguments
@@ -51,6 +52,8 @@ class PipelineRun:
     async def run(self) -> Outcome:
         self._pipeline.signature.decode(self._claim.payload)
         known = await self._progress.phases(self._claim)
+        if (seal := self._context.seal) is not None:
+            known = [open_part(seal, record) for record in known]
         if not self._pipeline.resumes:
             self._anew, known = bool(known), []
         records = {record.name: record for record in known}
@@ -160,6 +163,9 @@ class PipelineRun:
         progress: str | None = None,
     ) -> PhaseMark:
         anew, self._anew = self._anew, False
+        if (seal := self._context.seal) is not None:
+            result = seal.seal_text(f"phase {phase.name}", result)
+            error = None if error is None else seal_error(seal, error)
         return PhaseMark(
             job_id=self._claim.job_id,
             claim_id=self._claim.claim_id,

@@ -20,6 +20,8 @@ from dutiful.core.job import Claim, PhaseRecord
 from dutiful.core.retry.error_info import storable
 from dutiful.observe.logs import job_fields
 from dutiful.observe.outage import level_of
+from dutiful.payload.key_ring import JobSeal
+from dutiful.payload.sealing import seal_items, seal_message
 from dutiful.store.progress import PhaseMark, ProgressReport, ProgressStore
 
 log = logging.getLogger("dutiful.worker")
@@ -43,7 +45,8 @@ class ProgressSink(Protocol):
 class ProgressTracker:
     """The progress of one attempt; `report` is taken at the moment it is written."""
 
-    def __init__(self, claim: Claim, sink: ProgressSink, phases: int = 1) -> None:
+    def __init__(self, claim: Claim, sink: ProgressSink, phases: int = 1, seal: JobSeal | None = None) -> None:
+        self._seal = seal
         self.claim = claim
         self.job_id = claim.job_id
         self.claim_id = claim.claim_id
@@ -104,15 +107,20 @@ class ProgressTracker:
             shown = self.item_counts[-1] if self.item_counts else None
             if self._counted and shown is not None and shown.total:
                 percent = 100 * shown.ended / shown.total
+            # Redacted here, because most messages of a busy handler are never stored.
+            text = None if message is None else storable(str.__str__(message), MESSAGE_LIMIT)
+            items = None if shown is None else shown.as_dict()
+            if self._seal is not None:
+                text = seal_message(self._seal, text)
+                items = None if items is None else seal_items(self._seal, items)
             return ProgressReport(
                 job_id=self.job_id,
                 claim_id=self.claim_id,
                 phase=self._phase,
                 percent=percent,
                 overall=None if percent is None else overall(self._position, percent, self._phases),
-                # Redacted here, because most messages of a busy handler are never stored.
-                message=None if message is None else storable(str.__str__(message), MESSAGE_LIMIT),
-                items=None if shown is None else msgspec.json.encode(shown.as_dict()).decode(),
+                message=text,
+                items=None if items is None else msgspec.json.encode(items).decode(),
             )
 
     def _touch(self) -> None:

@@ -32,6 +32,8 @@ from dutiful.core.steps import (
 )
 from dutiful.observe.logs import job_fields
 from dutiful.observe.outage import level_of
+from dutiful.payload.key_ring import JobSeal, KeyRing
+from dutiful.payload.sealing import open_event, open_part, seal_step
 from dutiful.payload.signature import convert
 from dutiful.store.steps import StepMark, StepStore, StepWait
 from dutiful.worker.executor.outcomes import encode_result
@@ -174,7 +176,16 @@ class StepWriter:
 class AttemptSteps:
     """The steps of one attempt."""
 
-    def __init__(self, writer: StepWriter, claim: Claim, result_limit: int) -> None:
+    def __init__(
+        self,
+        writer: StepWriter,
+        claim: Claim,
+        result_limit: int,
+        seal: JobSeal | None = None,
+        key_ring: KeyRing | None = None,
+    ) -> None:
+        self._seal = seal
+        self._key_ring = key_ring
         self._writer = writer
         self._claim = claim
         self._result_limit = result_limit
@@ -230,7 +241,7 @@ class AttemptSteps:
         step = await self._wait(name or event, StepKind.EVENT, code, fingerprint(code), timeout, event, key)
         if step.state is StepState.TIMED_OUT:
             raise EventTimeout(f"no event {event!r} with the key {key!r} came within {timeout}")
-        return step.result
+        return open_event(self._key_ring, event, key, self._claim.tenant, step.result)
 
     def check_ended(self) -> None:
         """Ends an attempt whose handler has returned although its job waits."""
@@ -299,13 +310,17 @@ class AttemptSteps:
         return self._known.get(name)
 
     async def _load(self) -> None:
-        self._known = {step.name: step for step in await self._writer.load(self._claim)}
+        steps, seal = await self._writer.load(self._claim), self._seal
+        self._known = {step.name: step if seal is None else open_part(seal, step) for step in steps}
 
     def _position(self) -> int:
         return len(self._used) - 1
 
     async def _keep(self, name: str, position: int, code: str, mark: str, began: float, value: Any) -> Any:
         text = encode_result(value, self._result_limit, f"result of step {name}")
+        stored = mark, text
+        if self._seal is not None:
+            stored = seal_step(self._seal, name, mark, text)
         await self._writer.put(
             StepMark(
                 job_id=self._claim.job_id,
@@ -313,9 +328,9 @@ class AttemptSteps:
                 name=name,
                 position=position,
                 code=code,
-                fingerprint=mark,
+                fingerprint=stored[0],
                 took=timedelta(seconds=time.monotonic() - began),
-                result=text,
+                result=stored[1],
             )
         )
         return None if text is None else msgspec.json.decode(text)

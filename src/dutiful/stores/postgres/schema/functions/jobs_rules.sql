@@ -45,6 +45,14 @@ language sql immutable as $$
         end
 $$;
 
+-- Returns whether a payload is an envelope with nothing beside it; whether it can be opened, only a worker knows.
+create or replace function {schema}.is_sealed(p_payload jsonb) returns boolean
+language sql immutable as $$
+    select coalesce(p_payload - '$sealed' = '{}'
+                    and p_payload -> '$sealed' ?& '{v,key,of,text}'
+                    and (p_payload -> '$sealed') - '{v,key,of,text}'::text[] = '{}', false)
+$$;
+
 -- Checks one job, as insert_jobs takes it, and adds what its payload says of it.
 create or replace function {schema}.apply_rule(p_job jsonb, p_rule {schema}.payload_rule) returns jsonb
 language plpgsql stable as $$
@@ -62,24 +70,33 @@ declare
     v_given   jsonb := jsonb_strip_nulls(nullif(p_job -> 'unique', 'null'));
     v_secret  text;
     v_wrong   text;
+    v_sealed  boolean := {schema}.is_sealed(v_payload);
 begin
     if jsonb_typeof(v_payload) <> 'object' then
         return p_job;  -- the table refuses it
     end if;
-    if v_size > p_rule.size_limit then
+    if p_rule.sealed and not v_sealed then
+        raise exception 'kind %: it is encrypted, and SQL has no key to seal the payload with', v_kind
+            using errcode = 'check_violation', hint = 'enqueue it from Python, with encryption_keys';
+    end if;
+    if v_size > p_rule.size_limit and not v_sealed then
         v_size := v_size - {schema}.json_blanks(v_payload);
     end if;
-    if v_size > p_rule.size_limit then
+    if v_size > p_rule.size_limit and not v_sealed then
         raise exception 'kind %: the payload has % bytes, more than the limit of %', v_kind, v_size, p_rule.size_limit
             using errcode = 'check_violation', hint = 'keep content elsewhere and pass a reference';
     end if;
     v_secret := coalesce(
-        'payload has ' || {schema}.secret_of(v_payload, p_rule.allowed, p_rule.forbidden),
+        case when not v_sealed then
+            'payload has ' || {schema}.secret_of(v_payload, p_rule.allowed, p_rule.forbidden) end,
         'subject has ' || {schema}.secret_of(v_job -> 'subject', p_rule.allowed, p_rule.forbidden));
     if v_secret is not null then
         raise exception 'kind %: the %', v_kind, v_secret
             using errcode = 'check_violation',
                   hint = 'keep it elsewhere and pass a reference, or allow the name in the rules';
+    end if;
+    if v_sealed then
+        return p_job;  -- all else was checked before it was sealed, or is checked once it is opened
     end if;
     if cardinality(p_rule.versions) > 0 then
         if not v_payload ? p_rule.version_field then

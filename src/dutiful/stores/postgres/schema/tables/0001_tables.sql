@@ -452,7 +452,8 @@ create table {schema}.payload_rule (
     unique_as jsonb,  -- scope, on_conflict, window_ms, across_kinds
     allowed text[] not null default '{}',  -- names that only look sensitive, and more that are; words joined by _
     forbidden text[] not null default '{}',
-    fields jsonb not null default '[]'  -- [{name, type, nullable, required}], as type_problem knows types
+    fields jsonb not null default '[]',  -- [{name, type, nullable, required}], as type_problem knows types
+    sealed boolean not null default false  -- the kind is encrypted
 );
 
 -- The policy is that of the last caller.
