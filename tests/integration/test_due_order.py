@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from running_workers import EVERYWHERE, eventually, running
 
-from dutiful import Dutiful
+from dutiful import Context, Dutiful, Fixed, Retry
 from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance import runner
 from dutiful.worker.poller import Poller
@@ -89,6 +89,44 @@ async def test_a_job_that_is_due_before_the_leaders_next_look_starts_without_wai
         await all_started(started, 2)
 
     assert started == ["delayed", "timed"]
+
+
+@pytest.mark.req("W20", "J24")
+async def test_a_retry_that_is_due_before_the_leaders_next_look_starts_without_waiting_for_it(
+    app: Dutiful, no_poll: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LEADER_POLL", 3_600.0)
+
+    @app.job(retry=Retry(max_attempts=3, backoff=Fixed("30ms")))
+    async def shaky(ctx: Context) -> int:
+        if ctx.attempt < 3:
+            raise LookupError("not yet")
+        return ctx.attempt
+
+    async with running(app):
+        assert await (await shaky.enqueue()).result("20s") == 3
+
+
+@pytest.mark.req("W21", "W69")
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+async def test_a_job_that_was_committed_late_has_its_place_by_when_it_became_due(
+    app: Dutiful, started: list[str], app_url: str
+) -> None:
+    note = app.kind("note")
+    connection = await asyncpg.connect(app_url)
+    try:
+        async with connection.transaction():
+            await note.options(within=connection).enqueue(name="late")
+            await note.options(within=connection, priority=1).enqueue(name="late and urgent")
+            await note.options(tenant="acme").enqueue(name="young")
+            await note.options(priority=1).enqueue(name="young and urgent")
+    finally:
+        await connection.close()
+
+    async with running(app):
+        await all_started(started, 4)
+
+    assert started == ["late and urgent", "young and urgent", "late", "young"]
 
 
 @pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
