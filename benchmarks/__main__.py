@@ -20,16 +20,13 @@ from benchmarks import peers as registry
 from benchmarks.costs import server_meter
 from benchmarks.harness import SERVER_SETTINGS, Bench, Sizes
 from benchmarks.peer import Peer
+from benchmarks.readme_table import PEERS, PIN_S, TABLE, readme_table
 from benchmarks.report import RESULTS, Sample, machine_facts, save, show
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios import SCENARIOS
 from servers import PostgresServer
 
 _QUIET_LOAD = 0.5
-# What README's table shows, with a short hold of a snapshot: a quarter of an hour.
-_TABLE = ("drain1", "drain2", "enqueue-single", "enqueue-bulk", "latency", "unpinned", "pinned")
-_TABLE_PEERS = ("dutiful", "dutiful-sqlite", "graphile", "pg-boss", "pgqueuer", "oban", "huey-full")
-_TABLE_PIN_S = 30.0
 
 
 def main() -> int:
@@ -68,7 +65,11 @@ def main() -> int:
     show(console, options.only, samples)
     console.print(f"{facts['cpu']}, {facts['cores']} cores, Postgres {facts['postgres']}, Python {facts['python']}")
     console.print(f"It took {_minutes(took)}", highlight=False)
-    console.print(f"Written to {save(facts, samples, failures, options.results)}")
+    path = save(facts, samples, failures, options.results)
+    console.print(f"Written to {path}")
+    if options.table:
+        path.with_suffix(".md").write_text(readme_table(samples) + "\n")
+        console.print(f"README's table: {path.with_suffix('.md')}")
     for failure in failures:
         console.print(f"failed: {failure}", style="red", markup=False, soft_wrap=True)
     return 1 if failures else 0
@@ -120,11 +121,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, help="how many jobs a drain has, of the default")
     parser.add_argument("--pin-seconds", type=float, help="how long the snapshot is held, 120 by default")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the JSON files")
-    parser.add_argument("--table", action="store_true", help="only what README's table shows, within 15 minutes")
+    parser.add_argument("--table", action="store_true", help="README's table, in Markdown, within 15 minutes")
     options = parser.parse_args()
     if options.table:
-        options.only, options.peers = _scenarios(",".join(_TABLE)), _names(",".join(_TABLE_PEERS))
-        options.pin_seconds = options.pin_seconds or _TABLE_PIN_S
+        options.only, options.peers = _scenarios(",".join(TABLE)), _names(",".join(PEERS))
+        options.pin_seconds = options.pin_seconds or PIN_S
     return options
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from benchmarks import peers
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import Peer
+from benchmarks.readme_table import readme_table
 from benchmarks.report import Sample, save, show
 from benchmarks.scenario import Metric, Scenario
 from benchmarks.scenarios import SCENARIOS
@@ -94,3 +95,28 @@ def test_dutiful_takes_part_in_every_scenario_and_each_says_how_long_it_takes() 
     assert peer.scenarios == {scenario.name for scenario in SCENARIOS}
     for scenario in SCENARIOS:
         assert 0 < scenario.seconds(Sizes.quick()) < scenario.seconds(Sizes()), scenario.name
+
+
+def test_readmes_table_has_the_medians_of_those_that_took_part() -> None:
+    drain = [
+        {"jobs_per_s": rate, "memory_mb": 46.7, "client_us_per_job": 10.4, "server_us_per_job": 12.1}
+        for rate in (65_049.0, 1.0, 70_000.0)
+    ]
+    samples = [Sample("drain1", "dutiful", "postgres", repeat, metrics, 1.0) for repeat, metrics in enumerate(drain)]
+    samples += [
+        Sample("drain1", "oban", "postgres", 0, {"jobs_per_s": 4_204.0}, 1.0),
+        Sample("latency", "oban", "postgres", 0, {"p50_ms": 2.31, "p99_ms": 3.6}, 1.0),
+        Sample("enqueue-single", "huey-full", "sqlite", 0, {"jobs_per_s": 5_144.0}, 1.0),
+    ]
+    assert readme_table(samples).splitlines() == [
+        "| | Dutiful | oban |",
+        "|---|---|---|",
+        "| drain, one worker process, jobs/s | 65,000 | 4,200 |",
+        "| CPU a job in a drain, worker / server, µs | 10 / 12 | - |",
+        "| from enqueue to handler, idle worker, p50 / p99, ms | - | 2.3 / 3.6 |",
+        "| memory of a worker in a drain, MB | 47 | - |",
+        "",
+        "| | Huey on SQLite |",
+        "|---|---|",
+        "| enqueue one at a time, jobs/s | 5,140 |",
+    ]
