@@ -60,8 +60,8 @@ class ControlStore(Protocol):
     ) -> State | None:
         """Records a failed attempt of a waiting job that has had `attempt`, and lets it wait for `delay`.
 
-        Returns its new state; None: it does not wait, or has had more attempts meanwhile. A job that waits for others
-        goes on to do so.
+        Returns its new state; None: it does not wait, or has had more attempts meanwhile. A job that waits for others,
+        or for a time that comes later, goes on to do so.
         """
 
     async def run_now(self, job_id: UUID, *, now: datetime | None = None) -> State | None:

@@ -163,8 +163,15 @@ class ControlSuite:
         assert record is not None and record.errors == [OOPS]
 
     @pytest.mark.req("L41")
-    @pytest.mark.parametrize("place", [State.READY, State.SCHEDULED])
-    @pytest.mark.parametrize(("delay", "to"), [(60, State.SCHEDULED), (0, State.READY)])
+    @pytest.mark.parametrize(
+        ("place", "delay", "to"),
+        [
+            (State.READY, 60, State.SCHEDULED),
+            (State.READY, 0, State.READY),
+            (State.SCHEDULED, 60, State.SCHEDULED),
+            (State.SCHEDULED, 0, State.SCHEDULED),
+        ],
+    )
     async def test_a_failed_attempt_of_a_waiting_job_is_counted(
         self, store: Store, place: State, delay: int, to: State
     ) -> None:
@@ -185,6 +192,22 @@ class ControlSuite:
         assert claimed.claim_id > tried.claim_id
         assert await store.control.retry(job_id, OOPS, attempt=2, delay=timedelta(0), now=at(62)) is None
         assert await store.queries.check_places() == []
+
+    @pytest.mark.req("L35", "L41")
+    @pytest.mark.parametrize("paused", [False, True])
+    async def test_a_failed_attempt_brings_no_job_forward(self, store: Store, paused: bool) -> None:
+        job_id = await waiting(store, State.SCHEDULED, kind="mail")
+        if paused:
+            await pause(store, PauseScope.KIND, "mail")
+            await store.promotion.sweep(10, now=at(1))
+
+        await store.control.retry(job_id, OOPS, attempt=0, delay=timedelta(seconds=1), now=at(1))
+
+        await store.control.resume(PauseScope.KIND, "mail")
+        for time, moved in ((59, []), (60, [job_id])):
+            await store.promotion.sweep(10, now=at(time))
+            await store.promotion.promote(10, now=at(time))
+            assert [claimed.job_id for claimed in await claim(store, kinds=["mail"], now=at(time))] == moved
 
     @pytest.mark.req("L41")
     @pytest.mark.parametrize("delay", [0, 60])

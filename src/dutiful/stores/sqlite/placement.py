@@ -168,7 +168,9 @@ def retry_waiting(
     if found is None or found[0] not in WAITING or found[1] != had:
         return None
     state, _, crashes = found
-    run_at = now + delay if delay > 0 else None
+    due: int | None = db.value(SQL["due_of_waiting"], (job_id,))
+    next_at = max(now + delay, due or 0)  # never before the time that it was enqueued for
+    run_at = next_at if next_at > now else None
     if db.change(SQL["count_dependent_attempt"], (job_id, had + 1)):
         to = State.BLOCKED  # until the jobs that it depends on have ended
     else:

@@ -8,6 +8,11 @@ SELECT {carried_columns} FROM dutiful_scheduled WHERE job_id = ?;
 -- name: rejected_job
 SELECT {carried_columns} FROM dutiful_blocked WHERE job_id = ? AND gate = 'breaker';
 
+-- name: due_of_waiting
+SELECT run_at FROM dutiful_scheduled WHERE job_id = ?1
+UNION ALL
+SELECT run_at FROM dutiful_blocked WHERE job_id = ?1;
+
 -- name: count_dependent_attempt
 UPDATE dutiful_blocked SET attempt = ?2 WHERE job_id = ?1 AND gate = 'dependency';
 

@@ -81,8 +81,8 @@ end $$;
 
 revoke execute on function {schema}.cancel from public;
 
--- Records a failed attempt of a waiting job that has had p_attempt, and lets it wait for p_delay; returns its new state,
--- null if there is no such job. One that waits for others goes on to do so.
+-- Records a failed attempt of a waiting job that has had p_attempt, and lets it wait for p_delay, or until it was due;
+-- returns its new state, null if there is no such job. One that waits for others goes on to do so.
 create or replace function {schema}.retry_waiting(
     p_job uuid, p_error jsonb, p_attempt int, p_delay interval, p_now timestamptz)
 returns text
@@ -90,7 +90,7 @@ language plpgsql volatile {look_up_ids} as $$
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
     v_due   timestamptz := v_now + p_delay;
-    v_seq   bigint := case when p_delay <= interval '0' then {schema}.seq_at(v_now) end;
+    v_seq   bigint;
     w       record;
     v_state text;
 begin
@@ -100,17 +100,20 @@ begin
         v_state := 'blocked';
     else
         with from_ready as (
-            delete from {schema}.ready where job_id = p_job and attempt = p_attempt returning {carried}
+            delete from {schema}.ready where job_id = p_job and attempt = p_attempt
+            returning null::timestamptz as run_at, {carried}
         ), from_scheduled as (
-            delete from {schema}.scheduled where job_id = p_job and attempt = p_attempt returning {carried}
+            delete from {schema}.scheduled where job_id = p_job and attempt = p_attempt returning run_at, {carried}
         ), from_blocked as (
             delete from {schema}.blocked where job_id = p_job and attempt = p_attempt and gate <> 'dependency'
-            returning {carried}
+            returning run_at, {carried}
         )
         select * into w
         from (select * from from_ready union all select * from from_scheduled union all select * from from_blocked) f;
         if not found then return null; end if;
         w.attempt := p_attempt + 1;
+        v_due := greatest(v_due, w.run_at);  -- never before the time that it was enqueued for
+        if v_due <= v_now then v_seq := {schema}.seq_at(v_now); end if;
         if (v_seq is null and w.kind = any ({stopped_kinds})) or (v_seq is not null and w.kind = any ({blocked_kinds}))
         then
             insert into {schema}.blocked (job_id, since, run_at, seq, gate, key, {carried})
@@ -125,7 +128,7 @@ begin
         end if;
     end if;
     insert into {schema}.attempt (job_id, claim_id, ended_at, next_at, attempt, outcome, error)
-    values (p_job, nextval('{schema}.claim_seq'), v_now, case when v_seq is null then v_due end, p_attempt + 1, 'failed',
+    values (p_job, nextval('{schema}.claim_seq'), v_now, case when v_due > v_now then v_due end, p_attempt + 1, 'failed',
             p_error);
     return v_state;
 end $$;
