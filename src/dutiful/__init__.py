@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from dutiful.app import Dutiful
 from dutiful.client.client import JobHandle
-from dutiful.context import Context, Inject, Items, Parents
+from dutiful.context import BatchContext, BatchJob, Context, Inject, Items, Parents
 from dutiful.core.breaker.state import BreakerState
 from dutiful.core.correlation_tree import CorrelationTree
 from dutiful.core.cron import CatchUp, Cron
@@ -90,6 +90,8 @@ __all__ = [
     "AlertState",
     "AuditFilter",
     "BackendAway",
+    "BatchContext",
+    "BatchJob",
     "BreakerOpen",
     "BreakerState",
     "BulkRunNotFound",

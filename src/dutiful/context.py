@@ -1,6 +1,6 @@
 """What a handler can use: the contract that the worker implements."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 ItemName = str | int
 
 
@@ -237,6 +238,70 @@ class Context(Protocol):
         """Completes the job in the open transaction of the handler's own async session, whose commit settles it."""
 
     def complete_in_sync(self, session: Any, result: Any = None) -> None: ...
+
+
+class BatchJob(Protocol[T_co]):
+    """One job of a batch, as its handler sees it."""
+
+    @property
+    def payload(self) -> T_co:
+        """Its payload, with the declared type."""
+
+    @property
+    def job_id(self) -> UUID: ...
+    @property
+    def public_id(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def attempt(self) -> int:
+        """This attempt's number; the first is 1."""
+
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def correlation_id(self) -> str: ...
+    @property
+    def parent_id(self) -> UUID | None: ...
+    @property
+    def tenant(self) -> str | None: ...
+    @property
+    def subject(self) -> Mapping[str, Any]: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+    @property
+    def cancelled(self) -> bool:
+        """Whether this job need not be done any more: it, or the whole batch, was cancelled or lost its claim."""
+
+
+class BatchContext(Protocol):
+    """One batch of jobs, as its handler sees it; what belongs to one job is in `jobs`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def jobs(self) -> Sequence[BatchJob[Any]]:
+        """The jobs of the batch, in the order of the handler's list."""
+
+    @property
+    def tenant(self) -> str | None:
+        """That of its jobs; None if they have none, or the kind has batches across tenants."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the whole batch should stop. For loops in threads."""
+
+    def check(self) -> None:
+        """Raises if the whole batch should stop; a long-running blocking handler calls it regularly."""
+
+    def timeout(self, length: Duration) -> Timeout:
+        """Limits the time of a block, as Context.timeout does."""
+
+    def lock(self, namespace: str, key: ItemName) -> Lock:
+        """Holds a named lock during a block, as Context.lock does."""
+
+    def breaker(self, name: str) -> BreakerBlock:
+        """Puts a block that calls a service under a breaker, as Context.breaker does."""
 
 
 CURRENT: ContextVar[Context | None] = ContextVar("dutiful_current_job", default=None)

@@ -21,9 +21,11 @@ from dutiful.core.settle import Policy
 from dutiful.core.webhooks.endpoint import check_url
 from dutiful.core.webhooks.message import check_secrets
 from dutiful.declare.attempt_hook import AttemptHook
+from dutiful.declare.batch import BatchSpec
 from dutiful.declare.limits import LimitSpec
 from dutiful.handle import Enqueuer, Handle, SyncHandle
 from dutiful.options import DEFAULT_RETRY, NO_TIMEOUT, Options, read_options
+from dutiful.payload.batch_signature import BatchSignature
 from dutiful.payload.key_ring import KeyRing, no_keys
 from dutiful.payload.sealing import seal_job
 from dutiful.payload.signature import Schema, Signature
@@ -76,6 +78,7 @@ class Declaration:
     limits: tuple[LimitSpec, ...] = ()  # its jobs are blocked until each has a slot for them
     tags: tuple[str, ...] = ()  # by which lanes choose it
     encrypted: bool | None = None  # None: as the settings say
+    batch: BatchSpec | None = None  # its handler gets several jobs at once
 
 
 class Kind(Generic[P, R]):
@@ -105,6 +108,7 @@ class Kind(Generic[P, R]):
         self.limits = declared.limits
         self.tags = declared.tags
         self._encrypted = declared.encrypted
+        self.batch = declared.batch
         self._policy = declared.policy
         self._timeout = declared.timeout
         self._defaults = declared.options
@@ -115,7 +119,7 @@ class Kind(Generic[P, R]):
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
-        self.signature = signature or Signature(function, name)
+        self.signature = signature or (Signature if self.batch is None else BatchSignature)(function, name)
         if self._encrypted:
             self.check_clear()
         if mode is Mode.PROCESS and self.signature.context is not None:

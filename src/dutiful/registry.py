@@ -22,6 +22,7 @@ from dutiful.core.rules.rules import Rules
 from dutiful.core.steps import SentEvent
 from dutiful.declare.alert import AlertOptions, check_off, read_alert, rules_of
 from dutiful.declare.attempt_hook import AttemptHook, HookFunction, read_hook
+from dutiful.declare.batch import check_batch, read_batch
 from dutiful.declare.breaker import BreakerSpec, breaker_policy, read_breaker
 from dutiful.declare.breaker import name_of as breaker_name
 from dutiful.declare.limits import Concurrency, RateLimit, read_limits
@@ -67,9 +68,20 @@ class KindOptions(TypedDict, total=False):
     encrypted: bool | None  # whether what is stored of its jobs is sealed; None: as the setting says
 
 
-class JobDecorator(Protocol):
-    """What @app.job(…) with arguments returns; typed so that `enqueue` has the handler's parameters."""
+Takes_co = TypeVar("Takes_co", covariant=True)  # what one call of a handler gets
+OneJob = Literal["one job"]
+Batches = Literal["batches"]
 
+
+class JobDecorator(Protocol[Takes_co]):
+    """What @app.job(…) with arguments returns; typed so that `enqueue` has the handler's parameters.
+
+    That of a handler of batches takes the fields of one payload, which are not parameters. It is the same protocol, so
+    that a call with options of unknown types, as in @app.job(**options), is still typed.
+    """
+
+    @overload
+    def __call__(self: "JobDecorator[Batches]", function: Callable[..., Any], /) -> Kind[..., Any]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
     @overload
@@ -114,7 +126,19 @@ class Registry(Enqueuer):
         process: bool = False,
         inherit_secrets: bool = False,
         **options: Unpack[KindOptions],
-    ) -> JobDecorator: ...
+    ) -> JobDecorator[OneJob]: ...
+    @overload
+    def job(
+        self,
+        function: None = None,
+        /,
+        *,
+        batch: int,
+        linger: Duration | None = None,
+        across_tenants: bool = False,
+        name: str | None = None,
+        **options: Unpack[KindOptions],
+    ) -> JobDecorator[Batches]: ...
     def job(
         self,
         function: Callable[..., Any] | None = None,
@@ -123,18 +147,29 @@ class Registry(Enqueuer):
         name: str | None = None,
         process: bool = False,
         inherit_secrets: bool = False,
+        batch: int | None = None,
+        linger: Duration | None = None,
+        across_tenants: bool = False,
         **options: Unpack[KindOptions],
     ) -> Any:
         """Makes a function a kind; its parameters' types are the payload's schema. See KindOptions for the options.
 
         With `process`, a plain function runs in a process of its own, which can be killed. Its environment lacks
         Dutiful's own secrets, unless it is to `inherit_secrets`.
+
+        With `batch`, the handler gets a list of up to so many jobs, and returns an outcome for each, or nothing. A
+        batch that is not full waits up to `linger` for more. Its jobs have one tenant, unless it may be
+        `across_tenants`.
         """
         declare = self._declarer(**options)
+        batches = read_batch(batch, linger, across_tenants)
 
         def register(function: Callable[..., Any]) -> Kind[Any, Any]:
             own = check_function(function)
             declared = declare(name or own)
+            if batches is not None:
+                check_batch(declared.name, declared.policy, process=process)
+                declared = replace(declared, batch=batches)
             mode = _mode(function, process=process, name=declared.name)
             if inherit_secrets and mode is not Mode.PROCESS:
                 raise UsageError(f"kind {declared.name}: inherit_secrets=True is for process=True; others have them")
@@ -146,6 +181,8 @@ class Registry(Enqueuer):
 
     def pipeline(self, name: str, *, on_retry: OnRetry = "resume", **options: Unpack[KindOptions]) -> Pipeline:
         """A kind made of phases: `publish = app.pipeline("publish")`, then `@publish.phase` on each function."""
+        if not {"batch", "linger", "across_tenants"}.isdisjoint(options):
+            raise UsageError(f"pipeline {name}: batch is for @app.job(…), because phases are stored for each job")
         pipeline = self.kinds[name] = Pipeline(self, self._declarer(**options)(name), on_retry)
         return pipeline
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, assert_type
 
-from dutiful import Context, Dutiful, Inject
+from dutiful import BatchJob, Context, Dutiful, Inject
 from dutiful.kind import Handle, SyncHandle
 
 app = Dutiful()
@@ -28,7 +28,13 @@ def heavy(n: int) -> dict[str, int]:
     return {"n": n}
 
 
+@app.job(batch=100, linger="1s", queue="fast")
+async def index(jobs: list[BatchJob[Mapping[str, int]]]) -> None:
+    assert_type(jobs[0].payload, Mapping[str, int])
+
+
 async def right() -> None:
+    await index.enqueue(page=1)
     await send_email.enqueue("ada")
     await send_email.enqueue(to="ada", template="bye")
     await send_email.options(priority=5, delay="1h").enqueue(to="ada")
@@ -49,5 +55,6 @@ async def wrong() -> None:
     await send_email.options(priority=5).enqueue(5)  # E: Argument 1 to "enqueue" of "Request" has incompatible type
     await count.enqueue(["a"], 5)  # E: Argument 2 to "enqueue" of "Kind" has incompatible type
     blocking.sync.enqueue("x")  # E: Argument 1 to "enqueue" of "SyncRequest" has incompatible type "str"
+    app.job(linger="1s")  # E: No overload variant of "job" of "Registry" matches argument type "str"
     text: str = await (await count.enqueue([])).result()  # E: Incompatible types in assignment
     print(text)

@@ -139,7 +139,7 @@ class ScriptedRenewer:
         return answer
 
 
-GREET = SimpleNamespace(policy=Policy())
+GREET = SimpleNamespace(policy=Policy(), batch=None)
 
 
 def config_of(claims: Any, **settings: Any) -> Any:

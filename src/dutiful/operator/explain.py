@@ -35,6 +35,7 @@ class Why(StrEnum):
 
     FINISHED = "finished"
     RUNNING = "running"
+    GATHERING = "gathering"
     STOPPING = "stopping"
     LEASE_EXPIRED = "lease_expired"
     NOT_DUE = "not_due"
@@ -142,7 +143,7 @@ def finished(record: JobRecord, now: datetime) -> Explanation:
     return Explanation(Why.FINISHED, f"has ended as {record.state.replace('_', ' ')}{ended}", remedy)
 
 
-def running(record: JobRecord, now: datetime) -> Explanation:
+def running(record: JobRecord, now: datetime, workers: Sequence[WorkerRecord] = ()) -> Explanation:
     public = ids.public(record.id)
     if record.expires_at is not None and record.expires_at < now:
         ago = brief(now - record.expires_at)
@@ -156,7 +157,21 @@ def running(record: JobRecord, now: datetime) -> Explanation:
     if record.cancel_requested_at is not None:
         asked = brief(now - record.cancel_requested_at)
         return Explanation(Why.STOPPING, f"has been running{since} {attempt} and was asked to stop {asked} ago")
+    if gathers := _gathering(record, workers, now):
+        return gathers
     return Explanation(Why.RUNNING, f"has been running{since} {attempt}", f"`dutiful jobs cancel {public}` stops it")
+
+
+def _gathering(record: JobRecord, workers: Sequence[WorkerRecord], now: datetime) -> Explanation | None:
+    """Set if it had not begun at its worker's last heartbeat, because its batch was not full."""
+    worker = next((one for one in workers if one.id == record.worker_id), None)
+    if worker is None or all(record.id not in lane.gathering for lane in worker.lanes.values()):
+        return None
+    since = "" if record.started_at is None else f" {brief(now - record.started_at)} ago"
+    seen = brief(max(now - worker.seen_at, ZERO))
+    sentence = f"was claimed{since} and waits for more jobs of its batch, or did at its worker's heartbeat {seen} ago"
+    remedy = "it begins when its batch is full, or its kind's linger is over"
+    return Explanation(Why.GATHERING, sentence, remedy)
 
 
 def later(record: JobRecord, run_at: datetime, attempts: list[AttemptRecord], now: datetime) -> Explanation:

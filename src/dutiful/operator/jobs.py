@@ -125,7 +125,7 @@ class Jobs(OperatorPart):
         record, now = await self.get(job_id), datetime.now(UTC)
         match record.state:
             case State.RUNNING:
-                return running(record, now)
+                return running(record, now, await self._store.workers.all())
             case State.SCHEDULED if record.run_at is not None and record.run_at > now:
                 if sleep := sleeping(record, await self._store.steps.all(job_id), now):
                     return sleep

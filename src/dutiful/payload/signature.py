@@ -134,7 +134,7 @@ class Signature(Schema):
             resource = injected(parameter.default)
             if resource is not None:
                 self._resources[parameter.name] = resource
-            elif _is_context(parameter.annotation, parameter.name):
+            elif is_context(parameter, Context):
                 if index > 0:
                     raise UsageError(f"kind {kind}: the context {parameter.name!r} must be the first parameter")
                 self.context = parameter.name
@@ -197,8 +197,8 @@ class JointSignature(Schema):
                 first, known = found.setdefault(field.name, (phase, field))
                 if known.hint != field.hint:
                     raise UsageError(
-                        f"pipeline {self.kind}: {field.name!r} is {_spelling(known.hint)} in phase {first} but "
-                        f"{_spelling(field.hint)} in phase {phase}; a payload has it once, so declare one type"
+                        f"pipeline {self.kind}: {field.name!r} is {spelling(known.hint)} in phase {first} but "
+                        f"{spelling(field.hint)} in phase {phase}; a payload has it once, so declare one type"
                     )
                 if field.required:
                     found[field.name] = (first, field)
@@ -229,13 +229,15 @@ def convert(value: Any, hint: Any, what: str) -> Any:
         raise UsageError(f"{what} does not fit the type that is declared for it: {safe_reason(str(error))}") from error
 
 
-def _is_context(annotation: Any, name: str) -> bool:
+def is_context(parameter: inspect.Parameter, context: type) -> bool:
+    """Whether a parameter is for a context of this type, which its annotation may name as text."""
+    annotation = parameter.annotation
     if annotation is inspect.Parameter.empty:
-        return name == "ctx"
-    return annotation is Context or (isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == "Context")
+        return parameter.name == "ctx"
+    return annotation is context or (isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == context.__name__)
 
 
-def _spelling(hint: Any) -> str:
+def spelling(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
 
 

@@ -27,9 +27,10 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     queues: tuple[str, ...]  # ("*",): any
     busy: int = 0  # slots
-    jobs: tuple[UUID, ...] = ()  # that run in them, or whose handlers linger
+    jobs: tuple[UUID, ...] = ()  # that run in them or gather there, or whose handlers linger
     lingering: int = 0  # handlers that run on although their jobs were settled without them
     buffered: int = 0  # claims that no slot has taken up yet
+    gathering: tuple[UUID, ...] = ()  # those that wait in slots for others of their batches
     utilisation: float | None = None  # busy slots as a share of all, on average since the heartbeat before
     pauses_seen: tuple[str, ...] = ()  # marks of the pauses that all its claims respect, those in flight included
     breakers: dict[str, str] | None = None  # by kind: the breaker that it declares; None: unknown

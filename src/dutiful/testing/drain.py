@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -21,8 +22,9 @@ from dutiful.store import Store
 from dutiful.store.claims import ClaimRequest, JobClaimRequest, QueueLevel
 from dutiful.store.leadership import Survey
 from dutiful.testing.clock import Clock
+from dutiful.worker.batches import Batch, claim_more
 from dutiful.worker.executor.attempt import Executor
-from dutiful.worker.executor.outcomes import UserCompletion
+from dutiful.worker.executor.outcomes import Settlement, UserCompletion
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slot, StopReason
@@ -102,7 +104,10 @@ class DrainRunner:
 
     async def _attempt_all(self, claims: list[Claim], ran: list[RanAttempt], limit: int) -> None:
         for claim in claims:
-            ran.append(await self._attempt(claim))
+            if self._kinds[claim.kind].batch is None:
+                ran.append(await self._attempt(claim))
+            else:
+                ran += await self._attempt_batch(claim)
         if len(ran) > limit:
             raise UsageError(
                 f"more than {limit} attempts were made and jobs are still due; if none of them enqueues or "
@@ -132,6 +137,27 @@ class DrainRunner:
         slot.task = asyncio.current_task()
         with _timeouts(slot, kind):
             outcome = await self._executor.run(claim, kind, slot)
+        return await self._settle(claim, outcome)
+
+    async def _attempt_batch(self, first: Claim) -> list[RanAttempt]:
+        """Runs the job with others of its batch that are due; those that run alone follow."""
+        kind, slot = self._kinds[first.kind], Slot("drain")
+        assert kind.batch is not None
+        slot.task = asyncio.current_task()
+        batch = slot.batch = Batch(first, kind.batch, slot, self._settler.settle, 0.0)
+        alone: list[Claim] = []
+        claim = partial(claim_more, self._store, WORKER, "drain", self._settings.lease, (), first)
+        while batch.room and (found := await claim(batch.room, across_tenants=batch.across_tenants)):
+            alone += [one for one in found if not batch.add(one)]
+        with _timeouts(slot, kind):
+            outcomes = await self._executor.run_batch(batch, kind, slot)
+        batch.close()
+        ran = [await self._settle(one, outcomes[one.claim_id]) for one in batch.claims]
+        for one in alone:
+            ran += await self._attempt_batch(one)
+        return ran
+
+    async def _settle(self, claim: Claim, outcome: Settlement) -> RanAttempt:
         self._settler.settle(claim, outcome)
         await self._settler.flush()
         job = await self._store.queries.job(claim.job_id)

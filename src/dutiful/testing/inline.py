@@ -7,14 +7,15 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from itertools import groupby
+from typing import Any, NoReturn, cast
 from unittest.mock import patch
 from uuid import UUID
 
 import msgspec
 
 from dutiful.app import Dutiful
-from dutiful.context import CURRENT
+from dutiful.context import CURRENT, Context
 from dutiful.core import ids
 from dutiful.core.duration import Duration
 from dutiful.core.errors import UsageError
@@ -22,7 +23,9 @@ from dutiful.core.job import Claim, NewJob
 from dutiful.core.json import encode
 from dutiful.core.outcome import Cancel, Snooze
 from dutiful.kind import Kind, Mode
+from dutiful.payload.batch_signature import BatchSignature
 from dutiful.worker.executor.around import await_around, call_around
+from dutiful.worker.executor.batch import BatchAttempt, ClaimedJob, batch_arguments, returned_outcomes
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps
 from dutiful.worker.executor.items import failed_items
 from dutiful.worker.executor.pipeline_runner import phase_arguments
@@ -82,30 +85,90 @@ class _Runner:
         self._resources = resources
 
     async def submit(self, job: NewJob, within: Any = None) -> InlineHandle:
+        if self._app.kind(job.kind).batch is not None:
+            return (await self.submit_many([job]))[0]
         value, context = self._start(job)
         if inspect.iscoroutine(value):
             value = await asyncio.create_task(value, context=context)
         return InlineHandle(job.id, self._result(value))
 
     async def submit_many(self, jobs: list[NewJob], within: Any = None) -> list[InlineHandle]:
-        return [await self.submit(job) for job in jobs]
+        handles: list[InlineHandle] = []
+        for together in self._batches(jobs):
+            if self._app.kind(together[0].kind).batch is None:
+                handles += [await self.submit(job) for job in together]
+                continue
+            value, context = self._start_batch(together)
+            if inspect.iscoroutine(value):
+                value = await asyncio.create_task(value, context=context)
+            handles += [InlineHandle(job.id, result) for job, result in self._results(together, value)]
+        return handles
 
     def submit_sync(self, job: NewJob, within: Any = None) -> SyncInlineHandle:
+        if self._app.kind(job.kind).batch is not None:
+            return self.submit_many_sync([job])[0]
         value, context = self._start(job)
         if inspect.iscoroutine(value):
             value = context.run(_run, value)
         return SyncInlineHandle(job.id, self._result(value))
 
     def submit_many_sync(self, jobs: list[NewJob], within: Any = None) -> list[SyncInlineHandle]:
-        return [self.submit_sync(job) for job in jobs]
+        handles: list[SyncInlineHandle] = []
+        for together in self._batches(jobs):
+            if self._app.kind(together[0].kind).batch is None:
+                handles += [self.submit_sync(job) for job in together]
+                continue
+            value, context = self._start_batch(together)
+            if inspect.iscoroutine(value):
+                value = context.run(_run, value)
+            handles += [SyncInlineHandle(job.id, result) for job, result in self._results(together, value)]
+        return handles
+
+    def _batches(self, jobs: list[NewJob]) -> Iterator[list[NewJob]]:
+        """The jobs in their order, those together that a worker could handle in one batch."""
+        for (name, _), same in groupby(jobs, lambda job: (job.kind, self._batch_tenant(job))):
+            batch, left = self._app.kind(name).batch, list(same)
+            size = len(left) if batch is None else batch.size
+            yield from (left[at : at + size] for at in range(0, len(left), size))
+
+    def _batch_tenant(self, job: NewJob) -> str | None:
+        batch = self._app.kind(job.kind).batch
+        return None if batch is None or batch.across_tenants else job.tenant
+
+    def _start_batch(self, jobs: list[NewJob]) -> tuple[Any, contextvars.Context]:
+        """Returns what the handler returned for the batch, or a coroutine of it, and the context to run that in."""
+        kind, slot = self._app.kind(jobs[0].kind), Slot("inline")
+        signature, claims = kind.signature, [_claim(job) for job in jobs]
+        assert isinstance(signature, BatchSignature)
+        slot.begin(claims[0], kind)
+        attempt = self._attempt(claims[0], slot)
+        made = [ClaimedJob(claim, lambda _: attempt.cancelled) for claim in claims]
+        for one, job in zip(made, jobs, strict=True):
+            payload, whole = kind.accept(job.payload, job.tenant, job.subject)
+            one.set_payload(whole)
+            one.value = signature.decode(payload)
+        batch = BatchAttempt(attempt, made, self._batch_tenant(jobs[0]))
+        context = contextvars.copy_context()
+        context.run(CURRENT.set, cast(Context, batch))
+        resources = {name: self._resource(kind, name) for name in signature.resources.values()}
+        arguments = batch_arguments(signature, batch, resources)
+        return context.run(_called, kind, kind.mode, partial(kind.function, **arguments), cast(Context, batch)), context
+
+    def _results(self, jobs: list[NewJob], value: Any) -> Iterator[tuple[NewJob, Any]]:
+        for job, one in zip(jobs, returned_outcomes(jobs[0].kind, value, len(jobs)), strict=True):
+            if isinstance(one, BaseException):
+                raise one
+            yield job, self._result(one)
+
+    def _attempt(self, claim: Claim, slot: Slot) -> AttemptContext:
+        deps = AttemptDeps(_NoStore(), _NoProgress(), None, None, self._app.settings.result_limit)
+        return AttemptContext(claim, slot, deps)
 
     def _start(self, job: NewJob) -> tuple[Any, contextvars.Context]:
         """Returns the handler's result, or a coroutine of it, and the context to run that in."""
         kind, slot, claim = self._app.kind(job.kind), Slot("inline"), _claim(job)
         slot.begin(claim, kind)
-        attempt = AttemptContext(
-            claim, slot, AttemptDeps(_NoStore(), _NoProgress(), None, None, self._app.settings.result_limit)
-        )
+        attempt = self._attempt(claim, slot)
         resources = {name: self._resource(kind, name) for name in kind.signature.resources.values()}
         context = contextvars.copy_context()
         context.run(CURRENT.set, attempt)
@@ -158,7 +221,7 @@ class _Runner:
         return encode(value, what="result", limit=self._app.settings.result_limit)
 
 
-def _called(kind: Kind[Any, Any], mode: Mode, call: Callable[[], Any], attempt: AttemptContext) -> Any:
+def _called(kind: Kind[Any, Any], mode: Mode, call: Callable[[], Any], attempt: Context) -> Any:
     """Calls the handler inside the app's hooks, but not Django's: the connections of this thread are the test's."""
     around = await_around if mode is Mode.LOOP else call_around
     return around(kind.attempt_hooks, attempt, call)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from dutiful.core.job import Claim, HeldClaim
 from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.control import Pause
+from dutiful.worker.batches import claim_more
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.inbox import InboxSource
 from dutiful.worker.leases import Leases
@@ -214,6 +216,9 @@ class Fetcher:
         """
         self._store = config.store
         self._worker_id = config.worker_id
+        self._claim_more = partial(
+            claim_more, config.store, config.worker_id, lane.name, config.settings.lease, select(config, lane).tenants
+        )
         self._leases = leases
         self._suspects = suspects
         self._wake = wake
@@ -248,6 +253,18 @@ class Fetcher:
             if suspect:
                 self._suspects.assign(claims)
         return claims
+
+    async def fetch_for(self, first: Claim, want: int, *, across_tenants: bool) -> list[Claim]:
+        """Claims up to `want` jobs more for the batch of this one."""
+        self._fetching = True
+        self._fetches += 1
+        try:
+            with self._leases.claiming():
+                claims = await self._claim_more(first, want, across_tenants=across_tenants)
+                self._leases.add(claims)
+                return claims
+        finally:
+            self._fetching = False
 
     async def unknown_claims(self) -> list[HeldClaim]:
         """Claims that the store says this worker holds, and whose answer never arrived."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from dutiful.core.breaker.state import CallResult
@@ -12,6 +13,9 @@ from dutiful.core.outcome import Failed, Released
 from dutiful.core.retry.error_info import describe
 from dutiful.core.states import State
 from dutiful.declare.lane import ANY, LaneSettings
+from dutiful.store.control import Pause
+from dutiful.worker.batch_runner import BatchRunner
+from dutiful.worker.batches import Gathering
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
 from dutiful.worker.executor.attempt import Executor
@@ -75,8 +79,12 @@ class Lane:
         self._backlog = max(2 * self._batch, LEAST_BACKLOG)
         self._buffer: deque[Claim] | FairBuffer = deque() if self._fair is None else self._fair
         self._buffered_at = 0.0
+        self._gathering = Gathering()
         self._idle: deque[asyncio.Future[None]] = deque()  # of slots that wait for a claim
         self._wake = asyncio.Event()
+        self._batches = BatchRunner(
+            config, self._gathering, leases, executor, settler, self._take_buffered, self._wake.set, self._free
+        )
         self._may_find = True  # whether a fetch may find something
         self._open = True
         self._reconcile = False
@@ -88,12 +96,17 @@ class Lane:
 
     @property
     def busy(self) -> int:
-        return sum(1 for slot in self.slots if slot.claim is not None)
+        return sum(1 for slot in self.slots if slot.claim is not None or slot.batch is not None)
 
     @property
     def running(self) -> tuple[UUID, ...]:
         """The jobs in its slots."""
-        return tuple(slot.claim.job_id for slot in self.slots if slot.claim is not None)
+        return tuple(claim.job_id for slot in self.slots for claim in slot.claims)
+
+    @property
+    def gathering(self) -> tuple[UUID, ...]:
+        """The jobs of batches that are not full."""
+        return self._gathering.jobs
 
     @property
     def buffered(self) -> int:
@@ -106,6 +119,7 @@ class Lane:
     def wake(self) -> None:
         """Fetches again, because there may be something to claim."""
         self._may_find = True
+        self._gathering.wake()
         self._wake.set()
 
     def close(self) -> None:
@@ -114,8 +128,14 @@ class Lane:
         self._wake.set()
         while len(self._buffer):
             self._settler.settle(self._buffer.popleft(), Released(began=False))
+        self._batches.close()
         while self._idle:
             self._wake_slot()
+
+    def pauses_seen(self, pauses: Sequence[Pause]) -> tuple[str, ...]:
+        """Notes what is paused, and releases jobs of batches that may not start now; see the fetcher."""
+        self._batches.release_paused(self.name, pauses)
+        return self.fetcher.pauses_seen(pauses)
 
     # --- fetching
 
@@ -125,27 +145,40 @@ class Lane:
         while self._open:
             self._measure()
             want, free = self._demand()
-            if not self._may_find or want <= 0:
+            batch = self._gathering.next()
+            if batch is None and (not self._may_find or want <= 0):
                 self._outages.works(self._part)
                 self._wake.clear()
                 await self._wake.wait()
                 continue
             now = time.monotonic()
-            self._may_find = False
+            if batch is None:
+                self._may_find = False
+            else:
+                batch.may_find = False
             try:
                 if self._reconcile:  # the store may have made claims for us whose answer was lost
                     for held in await self.fetcher.unknown_claims():
                         self._settler.release_unknown(held)
                     self._reconcile = False
-                # A suspect goes before all that is buffered, so that a backlog does not keep it waiting.
-                claims = await self.fetcher.fetch(want, free > 0 or self.rate * SOON >= 1)
+                if batch is None:
+                    # A suspect goes before all that is buffered, so that a backlog does not keep it waiting.
+                    claims = await self.fetcher.fetch(want, free > 0 or self.rate * SOON >= 1)
+                else:
+                    claims = await self.fetcher.fetch_for(batch.first, batch.room, across_tenants=batch.across_tenants)
                 pause = FIRST_RETRY
                 self._outages.works(self._part)
             except DutifulError as error:
                 self._outages.failed(self._part, error)
                 self._may_find = self._reconcile = True
+                if batch is not None:
+                    batch.asked(0)  # it begins with the jobs that it has
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_RETRY)
+                continue
+            if batch is not None:
+                self._receive(claims)
+                batch.asked(len(claims))
                 continue
             self.round_trip = 0.8 * self.round_trip + 0.2 * (time.monotonic() - now)
             if claims:
@@ -193,6 +226,8 @@ class Lane:
             for claim in claims:
                 self._settler.settle(claim, Released(began=False))
             return
+        if self._gathering:
+            claims = self._gathering.join(claims)
         for claim in claims:
             if claim.crashes:
                 # Lost with its worker, which may be this one: then its first handler still runs here, and has to stop.
@@ -235,13 +270,18 @@ class Lane:
             self.taken += 1
             if len(self._buffer) <= self._low:
                 self._wake.set()
+            kind = self._kinds[claim.kind]
+            if kind.batch is not None:
+                if not await self._batches.run(claim, kind, kind.batch, slot):
+                    return
+                continue
             claimed_at = self._leases.valid_since(claim.claim_id, time.monotonic(), self._lease_seconds)
             if claimed_at is None:
                 # After a stall longer than its lease, the job may already run in another process.
                 self._settle(claim, Released(began=False))
                 continue
             try:
-                outcome = await self._executor.run(claim, self._kinds[claim.kind], slot)
+                outcome = await self._executor.run(claim, kind, slot)
             except Exception as error:
                 # A bug of Dutiful ends this worker. The attempt counts, so that this job cannot crash every worker.
                 if not slot.abandoned:
@@ -258,6 +298,15 @@ class Lane:
                 with slot.absorb_cancellation():
                     await asyncio.sleep(0)
 
+    def _take_buffered(self, joins: Callable[[Claim], bool]) -> None:
+        """Removes the claims that join a batch."""
+        if isinstance(self._buffer, FairBuffer):
+            self._buffer.take(joins)
+        else:
+            kept = [claim for claim in self._buffer if not joins(claim)]
+            self._buffer.clear()
+            self._buffer.extend(kept)
+
     def give_up(self, slot: Slot) -> tuple[CallResult | None, Slot]:
         """Settles the job of a handler that does not stop, and puts another slot in the place of its own.
 
@@ -268,18 +317,26 @@ class Lane:
         slot.abandoned = True
         outcome = outcome_without_handler(slot)
         settlement = settlement_without_handler(slot, outcome)
-        self._settle(claim, settlement, Timing(0.0, slot.elapsed.total_seconds()))
+        timing = Timing(0.0, slot.elapsed.total_seconds())
+        for other in slot.claims:
+            self._settler.settle(other, settlement, timing)
+        self._free(claim, timing)
         fresh = self._all_slots.replace(slot)
         self.slots[self.slots.index(slot)] = fresh
         return None if isinstance(settlement, State) else breaker_result(outcome, slot.stop), fresh
 
     def _settle(self, claim: Claim, outcome: Settlement, timing: Timing | None = None) -> None:
+        if claim.crashes or self._fair is not None:
+            self._free(claim, timing)
+        self._settler.settle(claim, outcome, timing)
+
+    def _free(self, claim: Claim, timing: Timing | None) -> None:
+        """Lets others have the place of a claim that a slot or the buffer had."""
         if claim.crashes:
             self._suspects.release(claim)
             self.wake()  # there may be more of them
         if self._fair is not None:
             self._fair.ended(claim, None if timing is None else timing.ran)
-        self._settler.settle(claim, outcome, timing)
 
     async def _wait_for_claim(self, slot: Slot) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

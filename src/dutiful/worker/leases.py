@@ -173,7 +173,8 @@ class LeaseRenewalThread:
         sys.stderr.flush()
         try:
             # The other jobs are not at fault, so they are released without spending an attempt.
-            others = [_token(h) for h in self._leases.snapshot() if h[0].job_id != claim.job_id]
+            at_fault = {one.job_id for one in [claim, *slot.claims]}
+            others = [_token(h) for h in self._leases.snapshot() if h[0].job_id not in at_fault]
             (renewer or self._open_renewer()).release(others)
         finally:
             os._exit(EXIT_STUCK)

@@ -157,4 +157,4 @@ class Lingering:
 
 
 def _is_whole_job(kind: Kind[Any, Any] | None) -> bool:
-    return kind is not None and kind.mode is not Mode.PHASES
+    return kind is not None and kind.mode is not Mode.PHASES and kind.batch is None

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dutiful.core.job import Claim
 from dutiful.core.shares import Shares, Tenant
@@ -64,6 +64,18 @@ class FairBuffer:
         claim = self._suspects.popleft() if self._suspects else self._next()
         self._running[claim.tenant] += 1
         return claim
+
+    def take(self, joins: Callable[[Claim], bool]) -> None:
+        """Removes the claims that join a batch, which its tenant's share counts as one job."""
+        for tenant, own in list(self._claims.items()):
+            kept = deque(claim for claim in own if not joins(claim))
+            for _ in range(len(own) - len(kept)):
+                self._count -= 1
+                self.shares.gave_back(tenant)
+            if kept:
+                self._claims[tenant] = kept
+            else:
+                del self._claims[tenant]
 
     def ended(self, claim: Claim, run: float | None = None) -> None:
         """Its job has ended after so many seconds, or the claim was released."""

@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +70,16 @@ class OwnCompletion(Protocol):
     completed_by_user: State | None  # whether it is committed, only the store knows
 
 
+class SlotBatch(Protocol):
+    """The jobs of a slot that has several, or that gathers them."""
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        """Those that have no outcome yet."""
+
+    def stop(self, claim: Claim, reason: StopReason) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """Runs one job at a time. Written by the event loop only; the lease thread reads it."""
@@ -78,6 +88,7 @@ class Slot:
     task: asyncio.Task[None] | None = None
     claim: Claim | None = None
     kind: Kind[Any, Any] | None = None
+    batch: SlotBatch | None = None  # of which `claim` is the first; it gathers jobs while that is None
     started: float = 0.0
     deadline: float | None = None
     timeout: timedelta | None = None  # the one that the deadline comes from
@@ -144,6 +155,13 @@ class Slot:
     def end(self) -> None:
         self.claim = self.kind = self.deadline = self.phase = None
         self._interrupt = self._leave = self.on_given_up = None
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The jobs that run in it."""
+        if self.claim is None:
+            return []
+        return [self.claim] if self.batch is None else list(self.batch.claims)
 
     @contextmanager
     def absorb_cancellation(self) -> Iterator[None]:
@@ -266,7 +284,10 @@ class Slots:
     def stop_job(self, job_id: UUID, reason: StopReason) -> None:
         for slot in self._all:
             # Every one, because a job that was claimed again may still run here under its lost claim.
-            if slot.claim is not None and slot.claim.job_id == job_id:
+            if slot.batch is not None:
+                for claim in [one for one in slot.batch.claims if one.job_id == job_id]:
+                    slot.batch.stop(claim, reason)
+            elif slot.claim is not None and slot.claim.job_id == job_id:
                 slot.request_stop(reason)
 
     def cancel(self, job_id: UUID) -> None:
@@ -275,7 +296,11 @@ class Slots:
     def lose(self, claim: Claim) -> bool:
         """Stops a job whose claim was lost; whether it runs here."""
         for slot in self._all:
-            if slot.claim is not None and slot.claim.claim_id == claim.claim_id:
+            if slot.batch is not None:
+                if any(one.claim_id == claim.claim_id for one in slot.batch.claims):
+                    slot.batch.stop(claim, StopReason.LOST)
+                    return slot.claim is not None
+            elif slot.claim is not None and slot.claim.claim_id == claim.claim_id:
                 if not slot.is_completed:  # else the claim is gone because the handler's transaction has ended it
                     slot.request_stop(StopReason.LOST)
                 return True

@@ -186,7 +186,8 @@ class Worker:
             if slot.claim is not None:  # its handler has not stopped; another worker gets the job all the same
                 slot.abandoned = True
                 settlement = settlement_without_handler(slot, Released())
-                settler.settle(slot.claim, settlement, Timing(0.0, slot.elapsed.total_seconds()))
+                for claim in slot.claims:
+                    settler.settle(claim, settlement, Timing(0.0, slot.elapsed.total_seconds()))
         # A claim under way is waited for: cancelled, it would hold jobs that no worker knows of.
         await asyncio.wait(fetching, timeout=CLEANUP_SECONDS)
         return len(interrupted)

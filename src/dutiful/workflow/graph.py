@@ -185,7 +185,8 @@ class Workflow:
             job = self._job(node, made, correlation_id, node in awaited or self._joins is not None)
             if self._joins is not None and node not in awaited:
                 job = msgspec.structs.replace(job, joins=self._joins)
-            if correlation_id is None and CURRENT.get() is None:
+            current = CURRENT.get()
+            if correlation_id is None and (current is None or current.correlation_id is None):
                 # That of the first one, which its id is unless it has another.
                 correlation_id = job.correlation_id or str(job.id)
                 job = msgspec.structs.replace(job, correlation_id=correlation_id)
@@ -300,7 +301,7 @@ def _check_types(node: Node[Any]) -> None:
         if name not in fields:
             raise UsageError(f"{kind.name} has no parameter {name!r}: its fields are: {', '.join(fields) or 'none'}")
         parents = [one.node for one in (found if isinstance(found, list) else [found]) if one.node is not None]
-        returned = [Any if one.call.kind.phases else returned_by(one.call.kind.function) for one in parents]
+        returned = [_returned(one.call.kind) for one in parents]
         expected = fields[name].hint
         good = fits_all(returned, expected) if isinstance(found, list) else fits(returned[0], expected)
         if not good:
@@ -314,6 +315,11 @@ def _check_types(node: Node[Any]) -> None:
                 f"{node!r} runs even if {parents[0]!r} fails, so {name} may have no result: declare it as "
                 f"{_spelled(expected)} | None, or give it a default"
             )
+
+
+def _returned(kind: Any) -> Any:
+    """The type of its jobs' results; a pipeline, and a handler of batches, say nothing about it."""
+    return Any if kind.phases or kind.batch is not None else returned_by(kind.function)
 
 
 def _spelled(hint: Any) -> str:

@@ -24,6 +24,7 @@ class WorkerLane(Shape):
     jobs: list[UUID]
     lingering: int = Field(description="Handlers that run on although their jobs were settled without them.")
     buffered: int = Field(description="Claims that no slot has taken up yet.")
+    gathering: list[UUID] = Field(description="Those of its jobs that wait in slots for others of their batches.")
     utilisation: float | None
     pauses_seen: list[str] = Field(description="Marks of the pauses that all its claims respect.")
     breakers: dict[str, str] | None = Field(description="By kind, the breaker that it declares.")

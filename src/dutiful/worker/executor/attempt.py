@@ -14,7 +14,7 @@ import msgspec
 from dutiful.concurrency.daemon_pool import DaemonPool, raise_in_thread
 from dutiful.context import CURRENT
 from dutiful.core import ids
-from dutiful.core.errors import CannotOpen, ClaimLost, DutifulError, ItemsFailed, JobCancelled
+from dutiful.core.errors import ClaimLost, DutifulError, ItemsFailed, JobCancelled
 from dutiful.core.items import item_errors
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Done, Failed, Lost, Outcome, Partial, TimeoutExceeded
@@ -23,10 +23,12 @@ from dutiful.core.retry.error_info import make_error
 from dutiful.core.sealed import START
 from dutiful.kind import Kind, Mode, Phase
 from dutiful.observe.logs import job_fields
-from dutiful.payload.sealing import open_payload, seal_of, seal_outcome
+from dutiful.payload.sealing import seal_outcome
 from dutiful.pipeline import Pipeline
+from dutiful.worker.batches import Batch
 from dutiful.worker.executor.around import await_around, call_around, hooks_of
-from dutiful.worker.executor.context import AttemptContext, AttemptDeps, handler_arguments
+from dutiful.worker.executor.batch import BatchRun, Outcomes
+from dutiful.worker.executor.context import AttemptContext, AttemptDeps, handler_arguments, open_claim
 from dutiful.worker.executor.items import KEPT_ERRORS, failed_items
 from dutiful.worker.executor.outcomes import (
     ROLLED_BACK,
@@ -146,15 +148,16 @@ class Executor:
 
     def _opened(self, claim: Claim, kind: Kind[Any, Any], context: AttemptContext) -> Claim:
         """The claim with its payload opened, which is kept nowhere else; from here on, all that is stored is sealed."""
-        if (ring := self._deps.key_ring) is None:
-            raise CannotOpen("the payload is sealed, and this worker has no key: set encryption_keys, and run it again")
-        context.seal = seal = seal_of(ring, claim.job_id, claim.tenant, claim.kind, claim.options)
-        payload = open_payload(seal, claim.payload)
+        context.seal, payload = open_claim(claim, self._deps.key_ring)
         context.set_payload(payload)
         return msgspec.structs.replace(claim, payload=payload)
 
+    async def run_batch(self, batch: Batch, kind: Kind[Any, Any], slot: Slot) -> Outcomes:
+        """Returns the outcomes of its jobs, by claim."""
+        return await BatchRun(self._call, self._deps, batch, kind, slot).run()
+
     def _call(
-        self, called: Kind[Any, Any] | Phase, arguments: dict[str, Any], context: AttemptContext, slot: Slot
+        self, called: Kind[Any, Any] | Phase, arguments: dict[str, Any], context: Any, slot: Slot
     ) -> Awaitable[Any]:
         own = copy_context()
         own.run(CURRENT.set, context)
@@ -207,6 +210,21 @@ class TracedExecutor(Executor):
             raise
         self._tracer.end(begun, claim, outcome.state if isinstance(outcome, UserCompletion) else outcome)
         return outcome
+
+    async def run_batch(self, batch: Batch, kind: Kind[Any, Any], slot: Slot) -> Outcomes:
+        """Each job has a span of its own; what the handler traces belongs to that of the first."""
+        claims = list(batch.claims)
+        begun = [(claim, self._tracer.begin(claim)) for claim in reversed(claims)]
+        outcomes: Outcomes | None = None
+        try:
+            outcomes = await super().run_batch(batch, kind, slot)
+        finally:
+            for claim, span in reversed(begun):
+                if outcomes is None:
+                    self._tracer.interrupted(span)
+                else:
+                    self._tracer.end(span, claim, outcomes[claim.claim_id])
+        return outcomes
 
 
 class ThreadPool:

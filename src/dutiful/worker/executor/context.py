@@ -14,8 +14,8 @@ from dutiful.concurrency.loop_call import LoopCall, on_event_loop
 from dutiful.context import BreakerBlock, ItemName, Items, JobTransaction, Lock, Parents, Timeout
 from dutiful.core.breaker.state import CallResult
 from dutiful.core.duration import Duration
-from dutiful.core.errors import ClaimLost, JobCancelled, UsageError
-from dutiful.core.job import ClaimToken
+from dutiful.core.errors import CannotOpen, ClaimLost, JobCancelled, UsageError
+from dutiful.core.job import Claim, ClaimToken
 from dutiful.core.json import check_name, encode
 from dutiful.core.outcome import Released, Snoozed, TimeoutExceeded
 from dutiful.core.retry.error_info import MESSAGE_LIMIT
@@ -23,7 +23,7 @@ from dutiful.core.states import State
 from dutiful.core.steps import fingerprint, name_of
 from dutiful.kind import Phase
 from dutiful.payload.key_ring import JobSeal, KeyRing
-from dutiful.payload.sealing import seal_error
+from dutiful.payload.sealing import open_payload, seal_error, seal_of
 from dutiful.payload.signature import Schema
 from dutiful.store.claims import ClaimStore, Errors, Transaction
 from dutiful.worker.breakers.block import AttemptBreakers, NamedBreaker
@@ -384,3 +384,11 @@ def handler_arguments(
     for name, resource in signature.resources.items():
         arguments[name] = resources[resource]
     return arguments
+
+
+def open_claim(claim: Claim, ring: KeyRing | None) -> tuple[JobSeal, str]:
+    """The seal of an encrypted job, and its payload."""
+    if ring is None:
+        raise CannotOpen("the payload is sealed, and this worker has no key: set encryption_keys, and run it again")
+    seal = seal_of(ring, claim.job_id, claim.tenant, claim.kind, claim.options)
+    return seal, open_payload(seal, claim.payload)
