@@ -1,6 +1,7 @@
 // The desk of one firm: what the server says, drawn again about once a second.
 
 const ADMIN = "/api/jobs/admin";
+const REPAIRABLE = "email_ingestion_parse";
 const LOOK = 700; // milliseconds
 const DESKS = {
   manager: "",
@@ -117,6 +118,13 @@ function newLetter(one) {
   find(".type", made).textContent = one.job_type.replaceAll("_", " ");
   find(".error", made).textContent = one.error_message;
   find(".meta", made).textContent = `${time(one.created_at)} · ${one.error_class} · attempts: ${one.attempt_count}`;
+  // Only a message that was fetched can be written down by hand; other jobs are run again as they are.
+  if (one.job_type === REPAIRABLE) {
+    const repair = find(".repair", made);
+    repair.hidden = repair.disabled = false;
+    find("[name=notes]", made).value = "Written down by hand from the paper copy";
+    find("[value=reprocess]", made).textContent = "Repair and reprocess";
+  }
   find(".decide", made).addEventListener("submit", (event) => decide(event, one.dlq_id));
   return made;
 }
@@ -126,7 +134,7 @@ async function decide(event, id) {
   const {sender, subject, notes} = Object.fromEntries(new FormData(event.target));
   const act = event.submitter.value;
   await doing(event.submitter, async () => {
-    if (act === "reprocess") {
+    if (act === "reprocess" && sender !== undefined) {
       const {payload} = await ask(`${ADMIN}/dlq/${id}/`);
       await ask(`/site/mail/${payload.external_message_id}/repair`, "POST", {sender, subject});
     }
@@ -208,6 +216,9 @@ find("#sign-out").addEventListener("click", async () => {
 find("#write").addEventListener("submit", (event) => {
   event.preventDefault();
   const {sender, subject, damaged} = Object.fromEntries(new FormData(event.target));
-  doing(event.submitter, () => ask("/site/mail", "POST", {sender, subject, damaged: damaged === "on"}));
+  doing(event.submitter, async () => {
+    await ask("/site/mail", "POST", {sender, subject, damaged: damaged === "on"});
+    find("#write [name=damaged]").checked = false; // the next one arrives whole, unless somebody says otherwise
+  });
 });
 start();

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from dutiful import UsageError
 from examples.sports_sites.config import Config
-from examples.sports_sites.serve import serve, world
+from examples.sports_sites.serve import install, serve, world
 from examples.sports_sites.story import run_story
 
 
 def main() -> int:
-    usage = "%(prog)s [--database-url URL] [--serve [--port PORT] | --world]"
+    usage = "%(prog)s [--database-url URL] [--serve [--port PORT] | --world | --views]"
     parser = argparse.ArgumentParser(prog="python -m examples.sports_sites", usage=usage, description=__doc__)
     parser.add_argument(
         "--database-url",
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help="serve the register, with a worker, until Ctrl-C")
     parser.add_argument("--port", type=int, default=8000, help="of the register (default: 8000)")
     parser.add_argument("--world", action="store_true", help="only serve the services that main:app talks to")
+    parser.add_argument("--views", action="store_true", help="only create the SQL views in the database of main:app")
     chosen = parser.parse_args()
     url: str | None = chosen.database_url
     if url is not None and not url.startswith("postgres"):
@@ -36,6 +37,9 @@ def main() -> int:
         if chosen.world:
             with suppress(KeyboardInterrupt):
                 asyncio.run(world(Console(), Config.read(os.environ)))
+            return 0
+        if chosen.views:
+            asyncio.run(install(Console(), Config.read(os.environ), url))
             return 0
         with tempfile.TemporaryDirectory(prefix="sports-sites-") as folder:
             where = url or f"sqlite:///{folder}/jobs.db"

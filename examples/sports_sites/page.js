@@ -38,6 +38,18 @@ function element(tag, text = "", kind = "", ...children) {
   return made;
 }
 
+// "closed" alone would read as if the service were shut.
+function breakerPill(state) {
+  const made = pill(state);
+  made.title = {
+    closed: "its breaker is closed: calls go through",
+    open: "its breaker is open: calls are kept away",
+    half_open: "its breaker is half open: a few calls try whether it is back",
+  }[state];
+  made.textContent = `breaker ${made.textContent}`;
+  return made;
+}
+
 function pill(status) {
   const made = element("span", status.replaceAll("_", " "), "pill");
   made.dataset.status = status;
@@ -116,7 +128,7 @@ function drawOutside({breakers, failing, mails}) {
       const button = element("button", failing[service] ? "Repair" : "Break");
       button.addEventListener("click", () => act(() => ask(`/api/outside/${service}`, "PUT", {failing: !failing[service]})));
       const made = element("li", "", "");
-      made.append(element("p", "", "service", element("b", title), pill(breaker?.state ?? "closed"), button));
+      made.append(element("p", "", "service", element("b", title), breakerPill(breaker?.state ?? "closed"), button));
       const notes = [failing[service] ? "does not answer" : "", breaker?.waiting ? `${breaker.waiting} jobs wait` : ""];
       if (notes.some(Boolean)) made.append(element("p", notes.filter(Boolean).join(" · "), "meta"));
       made.dataset.service = service;

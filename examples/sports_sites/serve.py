@@ -12,6 +12,7 @@ from examples.sports_sites.fake_services import FakeServices
 from examples.sports_sites.sample_data import fill
 from examples.sports_sites.service import sports_app
 from examples.sports_sites.site import sports_site
+from examples.sports_sites.views import SCHEMA, views
 
 
 async def serve(console: Console, folder: Path, database_url: str, port: int) -> None:
@@ -31,6 +32,18 @@ async def serve(console: Console, folder: Path, database_url: str, port: int) ->
         async with app, app.embedded(), serving(sports_site(app, config), port) as url:
             console.print(f"[bold]{url}[/] is the register: edit a site, and see what follows. Ctrl-C ends it.")
             await for_ever()
+
+
+async def install(console: Console, config: Config, database_url: str | None) -> None:
+    """Creates Dutiful's tables, if there are none, and the register's views of them."""
+    app = sports_app(config, database_url)
+    await app.migrate()
+    async with app, views(app) as tables:
+        await tables.install()
+    where = f"in the schema {SCHEMA} " if app.settings.database_url.startswith("postgres") else ""
+    console.print(
+        f"The views jobs, dead_letter_jobs, job_queue_health and others are {where}ready to be read.", soft_wrap=True
+    )
 
 
 async def world(console: Console, config: Config) -> None:

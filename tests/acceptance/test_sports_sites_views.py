@@ -1,6 +1,11 @@
 """The register's queue asked by SQL, in the text of the people who run it."""
 
+import os
+import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +26,7 @@ COLUMNS = {
     "completed_at", "error_message", "last_error", "last_error_at", "correlation_id", "parent_job_id", "created_by",
     "dedup_key", "created_at", "updated_at",
 }  # fmt: skip
+ROOT = Path(__file__).parents[2]
 REFUSED = (apsw.Error, asyncpg.PostgresError)
 
 
@@ -277,3 +283,16 @@ async def test_the_questions_that_people_ask_are_answered(sports: Register) -> N
 async def _all_completed(sports: Register) -> bool:
     jobs = await sports.jobs.by_correlation("user-action-123")
     return len(jobs) == 2 and all(job.state is State.COMPLETED for job in jobs)
+
+
+@pytest.mark.req("L28", "L29")
+def test_a_command_creates_the_views_for_the_processes_of_the_readme(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    own = {"DUTIFUL_DATABASE_URL": f"sqlite:///{database}", "SPORTS_FOLDER": str(tmp_path)}
+    command = [sys.executable, "-m", "examples.sports_sites", "--views"]
+    for _ in range(2):  # it may be repeated
+        made = subprocess.run(command, env=os.environ | own, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert (made.returncode, made.stderr) == (0, "")
+    assert "job_queue_health" in made.stdout
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("select * from job_queue_health order by type, status").fetchall() == []

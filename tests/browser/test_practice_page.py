@@ -1,7 +1,9 @@
 """The desk of examples/practice in a real browser: a manager sees mail come in, and reviews a dead letter."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from chromium import Page, available, browsing
@@ -9,7 +11,7 @@ from chromium import Page, available, browsing
 from databases import missing
 from examples.practice.fake_services import FakeServices
 from examples.practice.firms import Firms
-from examples.practice.sample_data import ADA, add_people, create_sample_data
+from examples.practice.sample_data import ADA, CONNECTION, add_people, create_sample_data
 from examples.practice.service import practice_app
 from examples.practice.site import practice_site
 from examples.practice.users import SAMPLE_PASSWORD
@@ -70,6 +72,23 @@ async def test_a_manager_sees_mail_come_in_and_reviews_a_dead_letter(page: Page)
     await page.until("document.querySelectorAll('#messages .client').length === 2")
     trail = await page.evaluate("[...document.querySelectorAll('#trail b')].map(one => one.textContent)")
     assert trail == ["job_dlq_reprocess_success", "job_dlq_reprocess_requested"]
+
+    # What is no message is run again as it is.
+    payload = {
+        "tenant_id": HERE,
+        "correlation_id": str(uuid4()),
+        "idempotency_key": "gone",
+        "connection_id": CONNECTION,
+    }
+    body = {"kind": "email_ingestion_fetch", "payload": {**payload, "external_message_id": "msg_gone"}}
+    asked = {"method": "POST", "headers": {"content-type": "application/json"}, "body": json.dumps(body)}
+    await page.evaluate(f"fetch('/api/jobs/admin/jobs/', {json.dumps(asked)}).then(answer => answer.status)")
+    await page.until("document.querySelector('#letters .type')?.textContent === 'email ingestion fetch'")
+    assert await page.evaluate("document.querySelector('#letters .repair').hidden")
+    await page.click("#letters [value=reprocess]")
+    await page.until(
+        "[...document.querySelectorAll('#jobs .meta')].some(one => one.textContent.includes('gone_retry_'))"
+    )
 
     await page.click("#sign-out")
     await sign_in(page, "max")

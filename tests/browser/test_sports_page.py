@@ -42,7 +42,7 @@ def job(kind: str) -> str:
 
 
 def breaker(service: str) -> str:
-    return f"document.querySelector('[data-service={service}] .pill')?.textContent"
+    return f"document.querySelector('[data-service={service}] .pill')?.dataset.status"
 
 
 @pytest.mark.req("L5", "L7", "L57", "L98")
@@ -61,9 +61,10 @@ async def test_an_edit_is_followed_by_its_jobs_and_a_failing_service_by_its_brea
     await page.click("[data-service=grid] button")
     await page.until("document.querySelector('[data-service=grid] button').textContent === 'Repair'")
     await page.click("#edit .main")
-    await page.until(f"['open', 'half open'].includes({breaker('grid')})")
+    await page.until(f"['open', 'half_open'].includes({breaker('grid')})")
     await page.until(f"document.querySelectorAll('#edits > li').length === 2 && {job('email')} === 'completed'")
     assert await page.evaluate(job("analysis")) != "completed"
 
     await page.click("[data-service=grid] button")
     await page.until(f"{job('analysis')} === 'completed' && {breaker('grid')} === 'closed'")
+    assert await page.evaluate("document.querySelector('[data-service=grid] .pill').textContent") == "breaker closed"
