@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from arq.connections import ArqRedis
 from arq.worker import Function, Retry, func
 from arq.worker import Worker as Arq
 from redis.exceptions import RedisError
 
 from dutiful.app import Dutiful
 from dutiful.client.client import Client
+from dutiful.concurrency.cancellation import check_cancelled
 from dutiful.core.errors import BackendAway, ShutdownTimeout, UsageError
 from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.delivery.arq import FUNCTION, ArqBackend, QueueNames, away, connect, decode, encode, settings_of
@@ -68,6 +68,7 @@ class ArqIntake:
                             wanted |= {*await self._backend.names.read_known(redis)}
                     for queue in sorted(wanted - serving.keys()):
                         serving[queue] = tasks.create_task(self._serve(queue), name=f"dutiful arq {queue}")
+                    check_cancelled()
                     await asyncio.sleep(LOOK_FOR_QUEUES)
         finally:
             await redis.aclose(close_connection_pool=True)
@@ -129,7 +130,8 @@ def slots_of(lanes: Iterable[LaneSettings], queue: str) -> int:
 
 def _options(address: RedisAddress) -> dict[str, Any]:
     return {
-        "redis_settings": settings_of(address),
+        # Not made by Arq, whose connections would wait for ever for a Redis that hangs.
+        "redis_pool": connect(address),
         "job_timeout": TIMEOUT,
         "keep_result": 0,
         "max_tries": UNLIMITED,
@@ -153,6 +155,11 @@ class _ArqWorker(Arq):
             await self.pool.zrem(self.queue_name, *garbage)
         await super().start_jobs(readable)
 
+    async def heart_beat(self) -> None:
+        """Called after each look for messages."""
+        await super().heart_beat()
+        check_cancelled()
+
 
 def _is_text(name: bytes) -> bool:
     try:
@@ -167,9 +174,7 @@ async def _close(worker: Arq) -> None:
         task.cancel()
     await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
     with suppress(RedisError, OSError, TimeoutError):
-        if worker._pool is not None:
-            pool: ArqRedis = worker.pool
-            await pool.aclose(close_connection_pool=True)
+        await worker.pool.aclose(close_connection_pool=True)
 
 
 class ArqWorker:
@@ -232,8 +237,10 @@ def worker_settings(app: Dutiful, queue: str = DEFAULT_QUEUE) -> type:
     if not slots:
         raise UsageError(f"no lane serves queue {queue!r}: name it in the setting lanes, or name another queue here")
     inside = _InsideArq(app, queue)
+    address = read_redis_url(app.settings.redis_url)
     options = {
-        **_options(read_redis_url(app.settings.redis_url)),
+        **_options(address),
+        "redis_settings": settings_of(address),  # for `arq --check`
         "functions": [_function(inside.receive)],
         "queue_name": QueueNames(app.settings.redis_prefix).key(queue),
         "max_jobs": slots,

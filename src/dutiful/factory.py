@@ -174,6 +174,7 @@ def make_worker(
         followers=[] if redelivery is None else [redelivery],
         admitter=admitter if any(kind.limits for kind in app.kinds.values()) else None,
         releaser=Releaser(store.dependents),
+        redelivery=redelivery,
     )
     config = WorkerConfig(
         worker_id=worker_id or app.new_id(),

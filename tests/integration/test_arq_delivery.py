@@ -4,9 +4,13 @@ import asyncio
 import json
 import logging
 import pickle
+import sqlite3
+from contextlib import AbstractContextManager, closing
 from typing import Any
+from uuid import UUID
 
 import httpx2
+import psycopg
 import pytest
 import redis.asyncio
 from arq_workers import arq_app, arq_working, messages
@@ -14,6 +18,8 @@ from running_workers import eventually, final, state, working
 
 from dutiful import Context, Dutiful, Fixed, Retry, Role, State
 from dutiful.delivery.arq import ArqBackend
+from dutiful.maintenance.deliveries import Redelivery
+from dutiful.store.leadership import Survey
 from dutiful.web import create_app
 
 __all__ = ["arq_app"]
@@ -76,23 +82,54 @@ async def test_a_scheduled_job_is_delivered_when_it_is_due(arq_app: Dutiful) -> 
 
 
 @pytest.mark.req("D34")
-async def test_what_is_stored_in_a_transaction_of_the_user_is_found_and_delivered(arq_app: Dutiful) -> None:
-    """As what SQL enqueues: no client knows when it is committed."""
-
+async def test_what_nobody_announces_is_found_and_delivered(arq_app: Dutiful) -> None:
     @arq_app.job
     async def note() -> None: ...
 
     kind = arq_app.kind("note")
     job = kind.prepare(kind._defaults, {})
-    await (await arq_app.client()).store.jobs.insert([job])
+    await (await arq_app.client()).store.jobs.insert([job])  # without a hint, as by a process that dies then
 
     async with arq_working(arq_app):
+        await _completed(arq_app, job.id)
 
-        async def done() -> bool:
-            record = await arq_app.find(job.id)
-            return record is not None and record.state is State.COMPLETED
 
-        await eventually(done)
+async def test_what_a_users_transaction_stores_is_delivered_when_it_is_committed(
+    arq_app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the worker that leads, which the commit notifies; a tick would come up to a second later."""
+    arq_app.configure(sqlite_driver="sqlite3")
+
+    @arq_app.job
+    async def note() -> None: ...
+
+    def within_a_transaction() -> UUID:
+        with _connection(arq_app.settings.database_url) as connection:
+            job = note.sync.options(within=connection).enqueue()
+            connection.commit()
+            return job.id
+
+    monkeypatch.setattr(Redelivery, "tick", _nothing)
+    async with arq_working(arq_app):
+        job_id = await asyncio.to_thread(within_a_transaction)
+        await _completed(arq_app, job_id)
+
+
+async def _nothing(self: Redelivery, survey: Survey) -> None: ...
+
+
+async def _completed(app: Dutiful, job_id: UUID) -> None:
+    async def done() -> bool:
+        record = await app.find(job_id)
+        return record is not None and record.state is State.COMPLETED
+
+    await eventually(done)
+
+
+def _connection(url: str) -> AbstractContextManager[Any]:
+    if url.startswith("sqlite"):
+        return closing(sqlite3.connect(url.removeprefix("sqlite:///")))
+    return psycopg.connect(url)
 
 
 async def test_two_workers_and_messages_sent_twice_run_each_job_once(arq_app: Dutiful, empty_redis: str) -> None:

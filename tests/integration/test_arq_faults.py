@@ -15,11 +15,14 @@ import pytest
 import redis.asyncio
 from arq_jobs import DIARY
 from arq_workers import arq_app, arq_working, messages
+from redis.asyncio.connection import AbstractConnection
 from running_workers import eventually, final
 
 from dutiful import BackendAway, Dutiful, State
+from dutiful.delivery import arq
 from dutiful.delivery.arq import ArqBackend
 from dutiful.maintenance import deliveries
+from dutiful.observe import outage
 from faults import Fleet, Process
 from servers import RedisServer
 
@@ -144,16 +147,45 @@ async def test_redis_is_away_for_a_minute(fragile: Dutiful, own_redis: RedisServ
     assert sorted(ran) == list(range(600))
 
 
-@pytest.mark.soak
-async def test_a_redis_that_hangs_delays_no_enqueue(fragile: Dutiful, own_redis: RedisServer) -> None:
+async def test_a_redis_that_hangs_delays_no_enqueue_and_is_not_waited_for(
+    fragile: Dutiful, own_redis: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arq, "ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr(outage, "REPEAT", 0)
     count, ran = counting(fragile)
     async with arq_working(fragile):
         own_redis.freeze()
         jobs = [await asyncio.wait_for(count.enqueue(number=n), 30) for n in range(5)]
+        # Also by those who ask it for messages, so that they get another connection.
+        await eventually(lambda: _lines(caplog, "no new ones are received"))
         own_redis.thaw()
         await all_ended(fragile, jobs)
 
     assert sorted(ran) == list(range(5))
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_worker_stops_although_redis_swallows_the_cancellation(
+    arq_app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As wait_for of Python 3.11 does, which redis uses for its timeouts, when it ends in the same moment."""
+    send = AbstractConnection.send_packed_command
+    asking, swallowed = asyncio.Event(), asyncio.Event()
+
+    async def swallowing(self: Any, command: Any, check_health: bool = True) -> None:
+        if not asking.is_set() and b"ZRANGEBYSCORE" in b"".join(command):
+            asking.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed.set()
+        await send(self, command, check_health)
+
+    async with arq_working(arq_app):
+        monkeypatch.setattr(AbstractConnection, "send_packed_command", swallowing)
+        await asyncio.wait_for(asking.wait(), 30)
+
+    assert swallowed.is_set()
 
 
 @pytest.mark.req("D34")

@@ -26,6 +26,7 @@ from dutiful import (
 )
 from dutiful.core.errors import StoreBusy
 from dutiful.declare.lane import LaneSettings
+from dutiful.delivery.base import QueueLevels
 from dutiful.kind import Handle
 from dutiful.maintenance import runner
 from dutiful.maintenance.limits import Admitter
@@ -113,8 +114,8 @@ async def test_a_job_that_comes_in_while_its_worker_becomes_the_leader_is_admitt
                 await hinted.wait()
         return found
 
-    def hint(self: MaintenanceRunner) -> None:
-        note_hint(self)
+    def hint(self: MaintenanceRunner, levels: QueueLevels) -> None:
+        note_hint(self, levels)
         hinted.set()
 
     monkeypatch.setattr(MaintenanceRunner, "_survey", survey_before_the_job_comes_in)

@@ -1,10 +1,14 @@
 """Delivers ready jobs that no broker has: retries, scheduled jobs, and what was lost with the broker."""
 
+import asyncio
+import contextlib
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from dutiful.client.dispatcher import Dispatcher, Parcel
-from dutiful.core.errors import BackendAway
+from dutiful.concurrency.cancellation import check_cancelled
+from dutiful.core.errors import BackendAway, DutifulError
 from dutiful.delivery.base import QueueLevels
 from dutiful.store.deliveries import Cursor, DeliveryStore, WaitingJob
 from dutiful.store.leadership import Survey
@@ -15,6 +19,8 @@ TICK_TIME = 1.0
 NEW = timedelta(milliseconds=300)  # a new job that is younger is just being delivered by the process that stored it
 FOLLOWING = timedelta(seconds=5)  # what waits longer is delivered by any process: the leader may have no broker
 LOST_AFTER = timedelta(seconds=10)  # from then on the broker is asked whether it still has the message
+TOGETHER = 0.01  # seconds between a hint and the look, which is also for those hints that follow it
+LONGEST_REST = 0.25
 
 
 class Redelivery:
@@ -29,6 +35,33 @@ class Redelivery:
         self._store = store
         self._dispatcher = dispatcher
         self._cursor: Cursor | None = None
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Jobs may have become ready that no process delivers by itself: those of a user's transaction, or of SQL."""
+        self._wake.set()
+
+    async def run(self, _: Callable[[QueueLevels], None]) -> None:
+        """Delivers whenever it is woken, until cancelled."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(TOGETHER)
+            self._wake.clear()
+            began = time.monotonic()
+            with contextlib.suppress(DutifulError):  # the next tick tries again, and logs what is wrong
+                await self._deliver_new()
+            check_cancelled()
+            # Hints come from any role that may connect: a flood of them takes a fifth of a connection's time at most.
+            await asyncio.sleep(min(4 * (time.monotonic() - began), LONGEST_REST))
+
+    async def _deliver_new(self) -> None:
+        after = None
+        for _ in range(PAGES):  # behind so many that wait, a job has time until the ticks come to it
+            page = await self._store.waiting(after, PAGE)
+            await self._dispatcher.deliver([_next_parcel(job) for job in page if not job.outstanding])
+            if len(page) < PAGE:
+                return
+            after = page[-1].cursor
 
     async def tick(self, survey: Survey) -> QueueLevels | None:
         age = timedelta(0) if survey.leading else FOLLOWING

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from dutiful.core.errors import DutifulError, StoreAway
 from dutiful.delivery.base import EVERYWHERE, Delivery, QueueLevels
+from dutiful.maintenance.deliveries import Redelivery
 from dutiful.maintenance.dependents import Releaser
 from dutiful.maintenance.limits import Admitter
 from dutiful.maintenance.rescuer import Rescuer
@@ -68,6 +69,7 @@ class MaintenanceRunner:
         followers: Sequence[Service] = (),
         admitter: Admitter | None = None,
         releaser: Releaser | None = None,
+        redelivery: Redelivery | None = None,
     ) -> None:
         """`followers` are slow services that are also run where this process does not lead."""
         self._store = store
@@ -83,6 +85,7 @@ class MaintenanceRunner:
         self._outages = outages or OutageLog()
         self._releaser = releaser
         self._admitter = admitter  # if this worker has kinds with limits
+        self._redelivery = redelivery  # if a broker delivers the jobs
         self._tasks: dict[str, asyncio.Task[QueueLevels | None]] = {}
         self._wake = asyncio.Event()
         self._wakes_at = 0.0
@@ -111,7 +114,7 @@ class MaintenanceRunner:
 
     async def run(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
-        woken = [one for one in (self._admitter, self._releaser) if one is not None]
+        woken = [one for one in (self._admitter, self._releaser, self._redelivery) if one is not None]
         beside = [asyncio.create_task(one.run(partial(self._hint, on_ready))) for one in woken]
         try:
             if schedules := self._schedules(datetime.now(UTC)):  # without any, nothing is asked of the store
@@ -143,8 +146,8 @@ class MaintenanceRunner:
         with self._outages.watching(PART):
             survey = await self._survey(worker_id)
         began_to_lead, self.leading = survey.leading and not self.leading, survey.leading
-        if began_to_lead and self._admitter is not None:
-            self._admitter.wake()  # hints that came in between the survey and its answer were not for a leader yet
+        if began_to_lead:
+            self.hinted(EVERYWHERE)  # what came in between the survey and its answer was not for a leader yet
         if not survey.leading:
             if due:
                 # Any worker may promote: the leader may not know yet that a job of this worker is due.
@@ -234,10 +237,16 @@ class MaintenanceRunner:
                 if wait is not None and wait.total_seconds() < LEADER_POLL:
                     self.job_scheduled(wait)
 
-    def hinted(self) -> None:
-        """Called when jobs may have come in: those of limited kinds wait until they are admitted."""
+    def hinted(self, levels: QueueLevels) -> None:
+        """Called when jobs may have come in: those of limited kinds wait until they are admitted.
+
+        A hint of a client names its levels, and the client delivers its jobs. One that names none comes from a user's
+        transaction, from SQL or from a service.
+        """
         if self.leading and self._admitter is not None:
             self._admitter.wake()
+        if self.leading and self._redelivery is not None and not levels:
+            self._redelivery.wake()
 
     def slots_freed(self) -> None:
         """Jobs of limited kinds have ended or were given back by this worker."""

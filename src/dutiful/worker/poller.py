@@ -34,7 +34,7 @@ class Poller:
     async def listen(self) -> None:
         async for levels in self._config.delivery.listen():
             if self._config.maintenance is not None:
-                self._config.maintenance.hinted()
+                self._config.maintenance.hinted(levels)
             if levels and all(cursors.add_hinted(levels) for cursors in self._cursors.values()):
                 self._wake(queue for queue, _ in levels)
                 continue
