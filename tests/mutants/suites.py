@@ -26,7 +26,7 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/metrics/alert.py": ["alert"],
     "core/metrics/catalogue.py": ["alert", "prometheus"],
     "core/metrics/estimate.py": ["estimate"],
-    "core/metrics/last.py": ["alert"],
+    "core/metrics/last.py": ["last_attempts"],
     "core/metrics/sketch.py": ["sketch", "prometheus"],
     "core/redaction/assignments.py": ["redaction_limits", "redaction"],
     "core/redaction/invisible.py": ["redaction_limits", "redaction"],
@@ -59,6 +59,8 @@ _SAME_SORT = "a token ends as it begins: with a quote, a bracket or a part of a 
 _NO_CARD = "no card has such a number"
 _ONE_GROUP = "one of the groups has always matched"
 _NOT_FIRST = "a closing bracket is never the first character"
+_DIFFERENCES = "only differences between tenants count"
+_AT_LEAST = "a tenant counts as served as much as the clock says at least"
 _FIRST_POWER = "at 4 both ways give the same"
 EQUIVALENT: Mapping[str, Mapping[str, str]] = {
     "worker/settler.py": {
@@ -164,6 +166,19 @@ EQUIVALENT: Mapping[str, Mapping[str, str]] = {
     },
     "core/ids.py": {
         ": 15 << 76 → 14 << 76": "the version sets the bit that is not cleared",
+    },
+    "core/metrics/last.py": {
+        "_longest_pause: timedelta(0) → timedelta(-1)": "a pause that is no longer than the window changes nothing",
+    },
+    "core/shares.py": {
+        "Shares.__init__: self._clock = 0.0 → self._clock = 1.0": _DIFFERENCES,
+        "Shares.__init__: self._clock = 0.0 → self._clock = -1.0": _DIFFERENCES,
+        "Shares.choose.place: served.get(tenant, 0.0) → served.get(tenant, -1.0)": _AT_LEAST,
+        "Shares.took: self._served.get(tenant, 0.0) → self._served.get(tenant, 1.0)": _DIFFERENCES,
+        "Shares.took: self._served.get(tenant, 0.0) → self._served.get(tenant, -1.0)": _AT_LEAST,
+        "Shares._candidates: len(fresh) >= most → len(fresh) > most": "all others come after these",
+        "Shares._advance: start > self._clock → start >= self._clock": _AT_LEAST,
+        "Shares._advance: served > start → served >= start": _AT_LEAST,
     },
     "core/correlation_tree.py": {
         "_edges: safe.update(path) → (nothing)": "only saves walking the same path again",

@@ -296,28 +296,6 @@ def test_a_kind_that_has_stopped_running_is_over() -> None:
     assert failing(15, 1, looks=looks, every=60, until=600) == [OK, FIRING, OK]
 
 
-@pytest.mark.req("L82")
-def test_the_last_ten_attempts_count_or_all_of_the_last_minutes_if_they_are_more() -> None:
-    def rated(*ended: tuple[int, int, int]) -> float | None:
-        """Of minutes ago, count and failures."""
-        last = last_attempts([EndedAttempts(T0 - timedelta(minutes=ago), *some) for ago, *some in ended], T0)
-        return last and last.error_rate
-
-    assert rated() is None
-    assert rated((1, 1, 1)) == 0.1  # attempts that there have not been yet count as good
-    assert rated((1, 1, 1), (60, 1, 1)) == 0.2
-    assert rated((1, 5, 5)) == 0.1  # the retries of one job
-    assert rated((1, 2, 2), (3, 2, 2), (5, 1, 1)) == 0.1
-    assert rated((0, 1, 1), (5, 1, 1)) == 0.2
-    assert rated((1, 10, 3)) == 0.3
-    assert rated((1, 5, 3), (2, 5, 2)) == 0.5  # enough of them in the window
-    assert rated((0, 5, 0), (4, 15, 2), (30, 10, 10)) == 0.1
-    assert rated((60, 4, 0), (120, 6, 1), (180, 1, 1)) == 0.1  # the eleventh is not among the last ten
-    assert rated((60, 4, 0), (120, 5, 1), (180, 3, 1)) == pytest.approx(2 / 12)  # minutes count whole
-    assert rated((7, 10, 10)) is None  # it ran only once, not lately
-    assert rated((130, 1, 1), (190, 1, 1)) is None and rated((110, 1, 1), (170, 1, 1)) == 0.2
-
-
 def test_a_share_of_few_begins_nothing_and_ends_nothing_until_it_has_been_quiet_for_long() -> None:
     fired = evaluate(ERRORS, Alert(rule="errors", series="", since=T0), 1.0, T0)
     long = T0 + QUIET

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.shares import Shares, Tenant
+from dutiful.core.shares import HEAVIEST, Shares, Tenant
 
 TENANTS = st.sampled_from(["acme", "zeta", "moon", None])
 
@@ -68,6 +68,46 @@ def test_who_had_no_jobs_for_a_while_has_saved_up_nothing() -> None:
         shares.gave_back(tenant)
         order.append(tenant)
     assert order == ["zeta", "acme", "zeta", "acme"]
+
+
+def test_one_that_is_new_comes_before_those_that_were_served_although_there_is_room_for_several() -> None:
+    shares = Shares()
+    for tenant in ("acme", "moon"):
+        shares.took(tenant, 1, 2)
+        shares.gave_back(tenant)
+    assert shares.choose({"acme": 2, "moon": 2, "zeta": 1}, 2, 0) == {"zeta": 1, "acme": 1}
+
+
+def test_what_is_being_chosen_counts_as_served() -> None:
+    ahead = Shares()
+    ahead.took("acme", 1, 2)  # half a turn
+    assert ahead.choose({"zeta": 1, "acme": 1}, 2, 0) == {"zeta": 1, "acme": 1}
+    far_ahead = Shares()
+    far_ahead.took("acme", 3, 2)
+    for _ in range(2):
+        far_ahead.gave_back("acme")
+    assert far_ahead.choose({"zeta": 1, "acme": 1}, 2, 0) == {"zeta": 2}
+    assert Shares().choose({"acme": 2, "zeta": 1}, 4, 0) == {"acme": 3, "zeta": 1}, "by weight"
+
+
+def test_a_job_that_ended_is_one() -> None:
+    shares = holding(acme=2)
+    shares.gave_back("acme")
+    assert shares.held == {"acme": 1} and shares.total == 1
+
+
+def test_tenants_that_are_not_ahead_take_no_memory() -> None:
+    shares = Shares()
+    for n in range(1_000):
+        shares.took(str(n), 1, 1)
+        shares.gave_back(str(n))
+    for _ in range(3):
+        shares.took("acme", 1, 1)
+    assert shares._served.keys() == {"acme"}
+
+
+def test_the_heaviest_weight_is_that_of_the_tables() -> None:
+    assert HEAVIEST == 1_000
 
 
 def test_of_very_many_that_hold_nothing_each_has_its_turn() -> None:

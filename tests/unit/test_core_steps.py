@@ -9,6 +9,7 @@ import pytest
 
 from dutiful.core.errors import PayloadInvalid, StepMismatch
 from dutiful.core.steps import (
+    STEP_LIMIT,
     StepKind,
     StepRecord,
     StepState,
@@ -112,4 +113,9 @@ def test_a_wait_is_no_error_that_a_handler_would_catch() -> None:
     waiting = Waiting([record(state=StepState.WAITING)], NOW)
 
     assert not isinstance(waiting, Exception)
-    assert (waiting.steps[0].name, waiting.now) == ("charge", NOW) and "charge" in str(waiting)
+    assert (waiting.steps[0].name, waiting.now) == ("charge", NOW)
+    assert str(waiting) == "the job waits in its step charge"
+
+
+def test_a_job_has_as_many_steps_as_the_guide_says() -> None:
+    assert STEP_LIMIT == 10_000
