@@ -113,6 +113,7 @@ async def write(url: str, postgres: str, sqlite: str, *args: Any) -> None:
     if url.startswith("sqlite"):
         # Not by sqlite3, whose close would release the locks of the store's own driver in this process.
         db = apsw.Connection(url.removeprefix("sqlite:///"))
+        db.set_busy_timeout(10_000)
         db.execute(sqlite, [arg.bytes if isinstance(arg, UUID) else arg for arg in args])
         db.close()
         return

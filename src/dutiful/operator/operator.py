@@ -15,6 +15,7 @@ from dutiful.operator.breakers import Breakers
 from dutiful.operator.bulk import Bulk
 from dutiful.operator.dead_letters import DeadLetters
 from dutiful.operator.deliveries import Deliveries
+from dutiful.operator.encryption import Encryption
 from dutiful.operator.fleet import Fleet
 from dutiful.operator.jobs import Jobs
 from dutiful.operator.limits import Limits
@@ -61,6 +62,7 @@ class Operator:
         self.breakers = Breakers(actor)
         self.limits = Limits(actor)
         self.shares = Shares(actor)
+        self.encryption = Encryption(actor)
         self.metrics = Metrics(actor)
         self.alerts = Alerts(actor)
         self.tokens = Tokens(actor)

@@ -22,6 +22,7 @@ from dutiful.store.control import ControlStore
 from dutiful.store.dead_letters import DeadLetterStore
 from dutiful.store.deliveries import DeliveryStore
 from dutiful.store.dependents import DependentStore
+from dutiful.store.encryption import EncryptionStore
 from dutiful.store.events import EventStore
 from dutiful.store.jobs import JobStore
 from dutiful.store.leadership import LeadershipStore
@@ -111,6 +112,9 @@ class Store(Protocol):
 
     @property
     def shares(self) -> ShareStore: ...
+
+    @property
+    def encryption(self) -> EncryptionStore: ...
 
     @property
     def metrics(self) -> MetricStore: ...

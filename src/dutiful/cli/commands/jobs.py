@@ -174,6 +174,8 @@ def show(
     ctx: typer.Context,
     job_id: JobId,
     full: Annotated[bool, typer.Option("--full", help="With tracebacks, and nothing cut.")] = False,
+    opened: Annotated[bool, typer.Option("--open", help="Open what is sealed, with its key. It is audited.")] = False,
+    reason: Reason = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
@@ -183,9 +185,10 @@ def show(
     Examples:
       dutiful jobs show 01JCPZ5-…
       dutiful jobs show 0193a1b2-… --full
+      dutiful jobs show 0193a1b2-… --open --reason "asked by the customer"
     """
     wanted = ids.parse_any(job_id)
-    details = operate(ctx, lambda operator: job_details(operator, wanted), tenant)
+    details = operate(ctx, lambda operator: job_details(operator, wanted, opened=opened, reason=reason), tenant)
     if as_json:
         print_json(details_json(details))
     else:

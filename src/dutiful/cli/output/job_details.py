@@ -134,10 +134,19 @@ class JobDetails:
                 show(f"\nError: {plain(error_text(error) or '')}")
 
 
-async def job_details(operator: Operator, job_id: UUID) -> JobDetails:
-    job = await operator.jobs.get(job_id)
+async def job_details(
+    operator: Operator, job_id: UUID, *, opened: bool = False, reason: str | None = None
+) -> JobDetails:
+    """Everything about a job; with `opened`, which is audited, sealed values in clear."""
+    jobs = operator.jobs
+    if opened:
+        found = await operator.encryption.open(job_id, reason)
+        job, past, phases, steps = found.job, found.attempts, found.phases, found.steps
+    else:
+        job, past = await jobs.get(job_id), await jobs.attempts(job_id)
+        phases, steps = await jobs.phases(job_id), await jobs.steps(job_id)
     names = await worker_names(operator)
-    attempts = [*await operator.jobs.attempts(job_id), *_last_attempt(job)]
+    attempts = [*past, *_last_attempt(job)]
     return JobDetails(
         job=job,
         why=await operator.jobs.explain(job_id),
@@ -147,8 +156,8 @@ async def job_details(operator: Operator, job_id: UUID) -> JobDetails:
         ),
         needs=tuple(await operator.jobs.dependencies(job_id)),
         worker=worker_name(job.worker_id, names),
-        phases=tuple(await operator.jobs.phases(job_id)),
-        steps=tuple(await operator.jobs.steps(job_id)),
+        phases=tuple(phases),
+        steps=tuple(steps),
         posts=tuple(await operator.jobs.posts(job_id)),
     )
 

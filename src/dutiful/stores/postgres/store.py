@@ -14,6 +14,7 @@ from dutiful.stores.postgres.control import PostgresControl
 from dutiful.stores.postgres.dead_letters import PostgresDeadLetters
 from dutiful.stores.postgres.deliveries import PostgresDeliveries
 from dutiful.stores.postgres.dependents import PostgresDependents
+from dutiful.stores.postgres.encryption import PostgresEncryption
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, Connections, connect, translate
 from dutiful.stores.postgres.engine.holders import read_blockers, remedy
 from dutiful.stores.postgres.engine.sql import check_schema
@@ -76,6 +77,7 @@ class PostgresStore:
         self.breakers = PostgresBreakers(session)
         self.limits = PostgresLimits(session)
         self.shares = PostgresShares(session)
+        self.encryption = PostgresEncryption(session)
         self.metrics = PostgresMetrics(session)
         self.alerts = PostgresAlerts(session)
         self.tokens = PostgresTokens(session)

@@ -16,6 +16,7 @@ from dutiful.stores.sqlite.control import SqliteControl
 from dutiful.stores.sqlite.dead_letters import SqliteDeadLetters
 from dutiful.stores.sqlite.deliveries import SqliteDeliveries
 from dutiful.stores.sqlite.dependents import SqliteDependents
+from dutiful.stores.sqlite.encryption import SqliteEncryption
 from dutiful.stores.sqlite.engine import schema
 from dutiful.stores.sqlite.engine.codec import clock
 from dutiful.stores.sqlite.engine.driver import Driver
@@ -89,6 +90,7 @@ class SqliteStore:
         self.breakers = SqliteBreakers(engine)
         self.limits = SqliteLimits(engine)
         self.shares = SqliteShares(engine)
+        self.encryption = SqliteEncryption(engine)
         self.metrics = SqliteMetrics(engine)
         self.alerts = SqliteAlerts(engine)
         self.tokens = SqliteTokens(engine)
