@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from benchmarks.harness import Bench
 from benchmarks.peer import COMMON, DEFAULT_LANE, Lane, Payload, Peer, Store, payload
 from benchmarks.run_counter import RunCounter
 from dutiful import Dutiful
 from dutiful.kind import Kind
 from dutiful.store.control import Pause, PauseScope
+
+if TYPE_CHECKING:  # a worker does not run it, and its memory is measured
+    from benchmarks.harness import Bench
 
 _BULK = 1_000
 _ALL = frozenset(
