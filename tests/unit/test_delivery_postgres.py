@@ -1,5 +1,6 @@
 """When hints are sent: with a commit, or by themselves; none is forgotten, and none is sent twice."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,6 +107,27 @@ async def test_the_hint_of_an_insert_that_failed_is_sent_by_itself(
         await insert_and_hint(store, delivery, [new_job(queue="mail", priority=1)])
     await delivery.close()
     assert store.hinted == [True] and sent == ['[["mail",1]]']
+
+
+async def test_a_commit_that_would_end_after_the_hint_is_due_carries_it(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits of 6 ms, one after the other: each hint by itself would be a third commit for two enqueues."""
+    clock = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    delivery = PostgresDelivery("dutiful", sent.send, None)
+    carried = []
+    for _ in range(4):
+        carried.append(delivery.hint_in_commit(MAIL))
+        clock += 0.006
+        delivery.hint(MAIL, sent=carried[-1])
+    assert carried == [True] * 4
+
+    for _ in range(30):  # of a millisecond each: soon another begins before a hint is due
+        carried.append(delivery.hint_in_commit(MAIL))
+        clock += 0.001
+        delivery.hint(MAIL, sent=carried[-1])
+    assert carried[-10:].count(True) == 1
 
 
 async def test_a_commit_soon_after_a_hint_carries_none(sent: Sent) -> None:

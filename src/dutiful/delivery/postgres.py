@@ -61,6 +61,8 @@ class PostgresDelivery:
         self._pending: set[tuple[str, int]] = set()
         self._pending_everywhere = False
         self._sent_at = _NEVER
+        self._commit_began: float | None = None
+        self._commit_s = 0.0  # how long the longest of the last commits took, in seconds
         self._due: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._sending_event: asyncio.Task[None] | None = None
@@ -73,8 +75,11 @@ class PostgresDelivery:
         return self._hints is not None and self._hints.healthy
 
     def hint_in_commit(self, levels: QueueLevels, *, soon: bool = True) -> bool:
-        now = time.monotonic()
-        if self._sending is not None or now - self._sent_at < CARRY_INTERVAL:
+        now = self._commit_began = time.monotonic()
+        # Where commits take milliseconds, the hint would be due before this one ends, and be a commit of its own.
+        passed = now - self._sent_at
+        early = passed < CARRY_INTERVAL and passed + self._commit_s < HINT_INTERVAL
+        if self._sending is not None or early:
             return False
         if self._pending_everywhere or not self._pending <= (levels if soon else frozenset()):
             return False
@@ -85,6 +90,9 @@ class PostgresDelivery:
 
     def hint(self, levels: QueueLevels, *, sent: bool = False) -> None:
         self._local.hint(levels)
+        if self._commit_began is not None:
+            took, self._commit_began = time.monotonic() - self._commit_began, None
+            self._commit_s = max(took, self._commit_s * 0.9)
         if sent:
             return
         self._pending |= levels
